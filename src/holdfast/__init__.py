@@ -1,0 +1,53 @@
+"""Holdfast: the memory that AI agents keep, in files their owner can read.
+
+    import holdfast
+
+    with holdfast.open("~/memory") as memory:
+        memory.put("note", "We deploy on Tuesdays.", title="Deploys")
+        for hit in memory.find("when do we deploy"):
+            print(hit.record.where, hit.snippet)
+
+Nothing happens at import: the store is loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.query import Query
+    from holdfast.records import Draft, Receipt, Record
+    from holdfast.scope import Scope
+    from holdfast.store.memory import Memory
+
+__version__ = "0.1.0"
+__all__ = ["Draft", "Memory", "Query", "Receipt", "Record", "Scope", "__version__", "open"]
+
+_HOME = {
+    "Draft": "holdfast.records",
+    "Memory": "holdfast.store.memory",
+    "Query": "holdfast.query",
+    "Receipt": "holdfast.records",
+    "Record": "holdfast.records",
+    "Scope": "holdfast.scope",
+}
+
+
+def open(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
+    """Open the memory in a folder.
+
+    `watch` follows file changes in a thread, for processes that live long; `writer` is noted beside everything
+    that is written.
+    """
+    from holdfast.store.memory import open_memory
+
+    return open_memory(root, watch=watch, writer=writer)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        import importlib
+
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,213 @@
+"""A Markdown file with YAML front matter.
+
+A page keeps the bytes it was read from. An edit patches the lines of the fields it changes and no others, then
+parses the result to prove that those fields changed and nothing else did; the body is never touched by it.
+Structured values are written as JSON on one line, which is valid YAML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import Damaged, Invalid
+
+_BOM = "\ufeff"
+_FENCE = re.compile(r"---[ \t]*(?:\r\n|\n|\Z)")
+_KEY = re.compile(r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)""")
+_PLAIN = re.compile(r"[A-Za-z\u00c0-\uffef][\w\u00c0-\uffef ./()+'-]*\Z")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
+_WORDS_OF_YAML = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
+MAX_FRONT = 256 * 1024
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A parsed file. `front` is None where there is no front matter, {} where it is empty or cannot be read."""
+
+    front: dict[str, Any] | None
+    body: str
+    body_line: int = 1
+    fault: str = ""
+    fault_line: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return self.front or {}
+
+
+def parse(data: bytes) -> Page:
+    """Read a file; a fault in the front matter is reported on the page, and the body is still there."""
+    fault = ""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        text = data.decode("utf-8", "replace")
+        fault = f"not UTF-8 at byte {error.start}"
+    bom, opening, block, rest = _split(text)
+    if opening is None:
+        return Page(None, text.removeprefix(_BOM), 1, fault, 1 if fault else 0)
+    if block is None:
+        return Page({}, text.removeprefix(_BOM), 1, 'front matter without a closing "---"', 1)
+    lines = block.count("\n") + 2
+    front, front_fault, line = _load(block)
+    return Page(front, rest, lines + 1, fault or front_fault, line + 1 if front_fault else (1 if fault else 0))
+
+
+def render(fields: Mapping[str, Any], body: str) -> bytes:
+    """Write a new file."""
+    head = "".join(_field(name, value, "\n") for name, value in fields.items() if value is not None)
+    text = f"---\n{head}---\n\n{body}" if head else body
+    return _encode(text if text.endswith("\n") or not text else text + "\n")
+
+
+def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
+    """Return the file with these fields set (None removes one), every other byte as it was."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Damaged("The file is not UTF-8.", "Save it as UTF-8 and try again.") from None
+    before = parse(data)
+    if before.fault:
+        raise Damaged(f"Line {before.fault_line}: {before.fault}.", "Mend the front matter by hand first.")
+    changes = {name: value for name, value in changes.items() if before.fields.get(name) != value}
+    if not changes:
+        return data
+    bom, opening, block, rest = _split(text)
+    newline = "\r\n" if "\r\n" in (text if opening is None else opening) else "\n"
+    if opening is None or block is None:
+        head = "".join(_field(name, value, newline) for name, value in changes.items() if value is not None)
+        result = f"{bom}---{newline}{head}---{newline}{rest}" if head else text
+    else:
+        closing = text[len(bom) + len(opening) + len(block) : len(text) - len(rest)]
+        result = bom + opening + _patch(block, changes, newline) + closing + rest
+    return _proved(result, before, changes)
+
+
+def _split(text: str) -> tuple[str, str | None, str | None, str]:
+    """Cut into BOM, opening fence, front matter block (None: never closed) and body."""
+    bom = _BOM if text.startswith(_BOM) else ""
+    start = _FENCE.match(text, len(bom))
+    if not start:
+        return bom, None, None, text[len(bom) :]
+    position = start.end()
+    while position < len(text) and position - start.end() <= MAX_FRONT:
+        if closing := _FENCE.match(text, position):
+            return bom, start.group(), text[start.end() : position], text[closing.end() :]
+        following = text.find("\n", position)
+        if following < 0:
+            break
+        position = following + 1
+    return bom, start.group(), None, text
+
+
+def _load(block: str) -> tuple[dict[str, Any], str, int]:
+    import ryaml  # costs a few milliseconds, and logs never need it
+
+    try:
+        value = ryaml.loads(block) if block.strip() else {}
+    except (ValueError, RecursionError) as error:
+        found = re.search(r"line (\d+)", str(error))
+        return {}, f"front matter is not valid YAML: {str(error).splitlines()[0]}", int(found.group(1)) if found else 1
+    if value is None:
+        return {}, "", 0
+    if not isinstance(value, dict):
+        return {}, "front matter is not a mapping of names to values", 1
+    try:
+        plain = msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        return {}, f"front matter holds what JSON cannot: {error}", 1
+    return plain, "", 0
+
+
+def _patch(block: str, changes: Mapping[str, Any], newline: str) -> str:
+    """Replace, remove or add the lines of top-level fields."""
+    lines = block.splitlines(keepends=True)
+    left = dict(changes)
+    result: list[str] = []
+    position = 0
+    while position < len(lines):
+        name = _key(lines[position])
+        end = position + 1
+        while end < len(lines) and not _starts_field(lines[end]):
+            end += 1
+        if name in left:
+            kept = _trailing_comments(lines[position + 1 : end])
+            value = left.pop(name)
+            if value is not None:
+                result.append(_field(name, value, newline, _comment(lines[position])))
+            result.extend(kept)
+        else:
+            result.extend(lines[position:end])
+        position = end
+    result.extend(_field(name, value, newline) for name, value in left.items() if value is not None)
+    return "".join(result)
+
+
+def _key(line: str) -> str | None:
+    found = _KEY.match(line)
+    if not found:
+        return None
+    quoted, single, plain = found.groups()
+    if quoted is not None:
+        try:
+            return str(msgspec.json.decode(f'"{quoted}"'))
+        except msgspec.DecodeError:
+            return quoted
+    return single if single is not None else plain.strip()
+
+
+def _starts_field(line: str) -> bool:
+    return line[:1] not in (" ", "\t", "#", "\r", "\n", "-", "]", "}", "") and _key(line) is not None
+
+
+def _trailing_comments(lines: list[str]) -> list[str]:
+    """Return the blank and comment lines at the end of a field: they belong to what follows."""
+    start = len(lines)
+    while start and (not lines[start - 1].strip() or lines[start - 1].startswith("#")):
+        start -= 1
+    return lines[start:]
+
+
+def _comment(line: str) -> str:
+    """Return the comment at the end of a one-line plain field, with the space before it."""
+    value = line[line.index(":") + 1 :].rstrip("\r\n")
+    if value.lstrip()[:1] in ('"', "'", "[", "{", "|", ">"):
+        return ""
+    found = re.search(r"[ \t]+#.*\Z", value)
+    return found.group() if found else ""
+
+
+def _field(name: str, value: Any, newline: str, comment: str = "") -> str:
+    return f"{_scalar(name)}: {_scalar(value)}{comment}{newline}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and (
+        _DATE.match(value)
+        or (_PLAIN.match(value) and value.strip() == value and value.lower() not in _WORDS_OF_YAML)
+    ):
+        return value
+    try:
+        return msgspec.json.encode(value).decode("utf-8")
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"A field cannot hold {value!r}: {error}.", "Use text, numbers, lists or mappings.") from None
+
+
+def _encode(text: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise Invalid(f"The text holds half a character at position {error.start}.", "Send valid Unicode.") from None
+
+
+def _proved(text: str, before: Page, changes: Mapping[str, Any]) -> bytes:
+    data = _encode(text)
+    after = parse(data)
+    wanted = {name: value for name, value in {**before.fields, **changes}.items() if value is not None}
+    if after.fault or after.body != before.body or after.fields != msgspec.json.decode(msgspec.json.encode(wanted)):
+        names = ", ".join(changes)
+        raise Damaged(f"The front matter is laid out in a way that {names} cannot be changed alone.", "Edit it by hand.")
+    return data

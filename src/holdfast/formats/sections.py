@@ -1,0 +1,136 @@
+"""Dated entries of one Markdown file: `### [YYYY-MM-DD] Title`, category and tags, text, `---`.
+
+Entries are split at their headings only; a `---` inside an entry is part of it, and a heading inside a fenced
+block is text. What stands before the first heading belongs to the file and is never touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast import names
+from holdfast.errors import Invalid
+from holdfast.times import parse_ms
+
+_HEADING = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\][ \t]*(.*?)[ \t]*\r?\n?\Z")
+_FENCE = re.compile(r"[ ]{0,3}(`{3,}|~{3,})")
+_FIELD = re.compile(r"\*\*(Category|Tags|Archived):\*\*[ \t]*(.*?)[ \t]*\r?\n?\Z")
+_RULE = re.compile(r"---[ \t]*\Z")
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One entry. `source` is its exact text in the file, heading included."""
+
+    anchor: str
+    date: str
+    title: str
+    text: str
+    source: str
+    line: int
+    category: str = ""
+    tags: tuple[str, ...] = ()
+    archived: str = ""
+
+    @property
+    def fault(self) -> str:
+        return "" if parse_ms(self.date) is not None else f"[{self.date}] is not a date of the calendar"
+
+
+def parse(text: str) -> list[Section]:
+    """Read every entry of a file, in order."""
+    seen: dict[str, int] = {}
+    result = []
+    for line, source in _entries(text):
+        lines = source.splitlines(keepends=True)
+        heading = _HEADING.match(lines[0])
+        assert heading is not None  # _entries cuts at headings
+        date, title = heading.groups()
+        anchor = f"{date}-{names.slug(title)}"
+        seen[anchor] = seen.get(anchor, 0) + 1
+        if seen[anchor] > 1:
+            anchor += f"~{seen[anchor]}"
+        found, body = _fields(lines[1:])
+        tags = tuple(tag.strip() for tag in found.get("Tags", "").split(",") if tag.strip())
+        result.append(
+            Section(anchor, date, title, body, source, line, found.get("Category", ""), tags, found.get("Archived", ""))
+        )
+    return result
+
+
+def render(date: str, title: str, text: str, category: str = "", tags: tuple[str, ...] = (), archived: str = "") -> str:
+    """Write one entry, ready to be added to a file; reading it back gives the same parts."""
+    if parse_ms(date) is None or len(date) != 10:
+        raise Invalid(f"{date!r} is not a date.", "Use YYYY-MM-DD.")
+    if not title.strip() or title.splitlines() != [title]:
+        raise Invalid("The title of an entry is one line of text.", "Shorten it; the rest belongs into the text.")
+    if any("," in tag or not tag.strip() or tag.splitlines() != [tag] for tag in tags):
+        raise Invalid("A tag of an entry is one word or phrase without a comma.", "Split it into several tags.")
+    fields = (("Category", category), ("Tags", ", ".join(tags)), ("Archived", archived))
+    head = "".join(f"**{name}:** {value}\n" for name, value in fields if value)
+    entry = f"### [{date}] {title.strip()}\n\n{head}{chr(10) if head else ''}{text.strip()}\n\n---\n"
+    if len(list(_entries(entry))) != 1 or _fenced(entry.splitlines())[1]:
+        raise Invalid(
+            "The text holds an entry heading of its own, or a code fence that is never closed.",
+            "Indent the heading or close the fence, so that the next entry stays an entry.",
+        )
+    return entry
+
+
+def add(text: str, entry: str) -> str:
+    """Return the file with one more entry at its end."""
+    if not text.strip():
+        return text + entry
+    gap = "" if text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+    return text + gap + entry
+
+
+def _entries(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line number and source of every entry."""
+    lines = text.splitlines(keepends=True)
+    fenced = _fenced(lines)[0]
+    start, start_line, position = -1, 0, 0
+    for number, line in enumerate(lines, 1):
+        if number not in fenced and _HEADING.match(line):
+            if start >= 0:
+                yield start_line, text[start:position]
+            start, start_line = position, number
+        position += len(line)
+    if start >= 0:
+        yield start_line, text[start:]
+
+
+def _fenced(lines: list[str]) -> tuple[set[int], bool]:
+    """Return the numbers of the lines inside fenced blocks, and whether a fence was left open.
+
+    A fence that is never closed counts as text: one slip of the pen must not swallow the entries after it.
+    """
+    inside: set[int] = set()
+    fence, opened = "", 0
+    for number, line in enumerate(lines, 1):
+        found = _FENCE.match(line)
+        if not found:
+            continue
+        mark = found.group(1)
+        if not fence:
+            fence, opened = mark, number
+        elif mark[0] == fence[0] and len(mark) >= len(fence) and not line.strip().strip(mark[0]):
+            inside.update(range(opened, number + 1))
+            fence = ""
+    return inside, bool(fence)
+
+
+def _fields(lines: list[str]) -> tuple[dict[str, str], str]:
+    """Take the field lines at the head of an entry; return them and the text that is left."""
+    found: dict[str, str] = {}
+    position = 0
+    while position < len(lines):
+        if match := _FIELD.match(lines[position]):
+            found.setdefault(match.group(1), match.group(2))
+        elif lines[position].strip():
+            break
+        position += 1
+    body = "".join(lines[position:]).strip()
+    return found, _RULE.sub("", body).rstrip() if _RULE.search(body) else body

@@ -1,0 +1,124 @@
+"""The index port: what makes reading fast, and nothing more.
+
+An index never decides what is true. It holds what was read from the vault, with a `Seen` per file that says how
+far it has read, and it can be thrown away at any time: every answer must equal that of a fresh one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import msgspec
+
+from holdfast.query import Terms
+from holdfast.records import Mark, Problem, Record
+from holdfast.vault import Stamp
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """How a file stood when it was read last."""
+
+    kind: str
+    stamp: Stamp
+    looked: int
+    """When, in nanoseconds; a stamp as young as the look proves nothing."""
+    version: str = ""
+    """Of a document."""
+    offset: int = 0
+    """Of a log: everything before it is indexed."""
+    lines: int = 0
+    """Newlines before the offset."""
+    open: bool = False
+    """Was the last line not ended by a newline yet?"""
+    checksum: int = 0
+    """Of all bytes before the offset."""
+    tail: int = 0
+    """Checksum of the last bytes before the offset."""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What was read from a file, or from the new part of a log."""
+
+    records: Sequence[Record] = ()
+    marks: Sequence[Mark] = ()
+    problems: Sequence[Problem] = ()
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """A query's filters with every name resolved; several kinds or tags mean any of them."""
+
+    kinds: tuple[str, ...] = ()
+    scope: str = ""
+    session: str = ""
+    tags: tuple[str, ...] = ()
+    since: str = ""
+    until: str = ""
+    hidden: bool = False
+    searchable: tuple[str, ...] = ()
+    """The kinds to look through when none are named."""
+
+
+class Scored(msgspec.Struct, frozen=True):
+    record: Record
+    score: float
+    """Greater is better; 0 where nothing was searched for."""
+
+
+class Index(Protocol):
+    def seen(self) -> dict[str, Seen]:
+        """Return how every indexed file stood when it was read."""
+        ...
+
+    def look(self, path: str) -> Seen | None: ...
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold the index for writing; what happens inside is kept whole or not at all."""
+        ...
+
+    def replace(self, path: str, seen: Seen, facts: Facts) -> None:
+        """Index a file anew."""
+        ...
+
+    def extend(self, path: str, seen: Seen, facts: Facts) -> None:
+        """Index what was appended to a log."""
+        ...
+
+    def touch(self, path: str, seen: Seen) -> None:
+        """Note that a file was looked at and is unchanged."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def search(self, terms: Terms, where: Filter, limit: int) -> list[Scored]:
+        """Return the best records for these words; without words the newest."""
+        ...
+
+    def by_id(self, identifier: str) -> list[Record]: ...
+
+    def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
+        """Return the line that holds for this key, or all of its lines, oldest first."""
+        ...
+
+    def by_op(self, op_id: str) -> list[Record]: ...
+
+    def records(self, path: str) -> list[Record]:
+        """Return everything indexed from one file, in the order of the file."""
+        ...
+
+    def problems(self) -> list[Problem]: ...
+
+    def counts(self) -> dict[str, int]:
+        """Return how many records of each kind are held."""
+        ...
+
+    def check(self) -> tuple[int, int]:
+        """Prove the words sound in themselves; return how many records have words, and how many words they have."""
+        ...
+
+    def rebuilding(self) -> AbstractContextManager[Index]:
+        """Give a fresh index to fill; it takes this one's place when the block ends without an error."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,141 @@
+"""How the SQLite index finds the best records for some words.
+
+Words are joined by or and ranked by BM25, the title counting more than the text. Ranking costs time for every
+matching record, so words that stand in very many records are left out while rarer ones remain. Equal scores are
+ordered by time, then by place, and a cut never falls inside a group of equals: the same files give the same answer
+however the index came to be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from holdfast.index import Filter
+from holdfast.names import same
+from holdfast.query import Terms
+from holdfast.settings import Search
+
+_SCORE = "bm25(words, 4.0, 1.0, 1.0)"
+_SPARE = 100
+Row = tuple[Any, ...]
+
+
+def rank(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings: Search) -> list[tuple[int, float]]:
+    """Return the rows of the best records and their scores, best first."""
+    expression = _expression(db, terms, settings)
+    if not expression:
+        return []
+    condition, values = conditions(where)
+    wanted = 2 * limit + _SPARE
+    best = db.execute(
+        f"SELECT rowid, {_SCORE} AS score FROM words WHERE words MATCH ? ORDER BY score LIMIT ?", (expression, wanted)
+    ).fetchall()
+    complete = len(best) < wanted
+    if not complete:
+        edge = best[-1][1]
+        best = [row for row in best if row[1] < edge]  # the last group of equals may have been cut
+    found = _among(db, best, condition, values)
+    if len(found) >= limit or complete:
+        return found[:limit]
+    rows = db.execute(
+        f"SELECT r.row, {_SCORE} AS score FROM words JOIN records r ON r.row = words.rowid JOIN files f USING (file)"
+        f" WHERE words MATCH ? AND {condition} ORDER BY score, r.time DESC, f.path, r.sort, r.id LIMIT ?",
+        (expression, *values, limit),
+    )
+    return [(row, -score) for row, score in rows]
+
+
+def newest(db: apsw.Connection, where: Filter, limit: int) -> list[tuple[int, float]]:
+    """Return the rows of the newest records."""
+    condition, values = conditions(where)
+    rows = db.execute(
+        f"SELECT r.row FROM records r JOIN files f USING (file) WHERE {condition}"
+        " ORDER BY r.time DESC, f.path, r.sort DESC, r.id LIMIT ?",
+        (*values, limit),
+    )
+    return [(row, 0.0) for (row,) in rows]
+
+
+def conditions(where: Filter) -> tuple[str, list[Any]]:
+    """Return the filter as SQL over `records r`."""
+    parts, values = ["r.superseded = 0"], list[Any]()
+    if not where.hidden:
+        parts.append("r.hidden = 0")
+    if kinds := where.kinds or where.searchable:
+        parts.append(f"r.kind IN ({_holes(kinds)})")
+        values += kinds
+    if where.scope:
+        parts.append("(r.scope = ? OR (r.scope > ? AND r.scope < ?))")
+        values += [where.scope, where.scope + "/", where.scope + "0"]
+    if where.session:
+        parts.append("r.session = ?")
+        values.append(where.session)
+    if where.tags:
+        parts.append("(" + " OR ".join("instr(r.tagged, ?)" for _ in where.tags) + ")")
+        values += [tagged((tag,)) for tag in where.tags]
+    if where.since:
+        parts.append("r.time >= ?")
+        values.append(where.since)
+    if where.until:
+        parts.append("r.time <= ? AND r.time != ''")
+        values.append(where.until)
+    return " AND ".join(parts), values
+
+
+def tagged(tags: tuple[str, ...]) -> str:
+    """Return tags in the form in which they are compared."""
+    return "\x1f" + "\x1f".join(same(tag) for tag in tags) + "\x1f" if tags else ""
+
+
+def _among(db: apsw.Connection, best: list[Row], condition: str, values: list[Any]) -> list[tuple[int, float]]:
+    """Keep the rows that pass the filter, in the order of score, time and place."""
+    result = []
+    for start in range(0, len(best), 500):
+        part = dict(best[start : start + 500])
+        rows = db.execute(
+            f"SELECT r.row, r.time, f.path, r.sort, r.id FROM records r JOIN files f USING (file)"
+            f" WHERE r.row IN ({_holes(part)}) AND {condition}",
+            (*part, *values),
+        )
+        result += [(part[row[0]], row) for row in rows]
+    result.sort(key=lambda item: (item[1][2], item[1][3], item[1][4]))
+    result.sort(key=lambda item: item[1][1], reverse=True)
+    result.sort(key=lambda item: item[0])
+    return [(row[0], -score) for score, row in result]
+
+
+def _expression(db: apsw.Connection, terms: Terms, settings: Search) -> str:
+    """Write the words as an FTS5 expression; every token is quoted, so none is syntax."""
+    phrases = [_quoted(phrase) for phrase in terms.phrases]
+    words = _rarer(db, [_quoted(run) for run in terms.words], settings)
+    if not phrases:
+        return " OR ".join(words)
+    return " AND ".join(phrases) + (f" AND ({phrases[0]} OR {' OR '.join(words)})" if words else "")
+
+
+def _rarer(db: apsw.Connection, words: list[str], settings: Search) -> list[str]:
+    """Leave out words whose ranking would cost more than they tell."""
+    if len(words) < 2:
+        return words
+    allowed = settings.common_records
+    counts = {word: _count(db, word, allowed + 1) for word in words}
+    rare = [word for word in words if counts[word] <= allowed]
+    if any(counts[word] for word in rare):
+        return rare
+    common = [word for word in words if counts[word] > allowed]
+    return [min(common, key=lambda word: (_count(db, word, -1), word))] if common else words
+
+
+def _count(db: apsw.Connection, word: str, most: int) -> int:
+    sql = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+    return int(db.execute(sql, (word, most)).get)
+
+
+def _quoted(run: tuple[str, ...]) -> str:
+    return '"' + " ".join(run) + '"'
+
+
+def _holes(values: object) -> str:
+    return ",".join("?" * len(values))  # type: ignore[arg-type]  # any sized collection

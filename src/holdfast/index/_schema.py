@@ -1,0 +1,33 @@
+"""Tables of the SQLite index. A change here needs another VERSION; an index of another version is rebuilt."""
+
+from __future__ import annotations
+
+VERSION = 1
+
+SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE files (
+    file INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, seen BLOB NOT NULL
+);
+CREATE TABLE records (
+    row INTEGER PRIMARY KEY, file INTEGER NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
+    scope TEXT NOT NULL, session TEXT NOT NULL, time TEXT NOT NULL, key TEXT, op TEXT, tagged TEXT NOT NULL,
+    sort TEXT NOT NULL, hidden INTEGER NOT NULL, superseded INTEGER NOT NULL, record BLOB NOT NULL
+);
+CREATE UNIQUE INDEX records_identity ON records (id, file);
+CREATE INDEX records_file ON records (file);
+CREATE INDEX records_place ON records (kind, scope, time);
+CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
+CREATE INDEX records_op ON records (op) WHERE op IS NOT NULL;
+CREATE TABLE marks (
+    file INTEGER NOT NULL, target TEXT NOT NULL, sort TEXT NOT NULL, hidden INTEGER NOT NULL,
+    PRIMARY KEY (target, file, sort)
+) WITHOUT ROWID;
+CREATE INDEX marks_file ON marks (file);
+CREATE TABLE problems (file INTEGER NOT NULL, line INTEGER NOT NULL, what TEXT NOT NULL);
+CREATE INDEX problems_file ON problems (file);
+CREATE VIRTUAL TABLE words USING fts5 (
+    title, text, rest, content='', contentless_delete=1,
+    tokenize="porter unicode61 remove_diacritics 2 categories 'L* N* Co M*'"
+);
+"""

@@ -1,0 +1,438 @@
+"""The SQLite index: FTS5 through apsw, in `.holdfast/`.
+
+The file in use is named in `.holdfast/current`. A rebuild fills a new file beside it and then swings that name,
+so a reader never meets half an index and an open one is never written under somebody's feet. Anything that is not
+a sound index of this root and version is put aside and rebuilt. A busy index is busy, never damaged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.errors import Busy, Unavailable
+from holdfast.index import Facts, Filter, Scored, Seen, _rank, _schema
+from holdfast.kinds import KINDS
+from holdfast.query import Terms, spaced
+from holdfast.records import Problem, Record, text_of
+from holdfast.settings import Search
+
+_CURRENT = "current"
+_PREFIX = "index-"
+_BUSY_MS = 5_000
+_seen_out, _seen_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
+_record_out, _record_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Record).decode
+_DAMAGE = (
+    apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, apsw.ConstraintError, apsw.CantOpenError, apsw.IOError,
+)  # fmt: skip
+
+
+_NONE: set[str] = set()
+
+
+class Stale(Exception):
+    """The index at hand cannot be used and must be rebuilt; never leaves the store."""
+
+
+class SqliteIndex:
+    """One index, for any number of threads. `folder` is where it lives; None keeps it in memory.
+
+    `identity` says what it is an index of: root, layout, settings that change what is indexed.
+    """
+
+    def __init__(self, folder: str | None, identity: str, settings: Search) -> None:
+        self._folder = folder
+        self._identity = identity
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._db: apsw.Connection | None = None
+        self._name = ""
+        self._pid = os.getpid()
+        self._depth = 0
+
+    # opening
+
+    def _open(self) -> apsw.Connection:
+        """Return the connection to the index in use now, reopened when it was replaced or after a fork."""
+        if self._folder is None:
+            if self._db is None:
+                self._db = _fresh(":memory:", self._identity)
+            return self._db
+        if self._depth and self._db is not None:
+            return self._db
+        name = self._current()
+        if self._db is not None and (name != self._name or self._pid != os.getpid()):
+            if self._pid == os.getpid():
+                self._db.close()
+            self._db = None
+        if self._db is None:
+            if not name:
+                raise Stale("there is no index")
+            self._db = self._connect(os.path.join(self._folder, name))
+            self._name, self._pid = name, os.getpid()
+        return self._db
+
+    def _current(self) -> str:
+        assert self._folder is not None
+        try:
+            with open(os.path.join(self._folder, _CURRENT), encoding="utf-8") as file:
+                name = file.read(100)
+        except (OSError, UnicodeDecodeError):
+            return ""
+        plain = name.startswith(_PREFIX) and "/" not in name and name.isprintable()
+        return name if plain and os.path.exists(os.path.join(self._folder, name)) else ""
+
+    def _connect(self, path: str) -> apsw.Connection:
+        try:
+            db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
+            _tune(db)
+            version = db.pragma("user_version")
+            identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
+        except apsw.BusyError as error:
+            raise _busy(error) from None
+        except apsw.Error as error:
+            raise Stale(f"the index cannot be opened: {error}") from None
+        if version != _schema.VERSION or identity != self._identity:
+            db.close()
+            raise Stale("the index was made for another version, root or layout")
+        return db
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[apsw.Connection]:
+        with self._lock:
+            try:
+                yield self._open()
+            except apsw.BusyError as error:
+                raise _busy(error) from None
+            except _DAMAGE as error:
+                self._drop()
+                raise Stale(f"the index is damaged: {error}") from None
+            except (apsw.FullError, apsw.ReadOnlyError) as error:
+                self._drop()
+                raise Unavailable(f"The index could not be used: {error}.", "Free space or check .holdfast/.") from None
+
+    def _drop(self) -> None:
+        if self._db is not None:
+            with contextlib.suppress(apsw.Error):
+                self._db.close()
+            self._db = None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._pid == os.getpid():
+                self._drop()
+
+    # writing
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        with self._using() as db:
+            if self._depth:
+                yield
+                return
+            db.execute("BEGIN IMMEDIATE")
+            self._depth += 1
+            try:
+                yield
+                db.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(apsw.Error):
+                    db.execute("ROLLBACK")
+                raise
+            finally:
+                self._depth -= 1
+
+    def replace(self, path: str, seen: Seen, facts: Facts) -> None:
+        with self._using() as db:
+            file = self._file(db, path)
+            self._add(db, path, seen, facts, self._clear(db, file) if file is not None else set())
+
+    def extend(self, path: str, seen: Seen, facts: Facts) -> None:
+        with self._using() as db:
+            self._add(db, path, seen, facts)
+
+    def touch(self, path: str, seen: Seen) -> None:
+        with self._using() as db:
+            db.execute("UPDATE files SET seen = ? WHERE path = ?", (_seen_out(seen), path))
+
+    def remove(self, path: str) -> None:
+        with self._using() as db:
+            file = self._file(db, path)
+            if file is not None:
+                targets = self._clear(db, file)
+                db.execute("DELETE FROM files WHERE file = ?", (file,))
+                for target in targets:
+                    _apply(db, file, target)
+
+    def _file(self, db: apsw.Connection, path: str) -> int | None:
+        found: int | None = db.execute("SELECT file FROM files WHERE path = ?", (path,)).get
+        return found
+
+    def _clear(self, db: apsw.Connection, file: int) -> set[str]:
+        """Forget what was read from a file; return the records that its marks spoke of."""
+        targets = {target for (target,) in db.execute("SELECT target FROM marks WHERE file = ?", (file,))}
+        db.execute("DELETE FROM words WHERE rowid IN (SELECT row FROM records WHERE file = ?)", (file,))
+        for table in ("records", "marks", "problems"):
+            db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
+        return targets
+
+    def _add(
+        self, db: apsw.Connection, path: str, seen: Seen, facts: Facts, targets: set[str] = _NONE
+    ) -> None:
+        db.execute(
+            "INSERT INTO files (path, seen) VALUES (?, ?) ON CONFLICT (path) DO UPDATE SET seen = excluded.seen",
+            (path, _seen_out(seen)),
+        )
+        file = self._file(db, path)
+        assert file is not None
+        db.executemany(
+            "INSERT OR IGNORE INTO marks VALUES (?, ?, ?, ?)",
+            ((file, mark.target, mark.order, mark.hidden) for mark in facts.marks),
+        )
+        marked = db.execute("SELECT 1 FROM marks LIMIT 1").get is not None
+        twins = [problem for record in facts.records if (problem := _insert(db, file, record, marked))]
+        for target in targets | {mark.target for mark in facts.marks}:
+            _apply(db, file, target)
+        db.executemany(
+            "INSERT INTO problems VALUES (?, ?, ?)",
+            ((file, problem.line, problem.what) for problem in (*facts.problems, *twins)),
+        )
+
+    # reading
+
+    def seen(self) -> dict[str, Seen]:
+        with self._using() as db:
+            return {path: _seen_in(seen) for path, seen in db.execute("SELECT path, seen FROM files")}
+
+    def look(self, path: str) -> Seen | None:
+        with self._using() as db:
+            found = db.execute("SELECT seen FROM files WHERE path = ?", (path,)).get
+            return _seen_in(found) if found is not None else None
+
+    def search(self, terms: Terms, where: Filter, limit: int) -> list[Scored]:
+        with self._using() as db:
+            if terms.empty:
+                rows = _rank.newest(db, where, limit)
+            else:
+                rows = _rank.rank(db, terms, where, limit, self._settings)
+            scores = dict(rows)
+            records = {row: record for row, record in _load(db, "r.row", list(scores))}
+            return [Scored(records[row], score) for row, score in rows if row in records]
+
+    def by_id(self, identifier: str) -> list[Record]:
+        return self._some("r.id = ?", (identifier,))
+
+    def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
+        some = "" if history else "AND r.superseded = 0"
+        return self._some(f"r.key = ? AND f.path = ? {some}", (key, path))
+
+    def by_op(self, op_id: str) -> list[Record]:
+        return self._some("r.op = ?", (op_id,))
+
+    def records(self, path: str) -> list[Record]:
+        return self._some("f.path = ?", (path,), "r.row")
+
+    def _some(self, condition: str, values: tuple[Any, ...], order: str = "r.sort, f.path") -> list[Record]:
+        with self._using() as db:
+            rows = db.execute(
+                "SELECT r.record, r.hidden, r.superseded FROM records r JOIN files f USING (file)"
+                f" WHERE {condition} ORDER BY {order}",
+                values,
+            )
+            return [_revive(*row) for row in rows]
+
+    def problems(self) -> list[Problem]:
+        with self._using() as db:
+            rows = db.execute("SELECT path, what, line FROM problems JOIN files USING (file) ORDER BY path, line, what")
+            return [Problem(*row) for row in rows]
+
+    def counts(self) -> dict[str, int]:
+        with self._using() as db:
+            return dict(db.execute("SELECT kind, count(*) FROM records GROUP BY kind ORDER BY kind").fetchall())
+
+    def check(self) -> tuple[int, int]:
+        with self._using() as db:
+            db.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+            db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, words, instance)")
+            rows = db.execute("SELECT count(*) FROM words").get
+            return int(rows), int(db.execute("SELECT count(*) FROM temp.vocabulary").get)
+
+    # replacing the whole
+
+    @contextlib.contextmanager
+    def rebuilding(self) -> Iterator[SqliteIndex]:
+        with self._lock:
+            fresh = SqliteIndex(self._folder, self._identity, self._settings)
+            if self._folder is None:
+                yield fresh
+                self._drop()
+                self._db = fresh._open()
+                return
+            _make_folder(self._folder)
+            name = f"{_PREFIX}{secrets.token_hex(4)}.sqlite"
+            path = os.path.join(self._folder, name)
+            try:
+                fresh._db = _fresh(path, self._identity)
+                fresh._depth = 1  # its own, on one connection, in one transaction
+                fresh._db.execute("BEGIN")
+                yield fresh
+                fresh._db.execute("COMMIT")
+                _tune(fresh._db)
+                fresh._drop()
+                _sync(path)
+                self._swing(name)
+            except (apsw.FullError, apsw.IOError, apsw.CantOpenError, OSError) as error:
+                raise Unavailable(f"The index could not be built: {error}.", "Free space or check .holdfast/.") from None
+            finally:
+                fresh._drop()
+                if self._current() != name:
+                    _delete(path)
+
+    def _swing(self, name: str) -> None:
+        assert self._folder is not None
+        self._drop()
+        temporary = os.path.join(self._folder, f"{_CURRENT}-{secrets.token_hex(4)}")
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(name)
+        os.replace(temporary, os.path.join(self._folder, _CURRENT))
+        for other in os.listdir(self._folder):
+            if other.startswith(_PREFIX) and other.endswith(".sqlite") and other != name:
+                _delete(os.path.join(self._folder, other))
+
+
+def _fresh(path: str, identity: str) -> apsw.Connection:
+    db = apsw.Connection(path)
+    db.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536")
+    db.execute(_schema.SCHEMA)
+    db.execute("INSERT INTO meta VALUES ('identity', ?)", (identity,))
+    db.pragma("user_version", _schema.VERSION)
+    return db
+
+
+def _tune(db: apsw.Connection) -> None:
+    db.set_busy_timeout(_BUSY_MS)
+    db.execute("PRAGMA trusted_schema = OFF; PRAGMA cache_size = -16384")
+    if db.pragma("journal_mode") != "wal":
+        db.pragma("journal_mode", "wal" if apsw.SQLITE_VERSION_NUMBER >= 3_051_003 else "truncate")
+    db.execute("PRAGMA synchronous = NORMAL")
+
+
+def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Problem | None:
+    """Add one record; a line that is there already is not added twice."""
+    superseded = bool(record.key) and not _take_over(db, file, record)
+    hidden = record.hidden or (marked and _hidden(db, file, record))
+    fields = record.fields
+    db.execute(
+        "INSERT OR IGNORE INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
+            fields.get("op"), _rank.tagged(record.tags), record.order, hidden, superseded, _record_out(record),
+        ),
+    )  # fmt: skip
+    if not db.changes():
+        there = _record_in(db.execute("SELECT record FROM records WHERE id = ? AND file = ?", (record.id, file)).get)
+        if there.version == record.version:
+            return None
+        return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
+    if not superseded:
+        _index_words(db, db.last_insert_rowid(), record)
+    return None
+
+
+def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
+    """Retire the line that this one supersedes; False when this one is the older."""
+    held = db.execute(
+        "SELECT row, sort FROM records WHERE key = ? AND file = ? AND superseded = 0", (record.key, file)
+    ).fetchall()
+    if held and held[0][1] >= record.order:
+        return False
+    for row, _ in held:
+        db.execute("UPDATE records SET superseded = 1 WHERE row = ?", (row,))
+        db.execute("DELETE FROM words WHERE rowid = ?", (row,))
+    return True
+
+
+def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
+    kind = KINDS[record.kind]
+    if not kind.searchable:
+        return
+    rest = [text_of(value) for name, value in record.fields.items() if name not in kind.choices and name not in _UNSEARCHED]
+    db.execute(
+        "INSERT INTO words (rowid, title, text, rest) VALUES (?, ?, ?, ?)",
+        (row, spaced(record.title), spaced(record.text), spaced("\n".join((*record.tags, *rest)))),
+    )
+
+
+_UNSEARCHED = frozenset({"op", "writer", "ref", "size"})
+
+
+def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:
+    """Does the newest mark hide this record? A key's mark speaks only of lines older than itself."""
+    newest = db.execute(
+        "SELECT hidden FROM marks WHERE target = ? OR (target = ? AND file = ? AND sort > ?) ORDER BY sort DESC LIMIT 1",
+        (record.id, record.key, file, record.order),
+    ).get
+    return bool(newest)
+
+
+def _apply(db: apsw.Connection, file: int, target: str) -> None:
+    """Bring the records that a mark speaks of in line with the marks there are now."""
+    rows = db.execute(
+        "SELECT row, file, record FROM records WHERE id = ? UNION"
+        " SELECT row, file, record FROM records WHERE key = ? AND file = ?",
+        (target, target, file),
+    ).fetchall()
+    for row, home, blob in rows:
+        record = _record_in(blob)
+        hidden = record.hidden or _hidden(db, home, record)
+        db.execute("UPDATE records SET hidden = ? WHERE row = ?", (hidden, row))
+
+
+def _load(db: apsw.Connection, column: str, values: list[int]) -> Iterator[tuple[int, Record]]:
+    for start in range(0, len(values), 500):
+        part = values[start : start + 500]
+        holes = ",".join("?" * len(part))
+        rows = db.execute(
+            f"SELECT r.row, r.record, r.hidden, r.superseded FROM records r WHERE {column} IN ({holes})", part
+        )
+        for row, record, hidden, superseded in rows:
+            yield row, _revive(record, hidden, superseded)
+
+
+def _revive(blob: bytes, hidden: int, superseded: int) -> Record:
+    record = _record_in(blob)
+    if hidden != record.hidden or superseded:
+        return msgspec.structs.replace(record, hidden=bool(hidden), superseded=bool(superseded))
+    return record
+
+
+def _make_folder(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(f"{folder} cannot be made: {error.strerror}.", "Check permissions and space.") from None
+
+
+def _sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _delete(path: str) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        with contextlib.suppress(OSError):
+            os.unlink(path + suffix)
+
+
+def _busy(error: Exception) -> Busy:
+    return Busy(f"The index is in use by another process ({error}).", "Try again; nothing was lost.")

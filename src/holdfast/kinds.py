@@ -1,0 +1,132 @@
+"""What a record is: one table, one row per kind.
+
+A row says where the kind lies, what shape it has there and which rules a write must keep. Everything else
+(reading a file, writing one, indexing, searching, listing) is done from the row, so a new kind is a new row.
+
+Shapes: a *document* is one Markdown file, a *section* is one `### [date] title` entry of a Markdown file,
+a *line* is one JSON object of an append-only log. The first place that fits a path decides its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.names import close_to
+
+Shape = Literal["document", "section", "line"]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """One row of the table.
+
+    `place` is a path template: `{workspaces}`, `{memory}`, `{rules}` are settings, `{scope}` is one to three
+    folders, `{session}` one folder, `{month}` is YYYY-MM, `{name}` is made by `holdfast.names`,
+    `{any}` is whatever a person chose (such a kind is read everywhere below and written by its path).
+    """
+
+    name: str
+    about: str
+    shape: Shape
+    place: str
+    also: str = ""
+    """A second place where such files are read."""
+    text: str = "text"
+    """The field of a line that carries the text."""
+    title: str = "name"
+    """The field that carries the title; lines may have none."""
+    time: str = "time"
+    """The field that says when it happened."""
+    key: str = ""
+    """The field by which a newer line supersedes an older one."""
+    required: tuple[str, ...] = ()
+    """What must be given and not be blank: `title`, `text` or a field."""
+    choices: Mapping[str, tuple[str, ...]] = {}
+    defaults: Mapping[str, str] = {}
+    dated: bool = False
+    """Does the file name start with YYMMDD?"""
+    write_once: bool = False
+    ignore_case: bool = False
+    """Are two titles that differ only in case the same?"""
+    max_chars: int = 1_000_000
+    searchable: bool = True
+    owned: bool = False
+    """Written by Holdfast itself, never through `put`."""
+
+
+_WORKSPACE = "{workspaces}/{scope}"
+_LEARNED = "{memory}/workspaces/{scope}"
+LEDGER = "ledger.jsonl"
+PLAN_STATUS = ("new", "in_progress", "partial", "done", "abandoned")
+
+_ROWS = (
+    Kind("rule", "hot memory: a rule for every conversation", "document", "{rules}/{any}.md", required=("text",)),
+    Kind(
+        "overview", "what a workspace, domain or repository is", "document", _WORKSPACE + "/OVERVIEW.md",
+        required=("title",), time="updated",
+    ),
+    Kind(
+        "plan", "work that is planned, under way or done", "document", _WORKSPACE + "/_plans/{name}.md",
+        required=("title",), choices={"status": PLAN_STATUS}, defaults={"status": "new"}, time="created", dated=True,
+    ),
+    Kind(
+        "state", "a save point, written once", "document", _WORKSPACE + "/_states/{name}.md",
+        required=("title",), time="created", write_once=True, ignore_case=True,
+    ),
+    Kind(
+        "ledger", "which save points were written, hidden and shown again", "line",
+        _WORKSPACE + "/_states/" + LEDGER, searchable=False, owned=True,
+    ),
+    Kind(
+        "note", "anything worth keeping about a workspace", "document", _WORKSPACE + "/_notes/{name}.md",
+        required=("title", "text"), time="created",
+    ),
+    Kind(
+        "decision", "a choice that must be respected, and why", "section", _LEARNED + "/decisions.md",
+        required=("title", "text"), title="title", time="date",
+    ),
+    Kind(
+        "lesson", "what went wrong, why, and what to do instead", "section", _LEARNED + "/lessons.md",
+        required=("title", "text"), title="title", time="date",
+    ),
+    Kind("memory", "long-term memory that is in every prompt", "document", "{memory}/MEMORY.md"),
+    Kind(
+        "message", "one message of the chat history", "line", "{memory}/history.jsonl",
+        text="content", time="timestamp", required=("role", "text"),
+        choices={"role": ("user", "assistant", "system", "tool")}, defaults={"role": "user"},
+    ),
+    Kind(
+        "fact", "knowledge by key; the newest value holds", "line", "{memory}/semantic.jsonl",
+        text="value", title="key", key="key", required=("key", "text"),
+    ),
+    Kind(
+        "procedure", "when this happens, do that", "line", "{memory}/procedural.jsonl",
+        text="do", title="when", key="when", required=("when", "text"),
+    ),
+    Kind(
+        "episode", "what happened in a session", "line", "{memory}/sessions/{session}/episodic.jsonl",
+        required=("text",),
+    ),
+    Kind(
+        "write", "one line for every document that Holdfast wrote", "line", "{memory}/writes/{month}.jsonl",
+        searchable=False, owned=True,
+    ),
+    Kind(
+        "document", "any other Markdown file", "document", _WORKSPACE + "/{any}.md", also="{memory}/{any}.md",
+        time="created",
+    ),
+)  # fmt: skip
+
+KINDS: Mapping[str, Kind] = {row.name: row for row in _ROWS}
+
+
+def kind(name: str) -> Kind:
+    """Return the row of that name, or say which names there are."""
+    try:
+        return KINDS[name]
+    except KeyError:
+        known = ", ".join(KINDS)
+        raise Invalid(f'There is no kind "{name}".{close_to(name, KINDS)}', f"Use one of: {known}.") from None

@@ -1,0 +1,47 @@
+"""File and folder names, made here and never taken from a caller.
+
+A name is a readable slug of the title plus eight hex digits of a hash of the whole title, so that two titles
+never share a file, whatever a file system thinks of case, accents or length.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable
+
+_NOT_WORD = re.compile(r"[\W_]+")
+_MAX_CHARS, _MAX_BYTES = 48, 120
+
+
+def same(text: str) -> str:
+    """Return the form in which names are compared: NFC, without case."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).strip()
+
+
+def slug(text: str, otherwise: str = "untitled") -> str:
+    """Return a short, lower-case, file-safe form of the text; `otherwise` when nothing is left of it."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    short = _NOT_WORD.sub("-", folded)[:_MAX_CHARS]
+    while len(short.encode("utf-8", "ignore")) > _MAX_BYTES:
+        short = short[:-1]
+    return short.strip("-") or otherwise
+
+
+def short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def unique(text: str, otherwise: str = "untitled", *, ignore_case: bool = False) -> str:
+    """Return `<slug>-<8 hex>`; with `ignore_case`, twins that differ only in case share one name."""
+    identity = same(text) if ignore_case else unicodedata.normalize("NFC", text)
+    return f"{slug(text, otherwise)}-{short_hash(identity)}"
+
+
+def close_to(name: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean "Y"?` for the known name nearest to this one, or nothing."""
+    by_form = {same(candidate): candidate for candidate in known}
+    near = difflib.get_close_matches(same(name), by_form, n=1, cutoff=0.6)
+    return f' Did you mean "{by_form[near[0]]}"?' if near else ""

@@ -1,0 +1,108 @@
+"""Which path is which kind, and which kind goes to which path: the `place` templates, in both directions."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from holdfast import names
+from holdfast.errors import Invalid
+from holdfast.kinds import KINDS, Kind
+from holdfast.scope import DEFAULT, Scope, from_path
+from holdfast.settings import Paths
+
+_HOLE = re.compile(r"\{(\w+)\}")
+_PATTERNS = {
+    "scope": r"(?P<scope>[^_./][^/]*(?:/[^_./][^/]*)*)",
+    "session": r"(?P<session>[^/]+)",
+    "month": r"(?P<month>\d{4}-\d{2})",
+    "name": r"(?P<name>[^/]+)",
+    "any": r"(?P<name>.+)",
+}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What a path says about the records in it."""
+
+    path: str
+    kind: Kind
+    scope: Scope
+    name: str = ""
+
+
+class Places:
+    """The kinds' templates, filled in with one root's settings."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.roots = tuple(dict.fromkeys((paths.rules, paths.memory, paths.workspaces)))
+        self.memory = paths.memory
+        self.workspaces = paths.workspaces
+        self._folders = {name: getattr(paths, name) for name in paths.__struct_fields__}
+        self._templates = [
+            (row, re.compile(self._pattern(place)))
+            for row in KINDS.values()
+            for place in (row.place, row.also)
+            if place
+        ]
+
+    def classify(self, path: str) -> Place | None:
+        """Say what the file at this path is; None when it is no memory at all."""
+        for kind, pattern in self._templates:
+            if found := pattern.fullmatch(path):
+                groups = found.groupdict()
+                return Place(path, kind, from_path(groups.get("scope") or ""), groups.get("name") or "")
+        return None
+
+    def path_for(self, kind: Kind, scope: Scope, name: str = "", month: str = "") -> str:
+        """Return where a record of this kind and scope belongs."""
+        if "{any}" in kind.place:
+            raise Invalid(f'A {kind.name} is written by its path.', "Give the path as the id.")
+        values = {
+            "scope": scope.path or DEFAULT,
+            "session": session_folder(scope.session or DEFAULT),
+            "name": name,
+            "month": month,
+            **self._folders,
+        }
+        return kind.place.format(**values)
+
+    def below(self, kinds: tuple[str, ...], scope: str) -> tuple[str, ...]:
+        """Return the files and folders in which records of these kinds and this scope can lie."""
+        found: dict[str, None] = {}
+        for name in kinds or KINDS:
+            for place in (KINDS[name].place, KINDS[name].also):
+                filled = place.format_map(_Holes(self._folders, scope))
+                found[filled.split("{")[0].rpartition("/")[0] if "{" in filled else filled] = None
+        tops = tuple(path for path in found if path)
+        return tuple(path for path in tops if not any(path.startswith(top + "/") for top in tops))
+
+    def overview(self, scope_path: str) -> str:
+        """Return the file that *is* the workspace, domain or repository."""
+        return f"{self.workspaces}/{scope_path}/OVERVIEW.md"
+
+    def _pattern(self, place: str) -> str:
+        parts = []
+        position = 0
+        for hole in _HOLE.finditer(place):
+            parts.append(re.escape(place[position : hole.start()]))
+            name = hole.group(1)
+            parts.append(_PATTERNS.get(name) or re.escape(self._folders[name]))
+            position = hole.end()
+        return "".join(parts) + re.escape(place[position:])
+
+
+class _Holes(dict[str, str]):
+    """Fills in the folders, and the scope if there is one; other holes stay holes."""
+
+    def __init__(self, folders: dict[str, str], scope: str) -> None:
+        super().__init__(folders)
+        self._scope = scope
+
+    def __missing__(self, name: str) -> str:
+        return self._scope + "/{deeper}" if name == "scope" and self._scope else "{" + name + "}"
+
+
+def session_folder(session: str) -> str:
+    """Return the folder of a session: the same string always, two strings never."""
+    return f"{names.slug(session, 'session')}-{names.short_hash(session)}"

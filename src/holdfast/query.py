@@ -1,0 +1,128 @@
+"""What is asked for, and how its words are read.
+
+A query is literal text. Quoted words are a phrase; `tag:x` and `kind:x` are filters; nothing else has a
+meaning of its own, so no query can be a syntax error. `words` splits text exactly as the index does.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.scope import Scope
+from holdfast.tokens import WIDE
+
+MAX_LIMIT = 1_000
+MAX_WORDS = 64
+_PART = re.compile(r'"([^"]*)"|(\S+)')
+_WORD = re.compile(r"[^\W_]+(?:[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0900-\u0dff]*[^\W_]*)*")
+
+QUESTION_WORDS = frozenset(
+    "a about am an and any are as at be been but by can could did do does doing for from had has have having he her"
+    " here hers him his how i if in into is it its just me might my of on or our ours she should so some such than"
+    " that the their theirs them then there these they this those to too us was we were what when where which while"
+    " who whom whose why will with would you your yours".split()
+)
+"""Words that shape an English question and say nothing about its subject."""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Filters are joined by and; several kinds or tags mean any of them. Without text, the newest come first."""
+
+    text: str = ""
+    kinds: tuple[str, ...] = ()
+    scope: str | Scope | None = None
+    """`W/D/R`; covers everything below it. None is the whole memory."""
+    session: str = ""
+    tags: tuple[str, ...] = ()
+    since: str = ""
+    until: str = ""
+    hidden: bool = False
+    """Also what was hidden."""
+    limit: int = 20
+    budget: int = 0
+    """At most this many tokens of text in all; 0 is no limit."""
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """The words of a query: each is one token, or a run of tokens that must stand together."""
+
+    words: tuple[tuple[str, ...], ...] = ()
+    phrases: tuple[tuple[str, ...], ...] = ()
+    tags: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        return not self.words and not self.phrases
+
+
+def parse(text: str) -> Terms:
+    """Read a query; every word counts unless it only shapes the question."""
+    words: dict[tuple[str, ...], None] = {}
+    phrases: dict[tuple[str, ...], None] = {}
+    filters: dict[str, list[str]] = {"tag": [], "kind": []}
+    for quoted, plain in _PART.findall(text):
+        name, _, value = plain.partition(":")
+        if name in filters and value:
+            filters[name].append(value)
+        elif quoted:
+            phrase = tuple(fold(quoted))
+            if phrase:
+                phrases[phrase] = None
+        else:
+            words.update(dict.fromkeys(_runs(plain)))
+    telling = [run for run in words if not (len(run) == 1 and run[0] in QUESTION_WORDS)]
+    kept = telling or ([] if phrases else list(words))
+    return Terms(
+        tuple(kept[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"])
+    )
+
+
+def check(query: Query) -> None:
+    """Refuse a query whose numbers make no sense."""
+    if not 1 <= query.limit <= MAX_LIMIT:
+        raise Invalid(f"limit is {query.limit}.", f"Use a number from 1 to {MAX_LIMIT}.")
+    if query.budget < 0:
+        raise Invalid(f"budget is {query.budget}.", "Use a number of tokens, or 0 for no limit.")
+
+
+def spaced(text: str) -> str:
+    """Return text as it goes into the index: composed, and with every wide character standing alone."""
+    if text.isascii():
+        return text
+    return WIDE.sub(r" \g<0> ", unicodedata.normalize("NFC", text))
+
+
+def fold(text: str) -> Iterator[str]:
+    """Yield the tokens of a text in order, lower case."""
+    for found in _WORD.finditer(spaced(text)):
+        yield found.group().casefold()
+
+
+def _runs(word: str) -> Iterator[tuple[str, ...]]:
+    """Yield what one space-free word of a query looks for.
+
+    `src/auth.py` looks for its parts; a run of wide characters looks for each pair of neighbours, since
+    nothing says where its words begin.
+    """
+    wide: list[str] = []
+    for token in fold(word):
+        if WIDE.match(token):
+            wide.append(token)
+            continue
+        yield from _pairs(wide)
+        wide = []
+        yield (token,)
+    yield from _pairs(wide)
+
+
+def _pairs(wide: list[str]) -> Iterator[tuple[str, ...]]:
+    if len(wide) == 1:
+        yield (wide[0],)
+    for left, right in zip(wide, wide[1:], strict=False):
+        yield (left, right)

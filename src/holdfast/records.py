@@ -1,0 +1,109 @@
+"""What the store keeps and gives back.
+
+A `Record` is what was read: one document, one section or one line. Its `id` is its identity: the path for a
+document, `path#anchor` for a section, a UUIDv7 for a line. Its `version` is a hash of its own text, and the
+version an edit was made from decides whether the edit may land. A `Draft` is what a caller wants to be kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.scope import Scope
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    id: str
+    kind: str
+    path: str
+    scope: Scope = Scope()
+    title: str = ""
+    text: str = ""
+    tags: tuple[str, ...] = ()
+    time: str = ""
+    """When it happened or was made, in UTC; "" when the file does not say."""
+    updated: str = ""
+    fields: Mapping[str, Any] = {}
+    """Everything else that the front matter, the entry or the line carries."""
+    line: int = 0
+    """Where in the file it starts, from 1; 0 when that was not counted."""
+    version: str = ""
+    key: str = ""
+    hidden: bool = False
+    superseded: bool = False
+    """A newer line of the same key holds."""
+    order: str = ""
+    """The time-ordered id by which lines are ranked: their own id, or one derived from their time and bytes."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}:{self.line}" if self.line else self.path
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that hides another record, or shows it again; the newest mark of a target holds."""
+
+    order: str
+    target: str
+    hidden: bool
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller wants to be kept: a new record, or a change of the one named by `id`."""
+
+    kind: str = ""
+    text: str | None = None
+    title: str = ""
+    scope: str | Scope | None = None
+    """`W/D/R` as names or folders; None is the workspace `default`."""
+    session: str = ""
+    tags: tuple[str, ...] | None = None
+    fields: Mapping[str, Any] = {}
+    id: str = ""
+    """The record to change; for documents that live where a person put them, the path to create."""
+    expect: str = ""
+    """The version this change was made from; needed to replace the text of a document or section."""
+    op_id: str = ""
+    """The same op_id has effect once, however often the call is repeated."""
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a write. `status`: stored, changed, unchanged, repeated (this op_id was applied before)."""
+
+    status: str
+    id: str
+    path: str
+    version: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that could not be read as what it should be; everything else stays readable."""
+
+    path: str
+    what: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}" if self.line else f"{self.path}: {self.what}"
+
+
+def version_of(data: bytes) -> str:
+    """Return the version of these bytes: the same bytes always, other bytes never."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def text_of(value: object) -> str:
+    """Return all that a person could read in a JSON value, keys included, for search."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        return "\n".join(f"{key}: {text_of(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return "\n".join(text_of(inner) for inner in value)
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

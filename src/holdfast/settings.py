@@ -1,0 +1,111 @@
+"""Settings of one memory root: `holdfast.toml`, then the environment, over defaults that need neither.
+
+Every setting is a field below, and its docstring is its documentation. `HOLDFAST_LIMITS_LOCK_SECONDS=2` in the
+environment overrides `lock_seconds` of the table `[limits]`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import Invalid
+
+FILE = "holdfast.toml"
+DERIVED = ".holdfast"
+FORMAT = 1
+
+
+class Paths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    workspaces: str = "resources/workspaces"
+    """Workspaces, domains, repositories and their documents."""
+    memory: str = "user/memory"
+    """What was learned, said and done."""
+    rules: str = "agent/rules"
+    """Hot memory."""
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    lock_seconds: float = 10.0
+    """How long a write waits for another one before it gives up, loudly."""
+    document_bytes: int = 16 * 1024 * 1024
+    """Larger Markdown files are reported and not read."""
+    line_bytes: int = 8 * 1024 * 1024
+    """Longer lines of a log are reported and skipped."""
+    inline_chars: int = 16_000
+    """Longer text of a line is kept in a file of its own beside the log."""
+
+
+class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    common_records: int = 20_000
+    """A word in more records than this is left out of a search while rarer words remain."""
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: int = FORMAT
+    """Version of the layout on disk; a newer one is refused."""
+    paths: Paths = Paths()
+    limits: Limits = Limits()
+    search: Search = Search()
+
+
+def load(text: str, environment: Mapping[str, str] = os.environ, source: str = FILE) -> Settings:
+    """Read settings from the text of `holdfast.toml` and from the environment."""
+    try:
+        given: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise Invalid(f"{source} is not valid TOML: {error}.", "Mend that line.") from None
+    if isinstance(given.get("format"), int) and given["format"] > FORMAT:
+        raise Invalid(
+            f"{source} says format {given['format']}; this Holdfast reads up to {FORMAT}.",
+            "Upgrade Holdfast; nothing was changed.",
+        )
+    _from_environment(given, environment)
+    try:
+        settings = msgspec.convert(given, Settings)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{source}: {error}.", _valid(given)) from None
+    for name in settings.paths.__struct_fields__:
+        _check_place(name, getattr(settings.paths, name), source)
+    return settings
+
+
+def _from_environment(given: dict[str, Any], environment: Mapping[str, str]) -> None:
+    for section, fields in _sections().items():
+        for field in fields:
+            value = environment.get(f"HOLDFAST_{section}_{field}".upper())
+            if value is not None and isinstance(given.setdefault(section, {}), dict):
+                given[section][field] = value if section == "paths" else _number(value)
+
+
+def _number(text: str) -> int | float | str:
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return text
+
+
+def _sections() -> dict[str, tuple[str, ...]]:
+    return {
+        "paths": Paths.__struct_fields__,
+        "limits": Limits.__struct_fields__,
+        "search": Search.__struct_fields__,
+    }
+
+
+def _valid(given: Mapping[str, object]) -> str:
+    lines = [f"[{name}] {', '.join(fields)}" for name, fields in _sections().items()]
+    return "Valid settings: format; " + "; ".join(lines) + "."
+
+
+def _check_place(name: str, value: str, source: str) -> None:
+    parts = value.split("/")
+    if not value or value.startswith("/") or any(part in ("", ".", "..") or part.startswith(".") for part in parts):
+        raise Invalid(f"{source}: paths.{name} = {value!r} leaves the root or is hidden.", "Use a folder below the root.")

@@ -1,0 +1,399 @@
+"""`Memory`: what every door holds. It composes; the work is done by the modules beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from holdfast import kinds, settings
+from holdfast.errors import Busy, Invalid, NotFound, Unavailable
+from holdfast.formats import logs
+from holdfast.index import Filter, Index
+from holdfast.index.sqlite import SqliteIndex, Stale
+from holdfast.kinds import KINDS
+from holdfast.places import Places
+from holdfast.query import Query, check, parse
+from holdfast.records import Draft, Problem, Receipt, Record
+from holdfast.scope import Scope
+from holdfast.store import reading, recalling, verifying, watching
+from holdfast.store.refreshing import Progress, Refreshed, Refresher
+from holdfast.store.scopes import Scopes
+from holdfast.store.writing import Writer, record_at
+from holdfast.times import bound, iso, now_ms
+from holdfast.vault import Vault
+from holdfast.vault._locks import hold
+from holdfast.vault.files import Files
+
+_REBUILD_SECONDS = 120.0
+Answer = TypeVar("Answer")
+
+
+class Memory:
+    """One memory root. Safe to use from several threads; close it, or use it as a context manager."""
+
+    def __init__(
+        self, vault: Vault, index: Index, config: settings.Settings, derived: str | None, writer: str = ""
+    ) -> None:
+        self.settings = config
+        self.vault = vault
+        self.places = Places(config.paths)
+        self.scopes = Scopes(vault, self.places)
+        self._index = index
+        self._derived = derived
+        self._refresher = Refresher(vault, self.places, config.limits)
+        self._writer = Writer(
+            vault, self.places, self.scopes, config.limits, self._known_op, self._held_order, self._note, writer
+        )
+        self._dirty: set[str] = set()
+        self._dirty_lock = threading.Lock()
+        self._watcher: watching.Watcher | None = None
+
+    @property
+    def root(self) -> str:
+        return self.vault.location
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Bring the index up to what was written here, and let go of everything."""
+        if self._watcher:
+            self._watcher.stop()
+            self._watcher = None
+        with contextlib.suppress(Stale, Busy, Unavailable):
+            self._catch_up()
+        self._index.close()
+        self.vault.close()
+
+    # writing
+
+    def put(self, kind: str = "", text: str | None = None, **given: Any) -> Receipt:
+        """Keep a record: durable when this returns. `given` are the other fields of `Draft`."""
+        return self.keep(draft(kind=kind, text=text, **given))
+
+    def keep(self, wanted: Draft) -> Receipt:
+        """Keep what the draft says, or change the record that it names."""
+        if wanted.id and not wanted.kind and self.places.classify(wanted.id.partition("#")[0]) is None:
+            self.get(wanted.id)  # an unknown id is NotFound; a known line cannot be changed
+        return self._writer.put(wanted)
+
+    def hide(self, identifier: str, *, restore: bool = False, op_id: str = "") -> Receipt:
+        """Hide a record from search and lists, or show it again; its text stays where it is."""
+        return self._writer.hide(self.get(identifier), not restore, op_id)
+
+    # reading
+
+    def get(self, identifier: str) -> Record:
+        """Return one record as it is on disk now."""
+        path = identifier.partition("#")[0]
+        place = self.places.classify(path)
+        if place and place.kind.shape != "line":
+            document = self.vault.read(path, self.settings.limits.document_bytes)
+            record = record_at(place, document, identifier)
+            if record is None:
+                raise _unknown(identifier)
+            if place.kind.write_once:
+                self._refresh_below((path.rpartition("/")[0],))
+                return next(iter(self._ask(lambda index: index.by_id(identifier))), record)
+            return record
+        found = self._by_id(identifier)
+        if len(found) > 1:
+            files = ", ".join(record.path for record in found)
+            raise Invalid(f"{identifier} stands in several logs: {files}.", "Merge them, or remove the copy.")
+        return found[0]
+
+    def _by_id(self, identifier: str) -> list[Record]:
+        found = self._ask(lambda index: index.by_id(identifier))
+        if found:
+            for path in {record.path for record in found}:
+                self._note(path)
+            self._catch_up()
+        else:
+            self.refresh()
+        found = self._ask(lambda index: index.by_id(identifier))
+        if not found:
+            raise _unknown(identifier)
+        return found
+
+    def find(self, query: Query | str = "", **given: Any) -> recalling.Found:
+        """Answer a query: the best matches for its text or, without text, the newest records."""
+        wanted = _query(query, given)
+        check(wanted)
+        terms = parse(wanted.text)
+        if wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds):
+            return recalling.Found([], iso(now_ms()))
+        where = self._filter(wanted, (*wanted.kinds, *terms.kinds), (*wanted.tags, *terms.tags))
+        done = self._look(where, searching=not terms.empty)
+        scored = self._ask(lambda index: index.search(terms, where, wanted.limit))
+        kept, left_out = recalling.hits(scored, terms, wanted)
+        return recalling.Found(kept, iso(now_ms()), done.behind, left_out, done.problems)
+
+    def tail(self, kind: str, count: int = 20, *, session: str = "", scope: str | Scope | None = None) -> list[Record]:
+        """Return the last records of a log, oldest first, read from the end of the file."""
+        row = kinds.kind(kind)
+        if row.shape != "line":
+            raise Invalid(f"A {kind} is not kept in a log.", "Use find, which returns the newest first.")
+        if count < 1:
+            raise Invalid(f"The count is {count}.", "Use a number from 1 on.")
+        where = Scope(session=session) if scope is None else self.scopes.resolve(scope)
+        path = self.places.path_for(row, msgspec.structs.replace(where, session=session), month=iso(now_ms())[:7])
+        try:
+            return list(self._backwards(path, count, where.path))[::-1]
+        except NotFound:
+            return []
+
+    def _backwards(self, path: str, count: int, scope: str) -> Iterator[Record]:
+        place = self.places.classify(path)
+        assert place is not None
+        marks: dict[str, bool] = {}
+        newest: dict[str, str] = {}
+        for line in self.vault.scan_back(path):
+            objects = [] if line.cut else logs.parse(line.data)
+            for value in reversed(objects) if isinstance(objects, list) else ():
+                if isinstance(value.get("hide"), str):
+                    marks.setdefault(value["hide"], value.get("hidden") is not False)
+                    continue
+                record, _ = reading.line_record(place, value, 0, self._refresher.blob)
+                if record.key and newest.setdefault(record.key, record.order) > record.order:
+                    continue
+                hidden = marks.get(record.id) or (record.key and marks.get(record.key))
+                inside = not scope or f"{record.scope.path}/".startswith(f"{scope}/")
+                if not hidden and inside:
+                    yield record
+                    count -= 1
+                    if not count:
+                        return
+
+    # index and files
+
+    def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
+        """Bring the index up to the files; `rebuild` throws it away first."""
+        if rebuild:
+            return self._rebuild(progress)
+        done = self._refresh_below((), progress)
+        done.problems = _once([*done.problems, *self._ask(lambda index: index.problems())])
+        return done
+
+    def verify(self, progress: Progress | None = None) -> verifying.Report:
+        """Prove that the index says what the files say, and name what is damaged."""
+        self.refresh()
+        scratch = SqliteIndex(None, "scratch", self.settings.search)
+        try:
+            return self._ask(
+                lambda index: verifying.verify(self.vault, self._refresher, self.places, index, scratch, progress)
+            )
+        finally:
+            scratch.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Return what is kept, where, and how far the index is behind."""
+        done = Refreshed()
+        behind = self._ask(lambda index: self._refresher.stale(index, done))
+        counts = self._ask(lambda index: index.counts())
+        size = sum(stamp.size for stamp in self._refresher.walk(Refreshed()).values())
+        return {
+            "root": self.root,
+            "records": sum(counts.values()),
+            "kinds": counts,
+            "files": done.files,
+            "bytes": size,
+            "index_bytes": _folder_size(self._derived),
+            "behind": behind,
+            "problems": len(_once([*done.problems, *self._ask(lambda index: index.problems())])),
+        }
+
+    def watch(self) -> None:
+        """Follow changes of files from now on, so that a search need not look at every file."""
+        if self._watcher is None:
+            folders = [os.path.join(self.root, folder) for folder in self.places.roots]
+            self._watcher = watching.Watcher(self.root, folders, self._note_many)
+            self.refresh()
+
+    def _look(self, where: Filter, *, searching: bool) -> Refreshed:
+        """See to it that the answer holds now: look at what it can come from."""
+        if searching and self._watcher and self._watcher.alive:
+            return self._catch_up()
+        whole = searching and not where.kinds and not where.scope
+        return self._refresh_below(() if whole else self.places.below(where.kinds or where.searchable, where.scope))
+
+    def _refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
+        def work(index: Index) -> Refreshed:
+            done = Refreshed()
+            paths = self._refresher.changed(index, done, below)
+            if not done.files and paths and not below and not any(self.vault.folders(top) for top in self.places.roots):
+                raise Unavailable(
+                    f"{self.root} is empty, and {len(paths)} files were there before.",
+                    "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
+                )
+            self._refresher.apply(index, paths, done, progress)
+            return done
+
+        with self._dirty_lock:
+            noted = set(self._dirty) if not below else set()
+        done = self._ask(work)
+        with self._dirty_lock:
+            self._dirty -= noted
+        return done
+
+    def _catch_up(self) -> Refreshed:
+        """Index the paths that are known to have changed."""
+        with self._dirty_lock:
+            paths, self._dirty = sorted(self._dirty), set()
+        done = Refreshed(files=len(paths))
+        if paths:
+            try:
+                self._ask(lambda index: self._refresher.apply(index, paths, done))
+            except BaseException:
+                self._note_many(paths)
+                raise
+            if done.behind:
+                self._note_many(paths)
+        return done
+
+    def _ask(self, question: Callable[[Index], Answer]) -> Answer:
+        """Put a question to the index, rebuilding it first when it cannot be used."""
+        try:
+            return question(self._index)
+        except Stale:
+            self._rebuild(None, unless_usable=True)
+            return question(self._index)
+
+    def _rebuild(self, progress: Progress | None, *, unless_usable: bool = False) -> Refreshed:
+        done = Refreshed()
+        with self._only_rebuilder():
+            if unless_usable:
+                with contextlib.suppress(Stale):
+                    self._index.problems()
+                    return done
+            with self._index.rebuilding() as fresh:
+                paths = list(self._refresher.walk(done))
+                done.files = len(paths)
+                self._refresher.apply(fresh, paths, done, progress)
+                done.problems = _once([*done.problems, *fresh.problems()])
+        return done
+
+    @contextlib.contextmanager
+    def _only_rebuilder(self) -> Iterator[None]:
+        """Let one process rebuild at a time; the others wait and then use what it made."""
+        if self._derived is None:
+            yield
+            return
+        try:
+            os.makedirs(self._derived, exist_ok=True)
+            fd = os.open(self._derived, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unavailable(f"{self._derived}: {error.strerror}.", "Check permissions and space.") from None
+        try:
+            hold(fd, _REBUILD_SECONDS, "The index, which another process is rebuilding,")
+            yield
+        finally:
+            os.close(fd)
+
+    def _note(self, path: str) -> None:
+        with self._dirty_lock:
+            self._dirty.add(path)
+
+    def _note_many(self, paths: list[str]) -> None:
+        with self._dirty_lock:
+            self._dirty.update(paths)
+
+    def _known_op(self, path: str, op_id: str) -> tuple[list[Record], int]:
+        if not path:
+            self._refresh_below((f"{self.places.memory}/writes",))
+            return self._ask(lambda index: index.by_op(op_id)), 0
+        self._note(path)
+        self._catch_up()
+        seen = self._ask(lambda index: index.look(path))
+        return self._ask(lambda index: index.by_op(op_id)), seen.offset if seen else 0
+
+    def _held_order(self, path: str, key: str) -> str:
+        self._note(path)
+        self._catch_up()
+        return max((record.order for record in self._ask(lambda index: index.by_key(path, key))), default="")
+
+    def _filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
+        for name in wanted:
+            kinds.kind(name)
+        since = bound(query.since) if query.since else ""
+        until = bound(query.until, end=True) if query.until else ""
+        if since and until and since > until:
+            raise Invalid(f"since {query.since} is after until {query.until}.", "Swap them.")
+        where = self.scopes.resolve(query.scope) if query.scope else Scope()
+        return Filter(
+            kinds=wanted, scope=where.path, session=query.session or where.session, tags=tags,
+            since=since, until=until, hidden=query.hidden,
+            searchable=tuple(row.name for row in KINDS.values() if row.searchable),
+        )  # fmt: skip
+
+
+def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
+    """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
+    location = os.path.realpath(os.path.expanduser(os.fspath(root)))
+    if not os.path.isdir(location):
+        what = "is not a folder" if os.path.lexists(location) else "does not exist"
+        raise Unavailable(f"The memory root {location} {what}.", f"Run: holdfast init {location}")
+    config = settings.load(_settings_text(location), source=os.path.join(location, settings.FILE))
+    limits = config.limits
+    vault = Files(location, lock_seconds=limits.lock_seconds, line_bytes=limits.line_bytes)
+    derived = os.path.join(location, settings.DERIVED)
+    if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
+        derived = ""
+    identity = f"{location}\n{msgspec.json.encode(config.paths).decode()}"
+    index = SqliteIndex(derived or None, identity, config.search)
+    memory = Memory(vault, index, config, derived or None, writer)
+    if watch:
+        memory.watch()
+    return memory
+
+
+def draft(**given: Any) -> Draft:
+    """Make a draft of loose arguments, naming the valid ones when one is unknown or of the wrong type."""
+    try:
+        return msgspec.convert(given, Draft)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise Invalid(f"{error}.", f"A draft takes {', '.join(Draft.__struct_fields__)}.") from None
+
+
+def _query(query: Query | str, given: dict[str, Any]) -> Query:
+    if isinstance(query, Query):
+        return msgspec.structs.replace(query, **given) if given else query
+    unknown = set(given) - set(Query.__struct_fields__)
+    if unknown:
+        raise Invalid(f"Unknown: {', '.join(sorted(unknown))}.", f"A query takes {', '.join(Query.__struct_fields__)}.")
+    return Query(text=query, **given)
+
+
+def _settings_text(location: str) -> str:
+    try:
+        with open(os.path.join(location, settings.FILE), encoding="utf-8") as file:
+            return file.read(1_000_000)
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError:
+        raise Invalid(f"{location}/{settings.FILE} is not UTF-8.", "Save it as UTF-8.") from None
+    except OSError as error:
+        raise Unavailable(f"{location}/{settings.FILE}: {error.strerror}.", "Check its permissions.") from None
+
+
+def _folder_size(folder: str | None) -> int:
+    if not folder or not os.path.isdir(folder):
+        return 0
+    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
+
+
+def _once(problems: list[Problem]) -> list[Problem]:
+    return list({(problem.path, problem.line, problem.what): problem for problem in problems}.values())
+
+
+def _unknown(identifier: str) -> NotFound:
+    return NotFound(f"There is no record {identifier!r}.", "Use search to find its id.")

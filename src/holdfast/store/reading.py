@@ -1,0 +1,187 @@
+"""From bytes to records: what a file at a place says.
+
+One function per shape. Nothing here fails on what it reads: what cannot be understood becomes a `Problem` with file
+and line, and everything else is still a record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.formats import logs, markdown, sections
+from holdfast.index import Facts
+from holdfast.kinds import Kind
+from holdfast.places import Place
+from holdfast.records import Mark, Problem, Record, text_of, version_of
+from holdfast.scope import Scope
+from holdfast.times import from_ns, normal
+from holdfast.vault import Document, Line
+
+_PREFIX = re.compile(r"(\d{2})(\d{2})(\d{2})-")
+_HEADING = re.compile(r"^#[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+Blob = Callable[[str], str]
+
+
+def documents(place: Place, document: Document) -> Facts:
+    """Read a Markdown file that is one record."""
+    page = markdown.parse(document.data)
+    fields = page.fields
+    problems = [Problem(place.path, page.fault, page.fault_line)] if page.fault else []
+    kind = place.kind
+    problems += [
+        Problem(place.path, f"{name} is {fields[name]!r}; it can be {', '.join(values)}", 1)
+        for name, values in kind.choices.items()
+        if name in fields and fields[name] not in values
+    ]
+    changed = from_ns(document.stamp.mtime)
+    record = Record(
+        id=place.path,
+        kind=kind.name,
+        path=place.path,
+        scope=place.scope,
+        title=_title(place, fields, page.body),
+        text=page.body.strip("\r\n"),
+        tags=_tags(fields.get("tags")),
+        time=normal(fields.get(kind.time)) or _dated(place) or changed,
+        updated=normal(fields.get("updated")) or changed,
+        fields={name: value for name, value in fields.items() if name not in (kind.title, "tags")},
+        line=1,
+        version=document.version,
+        hidden=is_archived(fields),
+    )
+    return Facts([record], (), problems)
+
+
+def is_archived(fields: Mapping[str, Any]) -> bool:
+    return fields.get("archived") is True or fields.get("isArchived") is True
+
+
+def entries(place: Place, document: Document) -> Facts:
+    """Read a Markdown file of dated entries."""
+    page = markdown.parse(document.data)
+    problems = [Problem(place.path, page.fault, page.fault_line)] if page.fault else []
+    records = []
+    for section in sections.parse(page.body):
+        line = section.line + page.body_line - 1
+        if section.fault:
+            problems.append(Problem(place.path, section.fault, line))
+        records.append(
+            Record(
+                id=f"{place.path}#{section.anchor}",
+                kind=place.kind.name,
+                path=place.path,
+                scope=place.scope,
+                title=section.title,
+                text=section.text,
+                tags=section.tags,
+                time=normal(section.date),
+                fields={"date": section.date} | ({"category": section.category} if section.category else {}),
+                line=line,
+                version=version_of(section.source.encode("utf-8")),
+                hidden=bool(section.archived),
+            )
+        )
+    return Facts(records, (), problems)
+
+
+def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
+    """Read lines of a log; `first` is the number of the first one, `blob` reads large text that lies beside it."""
+    records: list[Record] = []
+    marks: list[Mark] = []
+    problems: list[Problem] = []
+    for number, line in enumerate(found, first):
+        objects = "longer than a line may be" if line.cut else logs.parse(line.data)
+        if isinstance(objects, str):
+            problems.append(Problem(place.path, f"skipped: {objects}", number))
+            continue
+        for value in objects:
+            if isinstance(value.get("hide"), str):
+                marks.append(mark(place, value))
+            else:
+                record, problem = line_record(place, value, number, blob)
+                records.append(record)
+                if problem:
+                    problems.append(Problem(place.path, problem, number))
+    return Facts(records, marks, problems)
+
+
+def mark(place: Place, value: Mapping[str, Any]) -> Mark:
+    """Read a line that hides or shows; a ledger names files of its own folder."""
+    target = value["hide"]
+    if place.kind.name == "ledger":
+        target = f"{place.path.rpartition('/')[0]}/{target}"
+    order = logs.identity(value, "time")[1]
+    return Mark(target=target, order=order, hidden=value.get("hidden") is not False)
+
+
+def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) -> tuple[Record, str]:
+    """Read one object of a log; the second part says what was wrong with it."""
+    kind = place.kind
+    identifier, order, time = logs.identity(value, kind.time)
+    text, problem = _line_text(kind, value, blob)
+    key = value.get(kind.key) if kind.key else None
+    title = value.get(kind.title)
+    known = {"id", "workspace", "session", "run", "tags", kind.time, kind.text, kind.title}
+    record = Record(
+        id=identifier,
+        kind=kind.name,
+        path=place.path,
+        scope=_line_scope(place.scope, value),
+        title=title if isinstance(title, str) else "",
+        text=text,
+        tags=_tags(value.get("tags")),
+        time=time,
+        fields={name: inner for name, inner in value.items() if name not in known},
+        line=number,
+        version=version_of(logs.render(value)),
+        key=key if isinstance(key, str) else "",
+        order=order,
+    )
+    return record, problem
+
+
+def _line_text(kind: Kind, value: Mapping[str, Any], blob: Blob) -> tuple[str, str]:
+    ref = value.get("ref")
+    if isinstance(ref, str) and kind.text not in value:
+        try:
+            return blob(ref), ""
+        except HoldfastError as error:
+            return text_of(value.get("head")), f"its text is missing: {error.message}"
+    return text_of(value.get(kind.text)), ""
+
+
+def _line_scope(scope: Scope, value: Mapping[str, Any]) -> Scope:
+    workspace, session, run = (value.get(name) for name in ("workspace", "session", "run"))
+    if not (workspace or session or run):
+        return scope
+    parts = workspace.split("/")[:3] if isinstance(workspace, str) and workspace else scope.path.split("/")
+    parts += [""] * (3 - len(parts))
+    return Scope(
+        *parts, session if isinstance(session, str) else scope.session, run if isinstance(run, str) else scope.run
+    )
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    return tuple(str(tag) for tag in value if isinstance(tag, str | int) and str(tag)) if isinstance(value, list) else ()
+
+
+def _title(place: Place, fields: Mapping[str, Any], body: str) -> str:
+    named = fields.get(place.kind.title) or fields.get("title")
+    if isinstance(named, str | int | float) and str(named).strip():
+        return str(named)
+    if place.kind.name == "overview":
+        return place.path.rsplit("/", 2)[1]
+    heading = _HEADING.search(body, 0, 2000)
+    if place.kind.name in ("document", "rule") and heading:
+        return heading.group(1)
+    return place.name.rpartition("/")[2] or place.path.rpartition("/")[2].removesuffix(".md")
+
+
+def _dated(place: Place) -> str:
+    found = _PREFIX.match(place.name) if place.kind.dated else None
+    return normal(f"20{found[1]}-{found[2]}-{found[3]}") if found else ""

@@ -1,0 +1,90 @@
+"""Answering a query: read the words, find candidates, keep what fits the budget, say why.
+
+Each hit says where it is, which words brought it and how old it is. No hit at all is an answer, and the answer says
+as of when it holds and how many changed files it could not look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.index import Scored
+from holdfast.query import Query, Terms, fold
+from holdfast.records import Problem, Record
+from holdfast.times import age
+from holdfast.tokens import count_tokens
+
+SNIPPET = 320
+
+
+class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
+    record: Record
+    score: float = 0.0
+    why: tuple[str, ...] = ()
+    """The words of the query that stand in it."""
+    snippet: str = ""
+    age: str = ""
+
+
+class Found(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a query; iterates over its hits."""
+
+    hits: list[Hit]
+    as_of: str = ""
+    behind: int = 0
+    left_out: int = 0
+    """Hits that the budget had no room for."""
+    problems: list[Problem] = []
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+
+def hits(scored: list[Scored], terms: Terms, query: Query) -> tuple[list[Hit], int]:
+    """Turn candidates into hits within the budget; the number is how many had no room."""
+    result: list[Hit] = []
+    spent = 0
+    for position, candidate in enumerate(scored):
+        record = candidate.record
+        why = _why(record, terms)
+        snippet = _snippet(record.text, why)
+        spent += count_tokens(record.title) + count_tokens(snippet)
+        if query.budget and spent > query.budget:
+            return result, len(scored) - position
+        result.append(Hit(record, round(candidate.score, 4), why, snippet, age(record.time)))
+    return result, 0
+
+
+def _why(record: Record, terms: Terms) -> tuple[str, ...]:
+    if terms.empty:
+        return ()
+    runs = (*terms.phrases, *terms.words)
+    text = " ".join(fold("\n".join((record.title, record.text, " ".join(record.tags), str(dict(record.fields))))))
+    return tuple(_shown(run) for run in runs if _stem(" ".join(run)) in text)
+
+
+def _shown(run: tuple[str, ...]) -> str:
+    return ("" if len(run) > 1 and len(run[0]) == 1 and not run[0].isascii() else " ").join(run)
+
+
+def _stem(word: str) -> str:
+    """Return the part of a word that its inflections share, roughly."""
+    return word[: max(4, len(word) - 3)] if len(word) > 4 else word
+
+
+def _snippet(text: str, why: tuple[str, ...]) -> str:
+    """Return the part of the text around the first word that brought it."""
+    if len(text) <= SNIPPET:
+        return text
+    lower = text.casefold()
+    places = [place for word in why if (place := lower.find(_stem(word))) >= 0]
+    start = max(0, min(places, default=0) - SNIPPET // 4)
+    if start:
+        start = text.find(" ", start, start + 40) + 1 or start
+    end = start + SNIPPET
+    return ("…" if start else "") + text[start:end].strip() + ("…" if end < len(text) else "")

@@ -1,0 +1,218 @@
+"""Bringing the index up to the files: look at every stamp, read only what changed.
+
+A document is read again when its stamp changed. A log is read from where the index stopped, if the bytes before
+that are still the same (a merge may insert lines); else from its start. A stamp that is as young as the look that
+took it proves nothing, so such a file is compared by content the next time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from holdfast.errors import Busy, HoldfastError, OverBudget
+from holdfast.formats import logs
+from holdfast.index import Facts, Index, Seen
+from holdfast.places import Place, Places
+from holdfast.records import Problem
+from holdfast.settings import Limits
+from holdfast.store import reading
+from holdfast.vault import Line, Stamp, Vault
+
+SUFFIXES = (".md", ".jsonl")
+YOUNG_NS = 2_000_000_000
+WHOLE = 8 << 20
+"""Up to this many bytes of a log are compared in full when it has grown; beyond that, the last WINDOW of them."""
+WINDOW = 64 << 10
+_BATCH_LINES = 5_000
+_BATCH_BYTES = 16 << 20
+_BATCH_FILES = 500
+Progress = Callable[[int, int], None]
+
+
+class Refreshed(msgspec.Struct, omit_defaults=True):
+    """What a refresh did."""
+
+    files: int = 0
+    changed: int = 0
+    removed: int = 0
+    records: int = 0
+    behind: int = 0
+    """Files that are known to have changed and could not be indexed now."""
+    problems: list[Problem] = []
+
+
+class Refresher:
+    """Reads what changed in a vault into an index."""
+
+    def __init__(self, vault: Vault, places: Places, limits: Limits) -> None:
+        self._vault = vault
+        self._places = places
+        self._limits = limits
+        self._classified: dict[str, Place | None] = {}
+
+    def walk(self, done: Refreshed, below: tuple[str, ...] = ()) -> dict[str, Stamp]:
+        """Look at every file that may be memory."""
+        found: dict[str, Stamp] = {}
+
+        def blocked(path: str, why: str) -> None:
+            done.problems.append(Problem(path, why))
+
+        for folder in below or self._places.roots:
+            found.update(self._vault.walk(folder, SUFFIXES, blocked))
+        return {path: stamp for path, stamp in found.items() if self._place(path)}
+
+    def changed(self, index: Index, done: Refreshed, below: tuple[str, ...] = ()) -> list[str]:
+        """Return the paths that the index must look at again, vanished ones included."""
+        stamps = self.walk(done, below)
+        done.files = len(stamps)
+        seen = index.seen()
+        lost = _unreadable(problem.path for problem in done.problems)
+        result = [path for path, stamp in stamps.items() if not _settled(seen.get(path), stamp)]
+        inside = tuple(f"{folder}/" for folder in below)
+        for path in seen.keys() - stamps.keys():
+            if (not inside or path.startswith(inside)) and not path.startswith(lost):
+                result.append(path)
+        return result
+
+    def stale(self, index: Index, done: Refreshed) -> int:
+        """Count the files that changed since the index read them."""
+        seen = index.seen()
+        stamps = self.walk(done)
+        done.files = len(stamps)
+        changed = sum(1 for path, stamp in stamps.items() if path not in seen or seen[path].stamp != stamp)
+        return changed + len(seen.keys() - stamps.keys())
+
+    def apply(self, index: Index, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
+        """Index these paths as they are now, in batches, so that nobody waits long for the index."""
+        for start in range(0, len(paths), _BATCH_FILES):
+            batch = paths[start : start + _BATCH_FILES]
+            try:
+                with index.writing():
+                    for path in batch:
+                        self.one(index, path, done)
+            except Busy:
+                done.behind += len(paths) - start
+                return
+            if progress:
+                progress(min(start + _BATCH_FILES, len(paths)), len(paths))
+
+    def one(self, index: Index, path: str, done: Refreshed) -> None:
+        """Index one path as it is now."""
+        place = self._place(path)
+        seen = index.look(path)
+        try:
+            stamp = self._vault.stat(path) if place else None
+            if stamp is None or place is None:
+                if seen:
+                    index.remove(path)
+                    done.removed += 1
+            elif place.kind.shape == "line":
+                self._log(index, place, seen, stamp, done)
+            else:
+                self._document(index, place, seen, stamp, done)
+        except HoldfastError as error:
+            self._unreadable(index, path, place, error, done)
+
+    def _unreadable(self, index: Index, path: str, place: Place | None, error: HoldfastError, done: Refreshed) -> None:
+        """Report a file that is there and cannot be read; what was known of it stays known."""
+        done.problems.append(Problem(path, error.message))
+        if isinstance(error, OverBudget) and place:
+            stamp = self._vault.stat(path)
+            if stamp:
+                seen = Seen(kind=place.kind.name, stamp=stamp, looked=time.time_ns())
+                index.replace(path, seen, Facts((), (), [Problem(path, error.message)]))
+
+    def _document(self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed) -> None:
+        looked = time.time_ns()
+        document = self._vault.read(place.path, self._limits.document_bytes)
+        now = Seen(kind=place.kind.name, stamp=document.stamp, looked=looked, version=document.version)
+        if seen and seen.version == document.version and seen.stamp.mtime == document.stamp.mtime:
+            _touch(index, place.path, now)
+            return
+        read = reading.entries if place.kind.shape == "section" else reading.documents
+        facts = read(place, document)
+        index.replace(place.path, now, facts)
+        done.changed += 1
+        done.records += len(facts.records)
+
+    def _log(self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed) -> None:
+        looked = time.time_ns()
+        path = place.path
+        if seen and not self._grown(path, seen, stamp):
+            seen = None
+        if seen and seen.offset == stamp.size:
+            _touch(index, path, msgspec.structs.replace(seen, stamp=stamp, looked=looked))
+            return
+        now = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
+        if seen is None:
+            index.replace(path, now, Facts())
+        else:
+            now = msgspec.structs.replace(seen, stamp=stamp, looked=looked)
+        for batch in _batches(self._vault.scan(path, now.offset, stamp.size)):
+            facts = reading.lines(place, batch, now.lines + 1, self.blob)
+            end = batch[-1].end
+            now = msgspec.structs.replace(
+                now,
+                offset=end,
+                lines=now.lines + sum(line.whole for line in batch),
+                open=not batch[-1].whole,
+                checksum=self._vault.fingerprint(path, now.offset, end, now.checksum),
+                tail=self._vault.fingerprint(path, max(0, end - WINDOW), end),
+            )
+            index.extend(path, now, facts)
+            done.records += len(facts.records)
+        done.changed += 1
+
+    def _grown(self, path: str, seen: Seen, stamp: Stamp) -> bool:
+        """Has this log, at most, grown by whole lines since it was read?"""
+        if stamp.inode != seen.stamp.inode or stamp.size < seen.offset:
+            return False
+        if seen.open and stamp.size > seen.offset and next(self._vault.scan(path, seen.offset)).data.strip():
+            return False
+        edited = stamp.size == seen.stamp.size and stamp != seen.stamp
+        if edited or seen.offset <= WHOLE:
+            return self._vault.fingerprint(path, 0, seen.offset) == seen.checksum
+        return self._vault.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
+
+    def blob(self, ref: str) -> str:
+        return self._vault.read(ref, self._limits.document_bytes).data.decode("utf-8", "replace")
+
+    def _place(self, path: str) -> Place | None:
+        if path not in self._classified:
+            self._classified[path] = self._places.classify(path)
+        return self._classified[path]
+
+
+def _settled(seen: Seen | None, stamp: Stamp) -> bool:
+    """Does the stamp alone prove that the file is as it was read?"""
+    return seen is not None and seen.stamp == stamp and stamp.mtime < seen.looked - YOUNG_NS
+
+
+def _unreadable(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return prefixes below which a missing file may only be out of sight."""
+    return tuple(form for path in paths for form in (path + "/", path))
+
+
+def _touch(index: Index, path: str, seen: Seen) -> None:
+    """Note the look, once it is late enough for the stamp to prove something."""
+    if _settled(seen, seen.stamp):
+        index.touch(path, seen)
+
+
+def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    """Group lines; a last line that is neither ended nor complete is left for the next look."""
+    batch: list[Line] = []
+    size = 0
+    for line in lines:
+        if not line.whole and (line.cut or isinstance(logs.parse(line.data), str)):
+            break
+        batch.append(line)
+        size += len(line.data)
+        if len(batch) >= _BATCH_LINES or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

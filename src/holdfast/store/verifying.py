@@ -1,0 +1,76 @@
+"""Proof that files and index agree, and a list of what is damaged.
+
+Everything is read again from the files into a second index, and the two are compared record by record. Save points
+are compared with the hash that was noted when they were written. Nothing is repaired here: the index can be
+rebuilt, and files belong to their owner.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.index import Index
+from holdfast.places import Places
+from holdfast.records import Problem, Record
+from holdfast.store.refreshing import Progress, Refreshed, Refresher
+from holdfast.vault import Vault
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    files: int = 0
+    records: int = 0
+    differences: list[Problem] = []
+    """Where the index does not say what the files say."""
+    damage: list[Problem] = []
+    """What in the files cannot be read, or is not as it was written."""
+
+    @property
+    def sound(self) -> bool:
+        return not self.differences and not self.damage
+
+
+def verify(vault: Vault, refresher: Refresher, places: Places, index: Index, scratch: Index, progress: Progress | None) -> Report:
+    """Compare the index with what a fresh reading of all files gives."""
+    done = Refreshed()
+    paths = list(refresher.walk(done))
+    refresher.apply(scratch, paths, done, progress)
+    report = Report(files=len(paths), damage=list(done.problems))
+    known = index.seen()
+    for path in sorted(known.keys() | set(paths)):
+        fresh, held = scratch.records(path), index.records(path)
+        report.records += len(fresh)
+        if fresh != held:
+            report.differences.append(Problem(path, _difference(fresh, held)))
+    report.damage += scratch.problems()
+    report.damage += _ledgers(vault, places, scratch)
+    if index.check() != scratch.check():
+        report.differences.append(Problem("the index", "its words are not those of the records"))
+    return report
+
+
+def _difference(fresh: list[Record], held: list[Record]) -> str:
+    here = {record.id for record in held}
+    there = {record.id for record in fresh}
+    return f"{len(there - here)} records missing in the index, {len(here - there)} too many, {len(here & there)} in both"
+
+
+def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
+    """Name save points that were edited, and announced ones that never came to be."""
+    result = []
+    for path in scratch.seen():
+        place = places.classify(path)
+        if place is None or place.kind.name != "ledger":
+            continue
+        folder = path.rpartition("/")[0]
+        written: dict[str, set[str]] = {}
+        for line in scratch.records(path):
+            if isinstance(line.fields.get("state"), str):
+                written.setdefault(line.fields["state"], set()).add(str(line.fields.get("version")))
+        for name, versions in written.items():
+            try:
+                if vault.read(f"{folder}/{name}").version not in versions:
+                    result.append(Problem(f"{folder}/{name}", "was changed after it was written; save points never are"))
+            except HoldfastError as error:
+                result.append(Problem(f"{folder}/{name}", f"is in the ledger and cannot be read: {error.message}"))
+    return result

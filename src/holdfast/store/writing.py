@@ -1,0 +1,492 @@
+"""From drafts to files: check the kind's rules, make it durable, then tell the index.
+
+Every write of Holdfast passes here. Each document write leaves a line in the write log, with the versions before and
+after. With an op_id that line is durable before the document changes, so that a repeated op_id can be told from a new
+one whatever happened in between; a line of a log carries its op_id itself. "Telling the index" is noting the path: the next read brings the index up to it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time as clock
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast import kinds, names, scope
+from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound, OverBudget
+from holdfast.formats import logs, markdown, sections
+from holdfast.kinds import KINDS, LEDGER, Kind
+from holdfast.places import Place, Places
+from holdfast.records import Draft, Receipt, Record, version_of
+from holdfast.scope import Scope
+from holdfast.settings import Limits
+from holdfast.store import reading
+from holdfast.store.scopes import Scopes
+from holdfast.times import mint, normal, today, utc_now
+from holdfast.vault import ABSENT, LogEnd, Vault
+
+_TRIES = 200
+Known = Callable[[str, str], tuple[list[Record], int]]
+
+
+class Writer:
+    """Writes to one vault.
+
+    `known(path, op_id)` returns what the index knows of an op_id, and how far it has read the log at `path`;
+    `held(path, key)` the order of the line that holds for a key; `tell(path)` notes that a path changed;
+    `writer` is who writes, as the door knows it: nobody can say so in a draft.
+    """
+
+    def __init__(
+        self, vault: Vault, places: Places, scopes: Scopes, limits: Limits,
+        known: Known, held: Callable[[str, str], str], tell: Callable[[str], None], writer: str = "",
+    ) -> None:  # fmt: skip
+        self._vault = vault
+        self._places = places
+        self._scopes = scopes
+        self._limits = limits
+        self._known = known
+        self._held = held
+        self._tell = tell
+        self._by = writer
+        self._ends: dict[str, tuple[int, str]] = {}
+
+    def put(self, draft: Draft) -> Receipt:
+        """Keep a new record, or change the one that the draft names."""
+        if draft.op_id and not _OP.match(draft.op_id):
+            raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
+        if draft.id and (draft.expect or not draft.kind):
+            place = self._places.classify(draft.id.partition("#")[0])
+            if place is None:
+                raise _no_edit(draft.id)
+            if draft.kind and place.kind is not kinds.kind(draft.kind):
+                raise Invalid(f"{draft.id} is a {place.kind.name}, not a {draft.kind}.", "Leave the kind out.")
+            return self._change(place, draft)
+        kind = kinds.kind(draft.kind)
+        if kind.owned:
+            raise Invalid(f"A {kind.name} is written by Holdfast itself.", "Choose another kind.")
+        draft = _with_defaults(kind, draft)
+        _check(kind, draft)
+        if kind.shape == "line":
+            return self._append_line(kind, draft)
+        if kind.shape == "section":
+            return self._add_section(kind, draft)
+        return self._create(kind, draft)
+
+    # documents
+
+    def _create(self, kind: Kind, draft: Draft) -> Receipt:
+        path = self._new_path(kind, draft)
+        data = markdown.render(_front(kind, draft), draft.text or "")
+        self._check_size(path, data)
+        if kind.write_once:
+            entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version_of(data)}
+            self._log_line(f"{path.rpartition('/')[0]}/{LEDGER}", entry, durable=True)
+        return self._write(path, lambda _: data, Wanted(ABSENT, draft.op_id, "stored", path))
+
+    def _new_path(self, kind: Kind, draft: Draft) -> str:
+        if "{any}" in kind.place:
+            place = self._places.classify(draft.id) if draft.id else None
+            if place is None or place.kind is not kind:
+                raise Invalid(f"A {kind.name} is written by its path.", f"Give an id that fits {kind.place}.")
+            return draft.id
+        if kind.name == "overview":
+            parent = self._scopes.resolve(draft.scope).path if draft.scope else ""
+            if parent.count("/") >= 2:
+                raise Invalid("A repository has no levels below it.", "Use workspace/domain as the scope.")
+            wanted = names.same(draft.title)
+            taken = [f for f in self._scopes.children(parent) if wanted in (names.same(f), names.same(self._scopes.name(f"{parent}/{f}".strip("/"))))]
+            found = f"{parent}/{taken[0]}".strip("/") if taken else self._scopes.folder_for(draft.title, parent)
+            return self._places.overview(found)
+        where = self._scopes.resolve(draft.scope)
+        stem = names.unique(draft.title, kind.name, ignore_case=kind.ignore_case)
+        if kind.dated:
+            stem = f"{str(draft.fields.get('created') or today())[2:10].replace('-', '')}-{stem}"
+        return self._places.path_for(kind, where, stem)
+
+    def _write(self, path: str, make: Callable[[bytes | None], bytes], wanted: Wanted) -> Receipt:
+        """Write a document from what it is now; retried while others change it, if the caller named no version."""
+        for attempt in range(_TRIES):
+            before, current = self._now(path) if wanted.expect != ABSENT else (ABSENT, None)
+            if repeated := self._repeated(wanted, path):
+                return repeated
+            if wanted.expect not in (ABSENT, ANY) and before != wanted.expect:
+                raise Conflict(
+                    f"{path} was changed since version {wanted.expect[:8]}; nothing was written.",
+                    "Read it again and redo the edit.",
+                )
+            data = make(current)
+            if data == current:
+                return Receipt("unchanged", wanted.id, path, before)
+            self._check_size(path, data)
+            if wanted.op_id:
+                self._announce(path, before, version_of(data), wanted)
+            try:
+                keep = f"{self._places.memory}/writes/kept/{before}" if before else ""
+                done = self._vault.write(path, data, expect=before, keep=keep)
+            except (Conflict, AlreadyExists):
+                if repeated := self._repeated(wanted, path):
+                    return repeated
+                if wanted.expect != ANY:
+                    raise
+                clock.sleep(random.uniform(0, 0.002) * min(attempt + 1, 10))
+                continue
+            if not wanted.op_id:
+                self._announce(path, before, done.version, wanted)
+            self._tell(path)
+            return Receipt(wanted.status, wanted.id, path, done.version)
+        raise Conflict(f"{path} is changed by others all the time; nothing was written.", "Try again later.")
+
+    def _now(self, path: str) -> tuple[str, bytes | None]:
+        try:
+            document = self._vault.read(path, self._limits.document_bytes)
+        except NotFound:
+            return ABSENT, None
+        return document.version, document.data
+
+    def _announce(self, path: str, before: str, after: str, wanted: Wanted) -> None:
+        month = utc_now()[:7]
+        line = {"path": path, "before": before, "after": after, "op": wanted.op_id}
+        log = self._places.path_for(KINDS["write"], Scope(), month=month)
+        self._log_line(log, {name: value for name, value in line.items() if value}, durable=bool(wanted.op_id))
+
+    def _repeated(self, wanted: Wanted, path: str) -> Receipt | None:
+        """Was this op_id applied before? It was if the version it announced is there, or was there."""
+        if not wanted.op_id:
+            return None
+        for line in self._known("", wanted.op_id)[0]:
+            if line.kind != "write":
+                raise _other_use(wanted.op_id, line.path)
+            target, after = line.fields.get("path"), line.fields.get("after")
+            if target != path:
+                raise _other_use(wanted.op_id, str(target))
+            kept = self._vault.stat(f"{self._places.memory}/writes/kept/{after}")
+            if kept or self._now(path)[0] == after:
+                return Receipt("repeated", wanted.id, path, str(after))
+        return None
+
+    def _check_size(self, path: str, data: bytes) -> None:
+        if len(data) > self._limits.document_bytes:
+            raise OverBudget(
+                f"{path} would have {len(data):,} bytes; the limit is {self._limits.document_bytes:,}.", "Split it."
+            )
+
+    # changes
+
+    def _change(self, place: Place, draft: Draft) -> Receipt:
+        kind = place.kind
+        if kind.write_once:
+            raise Invalid(f"A {kind.name} is never changed once it is written.", "Put a new one under another name.")
+        if kind.owned or kind.shape == "line":
+            raise _no_edit(draft.id)
+        changes = _changes(kind, draft)
+        if draft.text is None and not changes:
+            raise Invalid("There is nothing to change.", "Give text, title, tags or fields.")
+        if draft.text is not None and not draft.expect:
+            raise Invalid(
+                f"Replacing the text of {draft.id} needs the version it was made from.", "Get it first and pass its version."
+            )
+        _check_choices(kind, changes)
+        wanted = Wanted(draft.expect or ANY, draft.op_id, "changed", draft.id)
+        if kind.shape == "section":
+            return self._change_section(place, draft, wanted)
+
+        def make(current: bytes | None) -> bytes:
+            if current is None:
+                raise NotFound(f"{place.path} is not there.", "Check the path, or put a new record.")
+            data = markdown.edit(current, changes) if changes else current
+            return data if draft.text is None else _new_body(data, draft.text)
+
+        return self._write(place.path, make, wanted)
+
+    def hide(self, record: Record, hidden: bool, op_id: str = "") -> Receipt:
+        """Hide a record or show it again: a line by a mark in its log, a document by a field, an entry likewise."""
+        kind = KINDS[record.kind]
+        if kind.owned:
+            raise Invalid(f"A {kind.name} cannot be hidden.", "It is Holdfast's own account of what was written.")
+        status = "hidden" if hidden else "shown"
+        if record.hidden == hidden and op_id:
+            return Receipt("repeated", record.id, record.path)
+        if record.hidden == hidden:
+            raise Invalid(f"{record.id} is {'already hidden' if hidden else 'not hidden'}.", "Nothing was changed.")
+        if kind.shape == "line" or kind.write_once:
+            folder, _, name = record.path.rpartition("/")
+            log = f"{folder}/{LEDGER}" if kind.write_once else record.path
+            line = {"hide": name if kind.write_once else record.key or record.id, "hidden": hidden}
+            self._log_line(log, line, op_id)
+            return Receipt(status, record.id, record.path)
+        wanted = Wanted(ANY, op_id, status, record.id)
+        if kind.shape == "section":
+            return self._rewrite_section(record, wanted, archived=today() if hidden else "")
+        flag = {"archived": True if hidden else None, "isArchived": None}
+        return self._write(record.path, lambda current: markdown.edit(current or b"", flag), wanted)
+
+    # sections
+
+    def _add_section(self, kind: Kind, draft: Draft) -> Receipt:
+        path = self._places.path_for(kind, self._scopes.resolve(draft.scope))
+        fields = draft.fields
+        unknown = set(fields) - {"date", "category"}
+        if unknown:
+            raise Invalid(f"A {kind.name} has no field {', '.join(sorted(unknown))}.", "Its fields are date and category.")
+        date = str(fields.get("date") or today())
+        entry = sections.render(date, draft.title, draft.text or "", str(fields.get("category") or ""), tuple(draft.tags or ()))
+        (section,) = sections.parse(entry)
+        anchor = section.anchor
+
+        def make(current: bytes | None) -> bytes:
+            nonlocal anchor
+            text = (current or f"# {kind.name.title()}s\n".encode()).decode("utf-8", "surrogateescape")
+            there = sections.parse(text)
+            for other in there:
+                if (other.title, other.text) == (section.title, section.text) and not other.archived:
+                    raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
+            body = sections.add(text, entry.replace("\n", "\r\n") if "\r\n" in text else entry)
+            anchor = sections.parse(body)[-1].anchor
+            return body.encode("utf-8", "surrogateescape")
+
+        receipt = self._write(path, make, Wanted(ANY, draft.op_id, "stored", path))
+        return msgspec.structs.replace(receipt, id=f"{path}#{anchor}", version=version_of(entry.encode()))
+
+    def _change_section(self, place: Place, draft: Draft, wanted: Wanted) -> Receipt:
+        given: dict[str, Any] = dict(draft.fields)
+        if draft.text is not None:
+            given["text"] = draft.text
+        if draft.title:
+            given["title"] = draft.title
+        if draft.tags is not None:
+            given["tags"] = tuple(draft.tags)
+        unknown = set(given) - {"date", "category", "text", "title", "tags"}
+        if unknown:
+            raise Invalid(f"An entry has no field {', '.join(sorted(unknown))}.", "Its fields are date and category.")
+        record = Record(id=draft.id, kind=place.kind.name, path=place.path)
+        return self._rewrite_section(record, wanted, **given)
+
+    def _rewrite_section(self, record: Record, wanted: Wanted, **changes: Any) -> Receipt:
+        anchor = record.id.partition("#")[2]
+        source = ""
+
+        def make(current: bytes | None) -> bytes:
+            nonlocal source
+            text = (current or b"").decode("utf-8", "surrogateescape")
+            found = [section for section in sections.parse(text) if section.anchor == anchor]
+            if not found:
+                raise NotFound(f"{record.id} is not there.", "Search for it; its date or title may have changed.")
+            old = found[0]
+            if wanted.expect != ANY and version_of(old.source.encode("utf-8", "surrogateescape")) != wanted.expect:
+                raise Conflict(f"{record.id} was changed since; nothing was written.", "Read it again and redo the edit.")
+            parts = {"date": old.date, "title": old.title, "text": old.text, "category": old.category,
+                     "tags": old.tags, "archived": old.archived} | changes  # fmt: skip
+            source = sections.render(**parts)
+            if "\r\n" in old.source:
+                source = source.replace("\n", "\r\n")
+            gap = old.source[len(old.source.rstrip("\r\n")) :]
+            source = source.rstrip("\r\n") + gap
+            start = text.index(old.source)
+            return (text[:start] + source + text[start + len(old.source) :]).encode("utf-8", "surrogateescape")
+
+        receipt = self._write(record.path, make, msgspec.structs.replace(wanted, expect=ANY))
+        return msgspec.structs.replace(receipt, version=version_of(source.encode("utf-8", "surrogateescape")))
+
+    # lines
+
+    def _append_line(self, kind: Kind, draft: Draft) -> Receipt:
+        where = self._scopes.resolve(draft.scope) if draft.scope else Scope()
+        session = draft.session or where.session or (scope.DEFAULT if "{session}" in kind.place else "")
+        where = msgspec.structs.replace(where, session=session)
+        path = self._places.path_for(kind, where)
+        line: dict[str, Any] = {}
+        if kind.key:
+            line[kind.key] = draft.fields.get(kind.key)
+        line |= self._text(kind, path, draft.text or "")
+        line |= {name: value for name, value in draft.fields.items() if name not in line}
+        if draft.title and kind.title not in line:
+            line[kind.title] = draft.title
+        if draft.tags:
+            line["tags"] = list(draft.tags)
+        if where.path:
+            line["workspace"] = where.path
+        if session:
+            line["session"] = session
+        key = str(line[kind.key]) if kind.key else ""
+        return self._log_line(path, line, draft.op_id, time=kind.time, after=self._held(path, key) if key else "")
+
+    def _text(self, kind: Kind, path: str, text: str) -> dict[str, Any]:
+        """Return the fields that carry a line's text; a large one goes to a file of its own first."""
+        if len(text) <= self._limits.inline_chars:
+            return {kind.text: text}
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise Invalid("The text holds half a character.", "Send valid Unicode.") from None
+        self._check_size(path, data)
+        folder = path.rpartition("/")[0] if "/sessions/" in path else self._places.memory
+        ref = f"{folder}/values/{version_of(data)}.txt"
+        try:
+            self._vault.write(ref, data, expect=ABSENT)
+        except AlreadyExists:
+            pass  # the name is made of the content
+        return {"ref": ref, "size": len(text), "head": text[:200]}
+
+    def _log_line(
+        self, path: str, line: Mapping[str, Any], op_id: str = "", *,
+        time: str = "time", after: str = "", durable: bool = True,
+    ) -> Receipt:  # fmt: skip
+        """Append one line under the log's lock, where its id is minted and its op_id checked."""
+        full: dict[str, Any] = {"id": "", time: utc_now()} | dict(line)
+        if time in line:
+            full[time] = line[time]
+            if not normal(line[time]):
+                raise Invalid(f"{line[time]!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
+        if op_id:
+            full["op"] = op_id
+        if self._by:
+            full["writer"] = self._by
+        seen, offset = self._known(path, op_id) if op_id else ([], 0)
+        if repeated := _same_op(seen, op_id, path):
+            return repeated
+        found: list[Receipt] = []
+
+        def compose(end: LogEnd) -> bytes:
+            if op_id:
+                found.extend(_op_in(end, offset, op_id, path))
+                if found:
+                    return b""
+            size, last = self._ends.get(path, (-1, ""))
+            if size != end.size:
+                last = _last_id(end)
+            full["id"] = mint(max(last, after))
+            return logs.render(full)
+
+        done = self._vault.append(path, compose, durable=durable)
+        if done is None:
+            return found[0]
+        self._ends[path] = (done.end, full["id"])
+        self._tell(path)
+        return Receipt("stored", full["id"], path)
+
+
+ANY = "any"
+_OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """How a document write is meant: from which version, and what to answer."""
+
+    expect: str
+    op_id: str
+    status: str
+    id: str
+
+
+def _with_defaults(kind: Kind, draft: Draft) -> Draft:
+    fields = {**kind.defaults, **draft.fields}
+    if kind.key and draft.title and kind.key not in fields:
+        fields[kind.key] = draft.title
+    return msgspec.structs.replace(draft, fields=fields)
+
+
+def _check(kind: Kind, draft: Draft) -> None:
+    """Refuse a draft that breaks the kind's rules, naming every fault at once."""
+    given = {"title": draft.title, "text": draft.text, **draft.fields}
+    missing = [name for name in kind.required if not isinstance(given.get(name), str) or not given[name].strip()]
+    if missing:
+        raise Invalid(f"A {kind.name} needs {', '.join(missing)}.", "Give each of them, as text that is not blank.")
+    if len(draft.text or "") > kind.max_chars:
+        raise OverBudget(
+            f"The text has {len(draft.text or ''):,} characters; a {kind.name} takes {kind.max_chars:,}.", "Split it."
+        )
+    reserved = set(draft.fields) & _RESERVED[kind.shape]
+    if reserved:
+        raise Invalid(f"{', '.join(sorted(reserved))} cannot be given as a field.", "Use the parameter of that name.")
+    _check_choices(kind, draft.fields)
+
+
+_RESERVED = {
+    "line": frozenset({"id", "op", "writer", "hide", "hidden", "ref", "tags", "session", "workspace"}),
+    "document": frozenset({"tags", "archived", "isArchived"}),
+    "section": frozenset({"tags", "archived"}),
+}
+
+
+def _check_choices(kind: Kind, fields: Mapping[str, Any]) -> None:
+    for name, values in kind.choices.items():
+        if name in fields and fields[name] not in values:
+            raise Invalid(f"{name} is {fields[name]!r}.", f"Use one of: {', '.join(values)}.")
+
+
+def _front(kind: Kind, draft: Draft) -> dict[str, Any]:
+    """Return the front matter of a new document."""
+    if kind.name in ("memory", "rule"):
+        return dict(draft.fields)
+    front: dict[str, Any] = {kind.title: draft.title} if draft.title else {}
+    front |= draft.fields
+    front.setdefault(kind.time, today() if kind.dated or kind.time == "updated" else utc_now())
+    if draft.tags:
+        front["tags"] = list(draft.tags)
+    return front
+
+
+def _changes(kind: Kind, draft: Draft) -> dict[str, Any]:
+    changes: dict[str, Any] = dict(draft.fields)
+    if draft.title:
+        changes[kind.title] = draft.title
+    if draft.tags is not None:
+        changes["tags"] = list(draft.tags) or None
+    return changes
+
+
+def _new_body(data: bytes, text: str) -> bytes:
+    """Replace what stands below the front matter."""
+    body = markdown.parse(data).body.encode("utf-8")
+    head = data[: len(data) - len(body)]
+    gap = body[: len(body) - len(body.lstrip(b"\r\n"))]
+    tail = b"" if text.endswith("\n") or not text else b"\n"
+    try:
+        return head + gap + text.encode("utf-8") + tail
+    except UnicodeEncodeError:
+        raise Invalid("The text holds half a character.", "Send valid Unicode.") from None
+
+
+def _last_id(end: LogEnd) -> str:
+    objects = logs.parse(end.last())
+    return logs.identity(objects[-1], "time")[1] if objects and not isinstance(objects, str) else ""
+
+
+def _same_op(seen: list[Record], op_id: str, path: str) -> Receipt | None:
+    for record in seen:
+        if record.path != path:
+            raise _other_use(op_id, record.path)
+        return Receipt("repeated", record.id, path)
+    return None
+
+
+def _op_in(end: LogEnd, offset: int, op_id: str, path: str) -> list[Receipt]:
+    """Look for an op_id in the lines that the index has not read yet."""
+    needle = op_id.encode("utf-8")
+    for data in end.lines(offset):
+        objects = logs.parse(data) if needle in data else []
+        for value in objects if isinstance(objects, list) else []:
+            if value.get("op") == op_id:
+                return [Receipt("repeated", str(value.get("id")), path)]
+    return []
+
+
+def _other_use(op_id: str, where: str) -> Conflict:
+    return Conflict(f'The op_id "{op_id}" was used for {where} before; nothing was written.', "Use a new op_id for a new write.")
+
+
+def _no_edit(identifier: str) -> Invalid:
+    return Invalid(
+        f"{identifier} cannot be changed: only documents and entries can, and logs only grow.",
+        "Put a new record; hide the old one, or give the same key.",
+    )
+
+
+def record_at(place: Place, document: Any, identifier: str) -> Record | None:
+    """Return the record of this id from a file that was just read."""
+    read = reading.entries if place.kind.shape == "section" else reading.documents
+    return next((record for record in read(place, document).records if record.id == identifier), None)

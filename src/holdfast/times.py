@@ -1,0 +1,151 @@
+"""Times and the ids that carry them.
+
+A time is kept as ISO 8601 in UTC with milliseconds, so that text order is time order. A time without a zone
+is read as local time. An id is a UUIDv7: 48 bits of milliseconds, then randomness, so that id order is
+time order too; `mint` never goes backwards from the id it is told to follow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from datetime import UTC, date, datetime
+
+from holdfast.errors import Invalid
+
+_LOW62 = (1 << 62) - 1
+_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
+_LAST_MS = (1 << 48) - 1
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def iso(ms: int) -> str:
+    """Render milliseconds since the epoch."""
+    whole, rest = divmod(ms, 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{rest:03d}Z"
+
+
+def parse_ms(value: object) -> int | None:
+    """Read a date, a time or a number of (milli)seconds; None when it is none of these."""
+    try:
+        if isinstance(value, bool):
+            return None
+        if isinstance(value, int | float):
+            ms = int(value if abs(value) >= 1e11 else value * 1000)
+        elif isinstance(value, str) and value:
+            ms = int(datetime.fromisoformat(value).timestamp() * 1000)
+        else:
+            return None
+    except (ValueError, OverflowError, OSError):
+        return None
+    return ms if 0 <= ms <= _LAST_MS else None
+
+
+def normal(value: object) -> str:
+    """Return the time as UTC text, or "" when it cannot be read as one."""
+    ms = parse_ms(value)
+    return "" if ms is None else _safe_iso(ms)
+
+
+def bound(text: str, *, end: bool = False) -> str:
+    """Return a caller's date or time as UTC text; a bare date as an end means the whole day."""
+    ms = parse_ms(text)
+    if ms is None:
+        raise Invalid(f"{text!r} is not a date or time.", "Use ISO 8601, like 2026-02-23 or 2026-02-23T14:00:00Z.")
+    if end and len(text) == 10:
+        ms += 86_399_999
+    return _safe_iso(ms)
+
+
+def _safe_iso(ms: int) -> str:
+    try:
+        text = iso(ms)
+    except (OverflowError, ValueError, OSError):
+        return ""
+    return text if len(text) == 24 else ""
+
+
+def today() -> str:
+    return date.today().isoformat()
+
+
+def local(text: str) -> str:
+    """Render a stored time for a person, in the local zone."""
+    try:
+        return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")
+    except ValueError:
+        return text
+
+
+def age(text: str, at: float | None = None) -> str:
+    """Say how long ago a stored time was: "3 minutes ago", "2 days ago"."""
+    ms = parse_ms(text)
+    if ms is None:
+        return ""
+    seconds = (time.time() if at is None else at) - ms / 1000
+    if seconds < 45:
+        return "just now" if seconds > -45 else "in the future"
+    for size, name in ((31_557_600, "year"), (2_629_800, "month"), (86_400, "day"), (3_600, "hour"), (60, "minute")):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {name}{'s' if count > 1 else ''} ago"
+    return "1 minute ago"
+
+
+def is_id(text: object) -> bool:
+    """Is this an id of ours (a UUIDv7 in lower case)?"""
+    return isinstance(text, str) and _UUID7.match(text) is not None
+
+
+def id_ms(identifier: str) -> int:
+    """Return the milliseconds that an id carries."""
+    return int(identifier[:8] + identifier[9:13], 16)
+
+
+def mint(after: str = "", ms: int | None = None) -> str:
+    """Make an id of now that is also greater than `after`."""
+    noise = int.from_bytes(os.urandom(10), "big")
+    payload = ((now_ms() if ms is None else ms) << 74) | (noise >> 6)
+    if after and is_id(after):
+        payload = max(payload, _payload(after) + 1)
+    return _pack(payload)
+
+
+def derived_id(ms: int, content: bytes) -> str:
+    """Return the id of a line that was written without one: its own time and a hash of its bytes."""
+    digest = int.from_bytes(hashlib.blake2b(content, digest_size=10).digest(), "big")
+    return _pack((ms << 74) | (digest >> 6))
+
+
+def _payload(identifier: str) -> int:
+    value = int(identifier.replace("-", ""), 16)
+    return (value >> 80 << 74) | ((value >> 64 & 0xFFF) << 62) | (value & _LOW62)
+
+
+def _pack(payload: int) -> str:
+    value = (payload >> 74 << 80) | (7 << 76) | ((payload >> 62 & 0xFFF) << 64) | (2 << 62) | (payload & _LOW62)
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def utc_month(text: str) -> str:
+    """Return the YYYY-MM of a stored time."""
+    return text[:7]
+
+
+def utc_now() -> str:
+    return iso(now_ms())
+
+
+def from_ns(nanoseconds: int) -> str:
+    """Render a file's time stamp."""
+    return iso(max(0, nanoseconds) // 1_000_000)
+
+
+def as_datetime(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)

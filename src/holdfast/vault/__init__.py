@@ -1,0 +1,143 @@
+"""The vault port: a tree of documents and logs. It speaks paths and bytes, and knows nothing of records.
+
+A path is relative to the root, with `/`, in any engine. A document is read whole with its version and written
+whole from a version; a log grows by whole lines. `write` and `append` return only when the change is durable.
+The contract every engine keeps is `tests/contract/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import msgspec
+
+from holdfast.errors import Invalid
+
+ABSENT = ""
+"""The version of a document that is not there: `write(expect=ABSENT)` creates and never replaces."""
+MAX_NAME_BYTES = 255
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """What a look at a file costs nothing to tell; two equal stamps are very likely the same bytes."""
+
+    size: int
+    mtime: int
+    ctime: int
+    inode: int
+
+
+class Document(msgspec.Struct, frozen=True):
+    data: bytes
+    version: str
+    stamp: Stamp
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a log, without its newline. `cut` says that it was longer than allowed and is not given."""
+
+    offset: int
+    data: bytes
+    end: int
+    """Where the next line starts."""
+    whole: bool = True
+    """False for a last line that no newline ends yet."""
+    cut: bool = False
+
+
+class LogEnd(Protocol):
+    """What an append sees while it holds the log."""
+
+    size: int
+
+    def last(self) -> bytes:
+        """Return the last line with something on it, or b""."""
+        ...
+
+    def lines(self, offset: int) -> Iterable[bytes]:
+        """Return the lines from an offset on."""
+        ...
+
+
+class Appended(msgspec.Struct, frozen=True):
+    start: int
+    end: int
+    before: Stamp
+    after: Stamp
+
+
+class Vault(Protocol):
+    location: str
+    """Where the tree is, for people."""
+
+    def read(self, path: str, limit: int = 0) -> Document:
+        """Return a document; NotFound when it is not there, OverBudget when it is larger than `limit`."""
+        ...
+
+    def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> Document:
+        """Replace (or create) a document made from version `expect`; Conflict or AlreadyExists change nothing.
+
+        `keep` names a path under which the replaced bytes stay.
+        """
+        ...
+
+    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
+        """Add the whole lines that `compose` returns while the log is held; no bytes means no change."""
+        ...
+
+    def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
+        """Yield the lines of a log from an offset on, in order."""
+        ...
+
+    def scan_back(self, path: str) -> Iterator[Line]:
+        """Yield the lines of a log from its end, last line first."""
+        ...
+
+    def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
+        """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""
+        ...
+
+    def stat(self, path: str) -> Stamp | None:
+        """Return the stamp of a file, None when it is not there."""
+        ...
+
+    def walk(self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None]) -> Iterator[tuple[str, Stamp]]:
+        """Yield every file below a folder, or the file itself; tell `blocked(path, why)` what could not be looked into."""
+        ...
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders directly in a folder, sorted; [] when it is not there."""
+        ...
+
+    def move(self, source: str, target: str) -> None:
+        """Give a file another path; AlreadyExists when something is there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; NotFound when it is not there."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def check_path(path: str) -> list[str]:
+    """Return the parts of a path that may be used, or refuse it."""
+    try:
+        encoded = path.encode("utf-8")
+    except UnicodeEncodeError:
+        raise Invalid(f"{path!r} is not a path.", "Use valid Unicode.") from None
+    parts = path.split("/")
+    faults = (
+        "\0" in path
+        or "\\" in path
+        or not path
+        or len(encoded) > 4096
+        or any(part in ("", ".", "..") or part.casefold() == ".git" for part in parts)
+        or any(part != part.rstrip(" .") for part in parts)
+    )
+    if faults:
+        raise Invalid(f"{path[:200]!r} is not a path inside the memory.", "Use a relative path without . or ..")
+    if any(len(part.encode("utf-8")) > MAX_NAME_BYTES for part in parts):
+        raise Invalid(f"A name in {path[:80]!r}… is longer than {MAX_NAME_BYTES} bytes.", "Shorten it.")
+    return parts

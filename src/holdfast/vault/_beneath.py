@@ -1,0 +1,114 @@
+"""Opening files so that nothing outside the root can be reached, whatever links and races there are.
+
+Linux has `openat2` with RESOLVE_BENEATH, which does it in one call. Elsewhere, or where a sandbox forbids the call,
+the path is walked one component at a time with O_NOFOLLOW. Writes never follow a link. Reads follow a link whose
+target stays inside the root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import sys
+
+_OPENAT2 = 437
+_NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
+_MAX_LINKS = 40
+
+
+class _How(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+class Beneath:
+    """One root folder, held open. `native=False` walks by components even where openat2 exists."""
+
+    def __init__(self, root: str, *, native: bool = True) -> None:
+        self.root = os.path.realpath(root)
+        self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._syscall = ctypes.CDLL(None, use_errno=True).syscall if native and sys.platform == "linux" else None
+        if self._syscall:
+            try:
+                os.close(self._native(".", os.O_RDONLY | os.O_DIRECTORY, 0, _BENEATH))
+            except OSError:
+                self._syscall = None
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def open(self, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:
+        """Open a relative path; a link that must not be followed, or leads out, raises ELOOP or EXDEV."""
+        flags |= os.O_CLOEXEC
+        if not self._syscall:
+            return self._walk(path, flags, mode, follow)
+        try:
+            return self._native(path, flags, mode, _BENEATH | _NO_MAGIC | (0 if follow else _NO_LINKS))
+        except OSError as error:
+            if follow and error.errno == errno.EXDEV:
+                return self._walk(path, flags, mode, follow)  # an absolute link may still end inside
+            raise
+
+    def _native(self, path: str, flags: int, mode: int, resolve: int) -> int:
+        assert self._syscall is not None
+        how = _How(flags, mode if flags & os.O_CREAT else 0, resolve)
+        for _ in range(100):
+            fd: int = self._syscall(
+                _OPENAT2, self._fd, os.fsencode(path), ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))
+            )
+            if fd >= 0:
+                return fd
+            number = ctypes.get_errno()
+            if number not in (errno.EAGAIN, errno.EINTR):
+                break
+        raise OSError(number, os.strerror(number), path)
+
+    def _walk(self, path: str, flags: int, mode: int, follow: bool) -> int:
+        """Open component by component, keeping the folders passed so that `..` in a link is safe."""
+        left = [part for part in path.split("/") if part not in ("", ".")]
+        held = [os.dup(self._fd)]
+        links = 0
+        try:
+            while left:
+                part = left.pop(0)
+                if part == "..":
+                    if len(held) == 1:
+                        raise OSError(errno.EXDEV, "leads out of the root", path)
+                    os.close(held.pop())
+                    continue
+                wanted = flags | os.O_NOFOLLOW if not left else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                try:
+                    held.append(os.open(part, wanted, mode, dir_fd=held[-1]))
+                    continue
+                except OSError as error:
+                    if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
+                        raise
+                    if not _is_link(part, held[-1]):
+                        raise
+                links += 1
+                if not follow or links > _MAX_LINKS:
+                    raise OSError(errno.ELOOP, "is a symbolic link", path)
+                target = os.readlink(part, dir_fd=held[-1])
+                if target.startswith("/"):
+                    inside = os.path.relpath(target, self.root)
+                    if inside.startswith(".."):
+                        raise OSError(errno.EXDEV, "leads out of the root", path)
+                    for fd in held[1:]:
+                        os.close(fd)
+                    del held[1:]
+                    target = inside
+                left = [piece for piece in target.split("/") if piece not in ("", ".")] + left
+            if len(held) == 1:
+                held.append(os.open(".", flags & ~os.O_CREAT, dir_fd=held[0]))
+            return held.pop()
+        finally:
+            for fd in held:
+                os.close(fd)
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False

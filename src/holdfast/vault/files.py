@@ -1,0 +1,472 @@
+"""The file engine: a folder of plain files is the memory.
+
+Append: lock the log, seal a torn tail, write whole lines, unlock, fdatasync, then acknowledge. The sync comes
+after the lock is released so that writers waiting together are made durable together; nobody is told "saved"
+before a sync that covers his own bytes (docs/decisions/002).
+
+Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename,
+fsync the folder. Create: the same, with a link in place of the rename, so that it can never replace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+
+from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.records import version_of
+from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Stamp, _locks, check_path
+from holdfast.vault._beneath import Beneath
+
+TEMPORARY = ".holdfast-tmp-"
+_CHUNK = 1 << 20
+_BACK = 1 << 16
+
+
+class Files:
+    """A vault in the folder `root`, which must exist."""
+
+    def __init__(self, root: str, *, lock_seconds: float = 10.0, line_bytes: int = 8 << 20, native: bool = True) -> None:
+        try:
+            self._beneath = Beneath(root, native=native)
+        except OSError as error:
+            raise _unavailable(error, root) from None
+        self.location = self._beneath.root
+        self._lock_seconds = lock_seconds
+        self._line_bytes = line_bytes
+
+    def close(self) -> None:
+        self._beneath.close()
+
+    # documents
+
+    def read(self, path: str, limit: int = 0) -> Document:
+        with self._opened(path) as fd:
+            stamp = _stamp(os.fstat(fd))
+            if limit and stamp.size > limit:
+                raise OverBudget(
+                    f"{path} has {stamp.size:,} bytes; the limit is {limit:,}.", "Split it, or raise limits.document_bytes."
+                )
+            data = _read_all(fd)
+            return Document(data, version_of(data), stamp)
+
+    def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> Document:
+        parts = check_path(path)
+        kept = self._folder(check_path(keep)[:-1]) if keep else -1
+        try:
+            folder = self._folder(parts[:-1])
+            try:
+                return self._replace(folder, path, data, expect, (kept, keep.rpartition("/")[2]))
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise _unavailable(error, path) from None
+        finally:
+            if keep:
+                os.close(kept)
+
+    def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: tuple[int, str]) -> Document:
+        name = path.rpartition("/")[2]
+        self._compare(folder, path, expect)  # the cheap look first: a stale write costs no disk work
+        temporary = TEMPORARY + secrets.token_hex(8)
+        try:
+            stamp = _write_new(folder, temporary, data)
+            _locks.hold(folder, self._lock_seconds, path)
+            try:
+                self._compare(folder, path, expect)
+                if expect == ABSENT:
+                    os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                else:
+                    if keep[0] >= 0:
+                        with contextlib.suppress(FileExistsError):
+                            os.link(name, keep[1], src_dir_fd=folder, dst_dir_fd=keep[0], follow_symlinks=False)
+                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)
+            finally:
+                _locks.release(folder)
+        except FileExistsError:
+            raise _exists(path) from None
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+        after = self.stat(path)
+        return Document(data, version_of(data), after or stamp)
+
+    def _compare(self, folder: int, path: str, expect: str) -> None:
+        name = path.rpartition("/")[2]
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        except FileNotFoundError:
+            if expect != ABSENT:
+                raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.") from None
+            return
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise Invalid(f"{path} is a symbolic link.", "Write to the file it points to.") from None
+            raise
+        try:
+            if expect == ABSENT:
+                raise _exists(path)
+            if version_of(_read_all(fd)) != expect:
+                raise Conflict(
+                    f"{path} was changed since version {expect[:8]}; nothing was written.", "Read it again and redo the edit."
+                )
+        finally:
+            os.close(fd)
+
+    # logs
+
+    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
+        try:
+            fd = self._held_log(path)
+        except OSError as error:
+            raise _unavailable(error, path) from None
+        try:
+            done = self._append_held(fd, path, compose)
+            _locks.release(fd)
+            if done and durable:
+                self._sync(fd, path, done)
+            return done
+        except OSError as error:
+            raise _unavailable(error, path) from None
+        finally:
+            os.close(fd)
+
+    def _held_log(self, path: str) -> int:
+        """Open and lock the file that the path names now, not one that was renamed away meanwhile."""
+        parts = check_path(path)
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
+        while True:
+            try:
+                fd = self._beneath.open(path, flags)
+            except FileNotFoundError:
+                os.close(self._folder(parts[:-1]))
+                fd = self._beneath.open(path, flags | os.O_CREAT)
+            try:
+                _locks.hold(fd, self._lock_seconds, path)
+                now = os.fstat(fd)
+                if self._named(path, now):
+                    if not now.st_size:
+                        self._sync_folder(parts[:-1])  # the name is durable before the first line is
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+
+    def _named(self, path: str, held: os.stat_result) -> bool:
+        try:
+            found = os.stat(f"{self.location}/{path}", follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return (found.st_ino, found.st_dev) == (held.st_ino, held.st_dev)
+
+    def _append_held(self, fd: int, path: str, compose: Callable[[LogEnd], bytes]) -> Appended | None:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise Invalid(f"{path} is not a file.", "Move it away; a log belongs there.")
+        before = _stamp(info)
+        end = _HeldEnd(fd, before.size, self._line_bytes)
+        data = compose(end)
+        if not data:
+            return None
+        if end.torn():
+            data = b"\n" + data
+        try:
+            _write_all(fd, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, before.size)
+            raise
+        return Appended(before.size, before.size + len(data), before, _stamp(os.fstat(fd)))
+
+    def _sync(self, fd: int, path: str, done: Appended) -> None:
+        """Make the lines durable, or take them back if nobody has written behind them."""
+        try:
+            os.fdatasync(fd)
+        except OSError:
+            with contextlib.suppress(OSError, HoldfastError):
+                _locks.hold(fd, self._lock_seconds, path)
+                if os.fstat(fd).st_size == done.end:
+                    os.ftruncate(fd, done.start)
+            raise
+
+    def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
+        with self._opened(path) as fd:
+            yield from _lines(fd, offset, os.fstat(fd).st_size if end is None else end, self._line_bytes)
+
+    def scan_back(self, path: str) -> Iterator[Line]:
+        with self._opened(path) as fd:
+            yield from _lines_back(fd, os.fstat(fd).st_size, self._line_bytes)
+
+    def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
+        with self._opened(path) as fd:
+            position = start
+            while position < end:
+                chunk = os.pread(fd, min(_CHUNK, end - position), position)
+                if not chunk:
+                    return -1
+                checksum = zlib.crc32(chunk, checksum)
+                position += len(chunk)
+            return checksum
+
+    # the tree
+
+    def stat(self, path: str) -> Stamp | None:
+        try:
+            with self._opened(path) as fd:
+                return _stamp(os.fstat(fd))
+        except NotFound:
+            return None
+
+    def walk(
+        self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None]
+    ) -> Iterator[tuple[str, Stamp]]:
+        top = os.path.join(self.location, folder)
+        if not os.path.isdir(top):
+            stamp = self.stat(folder)
+            if stamp:
+                yield folder, stamp
+            return
+        waiting = [(top, folder)]
+        while waiting:
+            real, shown = waiting.pop()
+            try:
+                with os.scandir(real) as listing:
+                    entries = sorted(listing, key=lambda entry: entry.name)
+            except OSError as error:
+                blocked(shown, f"could not be looked into: {os.strerror(error.errno or 0)}")
+                continue
+            for entry in entries:
+                name = entry.name
+                path = f"{shown}/{name}"
+                if name.startswith("."):
+                    continue
+                try:
+                    target = self._target(entry) if entry.is_symlink() else ""
+                    if entry.is_dir():
+                        if target and (real + "/").startswith(target + "/"):
+                            raise OSError(errno.ELOOP, "a link to a folder above itself")
+                        waiting.append((entry.path, path))
+                    elif name.endswith(suffixes):
+                        name.encode("utf-8")
+                        found = entry.stat()
+                        if stat.S_ISREG(found.st_mode):
+                            yield path, _stamp(found)
+                except UnicodeEncodeError:
+                    blocked(path.encode("utf-8", "replace").decode(), "the file name is not UTF-8")
+                except OSError as error:
+                    blocked(path, error.strerror or str(error))
+
+    def _target(self, entry: os.DirEntry[str]) -> str:
+        target = os.path.realpath(entry.path)
+        if target != self.location and not target.startswith(self.location + "/"):
+            raise OSError(errno.EXDEV, "a link that leads out of the root is not followed")
+        return target
+
+    def folders(self, folder: str) -> list[str]:
+        try:
+            with os.scandir(os.path.join(self.location, folder)) as found:
+                return sorted(entry.name for entry in found if entry.is_dir() and entry.name[:1] not in "._")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unavailable(error, folder) from None
+
+    def move(self, source: str, target: str) -> None:
+        try:
+            here, there = self._folder(check_path(source)[:-1]), self._folder(check_path(target)[:-1])
+            try:
+                names = source.rpartition("/")[2], target.rpartition("/")[2]
+                os.link(*names, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+                os.fsync(there)
+                os.unlink(names[0], dir_fd=here)
+                os.fsync(here)
+            finally:
+                os.close(here)
+                os.close(there)
+        except FileExistsError:
+            raise _exists(target) from None
+        except OSError as error:
+            raise _unavailable(error, source) from None
+
+    def remove(self, path: str) -> None:
+        try:
+            folder = self._beneath.open(path.rpartition("/")[0] or ".", os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.unlink(check_path(path)[-1], dir_fd=folder)
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise _unavailable(error, path) from None
+
+    # opening
+
+    @contextlib.contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        """Open a regular file for reading, through links that stay inside."""
+        check_path(path)
+        try:
+            fd = self._beneath.open(path, os.O_RDONLY | os.O_NONBLOCK, follow=True)
+        except OSError as error:
+            raise _unavailable(error, path) from None
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise Invalid(f"{path} is not a file.", "Name a regular file.")
+            yield fd
+        except OSError as error:
+            raise _unavailable(error, path) from None
+        finally:
+            os.close(fd)
+
+    def _folder(self, parts: list[str]) -> int:
+        """Open a folder for writing, making what is missing of it, durably."""
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        try:
+            return self._beneath.open("/".join(parts) or ".", flags)
+        except FileNotFoundError:
+            pass
+        parent = self._folder(parts[:-1])
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(parts[-1], 0o755, dir_fd=parent)
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+        return self._beneath.open("/".join(parts), flags)
+
+    def _sync_folder(self, parts: list[str]) -> None:
+        fd = self._folder(parts)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class _HeldEnd:
+    """The end of a log that this process has locked."""
+
+    def __init__(self, fd: int, size: int, line_bytes: int) -> None:
+        self.size = size
+        self._fd = fd
+        self._line_bytes = line_bytes
+
+    def last(self) -> bytes:
+        for line in _lines_back(self._fd, self.size, self._line_bytes):
+            if line.data.strip() and not line.cut:
+                return line.data
+        return b""
+
+    def lines(self, offset: int) -> Iterable[bytes]:
+        return (line.data for line in _lines(self._fd, offset, self.size, self._line_bytes))
+
+    def torn(self) -> bool:
+        return self.size > 0 and os.pread(self._fd, 1, self.size - 1) != b"\n"
+
+
+def _lines(fd: int, offset: int, end: int, longest: int) -> Iterator[Line]:
+    """Yield lines in order with bounded memory: a line longer than allowed is passed over, not kept."""
+    start = position = offset
+    kept, dropped = b"", False
+    while position < end:
+        chunk = os.pread(fd, min(_CHUNK, end - position), position)
+        if not chunk:
+            break
+        cursor = position - len(kept)
+        position += len(chunk)
+        pieces = (kept + chunk).split(b"\n")
+        kept = pieces.pop()
+        for piece in pieces:
+            cursor += len(piece) + 1
+            cut = dropped or len(piece) > longest
+            yield Line(start, b"" if cut else piece, cursor, cut=cut)
+            start, dropped = cursor, False
+        if len(kept) > longest:
+            kept, dropped = b"", True
+    if start < position:
+        yield Line(start, kept, position, whole=False, cut=dropped)
+
+
+def _lines_back(fd: int, size: int, longest: int) -> Iterator[Line]:
+    """Yield lines from the end; an over-long one is passed over."""
+    end = position = size
+    tail, whole, dropped = b"", False, False
+    while position > 0:
+        step = min(_BACK, position)
+        block = os.pread(fd, step, position - step)
+        if len(block) < step:
+            return  # somebody cut the file while it was read
+        cursor = position + len(tail)
+        position -= step
+        pieces = (block + tail).split(b"\n")
+        tail = pieces[0]
+        for piece in reversed(pieces[1:]):
+            cursor -= len(piece)
+            cut = dropped or len(piece) > longest
+            if whole or cut or piece:
+                yield Line(cursor, b"" if cut else piece, end + whole, whole, cut)
+            cursor -= 1
+            end, whole, dropped = cursor, True, False
+        if len(tail) > longest:
+            tail, dropped = b"", True
+    if end > 0:
+        yield Line(0, tail, end + whole, whole, dropped)
+
+
+def _read_all(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    data = os.read(fd, size + 1)
+    if len(data) == size:
+        return data
+    parts = [data]
+    while more := os.read(fd, _CHUNK):
+        parts.append(more)
+    return b"".join(parts)
+
+
+def _write_new(folder: int, name: str, data: bytes) -> Stamp:
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
+    try:
+        _write_all(fd, data)
+        os.fsync(fd)
+        return _stamp(os.fstat(fd))
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    written = os.write(fd, data)
+    while written < len(data):
+        written += os.write(fd, data[written:])
+
+
+def _stamp(found: os.stat_result) -> Stamp:
+    return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
+def _exists(path: str) -> AlreadyExists:
+    return AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name, or change that one.")
+
+
+def _unavailable(error: OSError, path: str) -> HoldfastError:
+    """Say in our own words why the system refused."""
+    number = error.errno or 0
+    if number in (errno.ENOENT, errno.ENOTDIR):
+        return NotFound(f"{path} is not there.", "Check the path.")
+    if number in (errno.ELOOP, errno.EXDEV):
+        return Invalid(f"{path} is or passes a symbolic link that is not followed here.", "Use the real path, inside the root.")
+    if number == errno.EISDIR:
+        return Invalid(f"{path} is a folder.", "Name a file.")
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return Unavailable(f"{path} was not saved: {os.strerror(number)}.", "Free some space and try again; nothing else changed.")
+    if number == errno.EIO:
+        return Damaged(f"{path}: the disk reported an error.", "Check the disk; what was saved before is untouched.")
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Unavailable(f"{path}: {os.strerror(number)}.", "Check the owner and permissions of the memory root.")
+    return Unavailable(f"{path}: {os.strerror(number) if number else error}.", "Nothing was acknowledged; try again.")
