@@ -57,7 +57,7 @@ class Places:
     def path_for(self, kind: Kind, scope: Scope, name: str = "", month: str = "") -> str:
         """Return where a record of this kind and scope belongs."""
         if "{any}" in kind.place:
-            raise Invalid(f'A {kind.name} is written by its path.', "Give the path as the id.")
+            raise Invalid(f"A {kind.name} is written by its path.", "Give the path as the id.")
         values = {
             "scope": scope.path or DEFAULT,
             "session": session_folder(scope.session or DEFAULT),

@@ -6,6 +6,7 @@ meaning of its own, so no query can be a syntax error. `words` splits text exact
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ from holdfast.tokens import WIDE
 MAX_LIMIT = 1_000
 MAX_WORDS = 64
 _PART = re.compile(r'"([^"]*)"|(\S+)')
-_WORD = re.compile(r"[^\W_]+(?:[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0900-\u0dff]*[^\W_]*)*")
+_WORD = re.compile(
+    r"[^\W_]+(?:[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0900-\u0dff]*[^\W_]*)*"
+)
 
 QUESTION_WORDS = frozenset(
     "a about am an and any are as at be been but by can could did do does doing for from had has have having he her"
@@ -78,9 +81,7 @@ def parse(text: str) -> Terms:
             words.update(dict.fromkeys(_runs(plain)))
     telling = [run for run in words if not (len(run) == 1 and run[0] in QUESTION_WORDS)]
     kept = telling or ([] if phrases else list(words))
-    return Terms(
-        tuple(kept[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"])
-    )
+    return Terms(tuple(kept[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"]))
 
 
 def check(query: Query) -> None:
@@ -124,5 +125,4 @@ def _runs(word: str) -> Iterator[tuple[str, ...]]:
 def _pairs(wide: list[str]) -> Iterator[tuple[str, ...]]:
     if len(wide) == 1:
         yield (wide[0],)
-    for left, right in zip(wide, wide[1:], strict=False):
-        yield (left, right)
+    yield from itertools.pairwise(wide)

@@ -34,9 +34,7 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
     def at(self, path: str) -> Scope:
         """Return this session and run at another place of the tree."""
         tree = from_path(path)
-        return msgspec.structs.replace(
-            self, workspace=tree.workspace, domain=tree.domain, repository=tree.repository
-        )
+        return msgspec.structs.replace(self, workspace=tree.workspace, domain=tree.domain, repository=tree.repository)
 
 
 def from_path(path: str) -> Scope:

@@ -68,7 +68,7 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
     try:
         settings = msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
-        raise Invalid(f"{source}: {error}.", _valid(given)) from None
+        raise Invalid(f"{source}: {error}.", _valid()) from None
     for name in settings.paths.__struct_fields__:
         _check_place(name, getattr(settings.paths, name), source)
     return settings
@@ -100,7 +100,7 @@ def _sections() -> dict[str, tuple[str, ...]]:
     }
 
 
-def _valid(given: Mapping[str, object]) -> str:
+def _valid() -> str:
     lines = [f"[{name}] {', '.join(fields)}" for name, fields in _sections().items()]
     return "Valid settings: format; " + "; ".join(lines) + "."
 
@@ -108,4 +108,6 @@ def _valid(given: Mapping[str, object]) -> str:
 def _check_place(name: str, value: str, source: str) -> None:
     parts = value.split("/")
     if not value or value.startswith("/") or any(part in ("", ".", "..") or part.startswith(".") for part in parts):
-        raise Invalid(f"{source}: paths.{name} = {value!r} leaves the root or is hidden.", "Use a folder below the root.")
+        raise Invalid(
+            f"{source}: paths.{name} = {value!r} leaves the root or is hidden.", "Use a folder below the root."
+        )

@@ -95,8 +95,16 @@ def get(id: str, root: str | None, as_json: bool) -> None:
     if show.wants_json(as_json):
         show.as_json(record)
         return
-    head = [("kind", record.kind), ("title", record.title), ("scope", record.scope.path), ("tags", ", ".join(record.tags)),
-            ("time", record.time), ("where", record.where), ("version", record.version), ("hidden", "yes" if record.hidden else "")]  # fmt: skip
+    head = [
+        ("kind", record.kind),
+        ("title", record.title),
+        ("scope", record.scope.path),
+        ("tags", ", ".join(record.tags)),
+        ("time", record.time),
+        ("where", record.where),
+        ("version", record.version),
+        ("hidden", "yes" if record.hidden else ""),
+    ]
     show.table(("field", "value"), [row for row in (*head, *record.fields.items()) if row[1] not in ("", None)])
     click.echo("\n" + show.printable(record.text))
 
@@ -176,7 +184,9 @@ def refresh(rebuild: bool, root: str | None, as_json: bool) -> None:
     if show.wants_json(as_json):
         show.as_json(done)
         return
-    click.echo(f"{done.files} files looked at, {done.changed} read, {done.removed} gone, {done.records} records indexed.")
+    click.echo(
+        f"{done.files} files looked at, {done.changed} read, {done.removed} gone, {done.records} records indexed."
+    )
     _problems(done.problems)
 
 
@@ -289,7 +299,9 @@ def _receipt(receipt: Receipt, as_json: bool) -> None:
     if show.wants_json(as_json):
         show.as_json(receipt)
     else:
-        click.echo(f"{receipt.status}: {receipt.id}" + (f" in {receipt.path}" if receipt.path not in receipt.id else ""))
+        click.echo(
+            f"{receipt.status}: {receipt.id}" + (f" in {receipt.path}" if receipt.path not in receipt.id else "")
+        )
 
 
 def _headline(title: str, text: str) -> str:
@@ -302,5 +314,3 @@ def _problems(problems: list[Any], most: int = 5) -> None:
         click.secho(show.printable(str(problem)), fg="yellow", err=True)
     if len(problems) > most:
         click.secho(f"… and {len(problems) - most} more; holdfast verify lists them all.", fg="yellow", err=True)
-
-

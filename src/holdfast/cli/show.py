@@ -27,7 +27,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
     grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for number, name in enumerate(columns):
-        grid.add_column(name, overflow="fold" if number == len(columns) - 1 else "ellipsis", no_wrap=number < len(columns) - 1)
+        grid.add_column(
+            name, overflow="fold" if number == len(columns) - 1 else "ellipsis", no_wrap=number < len(columns) - 1
+        )
     for row in rows:
         grid.add_row(*(Text(printable(str(cell))) for cell in row))
     Console().print(grid)

@@ -28,7 +28,9 @@ def render(line: Mapping[str, Any]) -> bytes:
     try:
         return _encode(line) + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
-        raise Invalid(f"The record cannot be written as JSON: {error}.", "Use text, numbers, lists, mappings.") from None
+        raise Invalid(
+            f"The record cannot be written as JSON: {error}.", "Use text, numbers, lists, mappings."
+        ) from None
 
 
 def parse(data: bytes) -> list[dict[str, Any]] | str:

@@ -17,7 +17,9 @@ from holdfast.errors import Damaged, Invalid
 
 _BOM = "\ufeff"
 _FENCE = re.compile(r"---[ \t]*(?:\r\n|\n|\Z)")
-_KEY = re.compile(r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)""")
+_KEY = re.compile(
+    r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)"""
+)
 _PLAIN = re.compile(r"[A-Za-z\u00c0-\uffef][\w\u00c0-\uffef ./()+'-]*\Z")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
@@ -46,7 +48,7 @@ def parse(data: bytes) -> Page:
     except UnicodeDecodeError as error:
         text = data.decode("utf-8", "replace")
         fault = f"not UTF-8 at byte {error.start}"
-    bom, opening, block, rest = _split(text)
+    _, opening, block, rest = _split(text)
     if opening is None:
         return Page(None, text.removeprefix(_BOM), 1, fault, 1 if fault else 0)
     if block is None:
@@ -107,7 +109,7 @@ def _load(block: str) -> tuple[dict[str, Any], str, int]:
     import ryaml  # costs a few milliseconds, and logs never need it
 
     try:
-        value = ryaml.loads(block) if block.strip() else {}
+        value = ryaml.loads(block) if block.strip() else {}  # type: ignore[attr-defined]  # its stub forgets to export it
     except (ValueError, RecursionError) as error:
         found = re.search(r"line (\d+)", str(error))
         return {}, f"front matter is not valid YAML: {str(error).splitlines()[0]}", int(found.group(1)) if found else 1
@@ -186,8 +188,7 @@ def _field(name: str, value: Any, newline: str, comment: str = "") -> str:
 
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and (
-        _DATE.match(value)
-        or (_PLAIN.match(value) and value.strip() == value and value.lower() not in _WORDS_OF_YAML)
+        _DATE.match(value) or (_PLAIN.match(value) and value.strip() == value and value.lower() not in _WORDS_OF_YAML)
     ):
         return value
     try:
@@ -209,5 +210,7 @@ def _proved(text: str, before: Page, changes: Mapping[str, Any]) -> bytes:
     wanted = {name: value for name, value in {**before.fields, **changes}.items() if value is not None}
     if after.fault or after.body != before.body or after.fields != msgspec.json.decode(msgspec.json.encode(wanted)):
         names = ", ".join(changes)
-        raise Damaged(f"The front matter is laid out in a way that {names} cannot be changed alone.", "Edit it by hand.")
+        raise Damaged(
+            f"The front matter is laid out in a way that {names} cannot be changed alone.", "Edit it by hand."
+        )
     return data

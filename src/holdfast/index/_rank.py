@@ -8,6 +8,7 @@ however the index came to be.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import apsw
@@ -29,7 +30,7 @@ def rank(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings:
         return []
     condition, values = conditions(where)
     wanted = 2 * limit + _SPARE
-    best = db.execute(
+    best: list[Row] = db.execute(
         f"SELECT rowid, {_SCORE} AS score FROM words WHERE words MATCH ? ORDER BY score LIMIT ?", (expression, wanted)
     ).fetchall()
     complete = len(best) < wanted
@@ -39,7 +40,7 @@ def rank(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings:
     found = _among(db, best, condition, values)
     if len(found) >= limit or complete:
         return found[:limit]
-    rows = db.execute(
+    rows: Iterable[Row] = db.execute(
         f"SELECT r.row, {_SCORE} AS score FROM words JOIN records r ON r.row = words.rowid JOIN files f USING (file)"
         f" WHERE words MATCH ? AND {condition} ORDER BY score, r.time DESC, f.path, r.sort, r.id LIMIT ?",
         (expression, *values, limit),
@@ -93,7 +94,7 @@ def _among(db: apsw.Connection, best: list[Row], condition: str, values: list[An
     """Keep the rows that pass the filter, in the order of score, time and place."""
     result = []
     for start in range(0, len(best), 500):
-        part = dict(best[start : start + 500])
+        part: dict[int, float] = dict(best[start : start + 500])
         rows = db.execute(
             f"SELECT r.row, r.time, f.path, r.sort, r.id FROM records r JOIN files f USING (file)"
             f" WHERE r.row IN ({_holes(part)}) AND {condition}",

@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apsw
@@ -30,7 +30,8 @@ _BUSY_MS = 5_000
 _seen_out, _seen_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
 _record_out, _record_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Record).decode
 _DAMAGE = (
-    apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, apsw.ConstraintError, apsw.CantOpenError, apsw.IOError,
+    apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, apsw.ConstraintError,
+    apsw.CantOpenError, apsw.IOError,
 )  # fmt: skip
 
 
@@ -183,9 +184,7 @@ class SqliteIndex:
             db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
         return targets
 
-    def _add(
-        self, db: apsw.Connection, path: str, seen: Seen, facts: Facts, targets: set[str] = _NONE
-    ) -> None:
+    def _add(self, db: apsw.Connection, path: str, seen: Seen, facts: Facts, targets: set[str] = _NONE) -> None:
         db.execute(
             "INSERT INTO files (path, seen) VALUES (?, ?) ON CONFLICT (path) DO UPDATE SET seen = excluded.seen",
             (path, _seen_out(seen)),
@@ -223,7 +222,7 @@ class SqliteIndex:
             else:
                 rows = _rank.rank(db, terms, where, limit, self._settings)
             scores = dict(rows)
-            records = {row: record for row, record in _load(db, "r.row", list(scores))}
+            records = dict(_load(db, list(scores)))
             return [Scored(records[row], score) for row, score in rows if row in records]
 
     def by_id(self, identifier: str) -> list[Record]:
@@ -255,7 +254,10 @@ class SqliteIndex:
 
     def counts(self) -> dict[str, int]:
         with self._using() as db:
-            return dict(db.execute("SELECT kind, count(*) FROM records GROUP BY kind ORDER BY kind").fetchall())
+            rows: Iterable[tuple[Any, ...]] = db.execute(
+                "SELECT kind, count(*) FROM records GROUP BY kind ORDER BY kind"
+            )
+            return dict(rows)
 
     def check(self) -> tuple[int, int]:
         with self._using() as db:
@@ -289,7 +291,9 @@ class SqliteIndex:
                 _sync(path)
                 self._swing(name)
             except (apsw.FullError, apsw.IOError, apsw.CantOpenError, OSError) as error:
-                raise Unavailable(f"The index could not be built: {error}.", "Free space or check .holdfast/.") from None
+                raise Unavailable(
+                    f"The index could not be built: {error}.", "Free space or check .holdfast/."
+                ) from None
             finally:
                 fresh._drop()
                 if self._current() != name:
@@ -348,7 +352,7 @@ def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Pro
 
 def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
     """Retire the line that this one supersedes; False when this one is the older."""
-    held = db.execute(
+    held: list[tuple[Any, ...]] = db.execute(
         "SELECT row, sort FROM records WHERE key = ? AND file = ? AND superseded = 0", (record.key, file)
     ).fetchall()
     if held and held[0][1] >= record.order:
@@ -363,7 +367,9 @@ def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
     kind = KINDS[record.kind]
     if not kind.searchable:
         return
-    rest = [text_of(value) for name, value in record.fields.items() if name not in kind.choices and name not in _UNSEARCHED]
+    rest = [
+        text_of(value) for name, value in record.fields.items() if name not in kind.choices and name not in _UNSEARCHED
+    ]
     db.execute(
         "INSERT INTO words (rowid, title, text, rest) VALUES (?, ?, ?, ?)",
         (row, spaced(record.title), spaced(record.text), spaced("\n".join((*record.tags, *rest)))),
@@ -376,7 +382,8 @@ _UNSEARCHED = frozenset({"op", "writer", "ref", "size"})
 def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:
     """Does the newest mark hide this record? A key's mark speaks only of lines older than itself."""
     newest = db.execute(
-        "SELECT hidden FROM marks WHERE target = ? OR (target = ? AND file = ? AND sort > ?) ORDER BY sort DESC LIMIT 1",
+        "SELECT hidden FROM marks WHERE target = ? OR (target = ? AND file = ? AND sort > ?)"
+        " ORDER BY sort DESC LIMIT 1",
         (record.id, record.key, file, record.order),
     ).get
     return bool(newest)
@@ -384,7 +391,7 @@ def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:
 
 def _apply(db: apsw.Connection, file: int, target: str) -> None:
     """Bring the records that a mark speaks of in line with the marks there are now."""
-    rows = db.execute(
+    rows: list[tuple[Any, ...]] = db.execute(
         "SELECT row, file, record FROM records WHERE id = ? UNION"
         " SELECT row, file, record FROM records WHERE key = ? AND file = ?",
         (target, target, file),
@@ -395,12 +402,12 @@ def _apply(db: apsw.Connection, file: int, target: str) -> None:
         db.execute("UPDATE records SET hidden = ? WHERE row = ?", (hidden, row))
 
 
-def _load(db: apsw.Connection, column: str, values: list[int]) -> Iterator[tuple[int, Record]]:
+def _load(db: apsw.Connection, values: list[int]) -> Iterator[tuple[int, Record]]:
     for start in range(0, len(values), 500):
         part = values[start : start + 500]
         holes = ",".join("?" * len(part))
         rows = db.execute(
-            f"SELECT r.row, r.record, r.hidden, r.superseded FROM records r WHERE {column} IN ({holes})", part
+            f"SELECT r.row, r.record, r.hidden, r.superseded FROM records r WHERE r.row IN ({holes})", part
         )
         for row, record, hidden, superseded in rows:
             yield row, _revive(record, hidden, superseded)

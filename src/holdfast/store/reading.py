@@ -16,7 +16,7 @@ from holdfast.index import Facts
 from holdfast.kinds import Kind
 from holdfast.places import Place
 from holdfast.records import Mark, Problem, Record, text_of, version_of
-from holdfast.scope import Scope
+from holdfast.scope import Scope, from_path
 from holdfast.times import from_ns, normal
 from holdfast.vault import Document, Line
 
@@ -157,17 +157,22 @@ def _line_scope(scope: Scope, value: Mapping[str, Any]) -> Scope:
     workspace, session, run = (value.get(name) for name in ("workspace", "session", "run"))
     if not (workspace or session or run):
         return scope
-    parts = workspace.split("/")[:3] if isinstance(workspace, str) and workspace else scope.path.split("/")
-    parts += [""] * (3 - len(parts))
+    tree = from_path(workspace) if isinstance(workspace, str) and workspace else scope
     return Scope(
-        *parts, session if isinstance(session, str) else scope.session, run if isinstance(run, str) else scope.run
+        tree.workspace,
+        tree.domain,
+        tree.repository,
+        session if isinstance(session, str) else scope.session,
+        run if isinstance(run, str) else scope.run,
     )
 
 
 def _tags(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",")]
-    return tuple(str(tag) for tag in value if isinstance(tag, str | int) and str(tag)) if isinstance(value, list) else ()
+    return (
+        tuple(str(tag) for tag in value if isinstance(tag, str | int) and str(tag)) if isinstance(value, list) else ()
+    )
 
 
 def _title(place: Place, fields: Mapping[str, Any], body: str) -> str:

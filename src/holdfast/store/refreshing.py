@@ -72,10 +72,8 @@ class Refresher:
         lost = _unreadable(problem.path for problem in done.problems)
         result = [path for path, stamp in stamps.items() if not _settled(seen.get(path), stamp)]
         inside = tuple(f"{folder}/" for folder in below)
-        for path in seen.keys() - stamps.keys():
-            if (not inside or path.startswith(inside)) and not path.startswith(lost):
-                result.append(path)
-        return result
+        gone = (path for path in seen.keys() - stamps.keys() if not inside or path.startswith(inside) or path in below)
+        return result + [path for path in gone if not path.startswith(lost)]
 
     def stale(self, index: Index, done: Refreshed) -> int:
         """Count the files that changed since the index read them."""
@@ -112,7 +110,7 @@ class Refresher:
             elif place.kind.shape == "line":
                 self._log(index, place, seen, stamp, done)
             else:
-                self._document(index, place, seen, stamp, done)
+                self._document(index, place, seen, done)
         except HoldfastError as error:
             self._unreadable(index, path, place, error, done)
 
@@ -125,7 +123,7 @@ class Refresher:
                 seen = Seen(kind=place.kind.name, stamp=stamp, looked=time.time_ns())
                 index.replace(path, seen, Facts((), (), [Problem(path, error.message)]))
 
-    def _document(self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed) -> None:
+    def _document(self, index: Index, place: Place, seen: Seen | None, done: Refreshed) -> None:
         looked = time.time_ns()
         document = self._vault.read(place.path, self._limits.document_bytes)
         now = Seen(kind=place.kind.name, stamp=document.stamp, looked=looked, version=document.version)

@@ -68,7 +68,10 @@ class Scopes:
         if name in known:
             return name
         wanted = names.same(name)
-        by_form: tuple[Callable[[str], str], ...] = (lambda folder: folder, lambda folder: self.name(f"{path}/{folder}".lstrip("/")))
+        by_form: tuple[Callable[[str], str], ...] = (
+            lambda folder: folder,
+            lambda folder: self.name(f"{path}/{folder}".lstrip("/")),
+        )
         for form in by_form:
             found = [folder for folder in known if names.same(form(folder)) == wanted]
             if len(found) > 1:
@@ -89,11 +92,16 @@ class Scopes:
         return found[0] if found else ""
 
     def _unknown(self, level: int, path: str, name: str) -> NotFound:
-        hint = names.close_to(name, [form for folder in self.children(path) for form in (folder, self.name(f"{path}/{folder}".lstrip("/")))])
+        hint = names.close_to(
+            name,
+            [form for folder in self.children(path) for form in (folder, self.name(f"{path}/{folder}".lstrip("/")))],
+        )
         if level == 0:
             return NotFound(f'Workspace "{name}" not found.', _NEXT + hint)
         known = ", ".join(self.children(path)) or "none"
         return NotFound(f'{LEVELS[level].title()} "{name}" not found in {path}.', f"There are: {known}.{hint}")
 
 
-_RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))})
+_RESERVED = frozenset(
+    {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))}
+)

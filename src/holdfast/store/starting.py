@@ -21,7 +21,9 @@ def make_root(location: str) -> list[str]:
     try:
         os.makedirs(location, exist_ok=True)
         written = [_create(location, settings.FILE, _TOML)]
-        written += [_extend(location, name, lines) for name, lines in ((".gitattributes", _ATTRIBUTES), (".gitignore", _IGNORE))]
+        written += [
+            _extend(location, name, lines) for name, lines in ((".gitattributes", _ATTRIBUTES), (".gitignore", _IGNORE))
+        ]
         for folder in (getattr(Paths(), name) for name in Paths.__struct_fields__):
             os.makedirs(os.path.join(location, folder), exist_ok=True)
     except OSError as error:

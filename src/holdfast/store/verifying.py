@@ -30,7 +30,9 @@ class Report(msgspec.Struct, omit_defaults=True):
         return not self.differences and not self.damage
 
 
-def verify(vault: Vault, refresher: Refresher, places: Places, index: Index, scratch: Index, progress: Progress | None) -> Report:
+def verify(
+    vault: Vault, refresher: Refresher, places: Places, index: Index, scratch: Index, progress: Progress | None
+) -> Report:
     """Compare the index with what a fresh reading of all files gives."""
     done = Refreshed()
     paths = list(refresher.walk(done))
@@ -52,7 +54,9 @@ def verify(vault: Vault, refresher: Refresher, places: Places, index: Index, scr
 def _difference(fresh: list[Record], held: list[Record]) -> str:
     here = {record.id for record in held}
     there = {record.id for record in fresh}
-    return f"{len(there - here)} records missing in the index, {len(here - there)} too many, {len(here & there)} in both"
+    return (
+        f"{len(there - here)} records missing in the index, {len(here - there)} too many, {len(here & there)} in both"
+    )
 
 
 def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
@@ -70,7 +74,9 @@ def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
         for name, versions in written.items():
             try:
                 if vault.read(f"{folder}/{name}").version not in versions:
-                    result.append(Problem(f"{folder}/{name}", "was changed after it was written; save points never are"))
+                    result.append(
+                        Problem(f"{folder}/{name}", "was changed after it was written; save points never are")
+                    )
             except HoldfastError as error:
                 result.append(Problem(f"{folder}/{name}", f"is in the ledger and cannot be read: {error.message}"))
     return result

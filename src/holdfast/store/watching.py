@@ -40,8 +40,6 @@ class Watcher:
                 self._started.set()
                 if found:
                     self._tell([os.path.relpath(path, self._root) for _, path in found])
-        except Exception:  # the watcher is a convenience: without it every search looks at all files again
-            pass
-        finally:
+        finally:  # without a watcher every search looks at all files again
             self.alive = False
             self._started.set()

@@ -2,11 +2,13 @@
 
 Every write of Holdfast passes here. Each document write leaves a line in the write log, with the versions before and
 after. With an op_id that line is durable before the document changes, so that a repeated op_id can be told from a new
-one whatever happened in between; a line of a log carries its op_id itself. "Telling the index" is noting the path: the next read brings the index up to it.
+one whatever happened in between; a line of a log carries its op_id itself. "Telling the index" is noting the path: the
+next read brings the index up to it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import time as clock
@@ -98,7 +100,11 @@ class Writer:
             if parent.count("/") >= 2:
                 raise Invalid("A repository has no levels below it.", "Use workspace/domain as the scope.")
             wanted = names.same(draft.title)
-            taken = [f for f in self._scopes.children(parent) if wanted in (names.same(f), names.same(self._scopes.name(f"{parent}/{f}".strip("/"))))]
+            taken = [
+                f
+                for f in self._scopes.children(parent)
+                if wanted in (names.same(f), names.same(self._scopes.name(f"{parent}/{f}".strip("/"))))
+            ]
             found = f"{parent}/{taken[0]}".strip("/") if taken else self._scopes.folder_for(draft.title, parent)
             return self._places.overview(found)
         where = self._scopes.resolve(draft.scope)
@@ -187,7 +193,8 @@ class Writer:
             raise Invalid("There is nothing to change.", "Give text, title, tags or fields.")
         if draft.text is not None and not draft.expect:
             raise Invalid(
-                f"Replacing the text of {draft.id} needs the version it was made from.", "Get it first and pass its version."
+                f"Replacing the text of {draft.id} needs the version it was made from.",
+                "Get it first and pass its version.",
             )
         _check_choices(kind, changes)
         wanted = Wanted(draft.expect or ANY, draft.op_id, "changed", draft.id)
@@ -231,9 +238,13 @@ class Writer:
         fields = draft.fields
         unknown = set(fields) - {"date", "category"}
         if unknown:
-            raise Invalid(f"A {kind.name} has no field {', '.join(sorted(unknown))}.", "Its fields are date and category.")
+            raise Invalid(
+                f"A {kind.name} has no field {', '.join(sorted(unknown))}.", "Its fields are date and category."
+            )
         date = str(fields.get("date") or today())
-        entry = sections.render(date, draft.title, draft.text or "", str(fields.get("category") or ""), tuple(draft.tags or ()))
+        entry = sections.render(
+            date, draft.title, draft.text or "", str(fields.get("category") or ""), tuple(draft.tags or ())
+        )
         (section,) = sections.parse(entry)
         anchor = section.anchor
 
@@ -277,7 +288,9 @@ class Writer:
                 raise NotFound(f"{record.id} is not there.", "Search for it; its date or title may have changed.")
             old = found[0]
             if wanted.expect != ANY and version_of(old.source.encode("utf-8", "surrogateescape")) != wanted.expect:
-                raise Conflict(f"{record.id} was changed since; nothing was written.", "Read it again and redo the edit.")
+                raise Conflict(
+                    f"{record.id} was changed since; nothing was written.", "Read it again and redo the edit."
+                )
             parts = {"date": old.date, "title": old.title, "text": old.text, "category": old.category,
                      "tags": old.tags, "archived": old.archived} | changes  # fmt: skip
             source = sections.render(**parts)
@@ -325,10 +338,8 @@ class Writer:
         self._check_size(path, data)
         folder = path.rpartition("/")[0] if "/sessions/" in path else self._places.memory
         ref = f"{folder}/values/{version_of(data)}.txt"
-        try:
+        with contextlib.suppress(AlreadyExists):  # the name is made of the content
             self._vault.write(ref, data, expect=ABSENT)
-        except AlreadyExists:
-            pass  # the name is made of the content
         return {"ref": ref, "size": len(text), "head": text[:200]}
 
     def _log_line(
@@ -476,7 +487,9 @@ def _op_in(end: LogEnd, offset: int, op_id: str, path: str) -> list[Receipt]:
 
 
 def _other_use(op_id: str, where: str) -> Conflict:
-    return Conflict(f'The op_id "{op_id}" was used for {where} before; nothing was written.', "Use a new op_id for a new write.")
+    return Conflict(
+        f'The op_id "{op_id}" was used for {where} before; nothing was written.', "Use a new op_id for a new write."
+    )
 
 
 def _no_edit(identifier: str) -> Invalid:

@@ -102,8 +102,10 @@ class Vault(Protocol):
         """Return the stamp of a file, None when it is not there."""
         ...
 
-    def walk(self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None]) -> Iterator[tuple[str, Stamp]]:
-        """Yield every file below a folder, or the file itself; tell `blocked(path, why)` what could not be looked into."""
+    def walk(
+        self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None]
+    ) -> Iterator[tuple[str, Stamp]]:
+        """Yield every file below a folder, or the file itself; tell `blocked(path, why)` what is out of reach."""
         ...
 
     def folders(self, folder: str) -> list[str]:

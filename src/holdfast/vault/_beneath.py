@@ -77,7 +77,9 @@ class Beneath:
                         raise OSError(errno.EXDEV, "leads out of the root", path)
                     os.close(held.pop())
                     continue
-                wanted = flags | os.O_NOFOLLOW if not left else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                wanted = (
+                    flags | os.O_NOFOLLOW if not left else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                )
                 try:
                     held.append(os.open(part, wanted, mode, dir_fd=held[-1]))
                     continue

@@ -31,7 +31,9 @@ _BACK = 1 << 16
 class Files:
     """A vault in the folder `root`, which must exist."""
 
-    def __init__(self, root: str, *, lock_seconds: float = 10.0, line_bytes: int = 8 << 20, native: bool = True) -> None:
+    def __init__(
+        self, root: str, *, lock_seconds: float = 10.0, line_bytes: int = 8 << 20, native: bool = True
+    ) -> None:
         try:
             self._beneath = Beneath(root, native=native)
         except OSError as error:
@@ -50,7 +52,8 @@ class Files:
             stamp = _stamp(os.fstat(fd))
             if limit and stamp.size > limit:
                 raise OverBudget(
-                    f"{path} has {stamp.size:,} bytes; the limit is {limit:,}.", "Split it, or raise limits.document_bytes."
+                    f"{path} has {stamp.size:,} bytes; the limit is {limit:,}.",
+                    "Split it, or raise limits.document_bytes.",
                 )
             data = _read_all(fd)
             return Document(data, version_of(data), stamp)
@@ -114,7 +117,8 @@ class Files:
                 raise _exists(path)
             if version_of(_read_all(fd)) != expect:
                 raise Conflict(
-                    f"{path} was changed since version {expect[:8]}; nothing was written.", "Read it again and redo the edit."
+                    f"{path} was changed since version {expect[:8]}; nothing was written.",
+                    "Read it again and redo the edit.",
                 )
         finally:
             os.close(fd)
@@ -460,11 +464,15 @@ def _unavailable(error: OSError, path: str) -> HoldfastError:
     if number in (errno.ENOENT, errno.ENOTDIR):
         return NotFound(f"{path} is not there.", "Check the path.")
     if number in (errno.ELOOP, errno.EXDEV):
-        return Invalid(f"{path} is or passes a symbolic link that is not followed here.", "Use the real path, inside the root.")
+        return Invalid(
+            f"{path} is or passes a symbolic link that is not followed here.", "Use the real path, inside the root."
+        )
     if number == errno.EISDIR:
         return Invalid(f"{path} is a folder.", "Name a file.")
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return Unavailable(f"{path} was not saved: {os.strerror(number)}.", "Free some space and try again; nothing else changed.")
+        return Unavailable(
+            f"{path} was not saved: {os.strerror(number)}.", "Free some space and try again; nothing else changed."
+        )
     if number == errno.EIO:
         return Damaged(f"{path}: the disk reported an error.", "Check the disk; what was saved before is untouched.")
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
