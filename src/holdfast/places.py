@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import msgspec
@@ -103,6 +104,7 @@ class _Holes(dict[str, str]):
         return self._scope + "/{deeper}" if name == "scope" and self._scope else "{" + name + "}"
 
 
+@functools.lru_cache(maxsize=4096)
 def session_folder(session: str) -> str:
     """Return the folder of a session: the same string always, two strings never."""
     return f"{names.slug(session, 'session')}-{names.short_hash(session)}"

@@ -30,7 +30,9 @@ class Scopes:
         """Return the scope that is meant; None is the workspace `default`."""
         if isinstance(given, Scope):
             return given if given.workspace else given.at(DEFAULT)
-        wanted = split(given) if given else [DEFAULT]
+        if given is None or given == DEFAULT:
+            return Scope(DEFAULT)
+        wanted = split(given)
         path = ""
         for level, name in enumerate(wanted):
             found = self._child(path, name)

@@ -29,9 +29,9 @@ class Watcher:
         self.alive = False
 
     def _run(self) -> None:
-        try:
-            import watchfiles  # starts a native library, which only long-lived processes need
+        import watchfiles  # starts a native library, which only long-lived processes need
 
+        try:
             changes = watchfiles.watch(
                 *self._folders, stop_event=self._stop, debounce=50, step=10, rust_timeout=200,
                 yield_on_timeout=True, watch_filter=None, raise_interrupt=False,
@@ -40,6 +40,8 @@ class Watcher:
                 self._started.set()
                 if found:
                     self._tell([os.path.relpath(path, self._root) for _, path in found])
-        finally:  # without a watcher every search looks at all files again
+        except (OSError, RuntimeError):
+            pass  # too many watches, or none to be had: every search looks at all files again
+        finally:
             self.alive = False
             self._started.set()

@@ -132,7 +132,7 @@ class Writer:
                 self._announce(path, before, version_of(data), wanted)
             try:
                 keep = f"{self._places.memory}/writes/kept/{before}" if before else ""
-                done = self._vault.write(path, data, expect=before, keep=keep)
+                version = self._vault.write(path, data, expect=before, keep=keep)
             except (Conflict, AlreadyExists):
                 if repeated := self._repeated(wanted, path):
                     return repeated
@@ -141,9 +141,9 @@ class Writer:
                 clock.sleep(random.uniform(0, 0.002) * min(attempt + 1, 10))
                 continue
             if not wanted.op_id:
-                self._announce(path, before, done.version, wanted)
+                self._announce(path, before, version, wanted)
             self._tell(path)
-            return Receipt(wanted.status, wanted.id, path, done.version)
+            return Receipt(wanted.status, wanted.id, path, version)
         raise Conflict(f"{path} is changed by others all the time; nothing was written.", "Try again later.")
 
     def _now(self, path: str) -> tuple[str, bytes | None]:

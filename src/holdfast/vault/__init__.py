@@ -7,6 +7,7 @@ The contract every engine keeps is `tests/contract/`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -75,10 +76,10 @@ class Vault(Protocol):
         """Return a document; NotFound when it is not there, OverBudget when it is larger than `limit`."""
         ...
 
-    def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> Document:
-        """Replace (or create) a document made from version `expect`; Conflict or AlreadyExists change nothing.
+    def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
+        """Replace (or create) a document made from version `expect`; return its version.
 
-        `keep` names a path under which the replaced bytes stay.
+        Conflict and AlreadyExists change nothing. `keep` names a path under which the replaced bytes stay.
         """
         ...
 
@@ -123,13 +124,14 @@ class Vault(Protocol):
     def close(self) -> None: ...
 
 
-def check_path(path: str) -> list[str]:
+@functools.lru_cache(maxsize=4096)
+def check_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path that may be used, or refuse it."""
     try:
         encoded = path.encode("utf-8")
     except UnicodeEncodeError:
         raise Invalid(f"{path!r} is not a path.", "Use valid Unicode.") from None
-    parts = path.split("/")
+    parts = tuple(path.split("/"))
     faults = (
         "\0" in path
         or "\\" in path

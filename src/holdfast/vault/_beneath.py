@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import stat
 import sys
@@ -28,7 +29,7 @@ class Beneath:
     def __init__(self, root: str, *, native: bool = True) -> None:
         self.root = os.path.realpath(root)
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._syscall = ctypes.CDLL(None, use_errno=True).syscall if native and sys.platform == "linux" else None
+        self._syscall = _libc().syscall if native and sys.platform == "linux" else None
         if self._syscall:
             try:
                 os.close(self._native(".", os.O_RDONLY | os.O_DIRECTORY, 0, _BENEATH))
@@ -107,6 +108,24 @@ class Beneath:
         finally:
             for fd in held:
                 os.close(fd)
+
+
+def rename_new(source: str, target: str, here: int, there: int | None = None) -> None:
+    """Rename without ever replacing; FileExistsError when something has that name."""
+    there = here if there is None else there
+    renameat2 = getattr(_libc(), "renameat2", None)
+    if renameat2 and not renameat2(here, os.fsencode(source), there, os.fsencode(target), ctypes.c_uint(1)):
+        return
+    number = ctypes.get_errno() if renameat2 else errno.ENOSYS
+    if number not in (errno.ENOSYS, errno.EINVAL):
+        raise OSError(number, os.strerror(number), target)
+    os.link(source, target, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+    os.unlink(source, dir_fd=here)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _is_link(name: str, folder: int) -> bool:

@@ -5,7 +5,7 @@ after the lock is released so that writers waiting together are made durable tog
 before a sync that covers his own bytes (docs/decisions/002).
 
 Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename,
-fsync the folder. Create: the same, with a link in place of the rename, so that it can never replace.
+fsync the folder. Create: the same without a lock, with a rename that refuses to replace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.records import version_of
 from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Stamp, _locks, check_path
-from holdfast.vault._beneath import Beneath
+from holdfast.vault import _beneath as beneath
 
 TEMPORARY = ".holdfast-tmp-"
 _CHUNK = 1 << 20
@@ -35,7 +35,7 @@ class Files:
         self, root: str, *, lock_seconds: float = 10.0, line_bytes: int = 8 << 20, native: bool = True
     ) -> None:
         try:
-            self._beneath = Beneath(root, native=native)
+            self._beneath = beneath.Beneath(root, native=native)
         except OSError as error:
             raise _unavailable(error, root) from None
         self.location = self._beneath.root
@@ -58,63 +58,61 @@ class Files:
             data = _read_all(fd)
             return Document(data, version_of(data), stamp)
 
-    def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> Document:
+    def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         parts = check_path(path)
-        kept = self._folder(check_path(keep)[:-1]) if keep else -1
         try:
             folder = self._folder(parts[:-1])
             try:
-                return self._replace(folder, path, data, expect, (kept, keep.rpartition("/")[2]))
+                if expect == ABSENT:
+                    self._create(folder, path, data)
+                else:
+                    self._replace(folder, path, data, expect, keep)
             finally:
                 os.close(folder)
+        except FileExistsError:
+            raise _exists(path) from None
         except OSError as error:
             raise _unavailable(error, path) from None
-        finally:
-            if keep:
-                os.close(kept)
+        return version_of(data)
 
-    def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: tuple[int, str]) -> Document:
+    def _create(self, folder: int, path: str, data: bytes) -> None:
+        name = path.rpartition("/")[2]
+        if _lstat(folder, name):
+            raise _exists(path)  # the cheap look first: no disk work for a name that is taken
+        with _temporary(folder, data) as temporary:
+            beneath.rename_new(temporary, name, folder)
+            os.fsync(folder)
+
+    def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
         name = path.rpartition("/")[2]
         self._compare(folder, path, expect)  # the cheap look first: a stale write costs no disk work
-        temporary = TEMPORARY + secrets.token_hex(8)
-        try:
-            stamp = _write_new(folder, temporary, data)
+        with _temporary(folder, data) as temporary:
             _locks.hold(folder, self._lock_seconds, path)
             try:
                 self._compare(folder, path, expect)
-                if expect == ABSENT:
-                    os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-                else:
-                    if keep[0] >= 0:
-                        with contextlib.suppress(FileExistsError):
-                            os.link(name, keep[1], src_dir_fd=folder, dst_dir_fd=keep[0], follow_symlinks=False)
-                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                if keep:
+                    self._keep(folder, name, keep)
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
                 os.fsync(folder)
             finally:
                 _locks.release(folder)
-        except FileExistsError:
-            raise _exists(path) from None
+
+    def _keep(self, folder: int, name: str, keep: str) -> None:
+        """Give the bytes that are about to be replaced a second name."""
+        there = self._folder(check_path(keep)[:-1])
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(name, keep.rpartition("/")[2], src_dir_fd=folder, dst_dir_fd=there, follow_symlinks=False)
         finally:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=folder)
-        after = self.stat(path)
-        return Document(data, version_of(data), after or stamp)
+            os.close(there)
 
     def _compare(self, folder: int, path: str, expect: str) -> None:
-        name = path.rpartition("/")[2]
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            fd = os.open(path.rpartition("/")[2], flags, dir_fd=folder)
         except FileNotFoundError:
-            if expect != ABSENT:
-                raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.") from None
-            return
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise Invalid(f"{path} is a symbolic link.", "Write to the file it points to.") from None
-            raise
+            raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.") from None
         try:
-            if expect == ABSENT:
-                raise _exists(path)
             if version_of(_read_all(fd)) != expect:
                 raise Conflict(
                     f"{path} was changed since version {expect[:8]}; nothing was written.",
@@ -286,10 +284,8 @@ class Files:
         try:
             here, there = self._folder(check_path(source)[:-1]), self._folder(check_path(target)[:-1])
             try:
-                names = source.rpartition("/")[2], target.rpartition("/")[2]
-                os.link(*names, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+                beneath.rename_new(source.rpartition("/")[2], target.rpartition("/")[2], here, there)
                 os.fsync(there)
-                os.unlink(names[0], dir_fd=here)
                 os.fsync(here)
             finally:
                 os.close(here)
@@ -329,7 +325,7 @@ class Files:
         finally:
             os.close(fd)
 
-    def _folder(self, parts: list[str]) -> int:
+    def _folder(self, parts: tuple[str, ...]) -> int:
         """Open a folder for writing, making what is missing of it, durably."""
         flags = os.O_RDONLY | os.O_DIRECTORY
         try:
@@ -345,7 +341,7 @@ class Files:
             os.close(parent)
         return self._beneath.open("/".join(parts), flags)
 
-    def _sync_folder(self, parts: list[str]) -> None:
+    def _sync_folder(self, parts: tuple[str, ...]) -> None:
         fd = self._folder(parts)
         try:
             os.fsync(fd)
@@ -434,14 +430,29 @@ def _read_all(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def _write_new(folder: int, name: str, data: bytes) -> Stamp:
+@contextlib.contextmanager
+def _temporary(folder: int, data: bytes) -> Iterator[str]:
+    """Write a durable file under a name of its own; it is gone afterwards unless it was renamed."""
+    name = TEMPORARY + secrets.token_hex(8)
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
-        _write_all(fd, data)
-        os.fsync(fd)
-        return _stamp(os.fstat(fd))
-    finally:
-        os.close(fd)
+        try:
+            _write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        yield name
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+        raise
+
+
+def _lstat(folder: int, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -1,0 +1,122 @@
+"""What the benchmarks share: timing, corpora, the table and the JSON file."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Row:
+    what: str
+    value: float
+    unit: str
+    target: str = ""
+    met: bool | None = None
+    detail: str = ""
+
+
+@dataclass
+class Run:
+    """One run of a benchmark: rows are printed as they come and written as JSON at the end."""
+
+    name: str
+    quick: bool
+    out: str
+    rows: list[Row] = field(default_factory=list)
+
+    def add(self, what: str, value: float, unit: str, at_most: float | None = None, **more: Any) -> None:
+        at_least = more.pop("at_least", None)
+        target, met = "", None
+        if at_most is not None:
+            target, met = f"<= {at_most:g}", value <= at_most
+        if at_least is not None:
+            target, met = f">= {at_least:g}", value >= at_least
+        row = Row(what, round(value, 4), unit, target, met, more.pop("detail", ""))
+        self.rows.append(row)
+        mark = {True: "ok", False: "MISSED", None: ""}[met]
+        print(f"{what:<58} {value:>12,.2f} {unit:<10} {target:<12} {mark:<7} {row.detail}", flush=True)
+
+    def finish(self) -> None:
+        """Write the JSON; the exit code says whether every target was met."""
+        result = {
+            "benchmark": self.name,
+            "quick": self.quick,
+            "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "python": platform.python_version(),
+            "cores": os.cpu_count(),
+            "rows": [asdict(row) for row in self.rows],
+        }
+        os.makedirs(os.path.dirname(self.out) or ".", exist_ok=True)
+        with open(self.out, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=2)
+        missed = [row.what for row in self.rows if row.met is False]
+        print(f"\n{self.out} written; {'all targets met' if not missed else 'missed: ' + '; '.join(missed)}")
+        sys.exit(1 if missed else 0)
+
+
+def start(name: str) -> Run:
+    parser = argparse.ArgumentParser(prog=f"scripts/bench {name}")
+    parser.add_argument("--quick", action="store_true", help="small corpora, to see that it runs")
+    parser.add_argument("--out", default=f".bench/{name}.json", help="where the JSON goes")
+    given = parser.parse_args()
+    return Run(name, given.quick, given.out)
+
+
+def timed(work: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def median_of(times: int, work: Callable[[], Any]) -> float:
+    return statistics.median(timed(work) for _ in range(times))
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+@contextmanager
+def folder() -> Iterator[str]:
+    """Give a folder on the disk of the checkout, not on a tmpfs, and remove it."""
+    os.makedirs(".bench", exist_ok=True)
+    path = tempfile.mkdtemp(prefix="root-", dir=os.path.abspath(".bench"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Words:
+    """Text with the word frequencies of natural language: a few words everywhere, most of them rare."""
+
+    def __init__(self, size: int = 60_000, seed: int = 7) -> None:
+        self._random = random.Random(seed)
+        syllables = [a + b for a in "bcdfghklmnprstvw" for b in "aeiou"]
+        unique = dict.fromkeys("".join(self._random.choices(syllables, k=self._random.randint(2, 4))) for _ in range(size * 2))
+        self._words = list(unique)[:size]
+        self._weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(len(self._words))))
+
+    def text(self, least: int = 8, most: int = 40) -> str:
+        count = self._random.randint(least, most)
+        return " ".join(self._random.choices(self._words, cum_weights=self._weights, k=count))
+
+    def query(self, text: str) -> str:
+        """Return three to five words of a text, as somebody who half remembers it would type."""
+        words = text.split()
+        return " ".join(self._random.sample(words, min(len(words), self._random.randint(3, 5))))
