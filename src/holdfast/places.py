@@ -55,18 +55,12 @@ class Places:
                 return Place(path, kind, from_path(groups.get("scope") or ""), groups.get("name") or "")
         return None
 
-    def path_for(self, kind: Kind, scope: Scope, name: str = "", month: str = "") -> str:
+    def path_for(self, kind: Kind, scope: Scope, name: str = "", month: str = "", session: str = "") -> str:
         """Return where a record of this kind and scope belongs."""
         if "{any}" in kind.place:
             raise Invalid(f"A {kind.name} is written by its path.", "Give the path as the id.")
-        values = {
-            "scope": scope.path or DEFAULT,
-            "session": session_folder(scope.session or DEFAULT),
-            "name": name,
-            "month": month,
-            **self._folders,
-        }
-        return kind.place.format(**values)
+        folder = session_folder(session or scope.session or DEFAULT)
+        return kind.place.format(scope=scope.path or DEFAULT, session=folder, name=name, month=month, **self._folders)
 
     def below(self, kinds: tuple[str, ...], scope: str) -> tuple[str, ...]:
         """Return the files and folders in which records of these kinds and this scope can lie."""

@@ -33,6 +33,17 @@ def render(line: Mapping[str, Any]) -> bytes:
         ) from None
 
 
+def with_id(identifier: str, rest: bytes) -> bytes:
+    """Put the id in front of a rendered line."""
+    return b'{"id":"' + identifier.encode() + b'",' + rest[1:]
+
+
+def own_id(data: bytes) -> str:
+    """Return the id of a line that `with_id` wrote, without reading the rest of it; "" for any other line."""
+    text = data[7:43].decode("ascii", "replace") if data.startswith(b'{"id":"') else ""
+    return text if is_id(text) else ""
+
+
 def parse(data: bytes) -> list[dict[str, Any]] | str:
     """Read the objects of one line (nearly always one), or say what is wrong with it. A blank line is no object."""
     data = data.strip(b"\r\n\t ")

@@ -147,7 +147,7 @@ class Memory:
         if count < 1:
             raise Invalid(f"The count is {count}.", "Use a number from 1 on.")
         where = Scope(session=session) if scope is None else self.scopes.resolve(scope)
-        path = self.places.path_for(row, msgspec.structs.replace(where, session=session), month=iso(now_ms())[:7])
+        path = self.places.path_for(row, where, month=iso(now_ms())[:7], session=session)
         try:
             return list(self._backwards(path, count, where.path))[::-1]
         except NotFound:

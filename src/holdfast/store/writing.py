@@ -54,7 +54,6 @@ class Writer:
         self._held = held
         self._tell = tell
         self._by = writer
-        self._ends: dict[str, tuple[int, str]] = {}
 
     def put(self, draft: Draft) -> Receipt:
         """Keep a new record, or change the one that the draft names."""
@@ -307,10 +306,9 @@ class Writer:
     # lines
 
     def _append_line(self, kind: Kind, draft: Draft) -> Receipt:
-        where = self._scopes.resolve(draft.scope) if draft.scope else Scope()
+        where = self._scopes.resolve(draft.scope) if draft.scope else _NOWHERE
         session = draft.session or where.session or (scope.DEFAULT if "{session}" in kind.place else "")
-        where = msgspec.structs.replace(where, session=session)
-        path = self._places.path_for(kind, where)
+        path = self._places.path_for(kind, where, session=session)
         line: dict[str, Any] = {}
         if kind.key:
             line[kind.key] = draft.fields.get(kind.key)
@@ -320,7 +318,7 @@ class Writer:
             line[kind.title] = draft.title
         if draft.tags:
             line["tags"] = list(draft.tags)
-        if where.path:
+        if where.workspace:
             line["workspace"] = where.path
         if session:
             line["session"] = session
@@ -347,11 +345,9 @@ class Writer:
         time: str = "time", after: str = "", durable: bool = True,
     ) -> Receipt:  # fmt: skip
         """Append one line under the log's lock, where its id is minted and its op_id checked."""
-        full: dict[str, Any] = {"id": "", time: utc_now()} | dict(line)
-        if time in line:
-            full[time] = line[time]
-            if not normal(line[time]):
-                raise Invalid(f"{line[time]!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
+        full: dict[str, Any] = {time: utc_now(), **line}
+        if time in line and not normal(line[time]):
+            raise Invalid(f"{line[time]!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
         if op_id:
             full["op"] = op_id
         if self._by:
@@ -360,27 +356,25 @@ class Writer:
         if repeated := _same_op(seen, op_id, path):
             return repeated
         found: list[Receipt] = []
+        rest = logs.render(full)  # before the lock is taken: what others wait for stays short
 
         def compose(end: LogEnd) -> bytes:
             if op_id:
                 found.extend(_op_in(end, offset, op_id, path))
                 if found:
                     return b""
-            size, last = self._ends.get(path, (-1, ""))
-            if size != end.size:
-                last = _last_id(end)
-            full["id"] = mint(max(last, after))
-            return logs.render(full)
+            full["id"] = mint(max(_last_id(end), after))
+            return logs.with_id(full["id"], rest)
 
         done = self._vault.append(path, compose, durable=durable)
         if done is None:
             return found[0]
-        self._ends[path] = (done.end, full["id"])
         self._tell(path)
         return Receipt("stored", full["id"], path)
 
 
 ANY = "any"
+_NOWHERE = Scope()
 _OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
 
 
@@ -394,6 +388,8 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def _with_defaults(kind: Kind, draft: Draft) -> Draft:
+    if not kind.defaults and not kind.key:
+        return draft
     fields = {**kind.defaults, **draft.fields}
     if kind.key and draft.title and kind.key not in fields:
         fields[kind.key] = draft.title
@@ -410,8 +406,7 @@ def _check(kind: Kind, draft: Draft) -> None:
         raise OverBudget(
             f"The text has {len(draft.text or ''):,} characters; a {kind.name} takes {kind.max_chars:,}.", "Split it."
         )
-    reserved = set(draft.fields) & _RESERVED[kind.shape]
-    if reserved:
+    if reserved := draft.fields.keys() & _RESERVED[kind.shape]:
         raise Invalid(f"{', '.join(sorted(reserved))} cannot be given as a field.", "Use the parameter of that name.")
     _check_choices(kind, draft.fields)
 
@@ -463,7 +458,10 @@ def _new_body(data: bytes, text: str) -> bytes:
 
 
 def _last_id(end: LogEnd) -> str:
-    objects = logs.parse(end.last())
+    last = end.last()
+    if known := logs.own_id(last):
+        return known
+    objects = logs.parse(last)
     return logs.identity(objects[-1], "time")[1] if objects and not isinstance(objects, str) else ""
 
 

@@ -62,10 +62,10 @@ class LogEnd(Protocol):
 
 
 class Appended(msgspec.Struct, frozen=True):
+    """Where the new lines lie."""
+
     start: int
     end: int
-    before: Stamp
-    after: Stamp
 
 
 class Vault(Protocol):

@@ -17,6 +17,7 @@ import sys
 _OPENAT2 = 437
 _NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
 _MAX_LINKS = 40
+_MOST_FOLDERS = 64
 
 
 class _How(ctypes.Structure):
@@ -28,6 +29,7 @@ class Beneath:
 
     def __init__(self, root: str, *, native: bool = True) -> None:
         self.root = os.path.realpath(root)
+        self._folders: dict[str, int] = {}
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._syscall = _libc().syscall if native and sys.platform == "linux" else None
         if self._syscall:
@@ -37,7 +39,26 @@ class Beneath:
                 self._syscall = None
 
     def close(self) -> None:
-        os.close(self._fd)
+        for fd in (self._fd, *self._folders.values()):
+            os.close(fd)
+        self._folders.clear()
+
+    def open_again(self, path: str, flags: int) -> int:
+        """Open a file that is opened often, by way of its folder, which is kept open.
+
+        The folder may have been moved since: the caller must see that the path still names what he got, and
+        `forget` the folder if it does not.
+        """
+        folder, _, name = path.rpartition("/")
+        fd = self._folders.get(folder)
+        if fd is None:
+            if len(self._folders) >= _MOST_FOLDERS:
+                return self.open(path, flags)
+            fd = self._folders.setdefault(folder, self.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY))
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+
+    def forget(self, path: str) -> None:
+        self._folders.pop(path.rpartition("/")[0], None)  # a thread may be using it: it is left to the process's end
 
     def open(self, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:
         """Open a relative path; a link that must not be followed, or leads out, raises ELOOP or EXDEV."""

@@ -15,7 +15,7 @@ from holdfast.errors import Busy
 
 def hold(fd: int, seconds: float, what: str) -> None:
     """Take the lock on an open file or folder; Busy when somebody else holds it for too long."""
-    pause = 0.0001
+    pause = 0.00003
     deadline = 0.0
     while True:
         try:
@@ -29,7 +29,7 @@ def hold(fd: int, seconds: float, what: str) -> None:
                     f"{what} was locked by another process for {seconds:g} s; nothing was written.", "Try again."
                 ) from None
         time.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, deadline - now)))
-        pause = min(pause * 1.5, 0.005)
+        pause = min(pause * 1.3, 0.002)
 
 
 def release(fd: int) -> None:

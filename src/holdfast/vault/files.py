@@ -26,6 +26,7 @@ from holdfast.vault import _beneath as beneath
 TEMPORARY = ".holdfast-tmp-"
 _CHUNK = 1 << 20
 _BACK = 1 << 16
+_END = 2048
 
 
 class Files:
@@ -125,11 +126,11 @@ class Files:
 
     def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
         try:
-            fd = self._held_log(path)
+            fd, size = self._held_log(path)
         except OSError as error:
             raise _unavailable(error, path) from None
         try:
-            done = self._append_held(fd, path, compose)
+            done = self._append_held(fd, size, compose)
             _locks.release(fd)
             if done and durable:
                 self._sync(fd, path, done)
@@ -139,23 +140,27 @@ class Files:
         finally:
             os.close(fd)
 
-    def _held_log(self, path: str) -> int:
+    def _held_log(self, path: str) -> tuple[int, int]:
         """Open and lock the file that the path names now, not one that was renamed away meanwhile."""
         parts = check_path(path)
         flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
         while True:
             try:
-                fd = self._beneath.open(path, flags)
+                fd = self._beneath.open_again(path, flags)
             except FileNotFoundError:
+                self._beneath.forget(path)
                 os.close(self._folder(parts[:-1]))
                 fd = self._beneath.open(path, flags | os.O_CREAT)
             try:
                 _locks.hold(fd, self._lock_seconds, path)
                 now = os.fstat(fd)
+                if not stat.S_ISREG(now.st_mode):
+                    raise Invalid(f"{path} is not a file.", "Move it away; a log belongs there.")
                 if self._named(path, now):
                     if not now.st_size:
                         self._sync_folder(parts[:-1])  # the name is durable before the first line is
-                    return fd
+                    return fd, now.st_size
+                self._beneath.forget(path)
             except BaseException:
                 os.close(fd)
                 raise
@@ -166,14 +171,10 @@ class Files:
             found = os.stat(f"{self.location}/{path}", follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return (found.st_ino, found.st_dev) == (held.st_ino, held.st_dev)
+        return found.st_ino == held.st_ino and found.st_dev == held.st_dev
 
-    def _append_held(self, fd: int, path: str, compose: Callable[[LogEnd], bytes]) -> Appended | None:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise Invalid(f"{path} is not a file.", "Move it away; a log belongs there.")
-        before = _stamp(info)
-        end = _HeldEnd(fd, before.size, self._line_bytes)
+    def _append_held(self, fd: int, size: int, compose: Callable[[LogEnd], bytes]) -> Appended | None:
+        end = _HeldEnd(fd, size, self._line_bytes)
         data = compose(end)
         if not data:
             return None
@@ -183,9 +184,9 @@ class Files:
             _write_all(fd, data)
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(fd, before.size)
+                os.ftruncate(fd, size)
             raise
-        return Appended(before.size, before.size + len(data), before, _stamp(os.fstat(fd)))
+        return Appended(size, size + len(data))
 
     def _sync(self, fd: int, path: str, done: Appended) -> None:
         """Make the lines durable, or take them back if nobody has written behind them."""
@@ -356,8 +357,13 @@ class _HeldEnd:
         self.size = size
         self._fd = fd
         self._line_bytes = line_bytes
+        self._end = os.pread(fd, _END, max(0, size - _END)) if size else b""
 
     def last(self) -> bytes:
+        ended = self._end.rstrip(b"\r\n")
+        start = ended.rfind(b"\n") + 1
+        if start or len(self._end) == self.size:
+            return ended[start:]  # nearly always: the last line is short and lies in the block at hand
         for line in _lines_back(self._fd, self.size, self._line_bytes):
             if line.data.strip() and not line.cut:
                 return line.data
@@ -367,7 +373,7 @@ class _HeldEnd:
         return (line.data for line in _lines(self._fd, offset, self.size, self._line_bytes))
 
     def torn(self) -> bool:
-        return self.size > 0 and os.pread(self._fd, 1, self.size - 1) != b"\n"
+        return self.size > 0 and not self._end.endswith(b"\n")
 
 
 def _lines(fd: int, offset: int, end: int, longest: int) -> Iterator[Line]:
