@@ -40,6 +40,7 @@ class Places:
         self.memory = paths.memory
         self.workspaces = paths.workspaces
         self._folders = {name: getattr(paths, name) for name in paths.__struct_fields__}
+        self._path = functools.lru_cache(maxsize=4096)(self._fill)
         self._templates = [
             (row, re.compile(self._pattern(place)))
             for row in KINDS.values()
@@ -57,10 +58,14 @@ class Places:
 
     def path_for(self, kind: Kind, scope: Scope, name: str = "", month: str = "", session: str = "") -> str:
         """Return where a record of this kind and scope belongs."""
-        if "{any}" in kind.place:
-            raise Invalid(f"A {kind.name} is written by its path.", "Give the path as the id.")
-        folder = session_folder(session or scope.session or DEFAULT)
-        return kind.place.format(scope=scope.path or DEFAULT, session=folder, name=name, month=month, **self._folders)
+        return self._path(kind.name, scope.path, name, month, session or scope.session)
+
+    def _fill(self, kind: str, scope: str, name: str, month: str, session: str) -> str:
+        place = KINDS[kind].place
+        if "{any}" in place:
+            raise Invalid(f"A {kind} is written by its path.", "Give the path as the id.")
+        folder = session_folder(session or DEFAULT)
+        return place.format(scope=scope or DEFAULT, session=folder, name=name, month=month, **self._folders)
 
     def below(self, kinds: tuple[str, ...], scope: str) -> tuple[str, ...]:
         """Return the files and folders in which records of these kinds and this scope can lie."""
@@ -98,7 +103,6 @@ class _Holes(dict[str, str]):
         return self._scope + "/{deeper}" if name == "scope" and self._scope else "{" + name + "}"
 
 
-@functools.lru_cache(maxsize=4096)
 def session_folder(session: str) -> str:
     """Return the folder of a session: the same string always, two strings never."""
     return f"{names.slug(session, 'session')}-{names.short_hash(session)}"

@@ -7,16 +7,18 @@ time order too; `mint` never goes backwards from the id it is told to follow.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
 import time
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 
 from holdfast.errors import Invalid
 
 _LOW62 = (1 << 62) - 1
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
+_AGES = ((31_557_600, "year"), (2_629_800, "month"), (86_400, "day"), (3_600, "hour"), (60, "minute"))
 _LAST_MS = (1 << 48) - 1
 
 
@@ -27,7 +29,12 @@ def now_ms() -> int:
 def iso(ms: int) -> str:
     """Render milliseconds since the epoch."""
     whole, rest = divmod(ms, 1000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{rest:03d}Z"
+    return f"{_second(whole)}.{rest:03d}Z"
+
+
+@functools.lru_cache(maxsize=256)
+def _second(whole: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
 
 
 def parse_ms(value: object) -> int | None:
@@ -83,14 +90,16 @@ def local(text: str) -> str:
 
 
 def age(text: str, at: float | None = None) -> str:
-    """Say how long ago a stored time was: "3 minutes ago", "2 days ago"."""
+    """Say how long ago a stored time was: "3 minutes ago", "2 days ago"; a bare date is "today"."""
     ms = parse_ms(text)
     if ms is None:
         return ""
     seconds = (time.time() if at is None else at) - ms / 1000
+    if 0 <= seconds < 86_400 and time.localtime(ms / 1000)[3:6] == (0, 0, 0):
+        return "today"
     if seconds < 45:
         return "just now" if seconds > -45 else "in the future"
-    for size, name in ((31_557_600, "year"), (2_629_800, "month"), (86_400, "day"), (3_600, "hour"), (60, "minute")):
+    for size, name in _AGES:
         if seconds >= size:
             count = int(seconds // size)
             return f"{count} {name}{'s' if count > 1 else ''} ago"
@@ -133,11 +142,6 @@ def _pack(payload: int) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def utc_month(text: str) -> str:
-    """Return the YYYY-MM of a stored time."""
-    return text[:7]
-
-
 def utc_now() -> str:
     return iso(now_ms())
 
@@ -145,7 +149,3 @@ def utc_now() -> str:
 def from_ns(nanoseconds: int) -> str:
     """Render a file's time stamp."""
     return iso(max(0, nanoseconds) // 1_000_000)
-
-
-def as_datetime(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)

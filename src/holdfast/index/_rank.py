@@ -41,7 +41,8 @@ def rank(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings:
     if len(found) >= limit or complete:
         return found[:limit]
     rows: Iterable[Row] = db.execute(
-        f"SELECT r.row, {_SCORE} AS score FROM words JOIN records r ON r.row = words.rowid JOIN files f USING (file)"
+        f"SELECT r.row, {_SCORE} AS score FROM words CROSS JOIN records r NOT INDEXED ON r.row = words.rowid"
+        " CROSS JOIN files f ON f.file = r.file"
         f" WHERE words MATCH ? AND {condition} ORDER BY score, r.time DESC, f.path, r.sort, r.id LIMIT ?",
         (expression, *values, limit),
     )
@@ -96,7 +97,8 @@ def _among(db: apsw.Connection, best: list[Row], condition: str, values: list[An
     for start in range(0, len(best), 500):
         part: dict[int, float] = dict(best[start : start + 500])
         rows = db.execute(
-            f"SELECT r.row, r.time, f.path, r.sort, r.id FROM records r JOIN files f USING (file)"
+            "SELECT r.row, r.time, f.path, r.sort, r.id"
+            " FROM records r NOT INDEXED CROSS JOIN files f ON f.file = r.file"
             f" WHERE r.row IN ({_holes(part)}) AND {condition}",
             (*part, *values),
         )

@@ -1,0 +1,118 @@
+"""A tour of Holdfast that anyone can repeat: `scripts/demo`.
+
+It saves memories, edits one by hand, searches, throws the index away and searches again, and shows the files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import textwrap
+
+import holdfast
+from holdfast.errors import Conflict
+from holdfast.store.starting import make_root
+
+
+def main() -> None:
+    given = sys.argv[1] if len(sys.argv) > 1 else ""
+    root = os.path.abspath(given) if given else tempfile.mkdtemp(prefix="holdfast-tour-")
+    try:
+        tour(root)
+    finally:
+        if not given:
+            shutil.rmtree(root)
+            print("\nThe folder of the tour was removed. Keep it next time: scripts/demo my-memory")
+
+
+def tour(root: str) -> None:
+    step("A memory root is a folder")
+    say(f"{root}: {', '.join(make_root(root))}")
+
+    step("Save what was done, decided and learned")
+    with holdfast.open(root, writer="tour") as memory:
+        memory.put("overview", "The shop's web site and what it runs on.", title="Webshop")
+        note = memory.put(
+            "note", "We deploy on Tuesdays, never before a holiday.", title="Deploys", scope="webshop", tags=["ops"]
+        )
+        decision = memory.put(
+            "decision",
+            "PostgreSQL for orders: we need transactions over several tables.",
+            title="Orders live in PostgreSQL",
+            scope="webshop",
+            fields={"category": "architecture"},
+            tags=["database"],
+        )
+        memory.put("fact", "Europe/Berlin", fields={"key": "office time zone"})
+        memory.put("fact", "Europe/Lisbon", fields={"key": "office time zone"})
+        memory.put("episode", "Ran the load test: 950 orders per minute, no errors.", session="Monday's session")
+        memory.put("message", "出荷は火曜日です", fields={"channel": "cli"})
+        for receipt in (note, decision):
+            say(f"{receipt.status}: {receipt.path}")
+
+        step("Find it again, in words")
+        for question in ("when do we deploy?", "which database did we choose for orders", "office time zone", "出荷"):
+            ask(memory, question)
+
+        step("Edit a file by hand; the next read sees it")
+        path = os.path.join(root, note.path)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace("Tuesdays", "Thursdays"))
+        say(f"edited {note.path}: Tuesdays -> Thursdays")
+        ask(memory, "when do we deploy?")
+        try:
+            memory.put(id=note.id, text="We deploy whenever.", expect=note.version)
+        except Conflict as error:
+            say(f"an edit made from the old text is refused: {error}")
+
+        before = answers(memory)
+
+    step("Throw the index away: every answer stays the same")
+    shutil.rmtree(os.path.join(root, ".holdfast"))
+    with holdfast.open(root) as memory:
+        after = answers(memory)
+        say(f"{len(after)} answers compared, {'all equal' if before == after else 'DIFFERENT'}")
+        if before != after:
+            raise SystemExit("the answers differ")
+        report = memory.verify()
+        say(f"verify: {report.files} files, {report.records} records, {'all sound' if report.sound else report}")
+
+    step("Everything is a file that you can open")
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name != ".holdfast")
+        for name in sorted(files):
+            shown = os.path.relpath(os.path.join(folder, name), root)
+            say(f"{os.path.getsize(os.path.join(folder, name)):>6}  {shown}")
+    for shown in (note.path, decision.path, "user/memory/semantic.jsonl"):
+        print(f"\n    --- {shown}")
+        with open(os.path.join(root, shown), encoding="utf-8") as file:
+            print(textwrap.indent(file.read().rstrip(), "    "))
+
+
+def answers(memory: holdfast.Memory) -> list[tuple[str, str, float]]:
+    questions = ("when do we deploy", "orders", "time zone", "load test", "出荷", "tag:ops", "")
+    return [(question, hit.record.id, hit.score) for question in questions for hit in memory.find(question)]
+
+
+def ask(memory: holdfast.Memory, question: str) -> None:
+    found = memory.find(question, limit=1)
+    for hit in found:
+        say(f"{question}\n       {hit.snippet}   ({hit.record.where}, {hit.age}, because of: {', '.join(hit.why)})")
+    if not found.hits:
+        raise SystemExit(f"nothing found for {question!r}")
+
+
+def step(text: str) -> None:
+    print(f"\n{text}")
+
+
+def say(text: str) -> None:
+    print(f"  - {text}")
+
+
+if __name__ == "__main__":
+    main()
