@@ -1,0 +1,25 @@
+"""What every test needs: an initialised root, and a memory opened in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.store.starting import make_root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A memory root as `holdfast init` makes it."""
+    folder = tmp_path.resolve() / "root"
+    make_root(str(folder))
+    return folder
+
+
+@pytest.fixture
+def memory(root: Path) -> Iterator[holdfast.Memory]:
+    with holdfast.open(root) as opened:
+        yield opened

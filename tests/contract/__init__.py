@@ -1,0 +1,5 @@
+"""Contract suites: what every engine of a port must do."""
+
+import pytest
+
+pytest.register_assert_rewrite("contract.vault_contract")

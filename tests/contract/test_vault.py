@@ -1,0 +1,88 @@
+"""Every vault engine keeps the contract. Another engine is one more row in `ENGINES`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from contract.vault_contract import MEGABYTE, Engine, VaultContract
+from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound
+from holdfast.vault import ABSENT, Vault
+from holdfast.vault.files import Files
+
+
+class FileEngine:
+    """A folder of plain files; `native=False` opens them without openat2."""
+
+    def __init__(self, name: str, *, native: bool) -> None:
+        self.name = name
+        self._native = native
+
+    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Vault:
+        return Files(place, lock_seconds=lock_seconds, line_bytes=line_bytes, native=self._native)
+
+    def plant(self, place: str, path: str, data: bytes) -> None:
+        file = Path(place, path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+
+FILE_ENGINES: list[Engine] = [FileEngine("files", native=True), FileEngine("files-portable", native=False)]
+ENGINES: list[Engine] = [*FILE_ENGINES]
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: str(engine.name))
+class TestVault(VaultContract):
+    """The contract, for every engine."""
+
+
+class TestFiles:
+    """What holds for the file engine beyond the contract: the folder is the owner's, and stays tidy."""
+
+    @pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
+    def test_writes_leave_nothing_but_the_files(self, engine: Engine, tmp_path: Path) -> None:
+        vault = engine.open(str(tmp_path))
+        first = vault.write("a/b.md", b"first", expect=ABSENT)
+        vault.write("a/b.md", b"second", expect=first, keep="kept/one")
+        with pytest.raises(AlreadyExists):
+            vault.write("a/b.md", b"third", expect=ABSENT)
+        with pytest.raises(Conflict):
+            vault.write("a/b.md", b"third", expect=first)
+        vault.append("a/log.jsonl", lambda _: b"one\n")
+        vault.move("a/b.md", "c/d.md")
+        vault.close()
+        found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+        assert found == ["a/log.jsonl", "c/d.md", "kept/one"]
+
+    @pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
+    def test_a_move_of_nothing_leaves_no_folder(self, engine: Engine, tmp_path: Path) -> None:
+        vault = engine.open(str(tmp_path))
+        with pytest.raises(NotFound):
+            vault.move("old/a.md", "new/a.md")
+        vault.close()
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
+    def test_long_use_holds_no_more_and_more_files_open(self, engine: Engine, tmp_path: Path) -> None:
+        vault = engine.open(str(tmp_path))
+
+        def use(number: int) -> None:
+            vault.append(f"logs/{number}.jsonl", lambda _: b"one\n", durable=False)
+            vault.append(f"logs/{number}.jsonl", lambda _: b"two\n", durable=False)
+            with contextlib.suppress(HoldfastError):
+                vault.move(f"logs/{number}.jsonl", "logs/0.jsonl")
+            with contextlib.suppress(HoldfastError):
+                vault.move(f"logs/{number}.jsonl", "logs/0.jsonl/below")
+            vault.remove(f"logs/{number}.jsonl")
+
+        use(0)
+        vault.append("logs/0.jsonl", lambda _: b"one\n")
+        before = len(os.listdir("/dev/fd"))
+        for number in range(1, 31):
+            use(number)
+        assert len(os.listdir("/dev/fd")) <= before + 5
+        vault.close()
+        assert len(os.listdir("/dev/fd")) < before

@@ -1,0 +1,636 @@
+"""The contract of the vault port, for any engine.
+
+An `Engine` opens vaults and plants bytes as somebody else would, behind the vault's back. To hold another engine to the
+contract, add it to the list in `test_vault.py`; nothing here knows what lies below the port.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget
+from holdfast.vault import ABSENT, Line, LogEnd, Stamp, Vault
+
+LONGEST = 64
+"""The line limit of vaults that are opened to meet over-long lines."""
+MEGABYTE = 1 << 20
+
+
+class Engine(Protocol):
+    """Opens vaults on one kind of storage. It is sent to other processes, so it must pickle."""
+
+    name: str
+
+    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Vault:
+        """Open the vault at a place; the same place is the same vault, in any process."""
+        ...
+
+    def plant(self, place: str, path: str, data: bytes) -> None:
+        """Put bytes at a path as another program would."""
+        ...
+
+
+def say(data: bytes) -> Callable[[LogEnd], bytes]:
+    return lambda _: data
+
+
+def content(vault: Vault, path: str) -> bytes:
+    """Return all bytes of a log, put together from its lines."""
+    return b"".join(line.data + (b"\n" if line.whole else b"") for line in vault.scan(path))
+
+
+def model(data: bytes, longest: int) -> list[Line]:
+    """Say what scanning these bytes must give: the slow and obvious way."""
+    pieces = data.split(b"\n")
+    result = []
+    offset = 0
+    for number, piece in enumerate(pieces):
+        whole = number < len(pieces) - 1
+        end = offset + len(piece) + whole
+        cut = len(piece) > longest
+        if whole or piece:
+            result.append(Line(offset, b"" if cut else piece, end, whole, cut))
+        offset = end
+    return result
+
+
+def walked(vault: Vault, folder: str, *suffixes: str) -> dict[str, Stamp]:
+    """Walk where nothing may be blocked."""
+    refused: list[tuple[str, str]] = []
+    found = list(vault.walk(folder, suffixes or (".md", ".jsonl"), lambda path, why: refused.append((path, why))))
+    assert refused == []
+    assert len(dict(found)) == len(found), "a path came twice"
+    return dict(found)
+
+
+_SIZES = st.sampled_from([0, 0, 1, 2, 7, 63, 64, 65, 66, 500, 65_535, 65_536, 65_537, MEGABYTE - 1, MEGABYTE + 1])
+_MADE = st.lists(st.tuples(_SIZES, st.sampled_from([b"x", b" ", b"\r", b"\0", b"\xff"])), max_size=8)
+
+
+@st.composite
+def log_bytes(draw: st.DrawFn) -> bytes:
+    """Draw what a log may hold: random bytes, or lines around the sizes at which readers change their mind."""
+    if draw(st.booleans()):
+        return draw(st.binary(max_size=400).map(lambda data: data.replace(b"\x07", b"\n")))
+    data = b"".join(fill * size + b"\n" for size, fill in draw(_MADE))
+    return data if draw(st.booleans()) else data + b"t" * draw(_SIZES)
+
+
+class VaultContract:
+    """Tests of one engine; a subclass gives the fixture `engine`."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> str:
+        folder = tmp_path / "vault"
+        folder.mkdir()
+        return str(folder)
+
+    @pytest.fixture
+    def vault(self, engine: Engine, place: str) -> Iterator[Vault]:
+        opened = engine.open(place)
+        yield opened
+        opened.close()
+
+    # documents
+
+    def test_a_document_is_read_as_it_was_written(self, vault: Vault) -> None:
+        version = vault.write("a/b/c.md", b"hello\r\n\0\xff", expect=ABSENT)
+        found = vault.read("a/b/c.md")
+        assert (found.data, found.version, found.stamp.size) == (b"hello\r\n\0\xff", version, 9)
+
+    @pytest.mark.parametrize("data", [b"", b"x", b"x" * (3 * MEGABYTE)], ids=["empty", "byte", "3 MB"])
+    def test_a_document_may_have_any_size(self, vault: Vault, data: bytes) -> None:
+        vault.write("a.md", data, expect=ABSENT)
+        assert vault.read("a.md").data == data
+
+    def test_a_version_stands_for_the_bytes_and_for_nothing_else(self, vault: Vault) -> None:
+        one = vault.write("a.md", b"one", expect=ABSENT)
+        same = vault.write("elsewhere/b.md", b"one", expect=ABSENT)
+        other = vault.write("c.md", b"two", expect=ABSENT)
+        assert one == same != other
+        assert ABSENT not in (one, other)
+
+    def test_an_empty_document_has_a_version_that_is_not_absence(self, vault: Vault) -> None:
+        empty = vault.write("a.md", b"", expect=ABSENT)
+        assert empty != ABSENT
+        with pytest.raises(AlreadyExists):
+            vault.write("a.md", b"more", expect=ABSENT)
+
+    def test_what_another_program_wrote_is_read(self, engine: Engine, place: str, vault: Vault) -> None:
+        engine.plant(place, "a/by-hand.md", b"by hand")
+        assert vault.read("a/by-hand.md").data == b"by hand"
+
+    def test_creating_never_replaces(self, vault: Vault) -> None:
+        vault.write("a.md", b"first", expect=ABSENT)
+        before = vault.read("a.md")
+        with pytest.raises(AlreadyExists, match=r"a\.md already exists"):
+            vault.write("a.md", b"second", expect=ABSENT)
+        assert vault.read("a.md") == before
+
+    def test_creating_never_replaces_even_with_the_same_bytes(self, vault: Vault) -> None:
+        vault.write("a.md", b"first", expect=ABSENT)
+        with pytest.raises(AlreadyExists):
+            vault.write("a.md", b"first", expect=ABSENT)
+
+    def test_creating_never_replaces_what_another_program_wrote(
+        self, engine: Engine, place: str, vault: Vault
+    ) -> None:
+        engine.plant(place, "a.md", b"by hand")
+        with pytest.raises(AlreadyExists):
+            vault.write("a.md", b"ours", expect=ABSENT)
+        assert vault.read("a.md").data == b"by hand"
+
+    def test_a_write_from_the_current_version_lands(self, vault: Vault) -> None:
+        first = vault.write("a.md", b"first", expect=ABSENT)
+        second = vault.write("a.md", b"second", expect=first)
+        assert (vault.read("a.md").data, vault.read("a.md").version) == (b"second", second)
+
+    def test_a_write_from_a_stale_version_changes_nothing(self, vault: Vault) -> None:
+        first = vault.write("a.md", b"first", expect=ABSENT)
+        vault.write("a.md", b"second", expect=first)
+        second = vault.read("a.md")
+        with pytest.raises(Conflict, match=r"a\.md was changed"):
+            vault.write("a.md", b"third", expect=first, keep="kept/one")
+        assert vault.read("a.md") == second
+        assert vault.stat("kept/one") is None
+
+    def test_a_write_after_a_change_by_hand_is_stale(self, engine: Engine, place: str, vault: Vault) -> None:
+        first = vault.write("a.md", b"first", expect=ABSENT)
+        engine.plant(place, "a.md", b"2nd..")
+        with pytest.raises(Conflict):
+            vault.write("a.md", b"third", expect=first)
+        assert vault.read("a.md").data == b"2nd.."
+
+    def test_a_write_to_what_was_removed_is_a_conflict_and_does_not_create(self, vault: Vault) -> None:
+        first = vault.write("a.md", b"first", expect=ABSENT)
+        vault.remove("a.md")
+        with pytest.raises(Conflict, match=r"a\.md is no longer there"):
+            vault.write("a.md", b"second", expect=first)
+        assert vault.stat("a.md") is None
+
+    def test_replaced_bytes_are_kept_where_they_are_asked_to_be(self, vault: Vault) -> None:
+        first = vault.write("a.md", b"first", expect=ABSENT, keep="kept/none")
+        second = vault.write("a.md", b"second", expect=first, keep="kept/one")
+        vault.write("a.md", b"third", expect=second, keep="kept/deeper/two")
+        assert vault.stat("kept/none") is None
+        assert vault.read("kept/one").data == b"first"
+        assert vault.read("kept/deeper/two").data == b"second"
+        assert vault.read("a.md").data == b"third"
+
+    def test_keeping_never_replaces_what_was_kept_before(self, vault: Vault) -> None:
+        vault.write("kept/one", b"precious", expect=ABSENT)
+        first = vault.write("a.md", b"first", expect=ABSENT)
+        vault.write("a.md", b"second", expect=first, keep="kept/one")
+        assert vault.read("kept/one").data == b"precious"
+
+    def test_a_later_write_does_not_reach_the_kept_bytes(self, vault: Vault) -> None:
+        first = vault.write("a.md", b"first", expect=ABSENT)
+        second = vault.write("a.md", b"second", expect=first, keep="kept/one")
+        vault.write("a.md", b"third", expect=second)
+        vault.remove("a.md")
+        assert vault.read("kept/one").data == b"first"
+
+    @pytest.mark.parametrize(("limit", "fits"), [(0, True), (5, True), (6, True), (4, False), (1, False)])
+    def test_a_document_over_the_limit_is_over_budget(self, vault: Vault, limit: int, fits: bool) -> None:
+        vault.write("a.md", b"12345", expect=ABSENT)
+        if fits:
+            assert vault.read("a.md", limit).data == b"12345"
+        else:
+            with pytest.raises(OverBudget, match=r"a\.md has 5 bytes"):
+                vault.read("a.md", limit)
+
+    # what is not there
+
+    @pytest.mark.parametrize("path", ["gone.md", "no/such/folder/gone.md", "there.md/gone.md"])
+    @pytest.mark.parametrize("operation", ["read", "scan", "scan_back", "fingerprint", "remove", "move"])
+    def test_what_is_not_there_is_not_found_by_name(self, vault: Vault, operation: str, path: str) -> None:
+        vault.write("there.md", b"text", expect=ABSENT)
+        calls: dict[str, Callable[[], object]] = {
+            "read": lambda: vault.read(path),
+            "scan": lambda: list(vault.scan(path)),
+            "scan_back": lambda: list(vault.scan_back(path)),
+            "fingerprint": lambda: vault.fingerprint(path, 0, 1),
+            "remove": lambda: vault.remove(path),
+            "move": lambda: vault.move(path, "target.md"),
+        }
+        with pytest.raises(NotFound) as caught:
+            calls[operation]()
+        assert caught.value.message == f"{path} is not there."
+        assert caught.value.next_step
+        assert vault.stat("target.md") is None
+
+    def test_a_folder_is_not_a_file(self, vault: Vault) -> None:
+        vault.write("folder/a.md", b"text", expect=ABSENT)
+        for call in (
+            lambda: vault.read("folder"),
+            lambda: list(vault.scan("folder")),
+            lambda: vault.append("folder", say(b"line\n")),
+        ):
+            with pytest.raises(Invalid, match="folder"):
+                call()
+        with pytest.raises(AlreadyExists):
+            vault.write("folder", b"text", expect=ABSENT)
+        assert vault.read("folder/a.md").data == b"text"
+
+    # appending
+
+    def test_an_append_makes_the_log_and_its_folders(self, vault: Vault) -> None:
+        done = vault.append("a/b/log.jsonl", say(b"one\n"))
+        assert done is not None
+        assert (done.start, done.end) == (0, 4)
+        assert content(vault, "a/b/log.jsonl") == b"one\n"
+
+    def test_appends_come_one_after_the_other(self, vault: Vault) -> None:
+        vault.append("log.jsonl", say(b"one\n"))
+        done = vault.append("log.jsonl", say(b"two\nthree\n"), durable=False)
+        assert done is not None
+        assert (done.start, done.end) == (4, 14)
+        assert content(vault, "log.jsonl") == b"one\ntwo\nthree\n"
+
+    def test_composing_nothing_changes_nothing(self, vault: Vault) -> None:
+        vault.append("log.jsonl", say(b"one\n"))
+        before = vault.stat("log.jsonl")
+        assert vault.append("log.jsonl", say(b"")) is None
+        assert vault.stat("log.jsonl") == before
+
+    def test_composing_nothing_leaves_a_torn_tail_alone(self, engine: Engine, place: str, vault: Vault) -> None:
+        engine.plant(place, "log.jsonl", b"one\ntor")
+        assert vault.append("log.jsonl", say(b"")) is None
+        assert content(vault, "log.jsonl") == b"one\ntor"
+
+    @pytest.mark.parametrize("error", [RuntimeError("mine"), Conflict("mine"), OSError(5, "mine"), KeyboardInterrupt()])
+    def test_an_error_while_composing_changes_nothing_and_lets_the_log_go(
+        self, engine: Engine, place: str, error: BaseException
+    ) -> None:
+        vault = engine.open(place, lock_seconds=1.0)
+        vault.append("log.jsonl", say(b"one\n"))
+
+        def fail(_: LogEnd) -> bytes:
+            raise error
+
+        with pytest.raises((type(error), HoldfastError)):
+            vault.append("log.jsonl", fail)
+        assert content(vault, "log.jsonl") == b"one\n"
+        vault.append("log.jsonl", say(b"two\n"))
+        assert content(vault, "log.jsonl") == b"one\ntwo\n"
+        vault.close()
+
+    @pytest.mark.parametrize("torn", [b"tor", b'{"a":', b"\0\0\0", b"\xff", b"\r", b" "])
+    def test_the_next_append_seals_a_torn_tail(self, engine: Engine, place: str, vault: Vault, torn: bytes) -> None:
+        engine.plant(place, "log.jsonl", b"one\n" + torn)
+        done = vault.append("log.jsonl", say(b"two\n"))
+        assert content(vault, "log.jsonl") == b"one\n" + torn + b"\ntwo\n"
+        assert done is not None
+        assert (done.start, done.end) == (4 + len(torn), 9 + len(torn))
+        vault.append("log.jsonl", say(b"three\n"))
+        assert content(vault, "log.jsonl") == b"one\n" + torn + b"\ntwo\nthree\n"
+
+    @pytest.mark.parametrize(
+        ("planted", "last"),
+        [
+            (b"", b""),
+            (b"one\n", b"one"),
+            (b"one\ntwo\n", b"two"),
+            (b"one\n\n \n\t\r\n", b"one"),
+            (b"\n\n", b""),
+            (b"one\ntor", b"tor"),
+            (b"one\n" + b"x" * 100_000 + b"\n", b"one"),
+            (b"one\n" + b"\n" * 100_000, b"one"),
+            (b"one\n" + b"x" * LONGEST + b"\n", b"x" * LONGEST),
+        ],
+        ids=["nothing", "one", "two", "blank end", "all blank", "torn", "over-long end", "long blank end", "longest"],
+    )
+    def test_an_append_sees_the_last_line_with_something_on_it(
+        self, engine: Engine, place: str, planted: bytes, last: bytes
+    ) -> None:
+        vault = engine.open(place, line_bytes=LONGEST)
+        engine.plant(place, "log.jsonl", planted)
+        seen: list[tuple[int, bytes]] = []
+
+        def look(end: LogEnd) -> bytes:
+            seen.append((end.size, end.last()))
+            return b""
+
+        vault.append("log.jsonl", look)
+        assert seen == [(len(planted), last)]
+        vault.close()
+
+    @pytest.mark.parametrize(
+        ("offset", "lines"),
+        [(0, [b"one", b"", b"three", b"tor"]), (4, [b"", b"three", b"tor"]), (5, [b"three", b"tor"]), (14, []), (99, [])],
+    )
+    def test_an_append_sees_the_lines_from_an_offset_on(
+        self, engine: Engine, place: str, vault: Vault, offset: int, lines: list[bytes]
+    ) -> None:
+        engine.plant(place, "log.jsonl", b"one\n\nthree\ntor")
+        seen: list[list[bytes]] = []
+
+        def look(end: LogEnd) -> bytes:
+            seen.append(list(end.lines(offset)))
+            return b""
+
+        vault.append("log.jsonl", look)
+        assert seen == [lines]
+
+    def test_a_log_that_is_held_for_too_long_is_busy_and_unchanged(self, engine: Engine, place: str) -> None:
+        vault = engine.open(place, lock_seconds=0.05)
+        vault.append("log.jsonl", say(b"one\n"))
+        refused: list[HoldfastError] = []
+
+        def while_held(_: LogEnd) -> bytes:
+            other = engine.open(place, lock_seconds=0.05)
+            try:
+                other.append("log.jsonl", say(b"other\n"))
+            except HoldfastError as error:
+                refused.append(error)
+            other.close()
+            return b"two\n"
+
+        vault.append("log.jsonl", while_held)
+        assert [type(error) for error in refused] == [Busy]
+        assert "log.jsonl" in refused[0].message
+        assert content(vault, "log.jsonl") == b"one\ntwo\n"
+        vault.close()
+
+    # scanning
+
+    def test_a_scan_starts_at_an_offset_and_stops_at_an_end(self, engine: Engine, place: str, vault: Vault) -> None:
+        engine.plant(place, "log.jsonl", b"one\ntwo\nthree\n")
+        assert [line.data for line in vault.scan("log.jsonl", 4)] == [b"two", b"three"]
+        assert [line.data for line in vault.scan("log.jsonl", 4, 8)] == [b"two"]
+        assert list(vault.scan("log.jsonl", 4, 6)) == [Line(4, b"tw", 6, whole=False)]
+        assert list(vault.scan("log.jsonl", 14)) == []
+        assert list(vault.scan("log.jsonl", 99)) == []
+        assert [line.end for line in vault.scan("log.jsonl", 0, 99)] == [4, 8, 14]
+
+    def test_a_last_line_without_newline_is_not_whole(self, engine: Engine, place: str, vault: Vault) -> None:
+        engine.plant(place, "log.jsonl", b"one\ntor")
+        expected = [Line(0, b"one", 4), Line(4, b"tor", 7, whole=False)]
+        assert list(vault.scan("log.jsonl")) == expected
+        assert list(vault.scan_back("log.jsonl")) == expected[::-1]
+
+    @pytest.mark.parametrize("ended", [True, False])
+    @pytest.mark.parametrize("size", [LONGEST + 1, 65_536 + 10, MEGABYTE + 10, 2 * MEGABYTE + LONGEST])
+    def test_an_over_long_line_is_cut_and_its_neighbours_are_not(
+        self, engine: Engine, place: str, size: int, ended: bool
+    ) -> None:
+        vault = engine.open(place, line_bytes=LONGEST)
+        data = b"one\n" + b"x" * size + b"\nthree\n" + b"y" * size + b"\n" * ended
+        engine.plant(place, "log.jsonl", data)
+        expected = [
+            Line(0, b"one", 4),
+            Line(4, b"", 5 + size, cut=True),
+            Line(5 + size, b"three", 11 + size),
+            Line(11 + size, b"", 11 + 2 * size + ended, whole=ended, cut=True),
+        ]
+        assert list(vault.scan("log.jsonl")) == expected
+        assert list(vault.scan_back("log.jsonl")) == expected[::-1]
+        vault.close()
+
+    def test_an_over_long_line_does_not_fill_the_memory(self, engine: Engine, place: str) -> None:
+        size = 48 * MEGABYTE
+        engine.plant(place, "log.jsonl", b"one\n" + b"x" * size + b"\nthree\n")
+        vault = engine.open(place, line_bytes=MEGABYTE)
+        peaks = []
+        for scan in (vault.scan, vault.scan_back):
+            tracemalloc.start()
+            try:
+                assert [line.cut for line in scan("log.jsonl")] == [False, True, False]
+                peaks.append(tracemalloc.get_traced_memory()[1])
+            finally:
+                tracemalloc.stop()
+        assert max(peaks) < size // 4
+        vault.close()
+
+    def test_what_is_appended_while_a_scan_runs_does_not_upset_it(self, vault: Vault) -> None:
+        vault.append("log.jsonl", say(b"one\ntwo\n"))
+        scan = vault.scan("log.jsonl")
+        assert next(scan).data == b"one"
+        vault.append("log.jsonl", say(b"three\n"))
+        assert next(scan).data == b"two"
+
+    @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @given(data=log_bytes())
+    def test_scanning_either_way_gives_the_lines_of_the_log(
+        self, engine: Engine, tmp_path_factory: pytest.TempPathFactory, data: bytes
+    ) -> None:
+        place = str(tmp_path_factory.mktemp("scan"))
+        engine.plant(place, "log.jsonl", data)
+        vault = engine.open(place, line_bytes=LONGEST)
+        try:
+            expected = model(data, LONGEST)
+            assert list(vault.scan("log.jsonl")) == expected
+            assert list(vault.scan_back("log.jsonl")) == expected[::-1]
+            for number, line in enumerate(expected):
+                assert list(vault.scan("log.jsonl", line.offset)) == expected[number:]
+                assert list(vault.scan("log.jsonl", 0, line.offset)) == expected[:number]
+        finally:
+            vault.close()
+
+    # fingerprints
+
+    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @given(data=log_bytes(), cuts=st.lists(st.floats(0, 1), max_size=4))
+    def test_a_fingerprint_taken_in_steps_is_that_of_the_whole(
+        self, engine: Engine, tmp_path_factory: pytest.TempPathFactory, data: bytes, cuts: list[float]
+    ) -> None:
+        place = str(tmp_path_factory.mktemp("sum"))
+        engine.plant(place, "log.jsonl", data)
+        vault = engine.open(place)
+        try:
+            steps = [0, *sorted(int(cut * len(data)) for cut in cuts), len(data)]
+            checksum = 0
+            for start, end in zip(steps, steps[1:], strict=False):
+                checksum = vault.fingerprint("log.jsonl", start, end, checksum)
+            assert checksum == vault.fingerprint("log.jsonl", 0, len(data)) >= 0
+        finally:
+            vault.close()
+
+    def test_a_fingerprint_tells_other_bytes_and_missing_ones(self, engine: Engine, place: str, vault: Vault) -> None:
+        engine.plant(place, "log.jsonl", b"one\ntwo\n")
+        first = vault.fingerprint("log.jsonl", 0, 8)
+        assert vault.fingerprint("log.jsonl", 0, 4) != first
+        assert vault.fingerprint("log.jsonl", 0, 9) == -1
+        assert vault.fingerprint("log.jsonl", 8, 8, 77) == 77
+        engine.plant(place, "log.jsonl", b"one\ntwO\n")
+        assert vault.fingerprint("log.jsonl", 0, 8) != first
+
+    # the tree
+
+    def test_a_stamp_stays_until_the_file_changes(self, vault: Vault) -> None:
+        first = vault.write("a.md", b"first", expect=ABSENT)
+        before = vault.read("a.md").stamp
+        assert vault.stat("a.md") == before
+        vault.write("a.md", b"other", expect=first)
+        assert vault.stat("a.md") != before
+
+    @pytest.mark.parametrize("path", ["gone.md", "no/such/gone.md", "there.md/gone.md"])
+    def test_what_is_not_there_has_no_stamp(self, vault: Vault, path: str) -> None:
+        vault.write("there.md", b"text", expect=ABSENT)
+        assert vault.stat(path) is None
+
+    def test_a_walk_gives_every_file_with_a_wanted_suffix(self, engine: Engine, place: str, vault: Vault) -> None:
+        for path in ("top/a.md", "top/b.jsonl", "top/c.txt", "top/d/e/f.md", "top/md", "other/g.md", "top/A.MD"):
+            engine.plant(place, path, b"text of " + path.encode())
+        found = walked(vault, "top")
+        assert sorted(found) == ["top/a.md", "top/b.jsonl", "top/d/e/f.md"]
+        assert all(vault.stat(path) == stamp for path, stamp in found.items())
+        assert sorted(walked(vault, "top", ".txt")) == ["top/c.txt"]
+
+    def test_a_walk_passes_over_names_that_start_with_a_dot(self, engine: Engine, place: str, vault: Vault) -> None:
+        for path in ("top/.hidden.md", "top/.folder/a.md", "top/b/.c/d.md", "top/b/e.md", "top/_plans/f.md"):
+            engine.plant(place, path, b"text")
+        assert sorted(walked(vault, "top")) == ["top/_plans/f.md", "top/b/e.md"]
+
+    def test_a_walk_does_not_show_what_a_write_leaves_beside_the_file(self, vault: Vault) -> None:
+        first = vault.write("top/a.md", b"first", expect=ABSENT)
+        vault.write("top/a.md", b"second", expect=first)
+        vault.append("top/log.jsonl", say(b"one\n"))
+        assert sorted(walked(vault, "top", "")) == ["top/a.md", "top/log.jsonl"]
+
+    def test_a_walk_of_a_file_gives_that_file(self, vault: Vault) -> None:
+        vault.write("top/a.md", b"text", expect=ABSENT)
+        assert walked(vault, "top/a.md") == {"top/a.md": vault.stat("top/a.md")}
+
+    @pytest.mark.parametrize("folder", ["gone", "gone/deeper", "gone.md"])
+    def test_a_walk_of_nothing_is_empty(self, vault: Vault, folder: str) -> None:
+        assert walked(vault, folder) == {}
+
+    def test_folders_are_named_sorted_without_files_and_topics(self, engine: Engine, place: str, vault: Vault) -> None:
+        for path in ("top/b/x.md", "top/a/x.md", "top/_plans/x.md", "top/.hidden/x.md", "top/file.md"):
+            engine.plant(place, path, b"text")
+        assert vault.folders("top") == ["a", "b"]
+        assert vault.folders("top/a") == []
+        assert vault.folders("gone") == []
+        assert vault.folders("gone/deeper") == []
+
+    def test_a_moved_file_is_there_and_not_here(self, vault: Vault) -> None:
+        vault.write("a.md", b"text", expect=ABSENT)
+        vault.move("a.md", "new/folder/b.md")
+        assert vault.stat("a.md") is None
+        assert vault.read("new/folder/b.md").data == b"text"
+
+    def test_a_move_never_replaces(self, vault: Vault) -> None:
+        vault.write("a.md", b"one", expect=ABSENT)
+        vault.write("b.md", b"two", expect=ABSENT)
+        with pytest.raises(AlreadyExists, match=r"b\.md already exists"):
+            vault.move("a.md", "b.md")
+        assert (vault.read("a.md").data, vault.read("b.md").data) == (b"one", b"two")
+
+    def test_a_removed_file_is_gone_and_only_that_one(self, vault: Vault) -> None:
+        vault.write("top/a.md", b"one", expect=ABSENT)
+        vault.write("top/b.md", b"two", expect=ABSENT)
+        vault.remove("top/a.md")
+        assert sorted(walked(vault, "top")) == ["top/b.md"]
+        with pytest.raises(NotFound):
+            vault.remove("top/a.md")
+        vault.write("top/a.md", b"again", expect=ABSENT)
+
+    # several at once
+
+    def test_of_many_threads_that_create_a_name_exactly_one_wins(self, vault: Vault) -> None:
+        for turn in range(10):
+            path = f"race/{turn}.md"
+            start = threading.Barrier(8)
+            with ThreadPoolExecutor(8) as pool:
+                won = list(pool.map(lambda who: _create(vault, path, who, start.wait), range(8)))
+            assert won.count(True) == 1
+            assert vault.read(path).data == str(won.index(True)).encode()
+
+    def test_of_many_processes_that_create_a_name_exactly_one_wins(self, engine: Engine, place: str, vault: Vault) -> None:
+        names = [f"race/{turn}.md" for turn in range(20)]
+        with multiprocessing.get_context("spawn").Pool(3) as pool:
+            results = pool.starmap(_create_all, [(engine, place, names, who) for who in range(3)], chunksize=1)
+        for number, path in enumerate(names):
+            won = [who for who, mine in enumerate(results) if mine[number]]
+            assert len(won) == 1
+            assert vault.read(path).data == str(won[0]).encode()
+
+    def test_threads_that_count_in_one_document_lose_no_update(self, engine: Engine, place: str, vault: Vault) -> None:
+        vault.write("count.md", b"0", expect=ABSENT)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: _count_up(engine, place, 10), range(8)))
+        assert vault.read("count.md").data == b"80"
+
+    def test_processes_that_count_in_one_log_lose_no_line(self, engine: Engine, place: str, vault: Vault) -> None:
+        with multiprocessing.get_context("spawn").Pool(3) as pool:
+            pool.starmap(_number_lines, [(engine, place, 40)] * 3, chunksize=1)
+        assert [int(line.data) for line in vault.scan("count.jsonl")] == list(range(1, 121))
+
+    def test_threads_that_append_to_one_log_lose_and_tear_no_line(self, vault: Vault) -> None:
+        def write(who: int) -> None:
+            for number in range(15):
+                vault.append("log.jsonl", say(b"%d:%d:" % (who, number) + b"x" * 3000 + b"\n"), durable=number % 5 == 0)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(write, range(8)))
+        lines = [line.data.split(b":") for line in vault.scan("log.jsonl")]
+        assert sorted((int(who), int(number)) for who, number, _ in lines) == [(w, n) for w in range(8) for n in range(15)]
+        assert {rest for *_, rest in lines} == {b"x" * 3000}
+        for who in range(8):
+            assert [int(line[1]) for line in lines if int(line[0]) == who] == list(range(15))
+
+    def test_of_threads_that_move_one_file_exactly_one_wins(self, vault: Vault) -> None:
+        for turn in range(5):
+            vault.write(f"from/{turn}.md", b"text", expect=ABSENT)
+            start = threading.Barrier(4)
+
+            def move(who: int, turn: int = turn, start: threading.Barrier = start) -> bool:
+                start.wait()
+                try:
+                    vault.move(f"from/{turn}.md", f"to/{turn}-{who}.md")
+                except NotFound:
+                    return False
+                return True
+
+            with ThreadPoolExecutor(4) as pool:
+                won = list(pool.map(move, range(4)))
+            moved = [path for path in walked(vault, "to") if path.startswith(f"to/{turn}-")]
+            assert won.count(True) == 1, won
+            assert moved == [f"to/{turn}-{won.index(True)}.md"]
+
+
+def _create(vault: Vault, path: str, who: int, wait: Callable[[], object]) -> bool:
+    wait()
+    try:
+        vault.write(path, str(who).encode(), expect=ABSENT)
+    except AlreadyExists:
+        return False
+    return True
+
+
+def _create_all(engine: Engine, place: str, names: list[str], who: int) -> list[bool]:
+    vault = engine.open(place)
+    try:
+        return [_create(vault, path, who, lambda: None) for path in names]
+    finally:
+        vault.close()
+
+
+def _count_up(engine: Engine, place: str, times: int) -> None:
+    vault = engine.open(place)
+    while times:
+        document = vault.read("count.md")
+        try:
+            vault.write("count.md", b"%d" % (int(document.data) + 1), expect=document.version)
+            times -= 1
+        except Conflict:
+            continue
+    vault.close()
+
+
+def _number_lines(engine: Engine, place: str, times: int) -> None:
+    vault = engine.open(place)
+    for _ in range(times):
+        vault.append("count.jsonl", lambda end: b"%d\n" % (int(end.last() or b"0") + 1), durable=False)
+    vault.close()

@@ -1,0 +1,395 @@
+"""Many real processes on one root: writing together, killed at any moment, stopped while they hold a lock.
+
+The workers are small programs that use the public door and print what was acknowledged to them, line by line, so
+that what they were told can be compared with what is on disk, whatever became of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.errors import Busy
+
+PROCESSES = 8
+APPENDS = 1_000
+KILLS = 32
+
+EPISODES = """
+import holdfast, sys
+root, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with holdfast.open(root) as memory:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(count):
+        print(memory.put("episode", f"{me}:{number}", session="storm").id, flush=True)
+"""
+
+DECISIONS = """
+import holdfast, sys
+root, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with holdfast.open(root) as memory:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(count):
+        print(memory.put("decision", f"text of {me}:{number}", title=f"Decision {me} {number}").id, flush=True)
+"""
+
+EDITS = """
+import holdfast, sys
+from holdfast.errors import Conflict
+root, me, count, target = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+with holdfast.open(root) as memory:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(count):
+        now = memory.get(target)
+        try:
+            memory.put(id=target, text=f"{now.text}\\n{me}:{number}", expect=now.version)
+            print(f"applied {me}:{number}", flush=True)
+        except Conflict:
+            print(f"conflict {me}:{number}", flush=True)
+"""
+
+EVERYTHING = """
+import holdfast, sys
+root, me = sys.argv[1], sys.argv[2]
+long = "and a text that is long enough to be torn, " * 50
+with holdfast.open(root) as memory:
+    print("ready", flush=True)
+    number = 0
+    while True:
+        number += 1
+        name = f"{me}x{number}"
+        for receipt in (
+            memory.put("episode", f"{name} {long}", session="kill"),
+            memory.put("fact", f"{name} {long}", fields={"key": name}),
+            memory.put("note", f"{name} {long}", title=name),
+            memory.put("decision", f"{name} {long}", title=name),
+        ):
+            print(receipt.id, name, flush=True)
+        if number % 5 == 0:
+            memory.find(name)
+"""
+
+REBUILDS = """
+import holdfast, sys
+with holdfast.open(sys.argv[1]) as memory:
+    print("ready", flush=True)
+    while True:
+        memory.refresh(rebuild=True)
+        print("rebuilt", flush=True)
+"""
+
+HOLDS = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(fd, fcntl.LOCK_EX)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+FAILING = """
+import holdfast, sys
+from holdfast.errors import HoldfastError
+root, kind, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with holdfast.open(root) as memory:
+    for number in range(count):
+        try:
+            receipt = memory.put(kind, f"text {number}", title=f"Title {number}")
+            print("stored", number, receipt.id, flush=True)
+        except HoldfastError as error:
+            print("refused", number, type(error).__name__, error, flush=True)
+"""
+
+
+def start(code: str, *arguments: object, tools: tuple[str, ...] = (), **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*tools, sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def await_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+def run_together(code: str, root: Path, count: int, processes: int, *more: str) -> list[list[str]]:
+    """Start workers, let them go at the same moment, and return what each of them printed."""
+    workers = [start(code, root, number, count, *more) for number in range(processes)]
+    for worker in workers:
+        await_ready(worker)
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    printed = [worker.communicate()[0].splitlines() for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * processes
+    return printed
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+@contextlib.contextmanager
+def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """See to it that a worker of ours is gone in the end, stopped or not."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_eight_processes_appending_to_one_log_lose_nothing_and_repeat_no_id(place: Path) -> None:
+    printed = run_together(EPISODES, place, APPENDS, PROCESSES)
+    acknowledged = [identifier for lines in printed for identifier in lines]
+    (log,) = place.glob("user/memory/sessions/*/episodic.jsonl")
+    data = log.read_bytes()
+    assert data.endswith(b"\n")
+    lines = [json.loads(line) for line in data.splitlines()]
+    ids = [line["id"] for line in lines]
+    assert len(ids) == PROCESSES * APPENDS
+    assert all(earlier < later for earlier, later in zip(ids, ids[1:], strict=False))
+    assert sorted(acknowledged) == sorted(ids)
+    assert {line["text"] for line in lines} == {f"{me}:{n}" for me in range(PROCESSES) for n in range(APPENDS)}
+    for me in range(PROCESSES):
+        own = [line["id"] for line in lines if line["text"].startswith(f"{me}:")]
+        assert own == printed[me]
+    with holdfast.open(place) as memory:
+        assert memory.stats()["kinds"].get("episode", 0) in (0, PROCESSES * APPENDS)
+        assert memory.verify().sound
+        assert memory.stats()["kinds"] == {"episode": PROCESSES * APPENDS}
+
+
+def test_eight_processes_adding_decisions_to_one_file_all_get_theirs_in(place: Path) -> None:
+    printed = run_together(DECISIONS, place, 10, PROCESSES)
+    acknowledged = sorted(identifier for lines in printed for identifier in lines)
+    with holdfast.open(place) as memory:
+        found = [hit.record for hit in memory.find("", kinds=("decision",), limit=1000)]
+        assert sorted(record.id for record in found) == acknowledged
+        assert len(set(acknowledged)) == PROCESSES * 10
+        assert {record.text for record in found} == {f"text of {me}:{n}" for me in range(PROCESSES) for n in range(10)}
+        assert memory.verify().sound
+
+
+def test_of_edits_made_from_one_version_one_lands_and_the_others_are_told(place: Path) -> None:
+    with holdfast.open(place) as memory:
+        target = memory.put("note", "start", title="Contested").id
+    printed = [line.split() for lines in run_together(EDITS, place, 25, 4, target) for line in lines]
+    applied = [mark for status, mark in printed if status == "applied"]
+    conflicts = [mark for status, mark in printed if status == "conflict"]
+    assert len(applied) + len(conflicts) == 100
+    assert applied
+    with holdfast.open(place) as memory:
+        text = memory.get(target).text.split("\n")
+        assert text[0] == "start"
+        assert sorted(text[1:]) == sorted(applied)
+        assert memory.verify().sound
+    assert not list(place.rglob(".holdfast-tmp-*"))
+
+
+def test_everything_acknowledged_before_kill_9_is_there_and_readable(place: Path) -> None:
+    dice = random.Random(7)
+    acknowledged: list[tuple[str, str]] = []
+    for round_number in range(KILLS):
+        with running(start(EVERYTHING, place, f"r{round_number}")) as worker:
+            await_ready(worker)
+            assert worker.stdout is not None
+            for _ in range(dice.randrange(12)):
+                identifier, name = worker.stdout.readline().split()
+                acknowledged.append((identifier, name))
+            signal.pthread_sigmask(signal.SIG_BLOCK, ())  # a few instructions, so that the moment differs
+            for _ in range(dice.randrange(200_000)):
+                pass
+            worker.kill()
+            rest = worker.stdout.read().splitlines(keepends=True)
+            acknowledged += [(line.split()[0], line.split()[1]) for line in rest if line.endswith("\n")]
+    assert len(acknowledged) > KILLS
+    with holdfast.open(place) as memory:
+        for identifier, name in acknowledged:
+            assert memory.get(identifier).text.startswith(name + " ")
+        report = memory.verify()
+        assert report.differences == []
+        assert all("torn" in problem.what for problem in report.damage), report.damage
+        sealed = [memory.put("episode", "after all that", session="kill"), memory.put("fact", "x", fields={"key": "y"})]
+        for receipt in sealed:
+            lines = (place / receipt.path).read_bytes().split(b"\n")
+            assert lines[-1] == b""
+            assert json.loads(lines[-2])["id"] == receipt.id
+        assert memory.verify().differences == []
+        searched = random.Random(3).sample(acknowledged, 10)
+        for identifier, name in searched:
+            assert identifier in [hit.record.id for hit in memory.find(name, limit=1000)]
+
+
+@pytest.mark.parametrize("tail", [b'{"id":"01', b'{"text":"whole"}', b"\0\0\0\0", b'{"text":"caf\xc3'])
+def test_the_next_append_seals_a_tail_and_loses_nothing_around_it(place: Path, tail: bytes) -> None:
+    with holdfast.open(place) as memory:
+        before = memory.put("episode", "before the crash")
+        path = place / before.path
+        earlier = path.read_bytes()
+        with path.open("ab") as file:
+            file.write(tail)
+        after = memory.put("episode", "after the crash")
+        assert path.read_bytes().startswith(earlier + tail + b"\n")
+        texts = {hit.record.text for hit in memory.find("", kinds=("episode",))}
+        whole = {"whole"} if tail.endswith(b"}") else set()
+        assert texts == {"before the crash", "after the crash"} | whole
+        assert after.id > before.id
+        damage = memory.verify().damage
+        assert [problem.line for problem in damage] == ([] if whole else [2])
+
+
+def test_a_rebuild_that_is_killed_leaves_answers_as_they_were(place: Path) -> None:
+    with holdfast.open(place) as memory:
+        for number in range(300):
+            memory.put("episode", f"number{number} of many", session=f"s{number % 5}")
+        memory.put("note", "a note about marble", title="Marble")
+        expected = [(hit.record, hit.score) for hit in memory.find("marble many", limit=50)]
+    dice = random.Random(11)
+    for _ in range(12):
+        with running(start(REBUILDS, place)) as worker:
+            await_ready(worker)
+            assert worker.stdout is not None
+            for _ in range(dice.randrange(3)):
+                worker.stdout.readline()
+            for _ in range(dice.randrange(400_000)):
+                pass
+            worker.kill()
+        with holdfast.open(place) as memory:
+            assert [(hit.record, hit.score) for hit in memory.find("marble many", limit=50)] == expected
+    with holdfast.open(place) as memory:
+        memory.refresh(rebuild=True)
+        assert memory.verify().sound
+    assert len(list((place / ".holdfast").glob("index-*.sqlite"))) == 1
+
+
+def test_two_processes_that_rebuild_and_one_that_reads_never_disagree(place: Path) -> None:
+    with holdfast.open(place) as memory:
+        for number in range(50):
+            memory.put("fact", f"granite {number}", fields={"key": f"k{number}"})
+        expected = [hit.record for hit in memory.find("granite", limit=100)]
+        with running(start(REBUILDS, place)) as one, running(start(REBUILDS, place)) as two:
+            await_ready(one)
+            await_ready(two)
+            for _ in range(60):
+                assert [hit.record for hit in memory.find("granite", limit=100)] == expected
+            written = memory.put("fact", "granite written meanwhile", fields={"key": "new"})
+            assert written.id in [hit.record.id for hit in memory.find("granite", limit=100)]
+        assert memory.verify().sound
+
+
+@pytest.mark.parametrize(("kind", "held"), [("episode", "log"), ("note", "folder"), ("decision", "folder")])
+def test_a_lock_that_a_stopped_process_holds_is_a_loud_error_and_nothing_is_lost(
+    place: Path, kind: str, held: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_LIMITS_LOCK_SECONDS", "0.5")
+    with holdfast.open(place) as memory:
+        path = place / memory.put(kind, "before", title="Before").path
+        data = path.read_bytes()
+        with running(start(HOLDS, path if held == "log" else path.parent)) as holder:
+            await_ready(holder)
+            holder.send_signal(signal.SIGSTOP)
+            with pytest.raises(Busy, match=path.parent.name if held == "folder" else path.name):
+                memory.put(kind, "meanwhile", title="Meanwhile")
+            assert path.read_bytes() == data
+            assert [hit.record.text for hit in memory.find("", kinds=(kind,))] == ["before"]
+        memory.put(kind, "afterwards", title="Afterwards")
+        assert {hit.record.text for hit in memory.find("", kinds=(kind,))} == {"before", "afterwards"}
+        assert memory.verify().sound
+    assert not list(place.rglob(".holdfast-tmp-*"))
+
+
+def test_many_threads_of_one_memory_write_and_read_together(place: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with holdfast.open(place) as memory, ThreadPoolExecutor(8) as pool:
+
+        def work(me: int) -> list[str]:
+            ids = []
+            for number in range(20):
+                ids.append(memory.put("episode", f"thread{me} line{number}", session="threads").id)
+                assert ids[-1] in [hit.record.id for hit in memory.find(f"thread{me}", limit=100)]
+            return ids
+
+        ids = [identifier for found in pool.map(work, range(8)) for identifier in found]
+        assert len(set(ids)) == 160
+        assert memory.stats()["kinds"]["episode"] == 160
+        assert memory.verify().sound
+
+
+def strace_or_skip(tmp_path: Path) -> str:
+    """Return strace, if it is here and may trace; else say why not."""
+    found = shutil.which("strace")
+    if not found:
+        pytest.skip("strace is not installed: errors of the disk cannot be injected")
+    tried = subprocess.run(
+        [found, "-o", str(tmp_path / "probe"), "-e", "inject=fsync:error=EIO:when=1", "true"], capture_output=True
+    )
+    if tried.returncode:
+        pytest.skip(f"strace may not trace here: {tried.stderr.decode(errors='replace').strip()}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "error"),
+    [
+        ("episode", "fdatasync", "EIO"),
+        ("episode", "write", "ENOSPC"),
+        ("note", "fsync", "EIO"),
+        ("note", "fsync", "ENOSPC"),
+        ("decision", "fsync", "EIO"),
+    ],
+)
+@pytest.mark.parametrize("when", [2, 3, 5])
+def test_what_could_not_be_synced_is_not_acknowledged_and_earlier_data_stays(
+    place: Path, tmp_path: Path, kind: str, call: str, error: str, when: int
+) -> None:
+    strace = strace_or_skip(tmp_path)
+    with holdfast.open(place) as memory:
+        first = memory.put(kind, "from before the fault", title="Before")
+    earlier = (place / first.path).read_bytes()
+    only = f"--trace-path={place / first.path}" if call == "write" else "--trace-fds=3-999"
+    tools = [strace, "-f", "-o", str(tmp_path / "trace"), "-e", f"inject={call}:error={error}:when={when}"]
+    if call == "write":
+        tools += [only]
+    done = subprocess.run(
+        [*tools, sys.executable, "-c", FAILING, str(place), kind, "6"], capture_output=True, text=True, check=True
+    )
+    printed = [line.split(maxsplit=3) for line in done.stdout.splitlines()]
+    refused = [line for line in printed if line[0] == "refused"]
+    stored = [line for line in printed if line[0] == "stored"]
+    assert len(refused) == 1, done.stdout
+    assert len(stored) == 5
+    named = refused[0][3]
+    assert first.path.rpartition("/")[0] in named
+    with holdfast.open(place) as memory:
+        assert memory.get(first.id).text == "from before the fault"
+        for _, number, identifier, *_ in stored:
+            assert memory.get(identifier).text == f"text {number}"
+        assert memory.verify().sound
+        texts = {hit.record.text for hit in memory.find("", kinds=(kind,), limit=100)}
+        assert texts >= {"from before the fault", *(f"text {line[1]}" for line in stored)}
+    if kind == "episode":
+        assert (place / first.path).read_bytes().startswith(earlier)
+        assert f"text {refused[0][1]}" not in texts
+    assert not list(place.rglob(".holdfast-tmp-*"))

@@ -1,0 +1,563 @@
+"""The central promise: whatever happens to the files, the index kept step by step answers like a fresh one.
+
+Random histories of writes, edits by hand, merges and damage run over one root. After them, every record and every
+answer of the live memory is compared with those of a copy of the root that never had an index.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+import holdfast
+from holdfast import Memory, Record
+from holdfast.errors import AlreadyExists, Conflict
+from holdfast.formats import logs
+from holdfast.kinds import KINDS
+from holdfast.times import mint
+
+WORDS = ("amber", "basalt", "cedar", "dune", "ember", "fjord", "grove", "harbor")
+SAME_LENGTH = ("amber", "cedar", "ember", "fjord", "grove")
+QUERIES = (*WORDS, "amber cedar dune", '"amber cedar"', "grove tag:red", "kind:fact ember", "planted", "by hand")
+SEMANTIC = "user/memory/semantic.jsonl"
+HISTORY = "user/memory/history.jsonl"
+
+texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
+keys = st.sampled_from(("color", "city", "editor"))
+sessions = st.sampled_from(("one", "two"))
+seeds = st.integers(0, 2**32)
+
+
+def listing(memory: Memory, *, hidden: bool = True) -> list[Record]:
+    """Everything that holds, of every kind, in the order in which it is listed."""
+    return [hit.record for hit in memory.find("", kinds=tuple(KINDS), hidden=hidden, limit=1000)]
+
+
+def answers(memory: Memory) -> dict[tuple[str, bool], list[tuple[str, float, bool]]]:
+    """The hits of a set of queries: id, score and whether it is hidden, in order."""
+    return {
+        (query, hidden): [(hit.record.id, round(hit.score, 6), hit.record.hidden) for hit in found]
+        for query in QUERIES
+        for hidden in (False, True)
+        for found in [memory.find(query, hidden=hidden, limit=1000)]
+    }
+
+
+def fresh_copy(root: Path, target: Path) -> Path:
+    """Copy a root as a person would who leaves `.holdfast/` behind; times of files are kept."""
+    return Path(shutil.copytree(root, target, ignore=shutil.ignore_patterns(".holdfast")))
+
+
+def assert_like_rebuilt(memory: Memory, root: Path, scratch: Path, *, damaged: bool = False) -> None:
+    live, live_answers = listing(memory), answers(memory)
+    report = memory.verify()
+    assert report.differences == []
+    assert damaged or report.damage == []
+    target = scratch / f"copy-{random.randrange(2**60):x}"
+    with holdfast.open(fresh_copy(root, target)) as fresh:
+        assert live == listing(fresh)
+        assert live_answers == answers(fresh)
+    shutil.rmtree(target)
+
+
+def log_lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True) if path.exists() else []
+
+
+def holding_facts(path: Path) -> set[str]:
+    """Which facts hold, told from the raw lines alone: per key the greatest order, unless a later mark hides it."""
+    newest: dict[str, tuple[str, str]] = {}
+    marks: dict[str, tuple[str, bool]] = {}
+    for data in log_lines(path):
+        for value in parsed(data):
+            identifier, order, _ = logs.identity(value, "time")
+            if isinstance(value.get("hide"), str):
+                mark = (order, value.get("hidden") is not False)
+                marks[value["hide"]] = max(marks.get(value["hide"], mark), mark)
+            elif isinstance(value.get("key"), str):
+                newest[value["key"]] = max(newest.get(value["key"], ("", "")), (order, identifier))
+    return {
+        identifier
+        for key, (order, identifier) in newest.items()
+        if not (key in marks and marks[key][1] and marks[key][0] > order)
+    }
+
+
+def parsed(data: bytes) -> list[dict[str, Any]]:
+    found = logs.parse(data)
+    return found if isinstance(found, list) else []
+
+
+def by_rename(path: Path, data: bytes) -> None:
+    """Save as most editors do: a new file takes the name."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_bytes(data)
+    beside.replace(path)
+
+
+class Histories(RuleBasedStateMachine):
+    """One root and everything that people, agents, editors, git and crashes do to it."""
+
+    @initialize()
+    def start(self) -> None:
+        self.scratch = Path(tempfile.mkdtemp(prefix="histories-"))
+        self.root = self.scratch / "root"
+        self.root.mkdir()
+        self.memory = holdfast.open(self.root)
+        self.memory.put("overview", "An empty root would be taken for a folder that is not mounted.", title="Home")
+        self.damaged = False
+        self.count = 0
+
+    def teardown(self) -> None:
+        if not hasattr(self, "memory"):
+            return
+        try:
+            self.compare()
+        finally:
+            self.memory.close()
+            shutil.rmtree(self.scratch)
+
+    def files(self, *suffixes: str) -> list[Path]:
+        """The files of the memory itself; Holdfast's own logs are left to Holdfast."""
+        found = [path for suffix in suffixes for path in self.root.rglob(f"*{suffix}")]
+        own = (".holdfast", "writes", "ledger.jsonl", "OVERVIEW.md")
+        return sorted(path for path in found if not any(part in own for part in path.relative_to(self.root).parts))
+
+    def pick(self, seed: int, *suffixes: str) -> Path | None:
+        found = self.files(*suffixes)
+        return found[seed % len(found)] if found else None
+
+    def fresh_word(self) -> str:
+        self.count += 1
+        return f"unique{self.count}"
+
+    def assert_kept(self, identifier: str, word: str) -> None:
+        assert word in self.memory.get(identifier).text
+        assert identifier in [hit.record.id for hit in self.memory.find(word)]
+
+    # what agents do
+
+    @rule(title=st.sampled_from(("Alpha", "Beta", "Gamma")), text=texts, tag=st.sampled_from(("red", "blue")))
+    def put_note(self, title: str, text: str, tag: str) -> None:
+        word = self.fresh_word()
+        try:
+            receipt = self.memory.put("note", f"{text} {word}", title=title, tags=[tag])
+        except AlreadyExists:
+            return
+        self.assert_kept(receipt.id, word)
+
+    @rule(key=keys, text=texts)
+    def put_fact(self, key: str, text: str) -> None:
+        word = self.fresh_word()
+        receipt = self.memory.put("fact", f"{text} {word}", fields={"key": key})
+        self.assert_kept(receipt.id, word)
+
+    @rule(session=sessions, text=texts, checked=st.booleans())
+    def put_episode(self, session: str, text: str, checked: bool) -> None:
+        word = self.fresh_word()
+        receipt = self.memory.put("episode", f"{text} {word}", session=session)
+        if checked:
+            self.assert_kept(receipt.id, word)
+
+    @rule(text=texts)
+    def put_message(self, text: str) -> None:
+        self.memory.put("message", text)
+
+    @rule(title=st.sampled_from(("Use SQLite", "Ship weekly")), text=texts)
+    def put_decision(self, title: str, text: str) -> None:
+        word = self.fresh_word()
+        receipt = self.memory.put("decision", f"{text} {word}", title=title)
+        self.assert_kept(receipt.id, word)
+
+    @rule(title=st.sampled_from(("Before", "After")), text=texts)
+    def put_state(self, title: str, text: str) -> None:
+        try:
+            self.memory.put("state", text, title=title)
+        except AlreadyExists:
+            return
+
+    @rule(seed=seeds, text=texts, stale=st.booleans())
+    def edit_with_expect(self, seed: int, text: str, stale: bool) -> None:
+        records = [record for record in listing(self.memory) if record.kind in ("note", "decision")]
+        if not records:
+            return
+        record = records[seed % len(records)]
+        if stale:
+            before = (self.root / record.path).read_bytes()
+            with pytest.raises(Conflict):
+                self.memory.put(id=record.id, text=text, expect="0" * 32)
+            assert (self.root / record.path).read_bytes() == before
+            return
+        word = self.fresh_word()
+        self.memory.put(id=record.id, text=f"{text} {word}", expect=self.memory.get(record.id).version)
+        assert word in self.memory.get(record.id).text
+
+    @rule(seed=seeds)
+    def hide_or_show(self, seed: int) -> None:
+        records = [record for record in listing(self.memory) if KINDS[record.kind].searchable]
+        if not records:
+            return
+        record = records[seed % len(records)]
+        self.memory.hide(record.id, restore=record.hidden)
+        visible = {found.id for found in listing(self.memory, hidden=False)}
+        everything = {found.id: found for found in listing(self.memory)}
+        assert (record.id in visible) == record.hidden
+        assert everything[record.id].hidden != record.hidden
+
+    # what people do by hand
+
+    @rule(log=st.sampled_from((SEMANTIC, HISTORY)), key=keys, text=texts, when=st.integers(0, 3))
+    def append_a_line_by_hand(self, log: str, key: str, text: str, when: int) -> None:
+        line: dict[str, Any] = {"key": key, "value": f"by hand {text}", "content": text}
+        time = "time" if log == SEMANTIC else "timestamp"
+        extras: list[dict[str, Any]] = [{}, {time: "2020-01-01"}, {time: "2999-01-01T00:00:00Z"}, {"id": mint()}]
+        line |= extras[when]
+        path = self.root / log
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = log_lines(path)
+        gap = b"" if not lines or lines[-1].endswith(b"\n") else b"\n"
+        with path.open("ab") as file:
+            file.write(gap + json.dumps(line).encode() + b"\n")
+
+    @rule(seed=seeds, rename=st.booleans(), old=st.sampled_from(SAME_LENGTH), new=st.sampled_from(SAME_LENGTH))
+    def edit_in_an_editor(self, seed: int, rename: bool, old: str, new: str) -> None:
+        path = self.pick(seed, ".md")
+        if not path or "_states" in path.parts:
+            return
+        data = path.read_bytes().replace(old.encode(), new.encode())
+        if rename:
+            by_rename(path, data + f"\nplanted {new}\n".encode())
+        else:
+            path.write_bytes(data)
+
+    @rule(seed=seeds, old=st.sampled_from(SAME_LENGTH), new=st.sampled_from(SAME_LENGTH))
+    def edit_keeping_size_and_time(self, seed: int, old: str, new: str) -> None:
+        path = self.pick(seed, ".md", ".jsonl")
+        if not path or "_states" in path.parts:
+            return
+        found = path.stat()
+        with path.open("r+b") as file:
+            data = file.read().replace(old.encode(), new.encode())
+            file.seek(0)
+            file.write(data)
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+    @rule(seed=seeds)
+    def shuffle_a_log(self, seed: int) -> None:
+        path = self.pick(seed, ".jsonl")
+        if path:
+            lines = [line.rstrip(b"\n") + b"\n" for line in log_lines(path)]
+            random.Random(seed).shuffle(lines)
+            path.write_bytes(b"".join(lines))
+
+    @rule(seed=seeds, key=keys, theirs=texts, rename=st.booleans())
+    def merge_as_git_union_does(self, seed: int, key: str, theirs: str, rename: bool) -> None:
+        """Their lines were made from an older state of the log, and come between ours."""
+        path = self.root / SEMANTIC
+        lines = [line.rstrip(b"\n") + b"\n" for line in log_lines(path)]
+        base = lines[: seed % (len(lines) + 1)]
+        with tempfile.TemporaryDirectory(dir=self.scratch) as other:
+            elsewhere = Path(other) / SEMANTIC
+            elsewhere.parent.mkdir(parents=True)
+            elsewhere.write_bytes(b"".join(base))
+            with holdfast.open(other) as clone:
+                clone.put("fact", f"planted {theirs}", fields={"key": key})
+            merged = [*log_lines(elsewhere), *lines[len(base) :]]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (by_rename if rename else Path.write_bytes)(path, b"".join(merged))
+
+    @rule(seed=seeds)
+    def repeat_lines(self, seed: int) -> None:
+        path = self.pick(seed, ".jsonl")
+        if path:
+            lines = [line.rstrip(b"\n") + b"\n" for line in log_lines(path)]
+            path.write_bytes(b"".join([*lines, *lines[: 1 + seed % 3]]))
+
+    @rule(seed=seeds)
+    def space_a_log_differently(self, seed: int) -> None:
+        path = self.pick(seed, ".jsonl")
+        if path:
+            spaced = [
+                b" " + json.dumps(value, separators=(" , ", " : "), ensure_ascii=False).encode() + b"\r\n"
+                for line in log_lines(path)
+                for value in parsed(line)
+            ]
+            path.write_bytes(b"".join(spaced))
+
+    @rule(seed=seeds)
+    def delete_a_file(self, seed: int) -> None:
+        if (path := self.pick(seed, ".md", ".jsonl")) and "_states" not in path.parts:
+            path.unlink()
+
+    # what crashes do
+
+    @rule(seed=seeds, cut=st.integers(1, 40))
+    def tear_the_tail(self, seed: int, cut: int) -> None:
+        path = self.pick(seed, ".jsonl")
+        if path and len(data := path.read_bytes()) > cut:
+            path.write_bytes(data[:-cut])
+            self.damaged = True
+
+    @rule(seed=seeds, key=keys, text=texts)
+    def leave_a_last_line_open(self, seed: int, key: str, text: str) -> None:
+        if path := self.pick(seed, ".jsonl"):
+            line = {"key": key, "value": text, "content": text, "text": text, "role": "user"}
+            gap = b"" if path.read_bytes().endswith(b"\n") else b"\n"
+            with path.open("ab") as file:
+                file.write(gap + json.dumps(line).encode())
+
+    @rule(seed=seeds, more=st.sampled_from((b"\n", b"\r\n", b" ", b"{}\n", b'{"text":"planted"}\n', b"x\n")))
+    def continue_the_last_line(self, seed: int, more: bytes) -> None:
+        if path := self.pick(seed, ".jsonl"):
+            with path.open("ab") as file:
+                file.write(more)
+            self.damaged = self.damaged or more == b"x\n"
+
+    # what the program does
+
+    @rule()
+    def refresh(self) -> None:
+        self.memory.refresh()
+
+    @rule()
+    def rebuild(self) -> None:
+        self.memory.refresh(rebuild=True)
+
+    @rule(query=st.sampled_from(QUERIES))
+    def find(self, query: str) -> None:
+        self.memory.find(query)
+
+    @rule()
+    def reopen(self) -> None:
+        self.memory.close()
+        self.memory = holdfast.open(self.root)
+
+    @rule()
+    def let_the_files_grow_old(self) -> None:
+        """Long after a change, the index may rely on stamps alone."""
+        for path in self.files(".md", ".jsonl"):
+            found = path.stat()
+            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - 10_000_000_000))
+
+    @precondition(lambda self: hasattr(self, "memory"))
+    @rule()
+    def compare(self) -> None:
+        assert_like_rebuilt(self.memory, self.root, self.scratch, damaged=self.damaged)
+        facts = {record.id for record in listing(self.memory, hidden=False) if record.kind == "fact" and record.key}
+        assert facts == holding_facts(self.root / SEMANTIC)
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(
+    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A root, with room beside it for copies."""
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def live(place: Path) -> Iterator[Memory]:
+    with holdfast.open(place) as memory:
+        yield memory
+
+
+def write_lines(path: Path, *lines: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def append_lines(path: Path, *lines: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def visible(memory: Memory, kind: str) -> list[str]:
+    return sorted(hit.record.text for hit in memory.find("", kinds=(kind,), limit=1000))
+
+
+FUTURE = 4_102_444_800_000
+
+
+def test_the_newest_line_of_a_key_wins_by_its_id_and_not_by_its_place(live: Memory, place: Path) -> None:
+    older, newer = mint(ms=1_700_000_000_000), mint(ms=1_700_000_000_001)
+    write_lines(place / SEMANTIC, {"id": newer, "key": "k", "value": "new"}, {"id": older, "key": "k", "value": "old"})
+    assert visible(live, "fact") == ["new"]
+    assert live.find("old").hits == []
+    assert_like_rebuilt(live, place, place.parent)
+
+
+def test_an_acknowledged_fact_holds_although_a_merged_one_comes_from_a_clock_ahead(live: Memory, place: Path) -> None:
+    write_lines(
+        place / SEMANTIC,
+        {"id": mint(ms=FUTURE), "key": "k", "value": "from the future"},
+        {"id": mint(), "key": "other", "value": "something"},
+    )
+    live.put("fact", "mine", fields={"key": "k"})
+    assert visible(live, "fact") == ["mine", "something"]
+    assert_like_rebuilt(live, place, place.parent)
+
+
+def test_a_fact_from_a_clock_ahead_can_be_hidden_although_it_is_not_the_last_line(live: Memory, place: Path) -> None:
+    ahead = mint(ms=FUTURE)
+    write_lines(
+        place / SEMANTIC,
+        {"id": ahead, "key": "k", "value": "from the future"},
+        {"id": mint(), "key": "other", "value": "something"},
+    )
+    live.hide(ahead)
+    assert visible(live, "fact") == ["something"]
+    live.hide(ahead, restore=True)
+    assert visible(live, "fact") == ["from the future", "something"]
+
+
+def test_showing_again_holds_although_the_hiding_line_comes_from_a_clock_ahead(live: Memory, place: Path) -> None:
+    record = mint(ms=1_700_000_000_000)
+    path = place / HISTORY
+    write_lines(
+        path,
+        {"id": record, "role": "user", "content": "hello"},
+        {"id": mint(ms=FUTURE), "hide": record, "hidden": True},
+        {"id": mint(), "role": "user", "content": "later"},
+    )
+    assert visible(live, "message") == ["later"]
+    live.hide(record, restore=True)
+    assert visible(live, "message") == ["hello", "later"]
+
+
+def test_ids_go_on_increasing_behind_a_torn_tail_and_a_clock_that_went_back(live: Memory, place: Path) -> None:
+    ahead = mint(ms=FUTURE)
+    write_lines(place / HISTORY, {"id": ahead, "role": "user", "content": "hello"})
+    with (place / HISTORY).open("ab") as file:
+        file.write(b'{"id":"0190')
+    assert live.put("message", "next").id > ahead
+
+
+def test_lines_of_one_id_with_other_content_leave_one_of_them_in_force(live: Memory, place: Path) -> None:
+    """Whoever writes a log by hand may well number its lines, and change one by writing it again."""
+    path = place / SEMANTIC
+    write_lines(path, {"id": "1", "key": "k", "value": "first"})
+    assert visible(live, "fact") == ["first"]
+    append_lines(path, {"id": "1", "key": "k", "value": "second"})
+    assert len(visible(live, "fact")) == 1
+    assert [problem.line for problem in live.verify().damage] == [2]
+    path.write_bytes(b"".join(reversed(log_lines(path))))
+    assert len(visible(live, "fact")) == 1
+
+
+def test_a_twin_of_another_lines_id_does_not_retire_a_fact_of_another_key(live: Memory, place: Path) -> None:
+    shared = mint(ms=1_700_000_000_005)
+    write_lines(
+        place / SEMANTIC,
+        {"id": mint(ms=1_700_000_000_000), "key": "b", "value": "bee"},
+        {"id": shared, "key": "a", "value": "ant"},
+        {"id": shared, "key": "b", "value": "wasp"},
+    )
+    held = visible(live, "fact")
+    assert "ant" in held
+    assert len(held) == 2
+
+
+@pytest.mark.parametrize("log", [SEMANTIC, HISTORY])
+def test_a_mark_without_a_target_hides_nothing_however_the_index_came_to_be(
+    live: Memory, place: Path, log: str
+) -> None:
+    line = {"role": "user", "content": "kept", "value": "kept", "timestamp": "2020-01-01", "time": "2020-01-01"}
+    write_lines(place / log, line)
+    kind = "fact" if log == SEMANTIC else "message"
+    assert visible(live, kind) == ["kept"]
+    append_lines(place / log, {"id": mint(), "hide": ""})
+    assert visible(live, kind) == ["kept"]
+    assert_like_rebuilt(live, place, place.parent, damaged=True)
+
+
+def test_the_tail_of_a_merged_log_shows_what_a_search_shows(live: Memory, place: Path) -> None:
+    ids = [mint(ms=1_700_000_000_000 + step) for step in range(5)]
+    twice = {"id": ids[4], "key": "d", "value": "doubled"}
+    write_lines(
+        place / SEMANTIC,
+        {"id": ids[3], "hide": "b", "hidden": False},
+        {"id": ids[2], "key": "a", "value": "new"},
+        {"id": ids[1], "hide": "b", "hidden": True},
+        twice,
+        {"id": ids[0], "key": "b", "value": "shown again"},
+        {"id": ids[0][:-1] + ("0" if ids[0][-1] != "0" else "1"), "key": "a", "value": "old"},
+        twice,
+    )
+    assert visible(live, "fact") == ["doubled", "new", "shown again"]
+    assert sorted(record.text for record in live.tail("fact", 10)) == ["doubled", "new", "shown again"]
+
+
+def test_text_kept_beside_a_log_is_found_when_it_arrives_after_its_line(live: Memory, place: Path) -> None:
+    """Synchronising tools bring files in any order."""
+    receipt = live.put("episode", "heliotrope " + "word " * 20_000)
+    (kept,) = (place / "user/memory").rglob("values/*.txt")
+    away = kept.with_suffix(".away")
+    kept.rename(away)
+    live.refresh(rebuild=True)
+    assert [problem.path for problem in live.verify().damage] == [receipt.path]
+    away.rename(kept)
+    assert [hit.record.id for hit in live.find("heliotrope", kinds=("episode",)) if len(hit.record.text) > 50_000]
+    assert_like_rebuilt(live, place, place.parent)
+
+
+HAND_EDITS: dict[str, Callable[[Path], object]] = {
+    "deleted": Path.unlink,
+    "emptied": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-30]),
+    "put first": lambda path: path.write_bytes(b'{"content":"planted","role":"user","text":"x"}\n' + path.read_bytes()),
+    "replaced": lambda path: by_rename(path, b'{"content":"planted","role":"user","value":"planted","key":"z"}\n'),
+}
+
+
+@pytest.mark.parametrize("edit", HAND_EDITS)
+@pytest.mark.parametrize("kind", ["message", "fact", "episode", "procedure"])
+def test_a_log_changed_by_hand_is_seen_by_the_next_listing_of_its_kind(
+    live: Memory, place: Path, kind: str, edit: str
+) -> None:
+    fields = {"fact": {"key": "k"}, "procedure": {"when": "w"}}.get(kind, {})
+    for number in range(3):
+        receipt = live.put(kind, f"text number {number}", fields=fields)
+    assert live.find("", kinds=(kind,)).hits
+    HAND_EDITS[edit](place / receipt.path)
+    seen = [hit.record for hit in live.find("", kinds=(kind,), hidden=True)]
+    target = fresh_copy(place, place.parent / "copy")
+    with holdfast.open(target) as fresh:
+        assert seen == [hit.record for hit in fresh.find("", kinds=(kind,), hidden=True)]
+
+
+def test_hidden_things_are_not_found_and_are_found_when_asked_for(live: Memory, place: Path) -> None:
+    kept = [
+        live.put("note", "quartz lies in the note", title="Note"),
+        live.put("decision", "quartz lies in the decision", title="Decision"),
+        live.put("fact", "quartz lies in the fact", fields={"key": "stone"}),
+        live.put("episode", "quartz lies in the episode"),
+        live.put("state", "quartz lies in the state", title="State"),
+    ]
+    for receipt in kept:
+        live.hide(receipt.id)
+        assert receipt.id not in [hit.record.id for hit in live.find("quartz")]
+        found = {hit.record.id: hit.record.hidden for hit in live.find("quartz", hidden=True)}
+        assert found[receipt.id] is True
+    assert live.find("quartz").hits == []
+    assert len(live.find("quartz", hidden=True)) == len(kept)
+    for receipt in kept:
+        live.hide(receipt.id, restore=True)
+    assert len(live.find("quartz")) == len(kept)
+    assert_like_rebuilt(live, place, place.parent)
