@@ -47,9 +47,14 @@ def appends(run: Run, words: Words) -> None:
         line = json.dumps({"id": mint(), "time": "2026-01-01T00:00:00.000Z", "text": sample, "session": "bench"}) + "\n"
         data = line.encode()
         fd = os.open(os.path.join(root, "bare.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+        def bare_append() -> None:
+            os.write(fd, data)
+            os.fdatasync(fd)
+
         for _ in range(blocks):
-            ours.append(timed(lambda: [memory.put("episode", sample, session="bench") for _ in range(size)]) / size)
-            bare.append(timed(lambda: [(os.write(fd, data), os.fdatasync(fd)) for _ in range(size)]) / size)
+            ours.append(timed(lambda: memory.put("episode", sample, session="bench"), size))
+            bare.append(timed(bare_append, size))
         os.close(fd)
     ratio = statistics.median(ours) / statistics.median(bare)
     detail = f"{statistics.median(ours) * 1e6:.0f} µs against {statistics.median(bare) * 1e6:.0f} µs"
@@ -88,8 +93,8 @@ def documents(run: Run, words: Words) -> None:
             os.close(handle)
 
         for _ in range(blocks):
-            ours.append(timed(lambda: [put() for _ in range(size)]) / size)
-            bare.append(timed(lambda: [bare_put() for _ in range(size)]) / size)
+            ours.append(timed(put, size))
+            bare.append(timed(bare_put, size))
     ratio = statistics.median(ours) / statistics.median(bare)
     detail = f"{statistics.median(ours) * 1e6:.0f} µs against {statistics.median(bare) * 1e6:.0f} µs"
     run.add("durable document put / bare temp + fsync + rename + fsync", ratio, "x", 1.5, detail=detail)
@@ -98,12 +103,18 @@ def documents(run: Run, words: Words) -> None:
 def writers(run: Run) -> None:
     """Eight processes appending to one log against one process."""
     count = 400 if run.quick else 2_000
-    rates = {}
+    rates: dict[int, list[float]] = {}
     with folder() as root:
         for processes in (1, 8, 1, 8, 1, 8):
             rates.setdefault(processes, []).append(_rate(root, processes, count))
     one, eight = (max(rates[number]) for number in (1, 8))
-    run.add("8 writer processes / one writer process", eight / one, "x", at_least=1.5, detail=f"{eight:,.0f}/s against {one:,.0f}/s")
+    run.add(
+        "8 writer processes / one writer process",
+        eight / one,
+        "x",
+        at_least=1.5,
+        detail=f"{eight:,.0f}/s against {one:,.0f}/s",
+    )
 
 
 def _rate(root: str, processes: int, count: int) -> float:
@@ -127,7 +138,9 @@ def _append_many(root: str, count: int, ready: multiprocessing.synchronize.Barri
         memory.put("episode", "warm up", session="writers")
         ready.wait()
         for number in range(count):
-            memory.put("episode", f"entry {number} of a long line of entries that several agents write", session="writers")
+            memory.put(
+                "episode", f"entry {number} of a long line of entries that several agents write", session="writers"
+            )
         ready.wait()
 
 
@@ -188,7 +201,13 @@ def _fill(root: str, words: Words, count: int) -> list[str]:
             text = words.text()
             if number % max(1, count // 300) == 0:
                 some.append(text)
-            line = {"id": last, "timestamp": 1_760_000_000 + number, "role": "user", "content": text, "session": f"s{number % 97}"}
+            line = {
+                "id": last,
+                "timestamp": 1_760_000_000 + number,
+                "role": "user",
+                "content": text,
+                "session": f"s{number % 97}",
+            }
             file.write(json.dumps(line) + "\n")
     return some
 

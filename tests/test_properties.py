@@ -11,7 +11,7 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -364,19 +364,6 @@ TestHistories.settings = settings(
 )
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A root, with room beside it for copies."""
-    (tmp_path / "root").mkdir()
-    return tmp_path / "root"
-
-
-@pytest.fixture
-def live(place: Path) -> Iterator[Memory]:
-    with holdfast.open(place) as memory:
-        yield memory
-
-
 def write_lines(path: Path, *lines: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
@@ -395,103 +382,124 @@ def visible(memory: Memory, kind: str) -> list[str]:
 FUTURE = 4_102_444_800_000
 
 
-def test_the_newest_line_of_a_key_wins_by_its_id_and_not_by_its_place(live: Memory, place: Path) -> None:
+def test_the_newest_line_of_a_key_wins_by_its_id_and_not_by_its_place(memory: Memory, root: Path) -> None:
     older, newer = mint(ms=1_700_000_000_000), mint(ms=1_700_000_000_001)
-    write_lines(place / SEMANTIC, {"id": newer, "key": "k", "value": "new"}, {"id": older, "key": "k", "value": "old"})
-    assert visible(live, "fact") == ["new"]
-    assert live.find("old").hits == []
-    assert_like_rebuilt(live, place, place.parent)
+    write_lines(root / SEMANTIC, {"id": newer, "key": "k", "value": "new"}, {"id": older, "key": "k", "value": "old"})
+    assert visible(memory, "fact") == ["new"]
+    assert memory.find("old").hits == []
+    assert_like_rebuilt(memory, root, root.parent)
 
 
-def test_an_acknowledged_fact_holds_although_a_merged_one_comes_from_a_clock_ahead(live: Memory, place: Path) -> None:
+def test_an_acknowledged_fact_holds_although_a_merged_one_comes_from_a_clock_ahead(memory: Memory, root: Path) -> None:
     write_lines(
-        place / SEMANTIC,
+        root / SEMANTIC,
         {"id": mint(ms=FUTURE), "key": "k", "value": "from the future"},
         {"id": mint(), "key": "other", "value": "something"},
     )
-    live.put("fact", "mine", fields={"key": "k"})
-    assert visible(live, "fact") == ["mine", "something"]
-    assert_like_rebuilt(live, place, place.parent)
+    memory.put("fact", "mine", fields={"key": "k"})
+    assert visible(memory, "fact") == ["mine", "something"]
+    assert_like_rebuilt(memory, root, root.parent)
 
 
-def test_a_fact_from_a_clock_ahead_can_be_hidden_although_it_is_not_the_last_line(live: Memory, place: Path) -> None:
+def test_a_fact_from_a_clock_ahead_can_be_hidden_although_it_is_not_the_last_line(memory: Memory, root: Path) -> None:
     ahead = mint(ms=FUTURE)
     write_lines(
-        place / SEMANTIC,
+        root / SEMANTIC,
         {"id": ahead, "key": "k", "value": "from the future"},
         {"id": mint(), "key": "other", "value": "something"},
     )
-    live.hide(ahead)
-    assert visible(live, "fact") == ["something"]
-    live.hide(ahead, restore=True)
-    assert visible(live, "fact") == ["from the future", "something"]
+    memory.hide(ahead)
+    assert visible(memory, "fact") == ["something"]
+    memory.hide(ahead, restore=True)
+    assert visible(memory, "fact") == ["from the future", "something"]
 
 
-def test_showing_again_holds_although_the_hiding_line_comes_from_a_clock_ahead(live: Memory, place: Path) -> None:
+def test_showing_again_holds_although_the_hiding_line_comes_from_a_clock_ahead(memory: Memory, root: Path) -> None:
     record = mint(ms=1_700_000_000_000)
-    path = place / HISTORY
+    path = root / HISTORY
     write_lines(
         path,
         {"id": record, "role": "user", "content": "hello"},
         {"id": mint(ms=FUTURE), "hide": record, "hidden": True},
         {"id": mint(), "role": "user", "content": "later"},
     )
-    assert visible(live, "message") == ["later"]
-    live.hide(record, restore=True)
-    assert visible(live, "message") == ["hello", "later"]
+    assert visible(memory, "message") == ["later"]
+    memory.hide(record, restore=True)
+    assert visible(memory, "message") == ["hello", "later"]
 
 
-def test_ids_go_on_increasing_behind_a_torn_tail_and_a_clock_that_went_back(live: Memory, place: Path) -> None:
+@pytest.mark.parametrize(
+    "tail", [b'{"id":"0190', b'{"content":"by hand"}\n', b'{"content":"one"}{"content":"two"}', b"\0\0\n"]
+)
+def test_ids_go_on_increasing_behind_any_tail_and_a_clock_that_went_back(
+    memory: Memory, root: Path, tail: bytes
+) -> None:
     ahead = mint(ms=FUTURE)
-    write_lines(place / HISTORY, {"id": ahead, "role": "user", "content": "hello"})
-    with (place / HISTORY).open("ab") as file:
-        file.write(b'{"id":"0190')
-    assert live.put("message", "next").id > ahead
+    write_lines(root / HISTORY, {"id": ahead, "role": "user", "content": "hello"})
+    with (root / HISTORY).open("ab") as file:
+        file.write(tail)
+    first = memory.put("message", "next").id
+    assert ahead < first < memory.put("message", "and next").id
 
 
-def test_lines_of_one_id_with_other_content_leave_one_of_them_in_force(live: Memory, place: Path) -> None:
+def test_two_copies_of_a_log_whose_last_id_is_ahead_of_the_clock_do_not_mint_the_same_id(
+    memory: Memory, root: Path, tmp_path: Path
+) -> None:
+    """Two machines append to copies of one log, and git joins the lines: each must keep an id of its own."""
+    write_lines(root / HISTORY, {"id": mint(ms=FUTURE), "role": "user", "content": "hello"})
+    with holdfast.open(fresh_copy(root, tmp_path / "clone")) as clone:
+        theirs = clone.put("message", "theirs")
+        line = log_lines(tmp_path / "clone" / HISTORY)[-1]
+    ours = memory.put("message", "ours")
+    assert ours.id != theirs.id
+    with (root / HISTORY).open("ab") as file:
+        file.write(line)
+    assert visible(memory, "message") == ["hello", "ours", "theirs"]
+
+
+def test_lines_of_one_id_with_other_content_leave_one_of_them_in_force(memory: Memory, root: Path) -> None:
     """Whoever writes a log by hand may well number its lines, and change one by writing it again."""
-    path = place / SEMANTIC
+    path = root / SEMANTIC
     write_lines(path, {"id": "1", "key": "k", "value": "first"})
-    assert visible(live, "fact") == ["first"]
+    assert visible(memory, "fact") == ["first"]
     append_lines(path, {"id": "1", "key": "k", "value": "second"})
-    assert len(visible(live, "fact")) == 1
-    assert [problem.line for problem in live.verify().damage] == [2]
+    assert len(visible(memory, "fact")) == 1
+    assert [problem.line for problem in memory.verify().damage] == [2]
     path.write_bytes(b"".join(reversed(log_lines(path))))
-    assert len(visible(live, "fact")) == 1
+    assert len(visible(memory, "fact")) == 1
 
 
-def test_a_twin_of_another_lines_id_does_not_retire_a_fact_of_another_key(live: Memory, place: Path) -> None:
+def test_a_twin_of_another_lines_id_does_not_retire_a_fact_of_another_key(memory: Memory, root: Path) -> None:
     shared = mint(ms=1_700_000_000_005)
     write_lines(
-        place / SEMANTIC,
+        root / SEMANTIC,
         {"id": mint(ms=1_700_000_000_000), "key": "b", "value": "bee"},
         {"id": shared, "key": "a", "value": "ant"},
         {"id": shared, "key": "b", "value": "wasp"},
     )
-    held = visible(live, "fact")
+    held = visible(memory, "fact")
     assert "ant" in held
     assert len(held) == 2
 
 
 @pytest.mark.parametrize("log", [SEMANTIC, HISTORY])
 def test_a_mark_without_a_target_hides_nothing_however_the_index_came_to_be(
-    live: Memory, place: Path, log: str
+    memory: Memory, root: Path, log: str
 ) -> None:
     line = {"role": "user", "content": "kept", "value": "kept", "timestamp": "2020-01-01", "time": "2020-01-01"}
-    write_lines(place / log, line)
+    write_lines(root / log, line)
     kind = "fact" if log == SEMANTIC else "message"
-    assert visible(live, kind) == ["kept"]
-    append_lines(place / log, {"id": mint(), "hide": ""})
-    assert visible(live, kind) == ["kept"]
-    assert_like_rebuilt(live, place, place.parent, damaged=True)
+    assert visible(memory, kind) == ["kept"]
+    append_lines(root / log, {"id": mint(), "hide": ""})
+    assert visible(memory, kind) == ["kept"]
+    assert_like_rebuilt(memory, root, root.parent, damaged=True)
 
 
-def test_the_tail_of_a_merged_log_shows_what_a_search_shows(live: Memory, place: Path) -> None:
+def test_the_tail_of_a_merged_log_shows_what_a_search_shows(memory: Memory, root: Path) -> None:
     ids = [mint(ms=1_700_000_000_000 + step) for step in range(5)]
     twice = {"id": ids[4], "key": "d", "value": "doubled"}
     write_lines(
-        place / SEMANTIC,
+        root / SEMANTIC,
         {"id": ids[3], "hide": "b", "hidden": False},
         {"id": ids[2], "key": "a", "value": "new"},
         {"id": ids[1], "hide": "b", "hidden": True},
@@ -500,21 +508,21 @@ def test_the_tail_of_a_merged_log_shows_what_a_search_shows(live: Memory, place:
         {"id": ids[0][:-1] + ("0" if ids[0][-1] != "0" else "1"), "key": "a", "value": "old"},
         twice,
     )
-    assert visible(live, "fact") == ["doubled", "new", "shown again"]
-    assert sorted(record.text for record in live.tail("fact", 10)) == ["doubled", "new", "shown again"]
+    assert visible(memory, "fact") == ["doubled", "new", "shown again"]
+    assert sorted(record.text for record in memory.tail("fact", 10)) == ["doubled", "new", "shown again"]
 
 
-def test_text_kept_beside_a_log_is_found_when_it_arrives_after_its_line(live: Memory, place: Path) -> None:
+def test_text_kept_beside_a_log_is_found_when_it_arrives_after_its_line(memory: Memory, root: Path) -> None:
     """Synchronising tools bring files in any order."""
-    receipt = live.put("episode", "heliotrope " + "word " * 20_000)
-    (kept,) = (place / "user/memory").rglob("values/*.txt")
+    receipt = memory.put("episode", "heliotrope " + "word " * 20_000)
+    (kept,) = (root / "user/memory").rglob("values/*.txt")
     away = kept.with_suffix(".away")
     kept.rename(away)
-    live.refresh(rebuild=True)
-    assert [problem.path for problem in live.verify().damage] == [receipt.path]
+    memory.refresh(rebuild=True)
+    assert [problem.path for problem in memory.verify().damage] == [receipt.path]
     away.rename(kept)
-    assert [hit.record.id for hit in live.find("heliotrope", kinds=("episode",)) if len(hit.record.text) > 50_000]
-    assert_like_rebuilt(live, place, place.parent)
+    assert [hit.record.id for hit in memory.find("heliotrope", kinds=("episode",)) if len(hit.record.text) > 50_000]
+    assert_like_rebuilt(memory, root, root.parent)
 
 
 HAND_EDITS: dict[str, Callable[[Path], object]] = {
@@ -529,35 +537,35 @@ HAND_EDITS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("edit", HAND_EDITS)
 @pytest.mark.parametrize("kind", ["message", "fact", "episode", "procedure"])
 def test_a_log_changed_by_hand_is_seen_by_the_next_listing_of_its_kind(
-    live: Memory, place: Path, kind: str, edit: str
+    memory: Memory, root: Path, kind: str, edit: str
 ) -> None:
     fields = {"fact": {"key": "k"}, "procedure": {"when": "w"}}.get(kind, {})
     for number in range(3):
-        receipt = live.put(kind, f"text number {number}", fields=fields)
-    assert live.find("", kinds=(kind,)).hits
-    HAND_EDITS[edit](place / receipt.path)
-    seen = [hit.record for hit in live.find("", kinds=(kind,), hidden=True)]
-    target = fresh_copy(place, place.parent / "copy")
+        receipt = memory.put(kind, f"text number {number}", fields=fields)
+    assert memory.find("", kinds=(kind,)).hits
+    HAND_EDITS[edit](root / receipt.path)
+    seen = [hit.record for hit in memory.find("", kinds=(kind,), hidden=True)]
+    target = fresh_copy(root, root.parent / "copy")
     with holdfast.open(target) as fresh:
         assert seen == [hit.record for hit in fresh.find("", kinds=(kind,), hidden=True)]
 
 
-def test_hidden_things_are_not_found_and_are_found_when_asked_for(live: Memory, place: Path) -> None:
+def test_hidden_things_are_not_found_and_are_found_when_asked_for(memory: Memory, root: Path) -> None:
     kept = [
-        live.put("note", "quartz lies in the note", title="Note"),
-        live.put("decision", "quartz lies in the decision", title="Decision"),
-        live.put("fact", "quartz lies in the fact", fields={"key": "stone"}),
-        live.put("episode", "quartz lies in the episode"),
-        live.put("state", "quartz lies in the state", title="State"),
+        memory.put("note", "quartz lies in the note", title="Note"),
+        memory.put("decision", "quartz lies in the decision", title="Decision"),
+        memory.put("fact", "quartz lies in the fact", fields={"key": "stone"}),
+        memory.put("episode", "quartz lies in the episode"),
+        memory.put("state", "quartz lies in the state", title="State"),
     ]
     for receipt in kept:
-        live.hide(receipt.id)
-        assert receipt.id not in [hit.record.id for hit in live.find("quartz")]
-        found = {hit.record.id: hit.record.hidden for hit in live.find("quartz", hidden=True)}
+        memory.hide(receipt.id)
+        assert receipt.id not in [hit.record.id for hit in memory.find("quartz")]
+        found = {hit.record.id: hit.record.hidden for hit in memory.find("quartz", hidden=True)}
         assert found[receipt.id] is True
-    assert live.find("quartz").hits == []
-    assert len(live.find("quartz", hidden=True)) == len(kept)
+    assert memory.find("quartz").hits == []
+    assert len(memory.find("quartz", hidden=True)) == len(kept)
     for receipt in kept:
-        live.hide(receipt.id, restore=True)
-    assert len(live.find("quartz")) == len(kept)
-    assert_like_rebuilt(live, place, place.parent)
+        memory.hide(receipt.id, restore=True)
+    assert len(memory.find("quartz")) == len(kept)
+    assert_like_rebuilt(memory, root, root.parent)

@@ -35,6 +35,13 @@ def common(command: Command) -> Command:
     return click.option("--root", type=click.Path(), help="The memory root.", envvar="HOLDFAST_ROOT")(command)
 
 
+def _kinds(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    """Complete the name of a kind."""
+    from holdfast.kinds import KINDS
+
+    return [name for name, row in KINDS.items() if name.startswith(start) and not row.owned]
+
+
 @cli.command()
 @click.argument("path", type=click.Path(), required=False)
 @common
@@ -54,7 +61,7 @@ def init(path: str | None, root: str | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("kind", required=False, default="")
+@click.argument("kind", required=False, default="", shell_complete=_kinds)
 @click.argument("text", required=False)
 @click.option("--title", default="", help="Title of the record; for an overview, the workspace's name.")
 @click.option("--scope", help="workspace[/domain[/repository]], by folder or name.")
@@ -69,7 +76,7 @@ def init(path: str | None, root: str | None, as_json: bool) -> None:
 def put(kind: str, text: str | None, root: str | None, as_json: bool, **given: Any) -> None:
     """Keep a record of KIND with TEXT (default or "-": standard input), or change one with --id.
 
-    Kinds: note, plan, overview, decision, lesson, fact, procedure, episode, message, memory, rule, document.
+    KIND is note, decision, lesson, fact, episode, plan, overview or another; an unknown one lists them all.
     """
     fields = dict(_field(item) for item in given.pop("fields"))
     if key := given.pop("key"):
@@ -144,7 +151,7 @@ def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
 
 
 @cli.command()
-@click.argument("kind")
+@click.argument("kind", shell_complete=_kinds)
 @click.option("-n", "--count", default=20, show_default=True, help="How many.")
 @click.option("--session", default="", help="Session, for kinds that are kept per session.")
 @click.option("--scope", help="Only this workspace, domain or repository and what is below it.")

@@ -1,0 +1,114 @@
+"""The layers hold: imports go down, there are no cycles, and nothing happens at import."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SOURCE = pathlib.Path(__file__).parent.parent / "src"
+LAYERS = (
+    ("errors", "names", "times", "tokens", "scope", "kinds", "places", "records", "query", "settings"),
+    ("formats",),
+    ("vault", "index"),
+    ("store",),
+    ("cli",),
+    ("__main__",),
+)
+ENGINES = ("holdfast.vault.files", "holdfast.index.sqlite")
+HEAVY = {
+    "apsw": {"holdfast.index.sqlite", "holdfast.index._rank"},
+    "ryaml": {"holdfast.formats.markdown"},
+    "watchfiles": {"holdfast.store.watching"},
+    "rich": {"holdfast.cli.show"},
+    "click": {"holdfast.cli.main", "holdfast.cli.show"},
+}
+
+
+def modules() -> dict[str, ast.Module]:
+    found = {}
+    for path in sorted((SOURCE / "holdfast").rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def imports(tree: ast.AST, *, everywhere: bool) -> set[str]:
+    """Return what a module imports: at its top, or anywhere except for type checking."""
+    found: set[str] = set()
+    for node in ast.walk(tree) if everywhere else ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def layer(module: str) -> int:
+    part = module.split(".")[1] if "." in module else "__main__"
+    return next((number for number, names in enumerate(LAYERS) if part in names), -1)
+
+
+def test_every_module_has_a_layer() -> None:
+    assert [name for name in modules() if name != "holdfast" and layer(name) < 0] == []
+
+
+@pytest.mark.parametrize("name", [name for name in modules() if name != "holdfast"])
+def test_imports_go_down_only(name: str) -> None:
+    for imported in imports(modules()[name], everywhere=True):
+        if imported.startswith("holdfast."):
+            assert layer(imported) <= layer(name), f"{name} imports {imported}, which is above it"
+
+
+def test_only_the_store_knows_the_engines() -> None:
+    for name, tree in modules().items():
+        for engine in ENGINES:
+            if engine in imports(tree, everywhere=True):
+                assert name == "holdfast.store.memory", f"{name} imports {engine}"
+
+
+def test_there_are_no_import_cycles() -> None:
+    known = modules()
+    graph = {
+        name: {other for other in imports(tree, everywhere=False) if other in known} for name, tree in known.items()
+    }
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for other in graph[name] - {name}:
+                visit(other, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_heavy_libraries_are_imported_in_the_one_module_that_needs_them() -> None:
+    for name, tree in modules().items():
+        for imported in imports(tree, everywhere=True):
+            allowed = HEAVY.get(imported.split(".")[0])
+            assert allowed is None or name in allowed, f"{name} imports {imported}"
+
+
+def test_importing_holdfast_loads_nothing_heavy_and_touches_nothing(tmp_path: pathlib.Path) -> None:
+    code = "import sys, holdfast; print([m for m in sys.modules if m in %r or m.startswith('holdfast.')])" % sorted(
+        HEAVY
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_on_the_command_line_loads_neither_rich_nor_the_watcher(tmp_path: pathlib.Path) -> None:
+    code = (
+        "import sys; from holdfast.cli.main import cli; "
+        f"cli.main(['search', 'x', '--root', {str(tmp_path)!r}], standalone_mode=False); "
+        "print([m for m in ('rich', 'watchfiles', 'ryaml', 'asyncio', 'numpy') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"

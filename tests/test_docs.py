@@ -1,0 +1,66 @@
+"""The pages say what is true: generated ones equal the code, links lead somewhere, the map has every module."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from tools.reference import FOLDER, pages
+
+from holdfast.cli.main import cli
+
+TOP = pathlib.Path(__file__).parent.parent
+PAGES = sorted([*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("name", pages())
+def test_the_reference_is_what_the_code_says(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run scripts/reference"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
+def test_links_lead_somewhere(page: pathlib.Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_the_map_names_every_module_and_no_other() -> None:
+    table = (TOP / "docs/architecture.md").read_text(encoding="utf-8").split("## Codemap")[1].split("\n## ")[0]
+    named = {
+        name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`([\w.]+)`", row)
+    }
+    source = TOP / "src/holdfast"
+    modules = {
+        ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
+        for path in source.rglob("*.py")
+        if path.name not in ("__main__.py",)
+    } - {"__init__", "formats", "store", "cli"}
+    assert named == modules
+
+
+def test_every_command_of_the_readme_works(tmp_path: pathlib.Path) -> None:
+    """Run the command-line block of the README as it stands, but for where the root is."""
+    text = (TOP / "README.md").read_text(encoding="utf-8")
+    block = text.split("## From the command line")[1].split("```sh")[1].split("```")[0]
+    commands = [shlex.split(line, comments=True) for line in block.splitlines() if line.startswith("holdfast ")]
+    assert len(commands) >= 9
+    assert {words[1] for words in commands} <= set(cli.commands)
+    for words in commands:
+        if "&&" in words:
+            words = ["holdfast", "init", str(tmp_path)]
+        extra = [] if words[1] == "init" else ["--root", str(tmp_path)]
+        done = subprocess.run([sys.executable, "-m", "holdfast", *words[1:], *extra], capture_output=True, text=True)
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_the_python_of_the_readme_works(tmp_path: pathlib.Path) -> None:
+    text = (TOP / "README.md").read_text(encoding="utf-8")
+    code = text.split("## From Python")[1].split("```python")[1].split("```")[0].replace("~/memory", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "We deploy on Tuesdays." in done.stdout
