@@ -96,9 +96,7 @@ def test_heavy_libraries_are_imported_in_the_one_module_that_needs_them() -> Non
 
 
 def test_importing_holdfast_loads_nothing_heavy_and_touches_nothing(tmp_path: pathlib.Path) -> None:
-    code = "import sys, holdfast; print([m for m in sys.modules if m in %r or m.startswith('holdfast.')])" % sorted(
-        HEAVY
-    )
+    code = f"import sys, holdfast; print([m for m in sys.modules if m in {sorted(HEAVY)} or m.startswith('holdfast.')])"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert list(tmp_path.iterdir()) == []

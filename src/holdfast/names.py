@@ -7,13 +7,17 @@ never share a file, whatever a file system thinks of case, accents or length.
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable
 
+from holdfast.errors import Invalid
+
 _NOT_WORD = re.compile(r"[\W_]+")
 _MAX_CHARS, _MAX_BYTES = 48, 120
+MAX_NAME_BYTES = 255
 
 
 def same(text: str) -> str:
@@ -45,3 +49,33 @@ def close_to(name: str, known: Iterable[str]) -> str:
     by_form = {same(candidate): candidate for candidate in known}
     near = difflib.get_close_matches(same(name), by_form, n=1, cutoff=0.6)
     return f' Did you mean "{by_form[near[0]]}"?' if near else ""
+
+
+def check_text(*texts: str) -> None:
+    """Refuse text that no file can hold: half of a surrogate pair."""
+    for text in texts:
+        if not text.isascii():
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise Invalid(
+                    f"The text holds half a character at position {error.start}.", "Send valid Unicode."
+                ) from None
+
+
+@functools.lru_cache(maxsize=4096)
+def check_path(path: str) -> tuple[str, ...]:
+    """Return the parts of a path that may be used inside a root, or refuse it."""
+    check_text(path)
+    parts = tuple(path.split("/"))
+    faults = (
+        "\0" in path
+        or "\\" in path
+        or len(path) > 4096
+        or any(part in ("", ".", "..") or part.casefold() == ".git" or part != part.rstrip(" .") for part in parts)
+    )
+    if faults:
+        raise Invalid(f"{path[:200]!r} is not a path inside the memory.", "Use a relative path without . or ..")
+    if any(len(part.encode("utf-8")) > MAX_NAME_BYTES for part in parts):
+        raise Invalid(f"A name in {path[:80]!r}… is longer than {MAX_NAME_BYTES} bytes.", "Shorten it.")
+    return parts

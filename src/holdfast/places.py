@@ -49,7 +49,9 @@ class Places:
         ]
 
     def classify(self, path: str) -> Place | None:
-        """Say what the file at this path is; None when it is no memory at all."""
+        """Say what the file at this path is; None when it is no memory at all, as nothing with a leading dot is."""
+        if path.startswith(".") or "/." in path:
+            return None
         for kind, pattern in self._templates:
             if found := pattern.fullmatch(path):
                 groups = found.groupdict()

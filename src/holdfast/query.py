@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.names import check_text
 from holdfast.scope import Scope
 from holdfast.tokens import WIDE
 
@@ -33,7 +34,7 @@ QUESTION_WORDS = frozenset(
 """Words that shape an English question and say nothing about its subject."""
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Filters are joined by and; several kinds or tags mean any of them. Without text, the newest come first."""
 
     text: str = ""
@@ -85,7 +86,8 @@ def parse(text: str) -> Terms:
 
 
 def check(query: Query) -> None:
-    """Refuse a query whose numbers make no sense."""
+    """Refuse a query whose numbers make no sense, or whose text no record can hold."""
+    check_text(query.text, query.session, *query.tags)
     if not 1 <= query.limit <= MAX_LIMIT:
         raise Invalid(f"limit is {query.limit}.", f"Use a number from 1 to {MAX_LIMIT}.")
     if query.budget < 0:

@@ -8,12 +8,17 @@ version an edit was made from decides whether the edit may land. A `Draft` is wh
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from holdfast.errors import Invalid
+from holdfast.names import check_text
 from holdfast.scope import Scope
+
+MAX_DEPTH = 64
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -52,7 +57,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     hidden: bool
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a caller wants to be kept: a new record, or a change of the one named by `id`."""
 
     kind: str = ""
@@ -96,14 +101,45 @@ def version_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
+def path_of(identifier: str) -> str:
+    """Return the file that an id names, for documents and sections; other ids come back as they are."""
+    head, found, _ = identifier.rpartition(".md#")
+    return head + ".md" if found and not identifier.endswith(".md") else identifier
+
+
 def text_of(value: object) -> str:
     """Return all that a person could read in a JSON value, keys included, for search."""
     if isinstance(value, str):
         return value
-    if isinstance(value, Mapping):
-        return "\n".join(f"{key}: {text_of(inner)}" for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return "\n".join(text_of(inner) for inner in value)
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    parts: list[str] = []
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Mapping):
+            waiting += [part for pair in reversed(list(item.items())) for part in reversed(pair)]
+        elif isinstance(item, list | tuple):
+            waiting += reversed(item)
+        elif item is not None:
+            parts.append(str(item).lower() if isinstance(item, bool) else str(item))
+    return "\n".join(parts)
+
+
+def check_plain(value: object, depth: int = 0) -> None:
+    """Refuse what a file could not give back as it was: no JSON, NaN, numbers beyond 64 bits, deep nesting."""
+    if isinstance(value, str):
+        check_text(value)
+    elif isinstance(value, Mapping | list | tuple):
+        if depth >= MAX_DEPTH:
+            raise Invalid(f"A field is nested more than {MAX_DEPTH} deep.", "Flatten it.")
+        for part in (*value, *value.values()) if isinstance(value, Mapping) else value:
+            check_plain(part, depth + 1)
+        if isinstance(value, Mapping) and not all(isinstance(name, str) for name in value):
+            raise Invalid("A mapping in a field has a name that is not text.", "Use text as names.")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise Invalid(f"A field holds {value}, which is no number that can be kept.", "Leave it out or use null.")
+    elif isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise Invalid("A field holds a number beyond 64 bits.", "Send it as text.")
+    elif value is not None:
+        raise Invalid(f"A field holds {type(value).__name__}.", "Use text, numbers, lists or mappings.")

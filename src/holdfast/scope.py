@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.names import check_text
 
 DEFAULT = "default"
 LEVELS = ("workspace", "domain", "repository")
@@ -45,6 +46,7 @@ def from_path(path: str) -> Scope:
 
 def split(text: str) -> list[str]:
     """Split what a person typed into one to three names, or refuse it."""
+    check_text(text)
     parts = [part.strip() for part in text.split("/")]
     if not 1 <= len(parts) <= 3 or any(part in ("", ".", "..") or "\0" in part for part in parts):
         raise Invalid(f"{text!r} is not a scope.", "Use workspace, workspace/domain or workspace/domain/repository.")

@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.names import check_path
 
 FILE = "holdfast.toml"
 DERIVED = ".holdfast"
 FORMAT = 1
+
+
+_Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
 class Paths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,18 +34,18 @@ class Paths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    lock_seconds: float = 10.0
+    lock_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
     """How long a write waits for another one before it gives up, loudly."""
-    document_bytes: int = 16 * 1024 * 1024
+    document_bytes: _Size = 16 * 1024 * 1024
     """Larger Markdown files are reported and not read."""
-    line_bytes: int = 8 * 1024 * 1024
+    line_bytes: _Size = 8 * 1024 * 1024
     """Longer lines of a log are reported and skipped."""
-    inline_chars: int = 16_000
+    inline_chars: _Size = 16_000
     """Longer text of a line is kept in a file of its own beside the log."""
 
 
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    common_records: int = 20_000
+    common_records: _Size = 20_000
     """A word in more records than this is left out of a search while rarer words remain."""
 
 
@@ -106,8 +110,12 @@ def _valid() -> str:
 
 
 def _check_place(name: str, value: str, source: str) -> None:
-    parts = value.split("/")
-    if not value or value.startswith("/") or any(part in ("", ".", "..") or part.startswith(".") for part in parts):
+    try:
+        hidden = any(part.startswith(".") for part in check_path(value))
+    except Invalid:
+        hidden = True
+    if hidden:
         raise Invalid(
-            f"{source}: paths.{name} = {value!r} leaves the root or is hidden.", "Use a folder below the root."
+            f"{source}: paths.{name} = {value[:200]!r} leaves the root, is hidden or is no name.",
+            "Use a folder below the root.",
         )

@@ -6,6 +6,8 @@ contract, add it to the list in `test_vault.py`; nothing here knows what lies be
 
 from __future__ import annotations
 
+import functools
+import itertools
 import multiprocessing
 import threading
 import tracemalloc
@@ -142,9 +144,7 @@ class VaultContract:
         with pytest.raises(AlreadyExists):
             vault.write("a.md", b"first", expect=ABSENT)
 
-    def test_creating_never_replaces_what_another_program_wrote(
-        self, engine: Engine, place: str, vault: Vault
-    ) -> None:
+    def test_creating_never_replaces_what_another_program_wrote(self, engine: Engine, place: str, vault: Vault) -> None:
         engine.plant(place, "a.md", b"by hand")
         with pytest.raises(AlreadyExists):
             vault.write("a.md", b"ours", expect=ABSENT)
@@ -327,7 +327,13 @@ class VaultContract:
 
     @pytest.mark.parametrize(
         ("offset", "lines"),
-        [(0, [b"one", b"", b"three", b"tor"]), (4, [b"", b"three", b"tor"]), (5, [b"three", b"tor"]), (14, []), (99, [])],
+        [
+            (0, [b"one", b"", b"three", b"tor"]),
+            (4, [b"", b"three", b"tor"]),
+            (5, [b"three", b"tor"]),
+            (14, []),
+            (99, []),
+        ],
     )
     def test_an_append_sees_the_lines_from_an_offset_on(
         self, engine: Engine, place: str, vault: Vault, offset: int, lines: list[bytes]
@@ -450,7 +456,7 @@ class VaultContract:
         try:
             steps = [0, *sorted(int(cut * len(data)) for cut in cuts), len(data)]
             checksum = 0
-            for start, end in zip(steps, steps[1:], strict=False):
+            for start, end in itertools.pairwise(steps):
                 checksum = vault.fingerprint("log.jsonl", start, end, checksum)
             assert checksum == vault.fingerprint("log.jsonl", 0, len(data)) >= 0
         finally:
@@ -543,11 +549,13 @@ class VaultContract:
             path = f"race/{turn}.md"
             start = threading.Barrier(8)
             with ThreadPoolExecutor(8) as pool:
-                won = list(pool.map(lambda who: _create(vault, path, who, start.wait), range(8)))
+                won = list(pool.map(functools.partial(_create, vault, path, start.wait), range(8)))
             assert won.count(True) == 1
             assert vault.read(path).data == str(won.index(True)).encode()
 
-    def test_of_many_processes_that_create_a_name_exactly_one_wins(self, engine: Engine, place: str, vault: Vault) -> None:
+    def test_of_many_processes_that_create_a_name_exactly_one_wins(
+        self, engine: Engine, place: str, vault: Vault
+    ) -> None:
         names = [f"race/{turn}.md" for turn in range(20)]
         with multiprocessing.get_context("spawn").Pool(3) as pool:
             results = pool.starmap(_create_all, [(engine, place, names, who) for who in range(3)], chunksize=1)
@@ -575,7 +583,9 @@ class VaultContract:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(write, range(8)))
         lines = [line.data.split(b":") for line in vault.scan("log.jsonl")]
-        assert sorted((int(who), int(number)) for who, number, _ in lines) == [(w, n) for w in range(8) for n in range(15)]
+        assert sorted((int(who), int(number)) for who, number, _ in lines) == [
+            (w, n) for w in range(8) for n in range(15)
+        ]
         assert {rest for *_, rest in lines} == {b"x" * 3000}
         for who in range(8):
             assert [int(line[1]) for line in lines if int(line[0]) == who] == list(range(15))
@@ -600,7 +610,7 @@ class VaultContract:
             assert moved == [f"to/{turn}-{won.index(True)}.md"]
 
 
-def _create(vault: Vault, path: str, who: int, wait: Callable[[], object]) -> bool:
+def _create(vault: Vault, path: str, wait: Callable[[], object], who: int) -> bool:
     wait()
     try:
         vault.write(path, str(who).encode(), expect=ABSENT)
@@ -612,7 +622,7 @@ def _create(vault: Vault, path: str, who: int, wait: Callable[[], object]) -> bo
 def _create_all(engine: Engine, place: str, names: list[str], who: int) -> list[bool]:
     vault = engine.open(place)
     try:
-        return [_create(vault, path, who, lambda: None) for path in names]
+        return [_create(vault, path, lambda: None, who) for path in names]
     finally:
         vault.close()
 

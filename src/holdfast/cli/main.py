@@ -256,13 +256,14 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except HoldfastError as error:
+        text = str(error).encode("utf-8", "replace").decode("utf-8")
         if "--json" in arguments or not sys.stderr.isatty():
             import msgspec
 
-            told = {"success": False, "error": str(error), "kind": type(error).__name__, "code": error.exit_code}
+            told = {"success": False, "error": text, "kind": type(error).__name__, "code": error.exit_code}
             click.echo(msgspec.json.encode(told).decode("utf-8"), err=True)
         else:
-            click.secho(str(error), fg="red", err=True)
+            click.secho(text, fg="red", err=True)
         sys.exit(error.exit_code)
 
 

@@ -9,16 +9,19 @@ is derived from its time and bytes, so it is the same in every process and after
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.records import MAX_DEPTH
 from holdfast.times import derived_id, id_ms, is_id, iso, normal, parse_ms
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
+_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]')
 OWN_FIELDS = frozenset({"id", "op", "writer", "workspace", "session", "run", "tags"})
 """What every kind of line may carry beside its own fields."""
 
@@ -49,6 +52,8 @@ def parse(data: bytes) -> list[dict[str, Any]] | str:
     data = data.strip(b"\r\n\t ")
     if not data:
         return []
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _depth(data) > MAX_DEPTH:
+        return f"nested more than {MAX_DEPTH} deep"
     try:
         value = _decode(data)
     except (ValueError, RecursionError):
@@ -64,6 +69,15 @@ def identity(line: Mapping[str, Any], time_field: str) -> tuple[str, str, str]:
         return str(given), str(given), time or iso(id_ms(str(given)))
     order = derived_id(parse_ms(line.get(time_field)) or 0, render(line))
     return (given if isinstance(given, str) and given else order), order, time
+
+
+def _depth(data: bytes) -> int:
+    """Return how deep a JSON text nests; brackets inside strings do not count."""
+    depth = deepest = 0
+    for mark in _STRUCTURE.findall(data):
+        depth += 1 if mark in b"{[" else -1 if mark in b"}]" else 0
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _second_look(data: bytes) -> list[dict[str, Any]] | str:

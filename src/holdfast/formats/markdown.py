@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import Damaged, Invalid
+from holdfast.errors import Damaged, Invalid, OverBudget
 
 _BOM = "\ufeff"
 _FENCE = re.compile(r"---[ \t]*(?:\r\n|\n|\Z)")
@@ -21,6 +21,8 @@ _KEY = re.compile(
     r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)"""
 )
 _PLAIN = re.compile(r"[A-Za-z\u00c0-\uffef][\w\u00c0-\uffef ./()+'-]*\Z")
+_BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""What JSON leaves bare in a string and YAML takes for a line break or refuses."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
 MAX_FRONT = 256 * 1024
@@ -42,25 +44,27 @@ class Page(msgspec.Struct, frozen=True):
 
 def parse(data: bytes) -> Page:
     """Read a file; a fault in the front matter is reported on the page, and the body is still there."""
-    fault = ""
+    fault, bad = "", 0
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         text = data.decode("utf-8", "replace")
-        fault = f"not UTF-8 at byte {error.start}"
+        fault, bad = f"not UTF-8 at byte {error.start}", data.count(b"\n", 0, error.start) + 1
     _, opening, block, rest = _split(text)
     if opening is None:
-        return Page(None, text.removeprefix(_BOM), 1, fault, 1 if fault else 0)
+        return Page(None, text.removeprefix(_BOM), 1, fault, bad)
     if block is None:
         return Page({}, text.removeprefix(_BOM), 1, 'front matter without a closing "---"', 1)
     lines = block.count("\n") + 2
     front, front_fault, line = _load(block)
-    return Page(front, rest, lines + 1, fault or front_fault, line + 1 if front_fault else (1 if fault else 0))
+    return Page(front, rest, lines + 1, fault or front_fault, bad or (line + 1 if front_fault else 0))
 
 
 def render(fields: Mapping[str, Any], body: str) -> bytes:
     """Write a new file."""
     head = "".join(_field(name, value, "\n") for name, value in fields.items() if value is not None)
+    if len(head) > MAX_FRONT:
+        raise OverBudget(f"The fields have {len(head):,} characters; {MAX_FRONT:,} fit.", "Move text into the body.")
     text = f"---\n{head}---\n\n{body}" if head else body
     return _encode(text if text.endswith("\n") or not text else text + "\n")
 
@@ -187,14 +191,18 @@ def _field(name: str, value: Any, newline: str, comment: str = "") -> str:
 
 
 def _scalar(value: Any) -> str:
-    if isinstance(value, str) and (
-        _DATE.match(value) or (_PLAIN.match(value) and value.strip() == value and value.lower() not in _WORDS_OF_YAML)
-    ):
+    if isinstance(value, str) and (_DATE.match(value) or _is_plain(value)):
         return value
     try:
-        return msgspec.json.encode(value).decode("utf-8")
+        return _BREAKS.sub(lambda found: f"\\u{ord(found.group()):04x}", msgspec.json.encode(value).decode("utf-8"))
     except (TypeError, ValueError) as error:
         raise Invalid(f"A field cannot hold {value!r}: {error}.", "Use text, numbers, lists or mappings.") from None
+
+
+def _is_plain(value: str) -> bool:
+    """May this text stand without quotes, and be read as this text again?"""
+    plain = _PLAIN.match(value) and value.isprintable() and not value.endswith(" ")
+    return bool(plain) and value.lower() not in _WORDS_OF_YAML
 
 
 def _encode(text: str) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.errors import Busy, Unavailable
+from holdfast.errors import Busy
 from holdfast.index import Facts, Filter, Scored, Seen, _rank, _schema
 from holdfast.kinds import KINDS
 from holdfast.query import Terms, spaced
@@ -28,7 +28,7 @@ _CURRENT = "current"
 _PREFIX = "index-"
 _BUSY_MS = 5_000
 _seen_out, _seen_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
-_record_out, _record_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Record).decode
+_record_out, _record_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(Record).decode
 _DAMAGE = (
     apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, apsw.ConstraintError,
     apsw.CantOpenError, apsw.IOError,
@@ -39,7 +39,11 @@ _NONE: set[str] = set()
 
 
 class Stale(Exception):
-    """The index at hand cannot be used and must be rebuilt; never leaves the store."""
+    """The index at hand is not what it should be and must be rebuilt; never leaves the store."""
+
+
+class Unusable(Exception):
+    """There is no writing to this index: full or read-only; never leaves the store."""
 
 
 class SqliteIndex:
@@ -117,7 +121,7 @@ class SqliteIndex:
                 raise Stale(f"the index is damaged: {error}") from None
             except (apsw.FullError, apsw.ReadOnlyError) as error:
                 self._drop()
-                raise Unavailable(f"The index could not be used: {error}.", "Free space or check .holdfast/.") from None
+                raise Unusable(f"the index cannot be written: {error}") from None
 
     def _drop(self) -> None:
         if self._db is not None:
@@ -290,10 +294,8 @@ class SqliteIndex:
                 fresh._drop()
                 _sync(path)
                 self._swing(name)
-            except (apsw.FullError, apsw.IOError, apsw.CantOpenError, OSError) as error:
-                raise Unavailable(
-                    f"The index could not be built: {error}.", "Free space or check .holdfast/."
-                ) from None
+            except (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, OSError) as error:
+                raise Unusable(f"the index cannot be built: {error}") from None
             finally:
                 fresh._drop()
                 if self._current() != name:
@@ -332,12 +334,13 @@ def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Pro
     """Add one record; a line that is there already is not added twice."""
     superseded = bool(record.key) and not _take_over(db, file, record)
     hidden = record.hidden or (marked and _hidden(db, file, record))
-    fields = record.fields
+    op = record.fields.get("op")
     db.execute(
         "INSERT OR IGNORE INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
-            fields.get("op"), _rank.tagged(record.tags), record.order, hidden, superseded, _record_out(record),
+            op if isinstance(op, str) else None, _rank.tagged(record.tags), record.order, hidden, superseded,
+            _record_out(record),
         ),
     )  # fmt: skip
     if not db.changes():
@@ -424,7 +427,7 @@ def _make_folder(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise Unavailable(f"{folder} cannot be made: {error.strerror}.", "Check permissions and space.") from None
+        raise Unusable(f"{folder} cannot be made: {error.strerror}") from None
 
 
 def _sync(path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -12,14 +13,15 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from holdfast import kinds, settings
-from holdfast.errors import Busy, Invalid, NotFound, Unavailable
+from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import logs
 from holdfast.index import Filter, Index
-from holdfast.index.sqlite import SqliteIndex, Stale
+from holdfast.index.sqlite import SqliteIndex, Stale, Unusable
 from holdfast.kinds import KINDS
+from holdfast.names import check_text
 from holdfast.places import Places
 from holdfast.query import Query, check, parse
-from holdfast.records import Draft, Problem, Receipt, Record
+from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import reading, recalling, verifying, watching
 from holdfast.store.refreshing import Progress, Refreshed, Refresher
@@ -71,7 +73,7 @@ class Memory:
         if self._watcher:
             self._watcher.stop()
             self._watcher = None
-        with contextlib.suppress(Stale, Busy, Unavailable):
+        with contextlib.suppress(Stale, Unusable, HoldfastError):
             self._catch_up()
         self._index.close()
         self.vault.close()
@@ -84,7 +86,7 @@ class Memory:
 
     def keep(self, wanted: Draft) -> Receipt:
         """Keep what the draft says, or change the record that it names."""
-        if wanted.id and not wanted.kind and self.places.classify(wanted.id.partition("#")[0]) is None:
+        if wanted.id and not wanted.kind and self.places.classify(path_of(wanted.id)) is None:
             self.get(wanted.id)  # an unknown id is NotFound; a known line cannot be changed
         return self._writer.put(wanted)
 
@@ -96,7 +98,8 @@ class Memory:
 
     def get(self, identifier: str) -> Record:
         """Return one record as it is on disk now."""
-        path = identifier.partition("#")[0]
+        check_text(identifier)
+        path = path_of(identifier)
         place = self.places.classify(path)
         if place and place.kind.shape != "line":
             document = self.vault.read(path, self.settings.limits.document_bytes)
@@ -144,16 +147,19 @@ class Memory:
         row = kinds.kind(kind)
         if row.shape != "line":
             raise Invalid(f"A {kind} is not kept in a log.", "Use find, which returns the newest first.")
-        if count < 1:
-            raise Invalid(f"The count is {count}.", "Use a number from 1 on.")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise Invalid(f"The count is {count!r}.", "Use a number from 1 on.")
+        if not isinstance(session, str):
+            raise Invalid(f"The session is {session!r}.", "Use text.")
+        check_text(session)
         where = Scope(session=session) if scope is None else self.scopes.resolve(scope)
         path = self.places.path_for(row, where, month=iso(now_ms())[:7], session=session)
         try:
-            return list(self._backwards(path, count, where.path))[::-1]
+            return list(self._backwards(path, count, where.path, session))[::-1]
         except NotFound:
             return []
 
-    def _backwards(self, path: str, count: int, scope: str) -> Iterator[Record]:
+    def _backwards(self, path: str, count: int, scope: str, session: str) -> Iterator[Record]:
         place = self.places.classify(path)
         assert place is not None
         marks: dict[str, bool] = {}
@@ -169,6 +175,7 @@ class Memory:
                     continue
                 hidden = marks.get(record.id) or (record.key and marks.get(record.key))
                 inside = not scope or f"{record.scope.path}/".startswith(f"{scope}/")
+                inside = inside and (not session or record.scope.session in ("", session))
                 if not hidden and inside:
                     yield record
                     count -= 1
@@ -182,7 +189,8 @@ class Memory:
         if rebuild:
             return self._rebuild(progress)
         done = self._refresh_below((), progress)
-        done.problems = _once([*done.problems, *self._ask(lambda index: index.problems())])
+        known = self._ask(lambda index: [*index.problems(), *self._refresher.torn(index)])
+        done.problems = _once([*done.problems, *known])
         return done
 
     def verify(self, progress: Progress | None = None) -> verifying.Report:
@@ -266,8 +274,21 @@ class Memory:
         try:
             return question(self._index)
         except Stale:
+            pass
+        except Unusable:
+            self._do_without()
+        try:
             self._rebuild(None, unless_usable=True)
-            return question(self._index)
+        except Unusable:
+            self._do_without()
+            self._rebuild(None)
+        return question(self._index)
+
+    def _do_without(self) -> None:
+        """Keep the index in memory from now on: the disk is full or may not be written, and reads must still work."""
+        self._index.close()
+        self._derived = None
+        self._index = SqliteIndex(None, "in memory", self.settings.search)
 
     def _rebuild(self, progress: Progress | None, *, unless_usable: bool = False) -> Refreshed:
         done = Refreshed()
@@ -293,7 +314,7 @@ class Memory:
             os.makedirs(self._derived, exist_ok=True)
             fd = os.open(self._derived, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise Unavailable(f"{self._derived}: {error.strerror}.", "Check permissions and space.") from None
+            raise Unusable(f"{self._derived}: {error.strerror}") from None
         try:
             hold(fd, _REBUILD_SECONDS, "The index, which another process is rebuilding,")
             yield
@@ -367,23 +388,31 @@ def draft(**given: Any) -> Draft:
 
 def _query(query: Query | str, given: dict[str, Any]) -> Query:
     if isinstance(query, Query):
-        return msgspec.structs.replace(query, **given) if given else query
-    unknown = set(given) - set(Query.__struct_fields__)
-    if unknown:
-        raise Invalid(f"Unknown: {', '.join(sorted(unknown))}.", f"A query takes {', '.join(Query.__struct_fields__)}.")
-    return Query(text=query, **given)
+        given = {name: getattr(query, name) for name in Query.__struct_fields__} | given
+    else:
+        given = {"text": query} | given
+    try:
+        return msgspec.convert(given, Query)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise Invalid(f"{error}.", f"A query takes {', '.join(Query.__struct_fields__)}.") from None
 
 
 def _settings_text(location: str) -> str:
+    path = os.path.join(location, settings.FILE)
     try:
-        with open(os.path.join(location, settings.FILE), encoding="utf-8") as file:
-            return file.read(1_000_000)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return ""
-    except UnicodeDecodeError:
-        raise Invalid(f"{location}/{settings.FILE} is not UTF-8.", "Save it as UTF-8.") from None
     except OSError as error:
-        raise Unavailable(f"{location}/{settings.FILE}: {error.strerror}.", "Check its permissions.") from None
+        raise Unavailable(f"{path}: {error.strerror}.", "Check its permissions.") from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Invalid(f"{path} is not a file.", "Move it away.")
+        return os.read(fd, 1_000_000).decode("utf-8")
+    except UnicodeDecodeError:
+        raise Invalid(f"{path} is not UTF-8.", "Save it as UTF-8.") from None
+    finally:
+        os.close(fd)
 
 
 def _folder_size(folder: str | None) -> int:

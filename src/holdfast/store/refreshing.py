@@ -15,6 +15,7 @@ import msgspec
 from holdfast.errors import Busy, HoldfastError, OverBudget
 from holdfast.formats import logs
 from holdfast.index import Facts, Index, Seen
+from holdfast.kinds import KINDS
 from holdfast.places import Place, Places
 from holdfast.records import Problem
 from holdfast.settings import Limits
@@ -75,6 +76,15 @@ class Refresher:
         gone = (path for path in seen.keys() - stamps.keys() if not inside or path.startswith(inside) or path in below)
         return result + [path for path in gone if not path.startswith(lost)]
 
+    def torn(self, index: Index) -> list[Problem]:
+        """Name the logs whose last line is incomplete."""
+        what = "the last line is incomplete: torn, or still being written"
+        return [
+            Problem(path, what, seen.lines + 1)
+            for path, seen in index.seen().items()
+            if seen.kind and KINDS[seen.kind].shape == "line" and seen.offset < seen.stamp.size
+        ]
+
     def stale(self, index: Index, done: Refreshed) -> int:
         """Count the files that changed since the index read them."""
         seen = index.seen()
@@ -111,6 +121,8 @@ class Refresher:
                 self._log(index, place, seen, stamp, done)
             else:
                 self._document(index, place, seen, done)
+        except Busy:
+            raise
         except HoldfastError as error:
             self._unreadable(index, path, place, error, done)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast import names
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid, NotFound, OverBudget
 from holdfast.formats import markdown
 from holdfast.places import Places
 from holdfast.scope import DEFAULT, LEVELS, Scope, from_path, split
 from holdfast.vault import Vault
 
+_MOST = 1 << 20
 _NEXT = "Use listWorkspaces to see available workspaces."
 
 
@@ -29,7 +30,7 @@ class Scopes:
     def resolve(self, given: str | Scope | None) -> Scope:
         """Return the scope that is meant; None is the workspace `default`."""
         if isinstance(given, Scope):
-            return given if given.workspace else given.at(DEFAULT)
+            return given.at(self.resolve(given.path or None).path)
         if given is None or given == DEFAULT:
             return Scope(DEFAULT)
         wanted = split(given)
@@ -59,8 +60,8 @@ class Scopes:
     def name(self, path: str) -> str:
         """Return the name that the overview gives, or the folder's."""
         try:
-            front = markdown.parse(self._vault.read(self._places.overview(path)).data).fields
-        except (NotFound, Invalid):
+            front = markdown.parse(self._vault.read(self._places.overview(path), _MOST).data).fields
+        except (NotFound, Invalid, OverBudget):
             front = {}
         named = front.get("name")
         return named if isinstance(named, str) and named.strip() else path.rpartition("/")[2]

@@ -44,8 +44,8 @@ def verify(
         report.records += len(fresh)
         if fresh != held:
             report.differences.append(Problem(path, _difference(fresh, held)))
-    report.damage += scratch.problems()
-    report.damage += _ledgers(vault, places, scratch)
+    report.damage += [*scratch.problems(), *refresher.torn(scratch), *_ledgers(vault, places, scratch)]
+    report.damage = list(dict.fromkeys(report.damage))
     if index.check() != scratch.check():
         report.differences.append(Problem("the index", "its words are not those of the records"))
     return report

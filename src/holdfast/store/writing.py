@@ -1,9 +1,9 @@
 """From drafts to files: check the kind's rules, make it durable, then tell the index.
 
-Every write of Holdfast passes here. Each document write leaves a line in the write log, with the versions before and
-after. With an op_id that line is durable before the document changes, so that a repeated op_id can be told from a new
-one whatever happened in between; a line of a log carries its op_id itself. "Telling the index" is noting the path: the
-next read brings the index up to it.
+Every write of Holdfast passes here. Each document write is announced by a line in the write log, with the versions
+before and after. With an op_id that line is durable before the document changes, so that a repeated op_id can be told
+from a new one whatever happened in between. A line of a log carries its op_id itself. "Telling the index" is noting
+the path: the next read brings the index up to it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from holdfast import kinds, names, scope
 from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound, OverBudget
 from holdfast.formats import logs, markdown, sections
 from holdfast.kinds import KINDS, LEDGER, Kind
+from holdfast.names import check_text
 from holdfast.places import Place, Places
-from holdfast.records import Draft, Receipt, Record, version_of
+from holdfast.records import Draft, Receipt, Record, check_plain, path_of, version_of
 from holdfast.scope import Scope
 from holdfast.settings import Limits
 from holdfast.store import reading
@@ -57,10 +58,12 @@ class Writer:
 
     def put(self, draft: Draft) -> Receipt:
         """Keep a new record, or change the one that the draft names."""
+        check_text(draft.kind, draft.text or "", draft.title, draft.session, draft.id, *(draft.tags or ()))
+        check_plain(draft.fields)
         if draft.op_id and not _OP.match(draft.op_id):
             raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
         if draft.id and (draft.expect or not draft.kind):
-            place = self._places.classify(draft.id.partition("#")[0])
+            place = self._places.classify(path_of(draft.id))
             if place is None:
                 raise _no_edit(draft.id)
             if draft.kind and place.kind is not kinds.kind(draft.kind):
@@ -127,8 +130,7 @@ class Writer:
             if data == current:
                 return Receipt("unchanged", wanted.id, path, before)
             self._check_size(path, data)
-            if wanted.op_id:
-                self._announce(path, before, version_of(data), wanted)
+            self._announce(path, before, version_of(data), wanted)
             try:
                 keep = f"{self._places.memory}/writes/kept/{before}" if before else ""
                 version = self._vault.write(path, data, expect=before, keep=keep)
@@ -139,8 +141,6 @@ class Writer:
                     raise
                 clock.sleep(random.uniform(0, 0.002) * min(attempt + 1, 10))
                 continue
-            if not wanted.op_id:
-                self._announce(path, before, version, wanted)
             self._tell(path)
             return Receipt(wanted.status, wanted.id, path, version)
         raise Conflict(f"{path} is changed by others all the time; nothing was written.", "Try again later.")
@@ -195,7 +195,7 @@ class Writer:
                 f"Replacing the text of {draft.id} needs the version it was made from.",
                 "Get it first and pass its version.",
             )
-        _check_choices(kind, changes)
+        _check(kind, draft, changing=True)
         wanted = Wanted(draft.expect or ANY, draft.op_id, "changed", draft.id)
         if kind.shape == "section":
             return self._change_section(place, draft, wanted)
@@ -356,7 +356,12 @@ class Writer:
         if repeated := _same_op(seen, op_id, path):
             return repeated
         found: list[Receipt] = []
-        rest = logs.render(full)  # before the lock is taken: what others wait for stays short
+        rest = logs.render(full)
+        if len(rest) > self._limits.line_bytes - 100:
+            raise OverBudget(
+                f"The line would have {len(rest):,} bytes; the limit is {self._limits.line_bytes:,}.",
+                "Shorten its fields.",
+            )
 
         def compose(end: LogEnd) -> bytes:
             if op_id:
@@ -396,10 +401,15 @@ def _with_defaults(kind: Kind, draft: Draft) -> Draft:
     return msgspec.structs.replace(draft, fields=fields)
 
 
-def _check(kind: Kind, draft: Draft) -> None:
-    """Refuse a draft that breaks the kind's rules, naming every fault at once."""
-    given = {"title": draft.title, "text": draft.text, **draft.fields}
-    missing = [name for name in kind.required if not isinstance(given.get(name), str) or not given[name].strip()]
+def _check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
+    """Refuse a draft that breaks the kind's rules, naming every fault at once; a change may leave things out."""
+    given: dict[str, Any] = {"title": draft.title or None, "text": draft.text, **draft.fields}
+    missing = [
+        name
+        for name in kind.required
+        if not (changing and given.get(name) is None)
+        and (not isinstance(given.get(name), str) or not given[name].strip())
+    ]
     if missing:
         raise Invalid(f"A {kind.name} needs {', '.join(missing)}.", "Give each of them, as text that is not blank.")
     if len(draft.text or "") > kind.max_chars:

@@ -7,17 +7,13 @@ The contract every engine keeps is `tests/contract/`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import msgspec
 
-from holdfast.errors import Invalid
-
 ABSENT = ""
 """The version of a document that is not there: `write(expect=ABSENT)` creates and never replaces."""
-MAX_NAME_BYTES = 255
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -122,26 +118,3 @@ class Vault(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@functools.lru_cache(maxsize=4096)
-def check_path(path: str) -> tuple[str, ...]:
-    """Return the parts of a path that may be used, or refuse it."""
-    try:
-        encoded = path.encode("utf-8")
-    except UnicodeEncodeError:
-        raise Invalid(f"{path!r} is not a path.", "Use valid Unicode.") from None
-    parts = tuple(path.split("/"))
-    faults = (
-        "\0" in path
-        or "\\" in path
-        or not path
-        or len(encoded) > 4096
-        or any(part in ("", ".", "..") or part.casefold() == ".git" for part in parts)
-        or any(part != part.rstrip(" .") for part in parts)
-    )
-    if faults:
-        raise Invalid(f"{path[:200]!r} is not a path inside the memory.", "Use a relative path without . or ..")
-    if any(len(part.encode("utf-8")) > MAX_NAME_BYTES for part in parts):
-        raise Invalid(f"A name in {path[:80]!r}… is longer than {MAX_NAME_BYTES} bytes.", "Shorten it.")
-    return parts

@@ -13,6 +13,7 @@ import functools
 import os
 import stat
 import sys
+import threading
 
 _OPENAT2 = 437
 _NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
@@ -30,6 +31,7 @@ class Beneath:
     def __init__(self, root: str, *, native: bool = True) -> None:
         self.root = os.path.realpath(root)
         self._folders: dict[str, int] = {}
+        self._lock = threading.Lock()
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._syscall = _libc().syscall if native and sys.platform == "linux" else None
         if self._syscall:
@@ -50,15 +52,19 @@ class Beneath:
         `forget` the folder if it does not.
         """
         folder, _, name = path.rpartition("/")
-        fd = self._folders.get(folder)
-        if fd is None:
-            if len(self._folders) >= _MOST_FOLDERS:
-                return self.open(path, flags)
-            fd = self._folders.setdefault(folder, self.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY))
-        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        with self._lock:
+            fd = self._folders.get(folder)
+            if fd is None:
+                if len(self._folders) >= _MOST_FOLDERS:
+                    return self.open(path, flags)
+                fd = self._folders[folder] = self.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
 
     def forget(self, path: str) -> None:
-        self._folders.pop(path.rpartition("/")[0], None)  # a thread may be using it: it is left to the process's end
+        with self._lock:
+            fd = self._folders.pop(path.rpartition("/")[0], None)
+            if fd is not None:
+                os.close(fd)
 
     def open(self, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:
         """Open a relative path; a link that must not be followed, or leads out, raises ELOOP or EXDEV."""
@@ -115,8 +121,8 @@ class Beneath:
                     raise OSError(errno.ELOOP, "is a symbolic link", path)
                 target = os.readlink(part, dir_fd=held[-1])
                 if target.startswith("/"):
-                    inside = os.path.relpath(target, self.root)
-                    if inside.startswith(".."):
+                    inside = self._inside(target)
+                    if inside is None:
                         raise OSError(errno.EXDEV, "leads out of the root", path)
                     for fd in held[1:]:
                         os.close(fd)
@@ -129,6 +135,13 @@ class Beneath:
         finally:
             for fd in held:
                 os.close(fd)
+
+    def _inside(self, target: str) -> str | None:
+        """Return an absolute path as one below the root, by whatever name it calls the root; None if it is not."""
+        for form in (target, os.path.realpath(target)):
+            if (os.path.normpath(form) + "/").startswith(self.root + "/"):
+                return os.path.relpath(form, self.root)
+        return None
 
 
 def rename_new(source: str, target: str, here: int, there: int | None = None) -> None:

@@ -12,21 +12,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import stat
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.names import check_path
 from holdfast.records import version_of
-from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Stamp, _locks, check_path
+from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Stamp, _locks
 from holdfast.vault import _beneath as beneath
 
 TEMPORARY = ".holdfast-tmp-"
 _CHUNK = 1 << 20
 _BACK = 1 << 16
 _END = 2048
+_LEADS_OUT = "a link that leads out of the root is not followed"
 
 
 class Files:
@@ -148,7 +152,6 @@ class Files:
             try:
                 fd = self._beneath.open_again(path, flags)
             except FileNotFoundError:
-                self._beneath.forget(path)
                 os.close(self._folder(parts[:-1]))
                 fd = self._beneath.open(path, flags | os.O_CREAT)
             try:
@@ -191,7 +194,7 @@ class Files:
     def _sync(self, fd: int, path: str, done: Appended) -> None:
         """Make the lines durable, or take them back if nobody has written behind them."""
         try:
-            os.fdatasync(fd)
+            _flush(fd)
         except OSError:
             with contextlib.suppress(OSError, HoldfastError):
                 _locks.hold(fd, self._lock_seconds, path)
@@ -230,15 +233,19 @@ class Files:
     def walk(
         self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None]
     ) -> Iterator[tuple[str, Stamp]]:
+        check_path(folder)
         top = os.path.join(self.location, folder)
+        if not self._inside(top):
+            blocked(folder, _LEADS_OUT)
+            return
         if not os.path.isdir(top):
             stamp = self.stat(folder)
             if stamp:
                 yield folder, stamp
             return
-        waiting = [(top, folder)]
+        waiting = [(top, folder, False)]
         while waiting:
-            real, shown = waiting.pop()
+            real, shown, linked = waiting.pop()
             try:
                 with os.scandir(real) as listing:
                     entries = sorted(listing, key=lambda entry: entry.name)
@@ -246,61 +253,77 @@ class Files:
                 blocked(shown, f"could not be looked into: {os.strerror(error.errno or 0)}")
                 continue
             for entry in entries:
-                name = entry.name
-                path = f"{shown}/{name}"
+                name, path = entry.name, f"{shown}/{entry.name}"
                 if name.startswith("."):
                     continue
                 try:
-                    target = self._target(entry) if entry.is_symlink() else ""
+                    name.encode("utf-8")
+                    link = entry.is_symlink()
+                    if link and not self._inside(entry.path):
+                        raise OSError(errno.EXDEV, _LEADS_OUT)
                     if entry.is_dir():
-                        if target and (real + "/").startswith(target + "/"):
-                            raise OSError(errno.ELOOP, "a link to a folder above itself")
-                        waiting.append((entry.path, path))
+                        if link and (linked or self._above(entry.path, real)):
+                            raise OSError(errno.ELOOP, "a link to a folder inside a linked folder, or above itself")
+                        waiting.append((entry.path, path, linked or link))
                     elif name.endswith(suffixes):
-                        name.encode("utf-8")
                         found = entry.stat()
                         if stat.S_ISREG(found.st_mode):
                             yield path, _stamp(found)
                 except UnicodeEncodeError:
-                    blocked(path.encode("utf-8", "replace").decode(), "the file name is not UTF-8")
+                    blocked(path.encode("utf-8", "replace").decode(), "the name is not UTF-8")
                 except OSError as error:
                     blocked(path, error.strerror or str(error))
 
-    def _target(self, entry: os.DirEntry[str]) -> str:
-        target = os.path.realpath(entry.path)
-        if target != self.location and not target.startswith(self.location + "/"):
-            raise OSError(errno.EXDEV, "a link that leads out of the root is not followed")
-        return target
+    def _inside(self, path: str) -> bool:
+        target = os.path.realpath(path)
+        return target == self.location or target.startswith(self.location + "/")
+
+    def _above(self, link: str, folder: str) -> bool:
+        return (os.path.realpath(folder) + "/").startswith(os.path.realpath(link) + "/")
 
     def folders(self, folder: str) -> list[str]:
+        check_path(folder)
+        top = os.path.join(self.location, folder)
+        if not self._inside(top):
+            raise Invalid(f"{folder}: {_LEADS_OUT}.", "Use a folder inside the root.")
         try:
-            with os.scandir(os.path.join(self.location, folder)) as found:
-                return sorted(entry.name for entry in found if entry.is_dir() and entry.name[:1] not in "._")
-        except FileNotFoundError:
+            with os.scandir(top) as found:
+                return sorted(entry.name for entry in found if self._is_folder(entry))
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
             raise _unavailable(error, folder) from None
 
-    def move(self, source: str, target: str) -> None:
+    def _is_folder(self, entry: os.DirEntry[str]) -> bool:
         try:
-            here, there = self._folder(check_path(source)[:-1]), self._folder(check_path(target)[:-1])
-            try:
-                beneath.rename_new(source.rpartition("/")[2], target.rpartition("/")[2], here, there)
+            entry.name.encode("utf-8")
+        except UnicodeEncodeError:
+            return False
+        return entry.name[0] not in "._" and entry.is_dir() and (not entry.is_symlink() or self._inside(entry.path))
+
+    def move(self, source: str, target: str) -> None:
+        here_parts, there_parts = check_path(source), check_path(target)
+        try:
+            with contextlib.ExitStack() as held:
+                here = self._beneath.open("/".join(here_parts[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
+                held.callback(os.close, here)
+                os.stat(here_parts[-1], dir_fd=here, follow_symlinks=False)
+                there = self._folder(there_parts[:-1])
+                held.callback(os.close, there)
+                beneath.rename_new(here_parts[-1], there_parts[-1], here, there)
                 os.fsync(there)
                 os.fsync(here)
-            finally:
-                os.close(here)
-                os.close(there)
         except FileExistsError:
             raise _exists(target) from None
         except OSError as error:
             raise _unavailable(error, source) from None
 
     def remove(self, path: str) -> None:
+        parts = check_path(path)
         try:
-            folder = self._beneath.open(path.rpartition("/")[0] or ".", os.O_RDONLY | os.O_DIRECTORY)
+            folder = self._beneath.open("/".join(parts[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
             try:
-                os.unlink(check_path(path)[-1], dir_fd=folder)
+                os.unlink(parts[-1], dir_fd=folder)
                 os.fsync(folder)
             finally:
                 os.close(folder)
@@ -360,9 +383,9 @@ class _HeldEnd:
         self._end = os.pread(fd, _END, max(0, size - _END)) if size else b""
 
     def last(self) -> bytes:
-        ended = self._end.rstrip(b"\r\n")
+        ended = self._end.rstrip()
         start = ended.rfind(b"\n") + 1
-        if start or len(self._end) == self.size:
+        if (ended and start) or len(self._end) == self.size:
             return ended[start:]  # nearly always: the last line is short and lies in the block at hand
         for line in _lines_back(self._fd, self.size, self._line_bytes):
             if line.data.strip() and not line.cut:
@@ -396,7 +419,8 @@ def _lines(fd: int, offset: int, end: int, longest: int) -> Iterator[Line]:
         if len(kept) > longest:
             kept, dropped = b"", True
     if start < position:
-        yield Line(start, kept, position, whole=False, cut=dropped)
+        cut = dropped or len(kept) > longest
+        yield Line(start, b"" if cut else kept, position, whole=False, cut=cut)
 
 
 def _lines_back(fd: int, size: int, longest: int) -> Iterator[Line]:
@@ -421,8 +445,9 @@ def _lines_back(fd: int, size: int, longest: int) -> Iterator[Line]:
             end, whole, dropped = cursor, True, False
         if len(tail) > longest:
             tail, dropped = b"", True
-    if end > 0:
-        yield Line(0, tail, end + whole, whole, dropped)
+    if end > 0 or whole:
+        cut = dropped or len(tail) > longest
+        yield Line(0, b"" if cut else tail, end + whole, whole, cut)
 
 
 def _read_all(fd: int) -> bytes:
@@ -444,7 +469,7 @@ def _temporary(folder: int, data: bytes) -> Iterator[str]:
     try:
         try:
             _write_all(fd, data)
-            os.fsync(fd)
+            _flush(fd)
         finally:
             os.close(fd)
         yield name
@@ -459,6 +484,14 @@ def _lstat(folder: int, name: str) -> os.stat_result | None:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
+
+
+def _flush(fd: int) -> None:
+    """Make written data durable; macOS needs to be asked in its own way."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
 
 
 def _write_all(fd: int, data: bytes) -> None:
