@@ -120,8 +120,8 @@ def mint(after: str = "", ms: int | None = None) -> str:
     """Make an id of now that is also greater than `after`."""
     noise = int.from_bytes(os.urandom(10), "big")
     payload = ((now_ms() if ms is None else ms) << 74) | (noise >> 6)
-    if after and is_id(after):
-        payload = max(payload, _payload(after) + 1)
+    if after and is_id(after) and payload <= (last := _payload(after)):
+        payload = last + 1 + (noise >> 40)  # a random step: two copies of a log must not mint the same id
     return _pack(payload)
 
 

@@ -36,6 +36,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """Of all bytes before the offset."""
     tail: int = 0
     """Checksum of the last bytes before the offset."""
+    missing: tuple[str, ...] = ()
+    """Files that lines of this log refer to and that were not there."""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -99,6 +101,10 @@ class Index(Protocol):
 
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
         """Return the line that holds for this key, or all of its lines, oldest first."""
+        ...
+
+    def last_order(self, path: str, target: str) -> str:
+        """Return the greatest order of the lines of a log that speak of a key or id, "" when none does."""
         ...
 
     def by_op(self, op_id: str) -> list[Record]: ...

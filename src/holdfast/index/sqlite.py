@@ -236,6 +236,17 @@ class SqliteIndex:
         some = "" if history else "AND r.superseded = 0"
         return self._some(f"r.key = ? AND f.path = ? {some}", (key, path))
 
+    def last_order(self, path: str, target: str) -> str:
+        with self._using() as db:
+            found = db.execute(
+                "SELECT max(sort) FROM ("
+                "SELECT sort FROM records JOIN files USING (file) WHERE path = :path AND id = :target"
+                " UNION ALL SELECT sort FROM records JOIN files USING (file) WHERE path = :path AND key = :target"
+                " UNION ALL SELECT sort FROM marks JOIN files USING (file) WHERE path = :path AND target = :target)",
+                {"path": path, "target": target},
+            ).get
+            return str(found or "")
+
     def by_op(self, op_id: str) -> list[Record]:
         return self._some("r.op = ?", (op_id,))
 
@@ -332,22 +343,22 @@ def _tune(db: apsw.Connection) -> None:
 
 def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Problem | None:
     """Add one record; a line that is there already is not added twice."""
+    there = db.execute("SELECT record FROM records WHERE id = ? AND file = ?", (record.id, file)).get
+    if there is not None:
+        if _record_in(there).version == record.version:
+            return None
+        return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
     superseded = bool(record.key) and not _take_over(db, file, record)
     hidden = record.hidden or (marked and _hidden(db, file, record))
     op = record.fields.get("op")
     db.execute(
-        "INSERT OR IGNORE INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
             op if isinstance(op, str) else None, _rank.tagged(record.tags), record.order, hidden, superseded,
             _record_out(record),
         ),
     )  # fmt: skip
-    if not db.changes():
-        there = _record_in(db.execute("SELECT record FROM records WHERE id = ? AND file = ?", (record.id, file)).get)
-        if there.version == record.version:
-            return None
-        return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
     if not superseded:
         _index_words(db, db.last_insert_rowid(), record)
     return None

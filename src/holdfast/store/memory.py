@@ -20,7 +20,7 @@ from holdfast.index.sqlite import SqliteIndex, Stale, Unusable
 from holdfast.kinds import KINDS
 from holdfast.names import check_text
 from holdfast.places import Places
-from holdfast.query import Query, check, parse
+from holdfast.query import MAX_LIMIT, Query, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import reading, recalling, verifying, watching
@@ -154,6 +154,9 @@ class Memory:
         check_text(session)
         where = Scope(session=session) if scope is None else self.scopes.resolve(scope)
         path = self.places.path_for(row, where, month=iso(now_ms())[:7], session=session)
+        if row.key:  # which line of a key holds is the index's business
+            found = self.find(kinds=(kind,), scope=scope, session=session, limit=min(count, MAX_LIMIT))
+            return [hit.record for hit in found][::-1]
         try:
             return list(self._backwards(path, count, where.path, session))[::-1]
         except NotFound:
@@ -163,7 +166,7 @@ class Memory:
         place = self.places.classify(path)
         assert place is not None
         marks: dict[str, bool] = {}
-        newest: dict[str, str] = {}
+        seen: set[str] = set()
         for line in self.vault.scan_back(path):
             objects = [] if line.cut else logs.parse(line.data)
             for value in reversed(objects) if isinstance(objects, list) else ():
@@ -171,13 +174,11 @@ class Memory:
                     marks.setdefault(value["hide"], value.get("hidden") is not False)
                     continue
                 record, _ = reading.line_record(place, value, 0, self._refresher.blob)
-                if record.key and newest.setdefault(record.key, record.order) > record.order:
-                    continue
-                hidden = marks.get(record.id) or (record.key and marks.get(record.key))
                 inside = not scope or f"{record.scope.path}/".startswith(f"{scope}/")
                 inside = inside and (not session or record.scope.session in ("", session))
-                if not hidden and inside:
+                if inside and not marks.get(record.id) and record.id not in seen:
                     yield record
+                    seen.add(record.id)
                     count -= 1
                     if not count:
                         return
@@ -341,7 +342,7 @@ class Memory:
     def _held_order(self, path: str, key: str) -> str:
         self._note(path)
         self._catch_up()
-        return max((record.order for record in self._ask(lambda index: index.by_key(path, key))), default="")
+        return self._ask(lambda index: index.last_order(path, key))
 
     def _filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
         for name in wanted:

@@ -98,7 +98,9 @@ def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
             problems.append(Problem(place.path, f"skipped: {objects}", number))
             continue
         for value in objects:
-            if isinstance(value.get("hide"), str):
+            if value.get("hide") == "":
+                problems.append(Problem(place.path, "skipped: it hides nothing", number))
+            elif isinstance(value.get("hide"), str):
                 marks.append(mark(place, value))
             else:
                 record, problem = line_record(place, value, number, blob)

@@ -7,12 +7,13 @@ took it proves nothing, so such a file is compared by content the next time.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from holdfast.errors import Busy, HoldfastError, OverBudget
+from holdfast.errors import Busy, HoldfastError, NotFound, OverBudget
 from holdfast.formats import logs
 from holdfast.index import Facts, Index, Seen
 from holdfast.kinds import KINDS
@@ -30,6 +31,7 @@ WINDOW = 64 << 10
 _BATCH_LINES = 5_000
 _BATCH_BYTES = 16 << 20
 _BATCH_FILES = 500
+_MOST_MISSING = 100
 Progress = Callable[[int, int], None]
 
 
@@ -71,7 +73,11 @@ class Refresher:
         done.files = len(stamps)
         seen = index.seen()
         lost = _unreadable(problem.path for problem in done.problems)
-        result = [path for path, stamp in stamps.items() if not _settled(seen.get(path), stamp)]
+        result = [
+            path
+            for path, stamp in stamps.items()
+            if not _settled(known := seen.get(path), stamp) or (known and self._arrived(known))
+        ]
         inside = tuple(f"{folder}/" for folder in below)
         gone = (path for path in seen.keys() - stamps.keys() if not inside or path.startswith(inside) or path in below)
         return result + [path for path in gone if not path.startswith(lost)]
@@ -151,7 +157,7 @@ class Refresher:
     def _log(self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed) -> None:
         looked = time.time_ns()
         path = place.path
-        if seen and not self._grown(path, seen, stamp):
+        if seen and (self._arrived(seen) or not self._grown(path, seen, stamp)):
             seen = None
         if seen and seen.offset == stamp.size:
             _touch(index, path, msgspec.structs.replace(seen, stamp=stamp, looked=looked))
@@ -162,7 +168,8 @@ class Refresher:
         else:
             now = msgspec.structs.replace(seen, stamp=stamp, looked=looked)
         for batch in _batches(self._vault.scan(path, now.offset, stamp.size)):
-            facts = reading.lines(place, batch, now.lines + 1, self.blob)
+            missing: list[str] = []
+            facts = reading.lines(place, batch, now.lines + 1, functools.partial(self.blob, missing=missing))
             end = batch[-1].end
             now = msgspec.structs.replace(
                 now,
@@ -171,6 +178,7 @@ class Refresher:
                 open=not batch[-1].whole,
                 checksum=self._vault.fingerprint(path, now.offset, end, now.checksum),
                 tail=self._vault.fingerprint(path, max(0, end - WINDOW), end),
+                missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
             index.extend(path, now, facts)
             done.records += len(facts.records)
@@ -187,8 +195,18 @@ class Refresher:
             return self._vault.fingerprint(path, 0, seen.offset) == seen.checksum
         return self._vault.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
 
-    def blob(self, ref: str) -> str:
-        return self._vault.read(ref, self._limits.document_bytes).data.decode("utf-8", "replace")
+    def _arrived(self, seen: Seen) -> bool:
+        """Is something there now that lines of this log refer to and that was missing?"""
+        return any(self._vault.stat(ref) for ref in seen.missing)
+
+    def blob(self, ref: str, missing: list[str] | None = None) -> str:
+        """Read the text that a line keeps in a file of its own."""
+        try:
+            return self._vault.read(ref, self._limits.document_bytes).data.decode("utf-8", "replace")
+        except NotFound:
+            if missing is not None:
+                missing.append(ref)
+            raise
 
     def _place(self, path: str) -> Place | None:
         if path not in self._classified:

@@ -9,6 +9,7 @@ the path: the next read brings the index up to it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import re
 import time as clock
@@ -28,7 +29,7 @@ from holdfast.scope import Scope
 from holdfast.settings import Limits
 from holdfast.store import reading
 from holdfast.store.scopes import Scopes
-from holdfast.times import mint, normal, today, utc_now
+from holdfast.times import is_id, mint, normal, today, utc_now
 from holdfast.vault import ABSENT, LogEnd, Vault
 
 _TRIES = 200
@@ -39,7 +40,7 @@ class Writer:
     """Writes to one vault.
 
     `known(path, op_id)` returns what the index knows of an op_id, and how far it has read the log at `path`;
-    `held(path, key)` the order of the line that holds for a key; `tell(path)` notes that a path changed;
+    `held(path, target)` the greatest order of the lines about a key or id; `tell(path)` notes that a path changed;
     `writer` is who writes, as the door knows it: nobody can say so in a draft.
     """
 
@@ -221,8 +222,9 @@ class Writer:
         if kind.shape == "line" or kind.write_once:
             folder, _, name = record.path.rpartition("/")
             log = f"{folder}/{LEDGER}" if kind.write_once else record.path
-            line = {"hide": name if kind.write_once else record.key or record.id, "hidden": hidden}
-            self._log_line(log, line, op_id)
+            target = name if kind.write_once else record.key or record.id
+            after = max(record.order, self._held(log, record.path if kind.write_once else target))
+            self._log_line(log, {"hide": target, "hidden": hidden}, op_id, after=after)
             return Receipt(status, record.id, record.path)
         wanted = Wanted(ANY, op_id, status, record.id)
         if kind.shape == "section":
@@ -380,6 +382,7 @@ class Writer:
 
 ANY = "any"
 _NOWHERE = Scope()
+_LOOK_BACK = 1_000
 _OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
 
 
@@ -468,11 +471,15 @@ def _new_body(data: bytes, text: str) -> bytes:
 
 
 def _last_id(end: LogEnd) -> str:
-    last = end.last()
-    if known := logs.own_id(last):
-        return known
-    objects = logs.parse(last)
-    return logs.identity(objects[-1], "time")[1] if objects and not isinstance(objects, str) else ""
+    """Return the id of the last line that has one; what others wrote behind it is passed over."""
+    for line in itertools.islice(end.back(), _LOOK_BACK):
+        if known := logs.own_id(line):
+            return known
+        objects = logs.parse(line)
+        ids = [value["id"] for value in objects if is_id(value.get("id"))] if isinstance(objects, list) else []
+        if ids:
+            return str(max(ids))
+    return ""
 
 
 def _same_op(seen: list[Record], op_id: str, path: str) -> Receipt | None:

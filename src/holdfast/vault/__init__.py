@@ -48,8 +48,8 @@ class LogEnd(Protocol):
 
     size: int
 
-    def last(self) -> bytes:
-        """Return the last line with something on it, or b""."""
+    def back(self) -> Iterator[bytes]:
+        """Yield the lines that have something on them, last line first."""
         ...
 
     def lines(self, offset: int) -> Iterable[bytes]:

@@ -382,15 +382,17 @@ class _HeldEnd:
         self._line_bytes = line_bytes
         self._end = os.pread(fd, _END, max(0, size - _END)) if size else b""
 
-    def last(self) -> bytes:
+    def back(self) -> Iterator[bytes]:
         ended = self._end.rstrip()
         start = ended.rfind(b"\n") + 1
-        if (ended and start) or len(self._end) == self.size:
-            return ended[start:]  # nearly always: the last line is short and lies in the block at hand
-        for line in _lines_back(self._fd, self.size, self._line_bytes):
-            if line.data.strip() and not line.cut:
-                return line.data
-        return b""
+        if ended and (start or len(self._end) == self.size):
+            yield ended[start:]  # nearly always: the last line is short and lies in the block at hand
+            skip = self.size - len(self._end) + start
+        else:
+            skip = self.size
+        for line in _lines_back(self._fd, skip, self._line_bytes):
+            if line.data.strip():
+                yield line.data
 
     def lines(self, offset: int) -> Iterable[bytes]:
         return (line.data for line in _lines(self._fd, offset, self.size, self._line_bytes))
