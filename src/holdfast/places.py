@@ -55,7 +55,10 @@ class Places:
         for kind, pattern in self._templates:
             if found := pattern.fullmatch(path):
                 groups = found.groupdict()
-                return Place(path, kind, from_path(groups.get("scope") or ""), groups.get("name") or "")
+                scope = from_path(groups.get("scope") or "")
+                if session := groups.get("session"):
+                    scope = msgspec.structs.replace(scope, session=session)
+                return Place(path, kind, scope, groups.get("name") or "")
         return None
 
     def path_for(self, kind: Kind, scope: Scope, name: str = "", month: str = "", session: str = "") -> str:

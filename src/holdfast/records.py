@@ -55,6 +55,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     order: str
     target: str
     hidden: bool
+    op: str = ""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

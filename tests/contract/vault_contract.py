@@ -318,7 +318,7 @@ class VaultContract:
         seen: list[tuple[int, bytes]] = []
 
         def look(end: LogEnd) -> bytes:
-            seen.append((end.size, end.last()))
+            seen.append((end.size, next(end.back(), b"")))
             return b""
 
         vault.append("log.jsonl", look)
@@ -642,5 +642,5 @@ def _count_up(engine: Engine, place: str, times: int) -> None:
 def _number_lines(engine: Engine, place: str, times: int) -> None:
     vault = engine.open(place)
     for _ in range(times):
-        vault.append("count.jsonl", lambda end: b"%d\n" % (int(end.last() or b"0") + 1), durable=False)
+        vault.append("count.jsonl", lambda end: b"%d\n" % (int(next(end.back(), b"0")) + 1), durable=False)
     vault.close()

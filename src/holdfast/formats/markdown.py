@@ -65,20 +65,25 @@ def render(fields: Mapping[str, Any], body: str) -> bytes:
     head = "".join(_field(name, value, "\n") for name, value in fields.items() if value is not None)
     if len(head) > MAX_FRONT:
         raise OverBudget(f"The fields have {len(head):,} characters; {MAX_FRONT:,} fit.", "Move text into the body.")
-    text = f"---\n{head}---\n\n{body}" if head else body
+    text = f"---\n{head}---\n\n{body}" if head or _FENCE.match(body.removeprefix(_BOM)) else body
     return _encode(text if text.endswith("\n") or not text else text + "\n")
+
+
+def replace_body(data: bytes, body: str) -> bytes:
+    """Return the file with another text below the front matter."""
+    text = _decode(data)
+    start = body_start(text)
+    gap = text[start : start + len(text[start:]) - len(text[start:].lstrip("\r\n"))]
+    return _encode(text[:start] + gap + body + ("" if body.endswith("\n") or not body else "\n"))
 
 
 def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
     """Return the file with these fields set (None removes one), every other byte as it was."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise Damaged("The file is not UTF-8.", "Save it as UTF-8 and try again.") from None
+    text = _decode(data)
     before = parse(data)
     if before.fault:
         raise Damaged(f"Line {before.fault_line}: {before.fault}.", "Mend the front matter by hand first.")
-    changes = {name: value for name, value in changes.items() if before.fields.get(name) != value}
+    changes = {name: value for name, value in changes.items() if not _equal(before.fields.get(name), value)}
     if not changes:
         return data
     bom, opening, block, rest = _split(text)
@@ -90,6 +95,17 @@ def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
         closing = text[len(bom) + len(opening) + len(block) : len(text) - len(rest)]
         result = bom + opening + _patch(block, changes, newline) + closing + rest
     return _proved(result, before, changes)
+
+
+def body_start(text: str) -> int:
+    """Return where the text below the front matter starts."""
+    _, _, _, body = _split(text)
+    return len(text) - len(body)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Are these the same in the file? 1 and true are not."""
+    return type(one) is type(other) and bool(one == other)
 
 
 def _split(text: str) -> tuple[str, str | None, str | None, str]:
@@ -203,6 +219,13 @@ def _is_plain(value: str) -> bool:
     """May this text stand without quotes, and be read as this text again?"""
     plain = _PLAIN.match(value) and value.isprintable() and not value.endswith(" ")
     return bool(plain) and value.lower() not in _WORDS_OF_YAML
+
+
+def _decode(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Damaged("The file is not UTF-8.", "Save it as UTF-8 and try again.") from None
 
 
 def _encode(text: str) -> bytes:

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import names
 from holdfast.errors import Invalid
+from holdfast.records import version_of
 from holdfast.times import parse_ms
 
 _HEADING = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\][ \t]*(.*?)[ \t]*\r?\n?\Z")
@@ -33,6 +34,13 @@ class Section(msgspec.Struct, frozen=True):
     category: str = ""
     tags: tuple[str, ...] = ()
     archived: str = ""
+    start: int = 0
+    """Where its source starts in the text."""
+
+    @property
+    def version(self) -> str:
+        """The version of the entry itself, whatever stands behind it."""
+        return version_of(self.source.rstrip().encode("utf-8", "surrogateescape"))
 
     @property
     def fault(self) -> str:
@@ -43,7 +51,7 @@ def parse(text: str) -> list[Section]:
     """Read every entry of a file, in order."""
     seen: dict[str, int] = {}
     result = []
-    for line, source in _entries(text):
+    for line, start, source in _entries(text):
         lines = source.splitlines(keepends=True)
         heading = _HEADING.match(lines[0])
         assert heading is not None  # _entries cuts at headings
@@ -54,9 +62,8 @@ def parse(text: str) -> list[Section]:
             anchor += f"~{seen[anchor]}"
         found, body = _fields(lines[1:])
         tags = tuple(tag.strip() for tag in found.get("Tags", "").split(",") if tag.strip())
-        result.append(
-            Section(anchor, date, title, body, source, line, found.get("Category", ""), tags, found.get("Archived", ""))
-        )
+        category, archived = found.get("Category", ""), found.get("Archived", "")
+        result.append(Section(anchor, date, title, body, source, line, category, tags, archived, start))
     return result
 
 
@@ -80,30 +87,34 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
 
 
 def add(text: str, entry: str) -> str:
-    """Return the file with one more entry at its end."""
+    """Return the file with one more entry at its end; a fence that was left open is closed, or it would swallow it."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    entry = entry.replace("\n", newline)
     if not text.strip():
         return text + entry
-    gap = "" if text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+    if fence := _fenced(text.splitlines(keepends=True))[1]:
+        text += ("" if text.endswith("\n") else newline) + fence + newline
+    gap = "" if text.endswith(newline * 2) else newline if text.endswith("\n") else newline * 2
     return text + gap + entry
 
 
-def _entries(text: str) -> Iterator[tuple[int, str]]:
-    """Yield line number and source of every entry."""
+def _entries(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield line number, start and source of every entry."""
     lines = text.splitlines(keepends=True)
     fenced = _fenced(lines)[0]
     start, start_line, position = -1, 0, 0
     for number, line in enumerate(lines, 1):
         if number not in fenced and _HEADING.match(line):
             if start >= 0:
-                yield start_line, text[start:position]
+                yield start_line, start, text[start:position]
             start, start_line = position, number
         position += len(line)
     if start >= 0:
-        yield start_line, text[start:]
+        yield start_line, start, text[start:]
 
 
-def _fenced(lines: list[str]) -> tuple[set[int], bool]:
-    """Return the numbers of the lines inside fenced blocks, and whether a fence was left open.
+def _fenced(lines: list[str]) -> tuple[set[int], str]:
+    """Return the numbers of the lines inside fenced blocks, and the fence that was left open, if any.
 
     A fence that is never closed counts as text: one slip of the pen must not swallow the entries after it.
     """
@@ -119,7 +130,7 @@ def _fenced(lines: list[str]) -> tuple[set[int], bool]:
         elif mark[0] == fence[0] and len(mark) >= len(fence) and not line.strip().strip(mark[0]):
             inside.update(range(opened, number + 1))
             fence = ""
-    return inside, bool(fence)
+    return inside, fence
 
 
 def _fields(lines: list[str]) -> tuple[dict[str, str], str]:

@@ -6,9 +6,9 @@ far it has read, and it can be thrown away at any time: every answer must equal 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -53,13 +53,21 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
     kinds: tuple[str, ...] = ()
     scope: str = ""
-    session: str = ""
+    sessions: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     since: str = ""
     until: str = ""
     hidden: bool = False
     searchable: tuple[str, ...] = ()
     """The kinds to look through when none are named."""
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """A line that was written under an op_id: a record, or a mark (then `id` is what it speaks of)."""
+
+    path: str
+    id: str
+    fields: Mapping[str, Any] = {}
 
 
 class Scored(msgspec.Struct, frozen=True):
@@ -107,7 +115,9 @@ class Index(Protocol):
         """Return the greatest order of the lines of a log that speak of a key or id, "" when none does."""
         ...
 
-    def by_op(self, op_id: str) -> list[Record]: ...
+    def by_op(self, op_id: str) -> list[Applied]:
+        """Return what was done under an op_id."""
+        ...
 
     def records(self, path: str) -> list[Record]:
         """Return everything indexed from one file, in the order of the file."""
@@ -121,6 +131,10 @@ class Index(Protocol):
 
     def check(self) -> tuple[int, int]:
         """Prove the words sound in themselves; return how many records have words, and how many words they have."""
+        ...
+
+    def generation(self) -> str:
+        """Say which index this is; a rebuilt one says something else."""
         ...
 
     def rebuilding(self) -> AbstractContextManager[Index]:

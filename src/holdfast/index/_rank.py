@@ -71,9 +71,9 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
     if where.scope:
         parts.append("(r.scope = ? OR (r.scope > ? AND r.scope < ?))")
         values += [where.scope, where.scope + "/", where.scope + "0"]
-    if where.session:
-        parts.append("r.session = ?")
-        values.append(where.session)
+    if where.sessions:
+        parts.append(f"r.session IN ({_holes(where.sessions)})")
+        values += where.sessions
     if where.tags:
         parts.append("(" + " OR ".join("instr(r.tagged, ?)" for _ in where.tags) + ")")
         values += [tagged((tag,)) for tag in where.tags]

@@ -20,10 +20,11 @@ CREATE INDEX records_place ON records (kind, scope, time);
 CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
 CREATE INDEX records_op ON records (op) WHERE op IS NOT NULL;
 CREATE TABLE marks (
-    file INTEGER NOT NULL, target TEXT NOT NULL, sort TEXT NOT NULL, hidden INTEGER NOT NULL,
+    file INTEGER NOT NULL, target TEXT NOT NULL, sort TEXT NOT NULL, hidden INTEGER NOT NULL, op TEXT,
     PRIMARY KEY (target, file, sort)
 ) WITHOUT ROWID;
 CREATE INDEX marks_file ON marks (file);
+CREATE INDEX marks_op ON marks (op) WHERE op IS NOT NULL;
 CREATE TABLE problems (file INTEGER NOT NULL, line INTEGER NOT NULL, what TEXT NOT NULL);
 CREATE INDEX problems_file ON problems (file);
 CREATE VIRTUAL TABLE words USING fts5 (

@@ -18,7 +18,7 @@ import apsw
 import msgspec
 
 from holdfast.errors import Busy
-from holdfast.index import Facts, Filter, Scored, Seen, _rank, _schema
+from holdfast.index import Applied, Facts, Filter, Scored, Seen, _rank, _schema
 from holdfast.kinds import KINDS
 from holdfast.query import Terms, spaced
 from holdfast.records import Problem, Record, text_of
@@ -116,7 +116,7 @@ class SqliteIndex:
                 yield self._open()
             except apsw.BusyError as error:
                 raise _busy(error) from None
-            except _DAMAGE as error:
+            except (*_DAMAGE, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 self._drop()
                 raise Stale(f"the index is damaged: {error}") from None
             except (apsw.FullError, apsw.ReadOnlyError) as error:
@@ -196,8 +196,8 @@ class SqliteIndex:
         file = self._file(db, path)
         assert file is not None
         db.executemany(
-            "INSERT OR IGNORE INTO marks VALUES (?, ?, ?, ?)",
-            ((file, mark.target, mark.order, mark.hidden) for mark in facts.marks),
+            "INSERT OR IGNORE INTO marks VALUES (?, ?, ?, ?, ?)",
+            ((file, mark.target, mark.order, mark.hidden, mark.op or None) for mark in facts.marks),
         )
         marked = db.execute("SELECT 1 FROM marks LIMIT 1").get is not None
         twins = [problem for record in facts.records if (problem := _insert(db, file, record, marked))]
@@ -247,8 +247,14 @@ class SqliteIndex:
             ).get
             return str(found or "")
 
-    def by_op(self, op_id: str) -> list[Record]:
-        return self._some("r.op = ?", (op_id,))
+    def by_op(self, op_id: str) -> list[Applied]:
+        found = [Applied(record.path, record.id, record.fields) for record in self._some("r.op = ?", (op_id,))]
+        with self._using() as db:
+            marks = db.execute("SELECT path, target FROM marks JOIN files USING (file) WHERE op = ?", (op_id,))
+            return found + [Applied(str(path), str(target)) for path, target in marks]
+
+    def generation(self) -> str:
+        return self._current() if self._folder is not None else ""
 
     def records(self, path: str) -> list[Record]:
         return self._some("f.path = ?", (path,), "r.row")

@@ -15,16 +15,16 @@ import msgspec
 from holdfast import kinds, settings
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import logs
-from holdfast.index import Filter, Index
+from holdfast.index import Applied, Filter, Index
 from holdfast.index.sqlite import SqliteIndex, Stale, Unusable
 from holdfast.kinds import KINDS
 from holdfast.names import check_text
-from holdfast.places import Places
+from holdfast.places import Places, session_folder
 from holdfast.query import MAX_LIMIT, Query, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import reading, recalling, verifying, watching
-from holdfast.store.refreshing import Progress, Refreshed, Refresher
+from holdfast.store.refreshing import SUFFIXES, Progress, Refreshed, Refresher
 from holdfast.store.scopes import Scopes
 from holdfast.store.writing import Writer, record_at
 from holdfast.times import bound, iso, now_ms
@@ -55,6 +55,7 @@ class Memory:
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
         self._watcher: watching.Watcher | None = None
+        self._folders_moved = False
 
     @property
     def root(self) -> str:
@@ -175,7 +176,7 @@ class Memory:
                     continue
                 record, _ = reading.line_record(place, value, 0, self._refresher.blob)
                 inside = not scope or f"{record.scope.path}/".startswith(f"{scope}/")
-                inside = inside and (not session or record.scope.session in ("", session))
+                inside = inside and (not session or record.scope.session in ("", *_sessions(session)))
                 if inside and not marks.get(record.id) and record.id not in seen:
                     yield record
                     seen.add(record.id)
@@ -226,13 +227,15 @@ class Memory:
         """Follow changes of files from now on, so that a search need not look at every file."""
         if self._watcher is None:
             folders = [os.path.join(self.root, folder) for folder in self.places.roots]
-            self._watcher = watching.Watcher(self.root, folders, self._note_many)
+            self._watcher = watching.Watcher(self.root, folders, self._note_events)
             self.refresh()
 
     def _look(self, where: Filter, *, searching: bool) -> Refreshed:
         """See to it that the answer holds now: look at what it can come from."""
         if searching and self._watcher and self._watcher.alive:
-            return self._catch_up()
+            if not self._folders_moved:
+                return self._catch_up()
+            self._folders_moved = False
         whole = searching and not where.kinds and not where.scope
         return self._refresh_below(() if whole else self.places.below(where.kinds or where.searchable, where.scope))
 
@@ -272,6 +275,7 @@ class Memory:
 
     def _ask(self, question: Callable[[Index], Answer]) -> Answer:
         """Put a question to the index, rebuilding it first when it cannot be used."""
+        known = self._index.generation()
         try:
             return question(self._index)
         except Stale:
@@ -279,8 +283,9 @@ class Memory:
         except Unusable:
             self._do_without()
         try:
-            self._rebuild(None, unless_usable=True)
-        except Unusable:
+            self._rebuild(None, unless_newer_than=known)
+            return question(self._index)
+        except (Stale, Unusable):
             self._do_without()
             self._rebuild(None)
         return question(self._index)
@@ -291,13 +296,11 @@ class Memory:
         self._derived = None
         self._index = SqliteIndex(None, "in memory", self.settings.search)
 
-    def _rebuild(self, progress: Progress | None, *, unless_usable: bool = False) -> Refreshed:
+    def _rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
         done = Refreshed()
         with self._only_rebuilder():
-            if unless_usable:
-                with contextlib.suppress(Stale):
-                    self._index.problems()
-                    return done
+            if unless_newer_than is not None and self._index.generation() not in ("", unless_newer_than):
+                return done
             with self._index.rebuilding() as fresh:
                 paths = list(self._refresher.walk(done))
                 done.files = len(paths)
@@ -330,12 +333,19 @@ class Memory:
         with self._dirty_lock:
             self._dirty.update(paths)
 
-    def _known_op(self, path: str, op_id: str) -> tuple[list[Record], int]:
-        if not path:
-            self._refresh_below((f"{self.places.memory}/writes",))
-            return self._ask(lambda index: index.by_op(op_id)), 0
-        self._note(path)
+    def _note_events(self, paths: list[str]) -> None:
+        """Note what the watcher saw; a folder that came or went means that every stamp must be looked at."""
+        self._note_many([path for path in paths if path.endswith(SUFFIXES)])
+        others = [os.path.join(self.root, path) for path in paths if not path.endswith(SUFFIXES)]
+        if any(os.path.isdir(path) or not os.path.lexists(path) for path in others):
+            self._folders_moved = True
+
+    def _known_op(self, path: str, op_id: str) -> tuple[list[Applied], int]:
+        """Return what was done under an op_id by anybody, and how far the log at `path` is known."""
+        if path:
+            self._note(path)
         self._catch_up()
+        self._refresh_below((self.places.memory,))
         seen = self._ask(lambda index: index.look(path))
         return self._ask(lambda index: index.by_op(op_id)), seen.offset if seen else 0
 
@@ -353,7 +363,7 @@ class Memory:
             raise Invalid(f"since {query.since} is after until {query.until}.", "Swap them.")
         where = self.scopes.resolve(query.scope) if query.scope else Scope()
         return Filter(
-            kinds=wanted, scope=where.path, session=query.session or where.session, tags=tags,
+            kinds=wanted, scope=where.path, sessions=_sessions(query.session or where.session), tags=tags,
             since=since, until=until, hidden=query.hidden,
             searchable=tuple(row.name for row in KINDS.values() if row.searchable),
         )  # fmt: skip
@@ -396,6 +406,11 @@ def _query(query: Query | str, given: dict[str, Any]) -> Query:
         return msgspec.convert(given, Query)
     except (msgspec.ValidationError, TypeError) as error:
         raise Invalid(f"{error}.", f"A query takes {', '.join(Query.__struct_fields__)}.") from None
+
+
+def _sessions(session: str) -> tuple[str, ...]:
+    """Return the strings under which a session's records are known: lines without one bear their folder's name."""
+    return (session, session_folder(session)) if session else ()
 
 
 def _settings_text(location: str) -> str:

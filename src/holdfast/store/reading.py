@@ -80,7 +80,7 @@ def entries(place: Place, document: Document) -> Facts:
                 time=normal(section.date),
                 fields={"date": section.date} | ({"category": section.category} if section.category else {}),
                 line=line,
-                version=version_of(section.source.encode("utf-8")),
+                version=section.version,
                 hidden=bool(section.archived),
             )
         )
@@ -116,7 +116,10 @@ def mark(place: Place, value: Mapping[str, Any]) -> Mark:
     if place.kind.name == "ledger":
         target = f"{place.path.rpartition('/')[0]}/{target}"
     order = logs.identity(value, "time")[1]
-    return Mark(target=target, order=order, hidden=value.get("hidden") is not False)
+    op = value.get("op")
+    return Mark(
+        target=target, order=order, hidden=value.get("hidden") is not False, op=op if isinstance(op, str) else ""
+    )
 
 
 def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) -> tuple[Record, str]:

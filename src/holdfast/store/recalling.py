@@ -6,13 +6,14 @@ as of when it holds and how many changed files it could not look at.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator
 
 import msgspec
 
 from holdfast.index import Scored
 from holdfast.query import Query, Terms, fold
-from holdfast.records import Problem, Record
+from holdfast.records import Problem, Record, text_of
 from holdfast.times import age
 from holdfast.tokens import count_tokens
 
@@ -64,8 +65,15 @@ def _why(record: Record, terms: Terms) -> tuple[str, ...]:
     if terms.empty:
         return ()
     runs = (*terms.phrases, *terms.words)
-    text = " ".join(fold("\n".join((record.title, record.text, " ".join(record.tags), str(dict(record.fields))))))
-    return tuple(_shown(run) for run in runs if _stem(" ".join(run)) in text)
+    text = _bare(" ".join(fold("\n".join((record.title, record.text, " ".join(record.tags), text_of(record.fields))))))
+    return tuple(_shown(run) for run in runs if _stem(_bare(" ".join(run))) in text)
+
+
+def _bare(text: str) -> str:
+    """Return text without accents, as the index compares it."""
+    if text.isascii():
+        return text
+    return "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
 
 
 def _shown(run: tuple[str, ...]) -> str:

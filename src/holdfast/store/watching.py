@@ -39,9 +39,13 @@ class Watcher:
             for found in changes:
                 self._started.set()
                 if found:
-                    self._tell([os.path.relpath(path, self._root) for _, path in found])
+                    self._tell([os.path.relpath(path, self._root) for _, path in found if not _temporary(path)])
         except (OSError, RuntimeError):
             pass  # too many watches, or none to be had: every search looks at all files again
         finally:
             self.alive = False
             self._started.set()
+
+
+def _temporary(path: str) -> bool:
+    return os.path.basename(path).startswith(".")

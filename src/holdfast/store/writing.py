@@ -1,7 +1,7 @@
 """From drafts to files: check the kind's rules, make it durable, then tell the index.
 
-Every write of Holdfast passes here. Each document write is announced by a line in the write log, with the versions
-before and after. With an op_id that line is durable before the document changes, so that a repeated op_id can be told
+Every write of Holdfast passes here. Each document write leaves a line in the write log, with the versions before and
+after. With an op_id the intent is made durable there before the document changes, so that a repeated op_id can be told
 from a new one whatever happened in between. A line of a log carries its op_id itself. "Telling the index" is noting
 the path: the next read brings the index up to it.
 """
@@ -19,8 +19,9 @@ from typing import Any
 import msgspec
 
 from holdfast import kinds, names, scope
-from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound, OverBudget
+from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats import logs, markdown, sections
+from holdfast.index import Applied
 from holdfast.kinds import KINDS, LEDGER, Kind
 from holdfast.names import check_text
 from holdfast.places import Place, Places
@@ -33,7 +34,7 @@ from holdfast.times import is_id, mint, normal, today, utc_now
 from holdfast.vault import ABSENT, LogEnd, Vault
 
 _TRIES = 200
-Known = Callable[[str, str], tuple[list[Record], int]]
+Known = Callable[[str, str], tuple[list[Applied], int]]
 
 
 class Writer:
@@ -87,10 +88,15 @@ class Writer:
         path = self._new_path(kind, draft)
         data = markdown.render(_front(kind, draft), draft.text or "")
         self._check_size(path, data)
+        wanted = Wanted(ABSENT, draft.op_id, "stored")
+        if repeated := self._repeated(wanted, path):
+            return repeated
         if kind.write_once:
+            if self._vault.stat(path):
+                raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
             entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version_of(data)}
             self._log_line(f"{path.rpartition('/')[0]}/{LEDGER}", entry, durable=True)
-        return self._write(path, lambda _: data, Wanted(ABSENT, draft.op_id, "stored", path))
+        return self._write(path, lambda _: Made(data, path, version_of(data)), wanted)
 
     def _new_path(self, kind: Kind, draft: Draft) -> str:
         if "{any}" in kind.place:
@@ -116,7 +122,7 @@ class Writer:
             stem = f"{str(draft.fields.get('created') or today())[2:10].replace('-', '')}-{stem}"
         return self._places.path_for(kind, where, stem)
 
-    def _write(self, path: str, make: Callable[[bytes | None], bytes], wanted: Wanted) -> Receipt:
+    def _write(self, path: str, make: Callable[[bytes | None], Made], wanted: Wanted) -> Receipt:
         """Write a document from what it is now; retried while others change it, if the caller named no version."""
         for attempt in range(_TRIES):
             before, current = self._now(path) if wanted.expect != ABSENT else (ABSENT, None)
@@ -127,14 +133,22 @@ class Writer:
                     f"{path} was changed since version {wanted.expect[:8]}; nothing was written.",
                     "Read it again and redo the edit.",
                 )
-            data = make(current)
-            if data == current:
-                return Receipt("unchanged", wanted.id, path, before)
-            self._check_size(path, data)
-            self._announce(path, before, version_of(data), wanted)
+            made = make(current)
+            if made.data == current:
+                return Receipt("unchanged", made.id, path, made.version)
+            self._check_size(path, made.data)
+            account = {
+                "path": path,
+                "before": before,
+                "after": version_of(made.data),
+                "record": made.id,
+                "version": made.version,
+            }
+            if wanted.op_id:
+                self._account(account | {"intent": True}, wanted.op_id)
             try:
                 keep = f"{self._places.memory}/writes/kept/{before}" if before else ""
-                version = self._vault.write(path, data, expect=before, keep=keep)
+                self._vault.write(path, made.data, expect=before, keep=keep)
             except (Conflict, AlreadyExists):
                 if repeated := self._repeated(wanted, path):
                     return repeated
@@ -142,8 +156,10 @@ class Writer:
                     raise
                 clock.sleep(random.uniform(0, 0.002) * min(attempt + 1, 10))
                 continue
+            with contextlib.suppress(HoldfastError):  # the write is done and durable, whatever becomes of its account
+                self._account(account, wanted.op_id)
             self._tell(path)
-            return Receipt(wanted.status, wanted.id, path, version)
+            return Receipt(wanted.status, made.id, path, made.version)
         raise Conflict(f"{path} is changed by others all the time; nothing was written.", "Try again later.")
 
     def _now(self, path: str) -> tuple[str, bytes | None]:
@@ -153,25 +169,30 @@ class Writer:
             return ABSENT, None
         return document.version, document.data
 
-    def _announce(self, path: str, before: str, after: str, wanted: Wanted) -> None:
-        month = utc_now()[:7]
-        line = {"path": path, "before": before, "after": after, "op": wanted.op_id}
-        log = self._places.path_for(KINDS["write"], Scope(), month=month)
-        self._log_line(log, {name: value for name, value in line.items() if value}, durable=bool(wanted.op_id))
+    def _account(self, account: dict[str, Any], op_id: str) -> None:
+        """Add a line to the write log: durable when it announces what an op_id is about to do."""
+        if account["record"] == account["path"]:
+            account = {name: value for name, value in account.items() if name not in ("record", "version")}
+        log = self._places.path_for(KINDS["write"], _NOWHERE, month=utc_now()[:7])
+        line = {name: value for name, value in account.items() if value} | ({"op": op_id} if op_id else {})
+        self._log_line(log, line, durable="intent" in account)
 
     def _repeated(self, wanted: Wanted, path: str) -> Receipt | None:
-        """Was this op_id applied before? It was if the version it announced is there, or was there."""
+        """Was this op_id applied before? It was if its write was accounted for, or if what it announced came to be."""
         if not wanted.op_id:
             return None
-        for line in self._known("", wanted.op_id)[0]:
-            if line.kind != "write":
-                raise _other_use(wanted.op_id, line.path)
-            target, after = line.fields.get("path"), line.fields.get("after")
-            if target != path:
-                raise _other_use(wanted.op_id, str(target))
-            kept = self._vault.stat(f"{self._places.memory}/writes/kept/{after}")
-            if kept or self._now(path)[0] == after:
-                return Receipt("repeated", wanted.id, path, str(after))
+        for applied in self._known("", wanted.op_id)[0]:
+            line = applied.fields
+            if line.get("path") != path:
+                raise _other_use(wanted.op_id, str(line.get("path") or applied.path))
+            after = str(line.get("after"))
+            came_to_be = (
+                "intent" not in line
+                or self._vault.stat(f"{self._places.memory}/writes/kept/{after}")
+                or self._now(path)[0] == after
+            )
+            if came_to_be:
+                return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
 
     def _check_size(self, path: str, data: bytes) -> None:
@@ -197,15 +218,16 @@ class Writer:
                 "Get it first and pass its version.",
             )
         _check(kind, draft, changing=True)
-        wanted = Wanted(draft.expect or ANY, draft.op_id, "changed", draft.id)
+        wanted = Wanted(draft.expect or ANY, draft.op_id, "changed")
         if kind.shape == "section":
             return self._change_section(place, draft, wanted)
 
-        def make(current: bytes | None) -> bytes:
+        def make(current: bytes | None) -> Made:
             if current is None:
                 raise NotFound(f"{place.path} is not there.", "Check the path, or put a new record.")
             data = markdown.edit(current, changes) if changes else current
-            return data if draft.text is None else _new_body(data, draft.text)
+            data = data if draft.text is None else markdown.replace_body(data, draft.text)
+            return Made(data, place.path, version_of(data))
 
         return self._write(place.path, make, wanted)
 
@@ -214,23 +236,35 @@ class Writer:
         kind = KINDS[record.kind]
         if kind.owned:
             raise Invalid(f"A {kind.name} cannot be hidden.", "It is Holdfast's own account of what was written.")
-        status = "hidden" if hidden else "shown"
-        if record.hidden == hidden and op_id:
-            return Receipt("repeated", record.id, record.path)
-        if record.hidden == hidden:
-            raise Invalid(f"{record.id} is {'already hidden' if hidden else 'not hidden'}.", "Nothing was changed.")
+        wanted = Wanted(ANY, op_id, "hidden" if hidden else "shown")
         if kind.shape == "line" or kind.write_once:
-            folder, _, name = record.path.rpartition("/")
-            log = f"{folder}/{LEDGER}" if kind.write_once else record.path
-            target = name if kind.write_once else record.key or record.id
-            after = max(record.order, self._held(log, record.path if kind.write_once else target))
-            self._log_line(log, {"hide": target, "hidden": hidden}, op_id, after=after)
-            return Receipt(status, record.id, record.path)
-        wanted = Wanted(ANY, op_id, status, record.id)
+            return self._mark(record, hidden, wanted)
+        if repeated := self._repeated(wanted, record.path):
+            return repeated
+        _check_hidden(record, hidden)
         if kind.shape == "section":
             return self._rewrite_section(record, wanted, archived=today() if hidden else "")
         flag = {"archived": True if hidden else None, "isArchived": None}
-        return self._write(record.path, lambda current: markdown.edit(current or b"", flag), wanted)
+
+        def make(current: bytes | None) -> Made:
+            data = markdown.edit(current or b"", flag)
+            return Made(data, record.path, version_of(data))
+
+        return self._write(record.path, make, wanted)
+
+    def _mark(self, record: Record, hidden: bool, wanted: Wanted) -> Receipt:
+        """Add a line that hides or shows, newer than all that was said of the record before."""
+        folder, _, name = record.path.rpartition("/")
+        once = KINDS[record.kind].write_once
+        log = f"{folder}/{LEDGER}" if once else record.path
+        target = name if once else record.key or record.id
+        known = record.path if once else target
+        if wanted.op_id and _same_op(self._known(log, wanted.op_id)[0], wanted.op_id, log, known):
+            return Receipt("repeated", record.id, record.path)
+        _check_hidden(record, hidden)
+        after = max(record.order, self._held(log, known))
+        done = self._log_line(log, {"hide": target, "hidden": hidden}, wanted.op_id, after=after)
+        return Receipt(wanted.status if done.status == "stored" else done.status, record.id, record.path)
 
     # sections
 
@@ -247,21 +281,19 @@ class Writer:
             date, draft.title, draft.text or "", str(fields.get("category") or ""), tuple(draft.tags or ())
         )
         (section,) = sections.parse(entry)
-        anchor = section.anchor
 
-        def make(current: bytes | None) -> bytes:
-            nonlocal anchor
+        def make(current: bytes | None) -> Made:
             text = (current or f"# {kind.name.title()}s\n".encode()).decode("utf-8", "surrogateescape")
-            there = sections.parse(text)
-            for other in there:
+            start = markdown.body_start(text)
+            for other in sections.parse(text[start:]):
                 if (other.title, other.text) == (section.title, section.text) and not other.archived:
                     raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
-            body = sections.add(text, entry.replace("\n", "\r\n") if "\r\n" in text else entry)
-            anchor = sections.parse(body)[-1].anchor
-            return body.encode("utf-8", "surrogateescape")
+            body = sections.add(text[start:], entry)
+            added = sections.parse(body)[-1]
+            data = (text[:start] + body).encode("utf-8", "surrogateescape")
+            return Made(data, f"{path}#{added.anchor}", added.version)
 
-        receipt = self._write(path, make, Wanted(ANY, draft.op_id, "stored", path))
-        return msgspec.structs.replace(receipt, id=f"{path}#{anchor}", version=version_of(entry.encode()))
+        return self._write(path, make, Wanted(ANY, draft.op_id, "stored"))
 
     def _change_section(self, place: Place, draft: Draft, wanted: Wanted) -> Receipt:
         given: dict[str, Any] = dict(draft.fields)
@@ -278,32 +310,31 @@ class Writer:
         return self._rewrite_section(record, wanted, **given)
 
     def _rewrite_section(self, record: Record, wanted: Wanted, **changes: Any) -> Receipt:
-        anchor = record.id.partition("#")[2]
-        source = ""
+        anchor = record.id.rpartition("#")[2]
 
-        def make(current: bytes | None) -> bytes:
-            nonlocal source
+        def make(current: bytes | None) -> Made:
             text = (current or b"").decode("utf-8", "surrogateescape")
-            found = [section for section in sections.parse(text) if section.anchor == anchor]
+            start = markdown.body_start(text)
+            found = [section for section in sections.parse(text[start:]) if section.anchor == anchor]
             if not found:
                 raise NotFound(f"{record.id} is not there.", "Search for it; its date or title may have changed.")
             old = found[0]
-            if wanted.expect != ANY and version_of(old.source.encode("utf-8", "surrogateescape")) != wanted.expect:
+            if wanted.expect not in (ANY, old.version):
                 raise Conflict(
-                    f"{record.id} was changed since; nothing was written.", "Read it again and redo the edit."
+                    f"{record.id} was changed since version {wanted.expect[:8]}; nothing was written.",
+                    "Read it again and redo the edit.",
                 )
-            parts = {"date": old.date, "title": old.title, "text": old.text, "category": old.category,
-                     "tags": old.tags, "archived": old.archived} | changes  # fmt: skip
-            source = sections.render(**parts)
+            kept = {name: getattr(old, name) for name in ("date", "title", "text", "category", "tags", "archived")}
+            source = sections.render(**(kept | changes)).rstrip()
             if "\r\n" in old.source:
                 source = source.replace("\n", "\r\n")
-            gap = old.source[len(old.source.rstrip("\r\n")) :]
-            source = source.rstrip("\r\n") + gap
-            start = text.index(old.source)
-            return (text[:start] + source + text[start + len(old.source) :]).encode("utf-8", "surrogateescape")
+            begin = start + old.start
+            end = begin + len(old.source.rstrip())
+            result = text[:begin] + source + text[end:]
+            new = next(one for one in sections.parse(result[start:]) if one.start == old.start)
+            return Made(result.encode("utf-8", "surrogateescape"), f"{record.path}#{new.anchor}", new.version)
 
-        receipt = self._write(record.path, make, msgspec.structs.replace(wanted, expect=ANY))
-        return msgspec.structs.replace(receipt, version=version_of(source.encode("utf-8", "surrogateescape")))
+        return self._write(record.path, make, msgspec.structs.replace(wanted, expect=ANY))
 
     # lines
 
@@ -387,12 +418,19 @@ _OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """How a document write is meant: from which version, and what to answer."""
+    """How a write is meant: from which version, under which op_id, and what to answer when it is done."""
 
     expect: str
     op_id: str
     status: str
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A document as it shall be, and the record in it that the write is about."""
+
+    data: bytes
     id: str
+    version: str
 
 
 def _with_defaults(kind: Kind, draft: Draft) -> Draft:
@@ -458,16 +496,9 @@ def _changes(kind: Kind, draft: Draft) -> dict[str, Any]:
     return changes
 
 
-def _new_body(data: bytes, text: str) -> bytes:
-    """Replace what stands below the front matter."""
-    body = markdown.parse(data).body.encode("utf-8")
-    head = data[: len(data) - len(body)]
-    gap = body[: len(body) - len(body.lstrip(b"\r\n"))]
-    tail = b"" if text.endswith("\n") or not text else b"\n"
-    try:
-        return head + gap + text.encode("utf-8") + tail
-    except UnicodeEncodeError:
-        raise Invalid("The text holds half a character.", "Send valid Unicode.") from None
+def _check_hidden(record: Record, hidden: bool) -> None:
+    if record.hidden == hidden:
+        raise Invalid(f"{record.id} is {'already hidden' if hidden else 'not hidden'}.", "Nothing was changed.")
 
 
 def _last_id(end: LogEnd) -> str:
@@ -482,11 +513,12 @@ def _last_id(end: LogEnd) -> str:
     return ""
 
 
-def _same_op(seen: list[Record], op_id: str, path: str) -> Receipt | None:
-    for record in seen:
-        if record.path != path:
-            raise _other_use(op_id, record.path)
-        return Receipt("repeated", record.id, path)
+def _same_op(seen: list[Applied], op_id: str, path: str, target: str = "") -> Receipt | None:
+    """Return the receipt of what was done under this op_id in this log; Conflict if it was something else."""
+    for applied in seen:
+        if applied.path != path or (target and applied.id != target):
+            raise _other_use(op_id, str(applied.fields.get("path") or applied.path))
+        return Receipt("repeated", applied.id, path)
     return None
 
 
