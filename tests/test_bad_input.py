@@ -1007,7 +1007,6 @@ def test_an_unknown_kind_is_answered_with_the_kinds_there_are(memory: holdfast.M
     calls: list[Callable[[], object]] = [
         lambda: memory.put("notes", "x", title="T"),
         lambda: memory.find("x", kinds=("notes",)),
-        lambda: memory.find("kind:notes x"),
         lambda: memory.tail("notes"),
     ]
     for call in calls:

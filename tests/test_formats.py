@@ -241,7 +241,8 @@ def test_what_is_written_is_read_back(fields: dict[str, Any], body: str) -> None
     page = markdown.parse(markdown.render(fields, body))
     assert page.fault == ""
     assert plain(page.fields) == plain(fields)
-    assert page.body.removeprefix("\n" if fields else "").removesuffix("\n") == body.removesuffix("\n")
+    gap = "\n" if fields or body.startswith("---") else ""  # keeps a line of dashes from opening front matter
+    assert page.body.removeprefix(gap).removesuffix("\n") == body.removesuffix("\n")
 
 
 @many
@@ -284,7 +285,7 @@ def test_an_edit_of_any_document_sets_its_fields_and_keeps_the_rest(
     }
     assert plain(found.fields) == plain(wanted)
     assert found.body == body
-    touched = {name for name, value in changes.items() if plain(value) != plain(page.fields.get(name))}
+    touched = {name for name, value in changes.items() if value is None or plain(value) != plain(page.fields.get(name))}
     for piece in pieces:
         if piece.strip("'\"# \n").partition(":")[0].strip("'\" #") not in touched:
             assert piece.replace("\n", newline) in after
@@ -440,7 +441,7 @@ def test_adding_an_entry_leaves_every_earlier_byte_and_entry_alone(before: str, 
             continue
         after = sections.add(text, entry)
         assert after.startswith(text)
-        assert after.endswith(entry)
+        assert after.endswith((entry, entry.replace("\n", "\r\n")))
         earlier, now = sections.parse(text), sections.parse(after)
         assert [(old.anchor, old.title, old.text) for old in earlier] == [
             (new.anchor, new.title, new.text) for new in now[: len(earlier)]

@@ -1,7 +1,7 @@
 """What is asked for, and how its words are read.
 
-A query is literal text. Quoted words are a phrase; `tag:x` and `kind:x` are filters; nothing else has a
-meaning of its own, so no query can be a syntax error. `words` splits text exactly as the index does.
+A query is literal text. Quoted words are a phrase; `tag:x` and `kind:x`, where there is such a kind, are filters;
+nothing else has a meaning of its own, so no query can be a syntax error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.kinds import KINDS
 from holdfast.names import check_text
 from holdfast.scope import Scope
 from holdfast.tokens import WIDE
@@ -72,7 +73,7 @@ def parse(text: str) -> Terms:
     filters: dict[str, list[str]] = {"tag": [], "kind": []}
     for quoted, plain in _PART.findall(text):
         name, _, value = plain.partition(":")
-        if name in filters and value:
+        if (name == "tag" and value) or (name == "kind" and value in KINDS):
             filters[name].append(value)
         elif quoted:
             phrase = tuple(fold(quoted))

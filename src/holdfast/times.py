@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 import time
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 from holdfast.errors import Invalid
 
@@ -65,7 +65,8 @@ def bound(text: str, *, end: bool = False) -> str:
     if ms is None:
         raise Invalid(f"{text!r} is not a date or time.", "Use ISO 8601, like 2026-02-23 or 2026-02-23T14:00:00Z.")
     if end and len(text) == 10:
-        ms += 86_399_999
+        following = datetime.fromisoformat(text) + timedelta(days=1)  # a day of the calendar has 23 to 25 hours
+        ms = int(following.timestamp() * 1000) - 1
     return _safe_iso(ms)
 
 

@@ -83,7 +83,11 @@ def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
     before = parse(data)
     if before.fault:
         raise Damaged(f"Line {before.fault_line}: {before.fault}.", "Mend the front matter by hand first.")
-    changes = {name: value for name, value in changes.items() if not _equal(before.fields.get(name), value)}
+    changes = {
+        name: value
+        for name, value in changes.items()
+        if (name in before.fields if value is None else not _equal(before.fields.get(name), value))
+    }
     if not changes:
         return data
     bom, opening, block, rest = _split(text)
@@ -101,6 +105,11 @@ def body_start(text: str) -> int:
     """Return where the text below the front matter starts."""
     _, _, _, body = _split(text)
     return len(text) - len(body)
+
+
+def lines_of(text: str) -> list[str]:
+    """Split at line feeds and nowhere else, keeping them."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -146,7 +155,7 @@ def _load(block: str) -> tuple[dict[str, Any], str, int]:
 
 def _patch(block: str, changes: Mapping[str, Any], newline: str) -> str:
     """Replace, remove or add the lines of top-level fields."""
-    lines = block.splitlines(keepends=True)
+    lines = lines_of(block)
     left = dict(changes)
     result: list[str] = []
     position = 0
@@ -238,7 +247,9 @@ def _encode(text: str) -> bytes:
 def _proved(text: str, before: Page, changes: Mapping[str, Any]) -> bytes:
     data = _encode(text)
     after = parse(data)
-    wanted = {name: value for name, value in {**before.fields, **changes}.items() if value is not None}
+    wanted = {**before.fields, **changes}
+    for name in [name for name, value in changes.items() if value is None]:
+        del wanted[name]
     if after.fault or after.body != before.body or after.fields != msgspec.json.decode(msgspec.json.encode(wanted)):
         names = ", ".join(changes)
         raise Damaged(

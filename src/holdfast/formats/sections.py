@@ -13,13 +13,14 @@ import msgspec
 
 from holdfast import names
 from holdfast.errors import Invalid
+from holdfast.formats.markdown import lines_of
 from holdfast.records import version_of
 from holdfast.times import parse_ms
 
 _HEADING = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\][ \t]*(.*?)[ \t]*\r?\n?\Z")
 _FENCE = re.compile(r"[ ]{0,3}(`{3,}|~{3,})")
 _FIELD = re.compile(r"\*\*(Category|Tags|Archived):\*\*[ \t]*(.*?)[ \t]*\r?\n?\Z")
-_RULE = re.compile(r"---[ \t]*\Z")
+_RULE = re.compile(r"(?:\A|\n)---[ \t]*\Z")
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ def parse(text: str) -> list[Section]:
     seen: dict[str, int] = {}
     result = []
     for line, start, source in _entries(text):
-        lines = source.splitlines(keepends=True)
+        lines = lines_of(source)
         heading = _HEADING.match(lines[0])
         assert heading is not None  # _entries cuts at headings
         date, title = heading.groups()
@@ -75,10 +76,15 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
         raise Invalid("The title of an entry is one line of text.", "Shorten it; the rest belongs into the text.")
     if any("," in tag or not tag.strip() or tag.splitlines() != [tag] for tag in tags):
         raise Invalid("A tag of an entry is one word or phrase without a comma.", "Split it into several tags.")
+    category, tags = category.strip(), tuple(tag.strip() for tag in tags)
+    if category and category.splitlines() != [category]:
+        raise Invalid("The category of an entry is one line of text.", "Shorten it.")
     fields = (("Category", category), ("Tags", ", ".join(tags)), ("Archived", archived))
     head = "".join(f"**{name}:** {value}\n" for name, value in fields if value)
+    if not head and _FIELD.match(text.strip().partition("\n")[0]):
+        head = "**Tags:**\n"  # so that a text that looks like a field stays text
     entry = f"### [{date}] {title.strip()}\n\n{head}{chr(10) if head else ''}{text.strip()}\n\n---\n"
-    if len(list(_entries(entry))) != 1 or _fenced(entry.splitlines())[1]:
+    if len(list(_entries(entry))) != 1 or _fenced(lines_of(entry))[1]:
         raise Invalid(
             "The text holds an entry heading of its own, or a code fence that is never closed.",
             "Indent the heading or close the fence, so that the next entry stays an entry.",
@@ -87,20 +93,18 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
 
 
 def add(text: str, entry: str) -> str:
-    """Return the file with one more entry at its end; a fence that was left open is closed, or it would swallow it."""
+    """Return the file with one more entry at its end, in the file's own line ends."""
     newline = "\r\n" if "\r\n" in text else "\n"
     entry = entry.replace("\n", newline)
     if not text.strip():
-        return text + entry
-    if fence := _fenced(text.splitlines(keepends=True))[1]:
-        text += ("" if text.endswith("\n") else newline) + fence + newline
+        return text + ("" if text.endswith("\n") or not text else newline) + entry
     gap = "" if text.endswith(newline * 2) else newline if text.endswith("\n") else newline * 2
     return text + gap + entry
 
 
 def _entries(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield line number, start and source of every entry."""
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     fenced = _fenced(lines)[0]
     start, start_line, position = -1, 0, 0
     for number, line in enumerate(lines, 1):
@@ -116,18 +120,22 @@ def _entries(text: str) -> Iterator[tuple[int, int, str]]:
 def _fenced(lines: list[str]) -> tuple[set[int], str]:
     """Return the numbers of the lines inside fenced blocks, and the fence that was left open, if any.
 
-    A fence that is never closed counts as text: one slip of the pen must not swallow the entries after it.
+    A fence that is never closed counts as text: one slip of the pen must not swallow the entries after it. Where an
+    entry heading stands behind an open fence, it is inside the block only if what follows says so: the next fence
+    must be able to close it, and the number of fences that are left must come out even afterwards.
     """
+    fences = [(number, found.group(1), line) for number, line in enumerate(lines, 1) if (found := _FENCE.match(line))]
+    headings = [number for number, line in enumerate(lines, 1) if _HEADING.match(line)]
     inside: set[int] = set()
     fence, opened = "", 0
-    for number, line in enumerate(lines, 1):
-        found = _FENCE.match(line)
-        if not found:
-            continue
-        mark = found.group(1)
+    for place, (number, mark, line) in enumerate(fences):
+        closes = bool(fence) and mark[0] == fence[0] and len(mark) >= len(fence) and not line.strip().strip(mark[0])
+        crossed = any(opened < heading < number for heading in headings)
+        if fence and crossed and not (closes and (len(fences) - place) % 2):
+            fence, closes = "", False
         if not fence:
             fence, opened = mark, number
-        elif mark[0] == fence[0] and len(mark) >= len(fence) and not line.strip().strip(mark[0]):
+        elif closes:
             inside.update(range(opened, number + 1))
             fence = ""
     return inside, fence
@@ -135,13 +143,12 @@ def _fenced(lines: list[str]) -> tuple[set[int], str]:
 
 def _fields(lines: list[str]) -> tuple[dict[str, str], str]:
     """Take the field lines at the head of an entry; return them and the text that is left."""
-    found: dict[str, str] = {}
     position = 0
-    while position < len(lines):
-        if match := _FIELD.match(lines[position]):
-            found.setdefault(match.group(1), match.group(2))
-        elif lines[position].strip():
-            break
+    while position < len(lines) and not lines[position].strip():
+        position += 1
+    found: dict[str, str] = {}
+    while position < len(lines) and (match := _FIELD.match(lines[position])):
+        found.setdefault(match.group(1), match.group(2))
         position += 1
     body = "".join(lines[position:]).strip()
-    return found, _RULE.sub("", body).rstrip() if _RULE.search(body) else body
+    return found, _RULE.sub("", body).rstrip()

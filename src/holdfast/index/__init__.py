@@ -129,8 +129,11 @@ class Index(Protocol):
         """Return how many records of each kind are held."""
         ...
 
-    def check(self) -> tuple[int, int]:
-        """Prove the words sound in themselves; return how many records have words, and how many words they have."""
+    def proof(self) -> dict[str, int]:
+        """Return a number per file for all that is held of it, words included; it holds within one process only.
+
+        Two indexes that give the same numbers give the same answers. One that is not sound in itself raises Stale.
+        """
         ...
 
     def generation(self) -> str:

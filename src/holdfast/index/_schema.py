@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 VERSION = 1
+TABLES = frozenset({"meta", "files", "records", "marks", "problems", "words"})
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -10,7 +11,7 @@ CREATE TABLE files (
     file INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, seen BLOB NOT NULL
 );
 CREATE TABLE records (
-    row INTEGER PRIMARY KEY, file INTEGER NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
+    row INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
     scope TEXT NOT NULL, session TEXT NOT NULL, time TEXT NOT NULL, key TEXT, op TEXT, tagged TEXT NOT NULL,
     sort TEXT NOT NULL, hidden INTEGER NOT NULL, superseded INTEGER NOT NULL, record BLOB NOT NULL
 );

@@ -27,6 +27,7 @@ from holdfast.settings import Search
 _CURRENT = "current"
 _PREFIX = "index-"
 _BUSY_MS = 5_000
+_LOW64 = (1 << 64) - 1
 _seen_out, _seen_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
 _record_out, _record_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(Record).decode
 _DAMAGE = (
@@ -99,14 +100,15 @@ class SqliteIndex:
             db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
             _tune(db)
             version = db.pragma("user_version")
+            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
             identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
         except apsw.BusyError as error:
             raise _busy(error) from None
         except apsw.Error as error:
             raise Stale(f"the index cannot be opened: {error}") from None
-        if version != _schema.VERSION or identity != self._identity:
+        if version != _schema.VERSION or identity != self._identity or not tables >= _schema.TABLES:
             db.close()
-            raise Stale("the index was made for another version, root or layout")
+            raise Stale("the index was made for another version, root or layout, or is not whole")
         return db
 
     @contextlib.contextmanager
@@ -280,12 +282,26 @@ class SqliteIndex:
             )
             return dict(rows)
 
-    def check(self) -> tuple[int, int]:
+    def proof(self) -> dict[str, int]:
         with self._using() as db:
+            if (fault := db.pragma("integrity_check")) != "ok":
+                raise Stale(f"the index is damaged: {fault}")
             db.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+            paths: dict[int, str] = dict(db.execute("SELECT file, path FROM files"))
+            sums = dict.fromkeys(paths, 0)
+            homes: dict[int, tuple[int, int]] = {}
+            for row, file, *rest in _rows(db, "SELECT * FROM records"):
+                sums[file] = (sums.get(file, 0) + hash(tuple(rest))) & _LOW64
+                homes[row] = (file, hash(rest[0]))
+            for file, *rest in _rows(db, "SELECT * FROM marks"):
+                sums[file] = (sums.get(file, 0) + hash(tuple(rest))) & _LOW64
             db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, words, instance)")
-            rows = db.execute("SELECT count(*) FROM words").get
-            return int(rows), int(db.execute("SELECT count(*) FROM temp.vocabulary").get)
+            retired = {row for (row,) in _rows(db, "SELECT row FROM records WHERE superseded")}
+            for term, row, *rest in _rows(db, "SELECT term, doc, col, offset FROM temp.vocabulary"):
+                if row in homes and row not in retired:
+                    file, identity = homes[row]
+                    sums[file] = (sums[file] + hash((term, identity, *rest))) & _LOW64
+            return {paths.get(file, f"a file that is not known ({file})"): total for file, total in sums.items()}
 
     # replacing the whole
 
@@ -328,6 +344,10 @@ class SqliteIndex:
         for other in os.listdir(self._folder):
             if other.startswith(_PREFIX) and other.endswith(".sqlite") and other != name:
                 _delete(os.path.join(self._folder, other))
+
+
+def _rows(db: apsw.Connection, sql: str) -> Iterator[Any]:
+    yield from db.execute(sql)
 
 
 def _fresh(path: str, identity: str) -> apsw.Connection:
@@ -396,7 +416,7 @@ def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
     )
 
 
-_UNSEARCHED = frozenset({"op", "writer", "ref", "size"})
+_UNSEARCHED = frozenset({"op", "writer", "ref", "size", "created", "updated", "date"})
 
 
 def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:
@@ -434,6 +454,8 @@ def _load(db: apsw.Connection, values: list[int]) -> Iterator[tuple[int, Record]
 
 
 def _revive(blob: bytes, hidden: int, superseded: int) -> Record:
+    if not isinstance(blob, bytes):
+        raise Stale("the index is damaged: a record is missing")
     record = _record_in(blob)
     if hidden != record.hidden or superseded:
         return msgspec.structs.replace(record, hidden=bool(hidden), superseded=bool(superseded))

@@ -56,6 +56,7 @@ class Memory:
         self._dirty_lock = threading.Lock()
         self._watcher: watching.Watcher | None = None
         self._folders_moved = False
+        self._generation = ""
 
     @property
     def root(self) -> str:
@@ -200,9 +201,9 @@ class Memory:
         self.refresh()
         scratch = SqliteIndex(None, "scratch", self.settings.search)
         try:
-            return self._ask(
-                lambda index: verifying.verify(self.vault, self._refresher, self.places, index, scratch, progress)
-            )
+            return verifying.verify(self.vault, self._refresher, self.places, self._index, scratch, progress)
+        except Stale as error:
+            return verifying.Report(differences=[Problem(settings.DERIVED, str(error))])
         finally:
             scratch.close()
 
@@ -233,9 +234,10 @@ class Memory:
     def _look(self, where: Filter, *, searching: bool) -> Refreshed:
         """See to it that the answer holds now: look at what it can come from."""
         if searching and self._watcher and self._watcher.alive:
-            if not self._folders_moved:
+            known, self._generation = self._generation, self._index.generation()
+            if not self._folders_moved and known == self._generation:
                 return self._catch_up()
-            self._folders_moved = False
+            self._folders_moved = False  # or another process put its own index in place of the one we kept up
         whole = searching and not where.kinds and not where.scope
         return self._refresh_below(() if whole else self.places.below(where.kinds or where.searchable, where.scope))
 
@@ -243,7 +245,7 @@ class Memory:
         def work(index: Index) -> Refreshed:
             done = Refreshed()
             paths = self._refresher.changed(index, done, below)
-            if not done.files and paths and not below and not any(self.vault.folders(top) for top in self.places.roots):
+            if not done.files and paths and not below and self._looks_unmounted():
                 raise Unavailable(
                     f"{self.root} is empty, and {len(paths)} files were there before.",
                     "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
@@ -257,6 +259,9 @@ class Memory:
         with self._dirty_lock:
             self._dirty -= noted
         return done
+
+    def _looks_unmounted(self) -> bool:
+        return self.vault.stat(settings.FILE) is None and not any(self.vault.folders(top) for top in self.places.roots)
 
     def _catch_up(self) -> Refreshed:
         """Index the paths that are known to have changed."""

@@ -38,25 +38,21 @@ def verify(
     paths = list(refresher.walk(done))
     refresher.apply(scratch, paths, done, progress)
     report = Report(files=len(paths), damage=list(done.problems))
-    known = index.seen()
-    for path in sorted(known.keys() | set(paths)):
-        fresh, held = scratch.records(path), index.records(path)
-        report.records += len(fresh)
-        if fresh != held:
-            report.differences.append(Problem(path, _difference(fresh, held)))
+    wanted, held = scratch.proof(), index.proof()
+    for path in sorted(wanted.keys() | held.keys()):
+        if wanted.get(path) != held.get(path):
+            report.differences.append(Problem(path, _difference(scratch.records(path), index.records(path))))
+    report.records = sum(scratch.counts().values())
     report.damage += [*scratch.problems(), *refresher.torn(scratch), *_ledgers(vault, places, scratch)]
     report.damage = list(dict.fromkeys(report.damage))
-    if index.check() != scratch.check():
-        report.differences.append(Problem("the index", "its words are not those of the records"))
     return report
 
 
 def _difference(fresh: list[Record], held: list[Record]) -> str:
     here = {record.id for record in held}
     there = {record.id for record in fresh}
-    return (
-        f"{len(there - here)} records missing in the index, {len(here - there)} too many, {len(here & there)} in both"
-    )
+    missing, more, both = len(there - here), len(here - there), len(here & there)
+    return f"{missing} records are missing in the index, {more} are too many; of {both} in both, some may differ"
 
 
 def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:

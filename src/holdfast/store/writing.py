@@ -137,13 +137,9 @@ class Writer:
             if made.data == current:
                 return Receipt("unchanged", made.id, path, made.version)
             self._check_size(path, made.data)
-            account = {
-                "path": path,
-                "before": before,
-                "after": version_of(made.data),
-                "record": made.id,
-                "version": made.version,
-            }
+            account = {"path": path, "before": before, "after": version_of(made.data)}
+            if made.id != path:
+                account |= {"record": made.id, "version": made.version}
             if wanted.op_id:
                 self._account(account | {"intent": True}, wanted.op_id)
             try:
@@ -171,8 +167,6 @@ class Writer:
 
     def _account(self, account: dict[str, Any], op_id: str) -> None:
         """Add a line to the write log: durable when it announces what an op_id is about to do."""
-        if account["record"] == account["path"]:
-            account = {name: value for name, value in account.items() if name not in ("record", "version")}
         log = self._places.path_for(KINDS["write"], _NOWHERE, month=utc_now()[:7])
         line = {name: value for name, value in account.items() if value} | ({"op": op_id} if op_id else {})
         self._log_line(log, line, durable="intent" in account)
@@ -261,6 +255,8 @@ class Writer:
         known = record.path if once else target
         if wanted.op_id and _same_op(self._known(log, wanted.op_id)[0], wanted.op_id, log, known):
             return Receipt("repeated", record.id, record.path)
+        if record.superseded:
+            raise Invalid(f"{record.id} is an older value of its key.", "Hide the value that holds now.")
         _check_hidden(record, hidden)
         after = max(record.order, self._held(log, known))
         done = self._log_line(log, {"hide": target, "hidden": hidden}, wanted.op_id, after=after)
