@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from holdfast.errors import Invalid
 
 _NOT_WORD = re.compile(r"[\W_]+")
+_ORDINARY = re.compile(r"(?:[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?(?:/(?!$)|$))+\Z")
 _MAX_CHARS, _MAX_BYTES = 48, 120
 MAX_NAME_BYTES = 255
 
@@ -66,6 +67,8 @@ def check_text(*texts: str) -> None:
 @functools.lru_cache(maxsize=4096)
 def check_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path that may be used inside a root, or refuse it."""
+    if _ORDINARY.match(path) and len(path) < MAX_NAME_BYTES:
+        return tuple(path.split("/"))  # nearly all of them, at a tenth of the cost
     check_text(path)
     parts = tuple(path.split("/"))
     faults = (

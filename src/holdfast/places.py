@@ -63,13 +63,14 @@ class Places:
 
     def path_for(self, kind: Kind, scope: Scope, name: str = "", month: str = "", session: str = "") -> str:
         """Return where a record of this kind and scope belongs."""
-        return self._path(kind.name, scope.path, name, month, session or scope.session)
+        find = self._fill if name else self._path
+        return find(kind.name, scope.path, name, month, session or scope.session)
 
     def _fill(self, kind: str, scope: str, name: str, month: str, session: str) -> str:
         place = KINDS[kind].place
         if "{any}" in place:
             raise Invalid(f"A {kind} is written by its path.", "Give the path as the id.")
-        folder = session_folder(session or DEFAULT)
+        folder = session_folder(session or DEFAULT) if "{session}" in place else ""
         return place.format(scope=scope or DEFAULT, session=folder, name=name, month=month, **self._folders)
 
     def below(self, kinds: tuple[str, ...], scope: str) -> tuple[str, ...]:

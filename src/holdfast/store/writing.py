@@ -88,15 +88,16 @@ class Writer:
         path = self._new_path(kind, draft)
         data = markdown.render(_front(kind, draft), draft.text or "")
         self._check_size(path, data)
+        version = version_of(data)
         wanted = Wanted(ABSENT, draft.op_id, "stored")
         if repeated := self._repeated(wanted, path):
             return repeated
         if kind.write_once:
             if self._vault.stat(path):
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
-            entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version_of(data)}
+            entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version}
             self._log_line(f"{path.rpartition('/')[0]}/{LEDGER}", entry, durable=True)
-        return self._write(path, lambda _: Made(data, path, version_of(data)), wanted)
+        return self._write(path, lambda _: Made(data, path, version), wanted)
 
     def _new_path(self, kind: Kind, draft: Draft) -> str:
         if "{any}" in kind.place:
@@ -137,9 +138,9 @@ class Writer:
             if made.data == current:
                 return Receipt("unchanged", made.id, path, made.version)
             self._check_size(path, made.data)
-            account = {"path": path, "before": before, "after": version_of(made.data)}
+            account = {"path": path, "before": before, "after": made.version}
             if made.id != path:
-                account |= {"record": made.id, "version": made.version}
+                account |= {"after": version_of(made.data), "record": made.id, "version": made.version}
             if wanted.op_id:
                 self._account(account | {"intent": True}, wanted.op_id)
             try:
