@@ -102,7 +102,7 @@ def documents(run: Run, words: Words) -> None:
 
 def writers(run: Run) -> None:
     """Eight processes appending to one log against one process."""
-    count = 400 if run.quick else 2_000
+    count = 800 if run.quick else 4_000
     rates: dict[int, list[float]] = {}
     with folder() as root:
         for processes in (1, 8, 1, 8, 1, 8):

@@ -1,36 +1,48 @@
 """Waiting for a lock, but not for ever.
 
 `flock` belongs to the open file: the kernel drops it when the process dies, so no lock outlives its holder and
-there are no lock files to clean up.
+there are no lock files to clean up. A log is held for some microseconds, so a waiter first lets others run a few
+times, and only then sleeps, longer and longer.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 import random
 import time
 
 from holdfast.errors import Busy
 
+_YIELDS = 100
+_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
+
 
 def hold(fd: int, seconds: float, what: str) -> None:
     """Take the lock on an open file or folder; Busy when somebody else holds it for too long."""
-    pause = 0.00003
-    deadline = 0.0
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if _try(fd):
+        return
+    deadline = time.monotonic() + seconds
+    for _ in range(_YIELDS):
+        _yield()
+        if _try(fd):
             return
-        except BlockingIOError:
-            now = time.monotonic()
-            deadline = deadline or now + seconds
-            if now >= deadline:
-                raise Busy(
-                    f"{what} was locked by another process for {seconds:g} s; nothing was written.", "Try again."
-                ) from None
-        time.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, deadline - now)))
+    pause = 0.00005
+    while (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(pause * random.uniform(0.5, 1.5), left))
+        if _try(fd):
+            return
         pause = min(pause * 1.3, 0.002)
+    raise Busy(f"{what} was locked by another process for {seconds:g} s; nothing was written.", "Try again.")
 
 
 def release(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _try(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
