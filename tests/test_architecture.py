@@ -11,10 +11,14 @@ import pytest
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 LAYERS = (
-    ("errors", "names", "times", "tokens", "scope", "kinds", "places", "records", "query", "settings"),
+    ("errors", "names", "times", "tokens", "scope", "kinds", "places", "records", "query", "settings", "secrets"),
     ("formats",),
     ("vault", "index"),
     ("store",),
+    ("memory",),
+    ("tools",),
+    ("door",),
+    ("mcp", "clients"),
     ("cli",),
     ("__main__",),
 )

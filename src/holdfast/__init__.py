@@ -16,17 +16,17 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.door import Memory
     from holdfast.query import Query
     from holdfast.records import Draft, Receipt, Record
     from holdfast.scope import Scope
-    from holdfast.store.memory import Memory
 
 __version__ = "0.1.0"
 __all__ = ["Draft", "Memory", "Query", "Receipt", "Record", "Scope", "__version__", "open"]
 
 _HOME = {
     "Draft": "holdfast.records",
-    "Memory": "holdfast.store.memory",
+    "Memory": "holdfast.door",
     "Query": "holdfast.query",
     "Receipt": "holdfast.records",
     "Record": "holdfast.records",
@@ -40,7 +40,7 @@ def open(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "")
     `watch` follows file changes in a thread, for processes that live long; `writer` is noted beside everything
     that is written.
     """
-    from holdfast.store.memory import open_memory
+    from holdfast.door import open_memory
 
     return open_memory(root, watch=watch, writer=writer)
 

@@ -24,7 +24,7 @@ class Kind(msgspec.Struct, frozen=True):
     """One row of the table.
 
     `place` is a path template: `{workspaces}`, `{memory}`, `{rules}` are settings, `{scope}` is one to three
-    folders, `{session}` one folder, `{month}` is YYYY-MM, `{name}` is made by `holdfast.names`,
+    folders, `{session}` and `{workspace}` one folder each, `{month}` is YYYY-MM, `{name}` is made by `holdfast.names`,
     `{any}` is whatever a person chose (such a kind is read everywhere below and written by its path).
     """
 
@@ -53,6 +53,10 @@ class Kind(msgspec.Struct, frozen=True):
     """Are two titles that differ only in case the same?"""
     max_chars: int = 1_000_000
     searchable: bool = True
+    quiet: str = ""
+    """A record with this field set is kept out of full-text search."""
+    layer: Literal["hot", "warm", "cold"] = "warm"
+    """When it is loaded: always, on demand, or only when asked for."""
     owned: bool = False
     """Written by Holdfast itself, never through `put`."""
 
@@ -63,7 +67,10 @@ LEDGER = "ledger.jsonl"
 PLAN_STATUS = ("new", "in_progress", "partial", "done", "abandoned")
 
 _ROWS = (
-    Kind("rule", "hot memory: a rule for every conversation", "document", "{rules}/{any}.md", required=("text",)),
+    Kind(
+        "rule", "hot memory: a rule for every conversation", "document", "{rules}/{any}.md",
+        required=("text",), layer="hot",
+    ),
     Kind(
         "overview", "what a workspace, domain or repository is", "document", _WORKSPACE + "/OVERVIEW.md",
         required=("title",), time="updated",
@@ -109,6 +116,10 @@ _ROWS = (
     Kind(
         "episode", "what happened in a session", "line", "{memory}/sessions/{session}/episodic.jsonl",
         required=("text",),
+    ),
+    Kind(
+        "trace", "one line for every tool call", "line", "{memory}/traces/{workspace}/{month}.jsonl",
+        text="result", title="tool", quiet="read", owned=True,
     ),
     Kind(
         "write", "one line for every document that Holdfast wrote", "line", "{memory}/writes/{month}.jsonl",

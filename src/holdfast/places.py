@@ -17,6 +17,7 @@ _HOLE = re.compile(r"\{(\w+)\}")
 _PATTERNS = {
     "scope": r"(?P<scope>[^_./][^/]*(?:/[^_./][^/]*)*)",
     "session": r"(?P<session>[^/]+)",
+    "workspace": r"(?P<workspace>[^/]+)",
     "month": r"(?P<month>\d{4}-\d{2})",
     "name": r"(?P<name>[^/]+)",
     "any": r"(?P<name>.+)",
@@ -61,17 +62,21 @@ class Places:
                 return Place(path, kind, scope, groups.get("name") or "")
         return None
 
-    def path_for(self, kind: Kind, scope: Scope, name: str = "", month: str = "", session: str = "") -> str:
+    def path_for(
+        self, kind: Kind, scope: Scope, name: str = "", *, month: str = "", session: str = "", workspace: str = ""
+    ) -> str:
         """Return where a record of this kind and scope belongs."""
         find = self._fill if name else self._path
-        return find(kind.name, scope.path, name, month, session or scope.session)
+        return find(kind.name, scope.path, name, month, session or scope.session, workspace or scope.workspace)
 
-    def _fill(self, kind: str, scope: str, name: str, month: str, session: str) -> str:
+    def _fill(self, kind: str, scope: str, name: str, month: str, session: str, workspace: str) -> str:
         place = KINDS[kind].place
         if "{any}" in place:
             raise Invalid(f"A {kind} is written by its path.", "Give the path as the id.")
         folder = session_folder(session or DEFAULT) if "{session}" in place else ""
-        return place.format(scope=scope or DEFAULT, session=folder, name=name, month=month, **self._folders)
+        return place.format(
+            scope=scope or DEFAULT, session=folder, name=name, month=month, workspace=workspace, **self._folders
+        )
 
     def below(self, kinds: tuple[str, ...], scope: str) -> tuple[str, ...]:
         """Return the files and folders in which records of these kinds and this scope can lie."""

@@ -14,8 +14,8 @@ from holdfast.cli import show
 from holdfast.errors import Damaged, HoldfastError, Invalid, Unavailable
 
 if TYPE_CHECKING:
+    from holdfast.door import Memory
     from holdfast.records import Receipt
-    from holdfast.store.memory import Memory
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -268,7 +268,7 @@ def main() -> None:
 
 
 def _open(root: str | None) -> Memory:
-    from holdfast.store.memory import open_memory
+    from holdfast.door import open_memory
 
     return open_memory(root or _nearest(), writer="cli")
 

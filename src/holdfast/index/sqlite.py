@@ -405,7 +405,7 @@ def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
 
 def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
     kind = KINDS[record.kind]
-    if not kind.searchable:
+    if not kind.searchable or (kind.quiet and record.fields.get(kind.quiet)):
         return
     rest = [
         text_of(value) for name, value in record.fields.items() if name not in kind.choices and name not in _UNSEARCHED

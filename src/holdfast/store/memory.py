@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 import threading
@@ -17,10 +18,10 @@ from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import logs
 from holdfast.index import Applied, Filter, Index
 from holdfast.index.sqlite import SqliteIndex, Stale, Unusable
-from holdfast.kinds import KINDS
+from holdfast.kinds import KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
-from holdfast.query import MAX_LIMIT, Query, check, parse
+from holdfast.query import MAX_LIMIT, Query, Terms, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import reading, recalling, verifying, watching
@@ -159,14 +160,19 @@ class Memory:
         if row.key:  # which line of a key holds is the index's business
             found = self.find(kinds=(kind,), scope=scope, session=session, limit=min(count, MAX_LIMIT))
             return [hit.record for hit in found][::-1]
-        try:
-            return list(self._backwards(path, count, where.path, session))[::-1]
-        except NotFound:
-            return []
+        return list(itertools.islice(self.backwards(path, where.path, session), count))[::-1]
 
-    def _backwards(self, path: str, count: int, scope: str, session: str) -> Iterator[Record]:
+    def every(self, query: Query) -> list[Record]:
+        """Return all records that pass the filters, newest first, however many there are."""
+        where = self._filter(query, query.kinds, query.tags)
+        self._look(where, searching=False)
+        return [scored.record for scored in self._ask(lambda index: index.search(Terms(), where, -1))]
+
+    def backwards(self, path: str, scope: str = "", session: str = "") -> Iterator[Record]:
+        """Yield the records of a log from its end; nothing when there is no such log."""
         place = self.places.classify(path)
-        assert place is not None
+        if place is None or self.vault.stat(path) is None:
+            return
         marks: dict[str, bool] = {}
         seen: set[str] = set()
         for line in self.vault.scan_back(path):
@@ -179,11 +185,20 @@ class Memory:
                 inside = not scope or f"{record.scope.path}/".startswith(f"{scope}/")
                 inside = inside and (not session or record.scope.session in ("", *_sessions(session)))
                 if inside and not marks.get(record.id) and record.id not in seen:
-                    yield record
                     seen.add(record.id)
-                    count -= 1
-                    if not count:
-                        return
+                    yield record
+
+    def held(self, kind: Kind, key: str) -> Record | None:
+        """Return the line that holds for a key of a keyed kind, None when there is none or it is hidden."""
+        path = self.places.path_for(kind, Scope())
+        self._note(path)
+        self._catch_up()
+        found = [record for record in self._ask(lambda index: index.by_key(path, key)) if not record.hidden]
+        return found[0] if found else None
+
+    def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
+        """Add a line to one of Holdfast's own logs, without waiting for the disk."""
+        self._writer.note(kind, line, folder)
 
     # index and files
 
@@ -368,14 +383,17 @@ class Memory:
             raise Invalid(f"since {query.since} is after until {query.until}.", "Swap them.")
         where = self.scopes.resolve(query.scope) if query.scope else Scope()
         return Filter(
-            kinds=wanted, scope=where.path, sessions=_sessions(query.session or where.session), tags=tags,
+            kinds=wanted, scope=where.path, sessions=_sessions(query.session), tags=tags,
             since=since, until=until, hidden=query.hidden,
             searchable=tuple(row.name for row in KINDS.values() if row.searchable),
         )  # fmt: skip
 
 
-def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
-    """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
+Opened = TypeVar("Opened", bound=Memory)
+
+
+def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "", kind: type[Opened]) -> Opened:
+    """Open the memory in a folder that exists, as an object of the given kind of Memory."""
     location = os.path.realpath(os.path.expanduser(os.fspath(root)))
     if not os.path.isdir(location):
         what = "is not a folder" if os.path.lexists(location) else "does not exist"
@@ -388,7 +406,7 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
         derived = ""
     identity = f"{location}\n{msgspec.json.encode(config.paths).decode()}"
     index = SqliteIndex(derived or None, identity, config.search)
-    memory = Memory(vault, index, config, derived or None, writer)
+    memory = kind(vault, index, config, derived or None, writer)
     if watch:
         memory.watch()
     return memory

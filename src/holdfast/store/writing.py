@@ -196,6 +196,11 @@ class Writer:
                 f"{path} would have {len(data):,} bytes; the limit is {self._limits.document_bytes:,}.", "Split it."
             )
 
+    def note(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
+        """Add a line to a log of Holdfast's own, by month, not synced."""
+        path = self._places.path_for(kind, _NOWHERE, month=utc_now()[:7], workspace=folder)
+        self._log_line(path, line, durable=False)
+
     # changes
 
     def _change(self, place: Place, draft: Draft) -> Receipt:

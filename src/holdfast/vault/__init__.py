@@ -109,6 +109,14 @@ class Vault(Protocol):
         """Return the names of the folders directly in a folder, sorted; [] when it is not there."""
         ...
 
+    def folder_stamp(self, folder: str) -> int:
+        """Return a number that changes when a file comes or goes in a folder; 0 when it is not there."""
+        ...
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder and what is missing above it; a database, which has no folders, makes none."""
+        ...
+
     def move(self, source: str, target: str) -> None:
         """Give a file another path; AlreadyExists when something is there."""
         ...

@@ -300,6 +300,26 @@ class Files:
             return False
         return entry.name[0] not in "._" and entry.is_dir() and (not entry.is_symlink() or self._inside(entry.path))
 
+    def folder_stamp(self, folder: str) -> int:
+        check_path(folder)
+        try:
+            fd = self._beneath.open(folder, os.O_RDONLY | os.O_DIRECTORY, follow=True)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise _unavailable(error, folder) from None
+        try:
+            return os.fstat(fd).st_mtime_ns
+        finally:
+            os.close(fd)
+
+    def make_folder(self, folder: str) -> None:
+        parts = check_path(folder)
+        try:
+            os.close(self._folder(parts))
+        except OSError as error:
+            raise _unavailable(error, folder) from None
+
     def move(self, source: str, target: str) -> None:
         here_parts, there_parts = check_path(source), check_path(target)
         try:

@@ -1,0 +1,50 @@
+"""`holdfast.open`: the memory as Python programs hold it, with every tool and every module on it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from holdfast.memory.states import States
+from holdfast.memory.traces import Traces
+from holdfast.memory.workspaces import Workspaces
+from holdfast.store import memory as store
+from holdfast.tools import every, pair
+from holdfast.tools.calling import Reply, Runner
+from holdfast.tools.context import Context
+
+
+class Memory(store.Memory):
+    """A store, with what agents can do with it."""
+
+    context = Context()
+    """What a call's context lacks is taken from here; a server sets it when it starts."""
+
+    @functools.cached_property
+    def tools(self) -> Runner:
+        return Runner(self, every.registry(), self.context)
+
+    @property
+    def workspaces(self) -> Workspaces:
+        return self.tools.workspaces
+
+    @property
+    def states(self) -> States:
+        return self.tools.states
+
+    @property
+    def traces(self) -> Traces:
+        return self.tools.traces
+
+    def call(self, tool: str, params: Any = None, context: Any = None) -> Reply:
+        """Run any tool by its contract name and return the reply that an agent would get; an error is a reply."""
+        if tool == "useTools":
+            given = params if context is None or not isinstance(params, dict) else {"context": context} | params
+            return pair.use(self.tools, given)
+        return self.tools.call(tool, params, context)
+
+
+def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
+    """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
+    return store.open_memory(root, watch=watch, writer=writer, kind=Memory)

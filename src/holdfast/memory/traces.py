@@ -1,0 +1,100 @@
+"""Traces: one line per tool call, so that an agent can find what it did.
+
+A trace never blocks or fails a call, is not synced on its own, never makes a workspace, and holds no secret that has
+a known form. Calls that only read are kept out of full-text search, or searches would find themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.kinds import KINDS
+from holdfast.records import Record
+from holdfast.scope import Scope
+from holdfast.secrets import redact, redact_all
+from holdfast.store.memory import Memory
+from holdfast.times import utc_now
+
+UNRESOLVED = "_unresolved"
+MAX_VALUE = 2_000
+_MAX_RESULT = 500
+
+
+class Trace(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What one call did."""
+
+    tool: str
+    workspace: str = ""
+    """Scope path; "" when it could not be resolved."""
+    session: str = ""
+    run: str = ""
+    agent: str = ""
+    goal: str = ""
+    params: dict[str, Any] = {}
+    success: bool = True
+    error: str = ""
+    result: str = ""
+    ms: float = 0.0
+    read: bool = False
+
+
+class Traces:
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def add(self, trace: Trace) -> None:
+        """Note a call; whatever goes wrong here is nobody's problem."""
+        line = msgspec.to_builtins(trace)
+        line["params"] = cut(redact_all(trace.params))
+        for name in ("error", "result", "goal"):
+            if name in line:
+                line[name] = redact(line[name])[:_MAX_RESULT]
+        line.setdefault("success", True)
+        try:
+            self._memory.note_line(KINDS["trace"], line, folder=trace.workspace.partition("/")[0] or UNRESOLVED)
+        except (HoldfastError, OSError):
+            return
+
+    def recent(self, scope: Scope, count: int = 10) -> list[dict[str, Any]]:
+        """Return what was done last in a workspace, newest first, without the calls that only read."""
+        path = self._memory.places.path_for(KINDS["trace"], Scope(), month=utc_now()[:7], workspace=scope.workspace)
+        found: list[dict[str, Any]] = []
+        for record in self._memory.backwards(path, scope.path):
+            if not record.fields.get("read"):
+                found.append(activity(record))
+                if len(found) == count:
+                    break
+        return found
+
+
+def activity(record: Record) -> dict[str, Any]:
+    """Return a trace as somebody would tell it: what was done, and which goal it served."""
+    fields = record.fields
+    params = fields.get("params") or {}
+    subject = next(
+        (params[name] for name in ("name", "title", "query", "key") if isinstance(params.get(name), str)), ""
+    )
+    told = {
+        "time": record.time,
+        "what": f"{record.title} {subject}".strip(),
+        "goal": fields.get("goal") or "",
+        "sessionId": record.scope.session,
+        "success": fields.get("success") is not False,
+    }
+    if fields.get("error"):
+        told["error"] = fields["error"]
+    return told
+
+
+def cut(value: Any) -> Any:
+    """Shorten every long text in a JSON value."""
+    if isinstance(value, str):
+        return value if len(value) <= MAX_VALUE else f"{value[:MAX_VALUE]}… ({len(value):,} characters)"
+    if isinstance(value, dict):
+        return {str(name)[:200]: cut(inner) for name, inner in list(value.items())[:100]}
+    if isinstance(value, list):
+        return [cut(inner) for inner in value[:100]]
+    return value

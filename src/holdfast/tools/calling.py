@@ -1,0 +1,141 @@
+"""Running a tool: resolve the context once, run, trace, turn errors into advice. Every door calls this."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.memory.states import States
+from holdfast.memory.traces import Trace, Traces
+from holdfast.memory.workspaces import Workspaces
+from holdfast.names import close_to
+from holdfast.scope import DEFAULT, Scope
+from holdfast.store.memory import Memory
+from holdfast.tools import context as contexts
+from holdfast.tools.context import Context
+from holdfast.tools.registry import Registry, Tool
+
+Reply = dict[str, Any]
+UNTRACED = frozenset({"useTools", "getTools"})
+
+
+class Call:
+    """What a tool's function gets: the memory, and for whom it works."""
+
+    def __init__(self, runner: Runner, context: Context) -> None:
+        self.runner = runner
+        self.memory = runner.memory
+        self.context = context
+
+    @functools.cached_property
+    def scope(self) -> Scope:
+        """Where the call works; NotFound when the context names a workspace that is not there."""
+        scope = self.memory.scopes.resolve(self.context.workspaceId or DEFAULT)
+        return msgspec.structs.replace(scope, session=self.session, run=self.context.runId)
+
+    @property
+    def session(self) -> str:
+        return self.context.sessionId or DEFAULT
+
+    @property
+    def op_id(self) -> str:
+        return self.context.opId
+
+
+class Runner:
+    """All tools over one memory, with the context that the server was started with."""
+
+    def __init__(self, memory: Memory, registry: Registry, defaults: Context | None = None) -> None:
+        self.memory = memory
+        self.registry = registry
+        self.defaults = defaults or Context()
+        self.workspaces = Workspaces(memory)
+        self.states = States(memory)
+        self.traces = Traces(memory)
+
+    def call(self, name: str, params: Any = None, context: Any = None) -> Reply:
+        """Run a tool by its name and return the reply an agent would get; an error is a reply too."""
+        try:
+            tool = self._tool(name)
+            given = contexts.read(context).over(self.defaults)
+        except HoldfastError as error:
+            return failed(error)
+        return self.run(tool, params, given)
+
+    def run(self, tool: Tool, params: Any, context: Context) -> Reply:
+        """Run a tool in a context that was checked before."""
+        call = Call(self, context)
+        begin = time.perf_counter()
+        try:
+            result = tool.function(call, **tool.read(params))
+            reply = answered(tool, result)
+        except HoldfastError as error:
+            reply = failed(error)
+        except RecursionError:
+            reply = failed(Invalid("The parameters are nested too deeply.", "Flatten them."))
+        if tool.name not in UNTRACED:
+            self._trace(tool, params, call, reply, begin)
+        return reply
+
+    def _tool(self, name: str) -> Tool:
+        tool = self.registry.tools.get(name)
+        if tool is None:
+            known = ", ".join(self.registry.tools)
+            raise Invalid(
+                f'There is no tool "{name}".{close_to(str(name), self.registry.tools)}', f"There are: {known}."
+            )
+        return tool
+
+    def _trace(self, tool: Tool, params: Any, call: Call, reply: Reply, begin: float) -> None:
+        try:
+            workspace = call.scope.path
+        except HoldfastError:
+            workspace = ""
+        success = reply.get("success") is not False
+        self.traces.add(
+            Trace(
+                tool=tool.name,
+                workspace=workspace,
+                session=call.session,
+                run=call.context.runId,
+                agent=call.context.agentId,
+                goal=call.context.goal,
+                params=dict(params) if isinstance(params, Mapping) else {},
+                success=success,
+                error="" if success else str(reply.get("error")),
+                result=_short(reply) if success else "",
+                ms=round((time.perf_counter() - begin) * 1000, 3),
+                read=tool.reads,
+            )
+        )
+
+
+def answered(tool: Tool, result: Any) -> Reply:
+    """Return the reply of a tool that did its work."""
+    if tool.enveloped:
+        return {"success": True} if result is None else {"success": True, "data": result}
+    reply: Reply = dict(result)
+    if tool.render and "text" not in reply:
+        reply["text"] = tool.render(result)
+    return reply
+
+
+def failed(error: HoldfastError) -> Reply:
+    return {"success": False, "error": str(error)}
+
+
+def _short(reply: Reply) -> str:
+    """Return a result in a few words, for the trace."""
+    if "text" in reply:
+        return str(reply["text"])[:300]
+    data = reply.get("data")
+    if isinstance(data, list):
+        return f"{len(data)} found"
+    if isinstance(data, dict):
+        return ", ".join(str(name) for name in data)[:300]
+    return "" if data is None else str(data)[:300]

@@ -1,0 +1,144 @@
+"""The everyday pair, agent `memory`: `recall` over all that can be searched, `remember` with an honest receipt."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from holdfast import kinds as table
+from holdfast.errors import AlreadyExists, Invalid
+from holdfast.kinds import KINDS
+from holdfast.query import Query
+from holdfast.records import Draft
+from holdfast.store.recalling import Hit
+from holdfast.tools.calling import Call
+from holdfast.tools.registry import Registry
+
+REMEMBERED = ("note", "decision", "lesson", "fact", "procedure", "episode")
+"""The kinds that an agent may remember something as; where each goes is in the table of kinds."""
+_TITLE = 60
+
+
+def register(registry: Registry) -> None:
+    @registry.add("memory", reads=True, render=_recalled)
+    def recall(
+        call: Call,
+        query: Annotated[str, "a question or some words"],
+        scope: Annotated[str | None, "workspace[/domain[/repository]]; all of the memory if left out"] = None,
+        kinds: Annotated[list[str] | None, "note, decision, lesson, fact, state, plan, message, …"] = None,
+        layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "hot and warm if left out"] = None,
+        since: Annotated[str | None, "ISO date"] = None,
+        until: Annotated[str | None, "ISO date"] = None,
+        limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10,
+        budget: Annotated[int, msgspec.Meta(ge=0), "most tokens to spend"] = 2000,
+    ) -> dict[str, Any]:
+        """Look something up in long-term memory before you answer or decide. Says where each hit is, or that
+        nothing relevant is known."""
+        wanted = layers or ["hot", "warm"]
+        among = kinds or [row.name for row in KINDS.values() if row.searchable and row.layer in wanted]
+        for name in kinds or ():
+            table.kind(name)
+        found = call.memory.find(
+            Query(
+                text=query, kinds=tuple(among), scope=scope or None, since=since or "", until=until or "",
+                limit=limit, budget=budget,
+            )
+        )  # fmt: skip
+        reply: dict[str, Any] = {"hits": [_hit(hit) for hit in found], "asOf": found.as_of}
+        reply |= {name: count for name, count in (("behind", found.behind), ("leftOut", found.left_out)) if count}
+        if found.problems:
+            reply["warnings"] = [str(problem) for problem in found.problems[:5]]
+        return reply
+
+    @registry.add("memory", render=_remembered)
+    def remember(
+        call: Call,
+        text: Annotated[str, "what to remember, so that it makes sense on its own"],
+        kind: Annotated[Literal["note", "decision", "lesson", "fact", "procedure", "episode"], "what it is"] = "note",
+        title: Annotated[str | None, "short name; made from the text if left out"] = None,
+        tags: list[str] | None = None,
+        scope: Annotated[str | None, "workspace[/domain[/repository]]; the current one if left out"] = None,
+        key: Annotated[str | None, "for a fact: what it is about; for a procedure: when it applies"] = None,
+    ) -> dict[str, Any]:
+        """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key. Says
+        where it is, or that it was known already."""
+        row = KINDS[kind]
+        draft = Draft(
+            kind=kind, text=text, title=title or ("" if row.key else _title(text)), tags=tuple(tags or ()),
+            scope=scope or (None if row.shape == "line" and not call.context.workspaceId else call.scope),
+            session=call.session if "{session}" in row.place else "",
+            fields={row.key: key or title or ""} if row.key else {}, op_id=call.op_id,
+        )  # fmt: skip
+        if row.key and not (key or title):
+            raise Invalid(f"A {kind} needs a key.", "Say in a few words what it is about.")
+        return _keep(call, draft)
+
+
+def _keep(call: Call, draft: Draft) -> dict[str, Any]:
+    """Store a draft and say honestly what became of it."""
+    row = KINDS[draft.kind]
+    before = None
+    if row.key:
+        before = call.memory.held(row, str(draft.fields[row.key]))
+        if before and before.text == draft.text:
+            return {"status": "duplicate", "id": before.id, "where": before.where, "duplicateOf": before.id}
+    try:
+        receipt = call.memory.keep(draft)
+    except AlreadyExists as error:
+        known = next((hit.record for hit in call.memory.find(Query(text=f'"{draft.title}"', kinds=(row.name,)))
+                      if hit.record.text.strip() == (draft.text or "").strip()), None)  # fmt: skip
+        if known is None:
+            raise AlreadyExists(
+                f'There is a {row.name} "{draft.title}" already: {error.message}', "Use another title."
+            ) from None
+        return {"status": "duplicate", "id": known.id, "where": known.where, "duplicateOf": known.id}
+    reply = {"status": "stored", "id": receipt.id, "where": receipt.path}
+    if receipt.status == "repeated":
+        reply["status"] = "repeated"
+    elif before:
+        reply |= {"status": "superseded", "supersedes": before.id, "was": before.text}
+    return reply
+
+
+def _hit(hit: Hit) -> dict[str, Any]:
+    record = hit.record
+    shown = {
+        "id": record.id,
+        "kind": record.kind,
+        "title": record.title,
+        "text": hit.snippet,
+        "where": record.where,
+        "scope": record.scope.path,
+        "tags": list(record.tags),
+        "age": hit.age,
+        "why": list(hit.why),
+        "score": hit.score,
+    }
+    return {name: value for name, value in shown.items() if value not in ("", [])}
+
+
+def _recalled(reply: dict[str, Any]) -> str:
+    if not reply["hits"]:
+        return "Nothing relevant."
+    parts = []
+    for number, hit in enumerate(reply["hits"], 1):
+        head = " · ".join(str(hit[name]) for name in ("kind", "title", "age") if hit.get(name))
+        quoted = "\n".join(f"> {line}" for line in hit.get("text", "").splitlines())
+        parts.append(f"{number}. {head} ({hit['where']})\n{quoted}")
+    return "\n".join(parts)
+
+
+def _remembered(reply: dict[str, Any]) -> str:
+    if reply["status"] == "duplicate":
+        return f"Known already: {reply['where']} ({reply['duplicateOf']})."
+    if reply["status"] == "superseded":
+        return f"Stored in {reply['where']} ({reply['id']}); it supersedes: {reply['was']}"
+    return f"{reply['status'].capitalize()} in {reply['where']} ({reply['id']})."
+
+
+def _title(text: str) -> str:
+    line = text.strip().splitlines()[0].strip("# ").strip()
+    if len(line) <= _TITLE:
+        return line
+    return line[:_TITLE].rpartition(" ")[0] or line[:_TITLE]
