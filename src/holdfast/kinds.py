@@ -119,7 +119,7 @@ _ROWS = (
     ),
     Kind(
         "trace", "one line for every tool call", "line", "{memory}/traces/{workspace}/{month}.jsonl",
-        text="result", title="tool", quiet="read", owned=True,
+        text="result", title="tool", quiet="read", owned=True, layer="cold",
     ),
     Kind(
         "write", "one line for every document that Holdfast wrote", "line", "{memory}/writes/{month}.jsonl",

@@ -78,6 +78,10 @@ class Places:
             scope=scope or DEFAULT, session=folder, name=name, month=month, workspace=workspace, **self._folders
         )
 
+    def example(self, kind: Kind) -> str:
+        """Return a path that fits a kind which is written by its path."""
+        return kind.place.format(any="name", scope="workspace", **self._folders)
+
     def below(self, kinds: tuple[str, ...], scope: str) -> tuple[str, ...]:
         """Return the files and folders in which records of these kinds and this scope can lie."""
         found: dict[str, None] = {}

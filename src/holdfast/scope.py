@@ -28,10 +28,6 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
         """The tree part as text, `W/D/R`; "" is the whole memory."""
         return "/".join(part for part in (self.workspace, self.domain, self.repository) if part)
 
-    @property
-    def depth(self) -> int:
-        return sum(1 for part in (self.workspace, self.domain, self.repository) if part)
-
     def at(self, path: str) -> Scope:
         """Return this session and run at another place of the tree."""
         tree = from_path(path)

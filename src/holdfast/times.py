@@ -12,9 +12,9 @@ import hashlib
 import os
 import re
 import time
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
-from holdfast.errors import Invalid
+from holdfast.errors import Damaged, Invalid
 
 _LOW62 = (1 << 62) - 1
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
@@ -37,15 +37,21 @@ def _second(whole: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
 
 
-def parse_ms(value: object) -> int | None:
-    """Read a date, a time or a number of (milli)seconds; None when it is none of these."""
+def parse_ms(value: object, *, utc: bool = False) -> int | None:
+    """Read a date, a time or a number of (milli)seconds; None when it is none of these.
+
+    A time without a zone is local time; with `utc` it is taken as it stands, the same on every machine.
+    """
     try:
         if isinstance(value, bool):
             return None
         if isinstance(value, int | float):
             ms = int(value if abs(value) >= 1e11 else value * 1000)
         elif isinstance(value, str) and value:
-            ms = int(datetime.fromisoformat(value).timestamp() * 1000)
+            moment = datetime.fromisoformat(value)
+            if utc and moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            ms = int(moment.timestamp() * 1000)
         else:
             return None
     except (ValueError, OverflowError, OSError):
@@ -138,6 +144,8 @@ def _payload(identifier: str) -> int:
 
 
 def _pack(payload: int) -> str:
+    if payload >> 122:
+        raise Damaged("The last id of the log is at the end of all time.", "Correct or remove that line by hand.")
     value = (payload >> 74 << 80) | (7 << 76) | ((payload >> 62 & 0xFFF) << 64) | (2 << 62) | (payload & _LOW62)
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

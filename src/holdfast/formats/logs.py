@@ -22,8 +22,6 @@ from holdfast.times import derived_id, id_ms, is_id, iso, normal, parse_ms
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]')
-OWN_FIELDS = frozenset({"id", "op", "writer", "workspace", "session", "run", "tags"})
-"""What every kind of line may carry beside its own fields."""
 
 
 def render(line: Mapping[str, Any]) -> bytes:
@@ -67,7 +65,7 @@ def identity(line: Mapping[str, Any], time_field: str) -> tuple[str, str, str]:
     time = normal(line.get(time_field))
     if is_id(given):
         return str(given), str(given), time or iso(id_ms(str(given)))
-    order = derived_id(parse_ms(line.get(time_field)) or 0, render(line))
+    order = derived_id(parse_ms(line.get(time_field), utc=True) or 0, render(line))
     return (given if isinstance(given, str) and given else order), order, time
 
 

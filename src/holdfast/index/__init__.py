@@ -17,6 +17,14 @@ from holdfast.records import Mark, Problem, Record
 from holdfast.vault import Stamp
 
 
+class Stale(Exception):
+    """The index at hand is not what it should be and must be rebuilt; never leaves the store."""
+
+
+class Unusable(Exception):
+    """There is no writing to this index: full or read-only; never leaves the store."""
+
+
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """How a file stood when it was read last."""
 
@@ -84,7 +92,19 @@ class Index(Protocol):
     def look(self, path: str) -> Seen | None: ...
 
     def writing(self) -> AbstractContextManager[None]:
-        """Hold the index for writing; what happens inside is kept whole or not at all."""
+        """Hold the index for writing; what happens inside is kept whole or not at all. Busy when somebody else does."""
+        ...
+
+    def impatient(self) -> AbstractContextManager[None]:
+        """Inside, nobody waits for the index: it is busy at once."""
+        ...
+
+    def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
+        """Return `seen` and `proof` of one moment."""
+        ...
+
+    def hidden_in(self, path: str) -> dict[str, bool]:
+        """Return what the newest mark says of each id or key that the marks of a log speak of."""
         ...
 
     def replace(self, path: str, seen: Seen, facts: Facts) -> None:
@@ -124,6 +144,8 @@ class Index(Protocol):
         ...
 
     def problems(self) -> list[Problem]: ...
+
+    def problem_count(self) -> int: ...
 
     def counts(self) -> dict[str, int]:
         """Return how many records of each kind are held."""

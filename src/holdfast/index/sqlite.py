@@ -18,7 +18,7 @@ import apsw
 import msgspec
 
 from holdfast.errors import Busy
-from holdfast.index import Applied, Facts, Filter, Scored, Seen, _rank, _schema
+from holdfast.index import Applied, Facts, Filter, Scored, Seen, Stale, Unusable, _rank, _schema
 from holdfast.kinds import KINDS
 from holdfast.query import Terms, spaced
 from holdfast.records import Problem, Record, text_of
@@ -37,14 +37,6 @@ _DAMAGE = (
 
 
 _NONE: set[str] = set()
-
-
-class Stale(Exception):
-    """The index at hand is not what it should be and must be rebuilt; never leaves the store."""
-
-
-class Unusable(Exception):
-    """There is no writing to this index: full or read-only; never leaves the store."""
 
 
 class SqliteIndex:
@@ -155,6 +147,16 @@ class SqliteIndex:
                 raise
             finally:
                 self._depth -= 1
+
+    @contextlib.contextmanager
+    def impatient(self) -> Iterator[None]:
+        with self._using() as db:
+            db.set_busy_timeout(0)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Stale, Unusable, Busy), self._using() as db:
+                db.set_busy_timeout(_BUSY_MS)
 
     def replace(self, path: str, seen: Seen, facts: Facts) -> None:
         with self._using() as db:
@@ -275,6 +277,30 @@ class SqliteIndex:
             rows = db.execute("SELECT path, what, line FROM problems JOIN files USING (file) ORDER BY path, line, what")
             return [Problem(*row) for row in rows]
 
+    def problem_count(self) -> int:
+        with self._using() as db:
+            return int(db.execute("SELECT count(*) FROM problems").get)
+
+    def hidden_in(self, path: str) -> dict[str, bool]:
+        with self._using() as db:
+            rows = _rows(
+                db,
+                "SELECT target, hidden, max(sort) FROM marks JOIN files USING (file) WHERE path = ? GROUP BY target",
+                (path,),
+            )
+            return {target: bool(hidden) for target, hidden, _ in rows}
+
+    def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
+        with self._using() as db:
+            own = not db.in_transaction
+            if own:
+                db.execute("BEGIN")
+            try:
+                return self.seen(), self.proof()
+            finally:
+                if own and db.in_transaction:
+                    db.execute("COMMIT")
+
     def counts(self) -> dict[str, int]:
         with self._using() as db:
             rows: Iterable[tuple[Any, ...]] = db.execute(
@@ -286,7 +312,6 @@ class SqliteIndex:
         with self._using() as db:
             if (fault := db.pragma("integrity_check")) != "ok":
                 raise Stale(f"the index is damaged: {fault}")
-            db.execute("INSERT INTO words (words) VALUES ('integrity-check')")
             paths: dict[int, str] = dict(db.execute("SELECT file, path FROM files"))
             sums = dict.fromkeys(paths, 0)
             homes: dict[int, tuple[int, int]] = {}
@@ -346,8 +371,8 @@ class SqliteIndex:
                 _delete(os.path.join(self._folder, other))
 
 
-def _rows(db: apsw.Connection, sql: str) -> Iterator[Any]:
-    yield from db.execute(sql)
+def _rows(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
+    yield from db.execute(sql, values)
 
 
 def _fresh(path: str, identity: str) -> apsw.Connection:

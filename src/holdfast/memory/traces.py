@@ -6,11 +6,13 @@ a known form. Calls that only read are kept out of full-text search, or searches
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kinds import KINDS
 from holdfast.records import Record
 from holdfast.scope import Scope
@@ -68,6 +70,38 @@ class Traces:
                 if len(found) == count:
                     break
         return found
+
+    def last(self, count: int, scope: Scope | None = None) -> list[dict[str, Any]]:
+        """Return the last calls in a workspace, or in all of them, oldest first, whatever they did."""
+        months: dict[str, list[str]] = {}
+        for path, _ in self._memory.vault.walk(self._folder(scope), (".jsonl",), _unreadable):
+            months.setdefault(path.rpartition("/")[0], []).append(path)
+        below = scope.path if scope else ""
+        streams = [
+            itertools.chain.from_iterable(self._memory.backwards(path, below) for path in sorted(paths, reverse=True))
+            for paths in months.values()
+        ]
+        newest = heapq.merge(*streams, key=lambda record: (record.time, record.id), reverse=True)
+        return [_told(record) for record in itertools.islice(newest, count)][::-1]
+
+    def _folder(self, scope: Scope | None) -> str:
+        """Return where the traces of a workspace are, or those of all."""
+        path = self._memory.places.path_for(
+            KINDS["trace"], Scope(), month="x", workspace=scope.workspace if scope else "x"
+        )
+        folder = path.rpartition("/")[0]
+        return folder if scope else folder.rpartition("/")[0]
+
+
+def _unreadable(path: str, why: str) -> None:
+    raise Unavailable(f"{path}: {why}.", "Check its permissions.")
+
+
+def _told(record: Record) -> dict[str, Any]:
+    """Return a trace with all that a person who looks after the memory wants to know."""
+    told = activity(record)
+    told["session"] = told.pop("sessionId")
+    return told | {"tool": record.title, "ms": record.fields.get("ms", 0), "workspace": record.scope.path}
 
 
 def activity(record: Record) -> dict[str, Any]:

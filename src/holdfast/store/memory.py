@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -14,26 +16,27 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from holdfast import kinds, settings
-from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import Busy, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import logs
-from holdfast.index import Applied, Filter, Index
-from holdfast.index.sqlite import SqliteIndex, Stale, Unusable
+from holdfast.index import Applied, Filter, Index, Stale, Unusable
+from holdfast.index.sqlite import SqliteIndex
 from holdfast.kinds import KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
-from holdfast.query import MAX_LIMIT, Query, Terms, check, parse
+from holdfast.query import Query, Terms, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import reading, recalling, verifying, watching
 from holdfast.store.refreshing import SUFFIXES, Progress, Refreshed, Refresher
 from holdfast.store.scopes import Scopes
-from holdfast.store.writing import Writer, record_at
+from holdfast.store.writing import Known, Writer, record_at
 from holdfast.times import bound, iso, now_ms
 from holdfast.vault import Vault
 from holdfast.vault._locks import hold
 from holdfast.vault.files import Files
 
 _REBUILD_SECONDS = 120.0
+_MANY = 10
 Answer = TypeVar("Answer")
 
 
@@ -50,9 +53,7 @@ class Memory:
         self._index = index
         self._derived = derived
         self._refresher = Refresher(vault, self.places, config.limits)
-        self._writer = Writer(
-            vault, self.places, self.scopes, config.limits, self._known_op, self._held_order, self._note, writer
-        )
+        self._writer = Writer(vault, self.places, self.scopes, config.limits, self._known, self._note, writer)
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
         self._watcher: watching.Watcher | None = None
@@ -143,7 +144,12 @@ class Memory:
         done = self._look(where, searching=not terms.empty)
         scored = self._ask(lambda index: index.search(terms, where, wanted.limit))
         kept, left_out = recalling.hits(scored, terms, wanted)
-        return recalling.Found(kept, iso(now_ms()), done.behind, left_out, done.problems)
+        damaged = self._ask(lambda index: index.problem_count())
+        return recalling.Found(kept, self._as_of(), done.behind, left_out, done.problems, damaged)
+
+    def _as_of(self) -> str:
+        """Say for which moment an answer holds: now, or as far as the watcher has told."""
+        return iso(self._watcher.told_ms if self._watcher and self._watcher.alive else now_ms())
 
     def tail(self, kind: str, count: int = 20, *, session: str = "", scope: str | Scope | None = None) -> list[Record]:
         """Return the last records of a log, oldest first, read from the end of the file."""
@@ -158,8 +164,7 @@ class Memory:
         where = Scope(session=session) if scope is None else self.scopes.resolve(scope)
         path = self.places.path_for(row, where, month=iso(now_ms())[:7], session=session)
         if row.key:  # which line of a key holds is the index's business
-            found = self.find(kinds=(kind,), scope=scope, session=session, limit=min(count, MAX_LIMIT))
-            return [hit.record for hit in found][::-1]
+            return self.every(Query(kinds=(kind,), scope=scope, session=session))[:count][::-1]
         return list(itertools.islice(self.backwards(path, where.path, session), count))[::-1]
 
     def every(self, query: Query) -> list[Record]:
@@ -173,7 +178,7 @@ class Memory:
         place = self.places.classify(path)
         if place is None or self.vault.stat(path) is None:
             return
-        marks: dict[str, bool] = {}
+        marks = self._glance(lambda index: index.hidden_in(path), path) or {}  # a merge may put a mark before its line
         seen: set[str] = set()
         for line in self.vault.scan_back(path):
             objects = [] if line.cut else logs.parse(line.data)
@@ -249,39 +254,58 @@ class Memory:
     def _look(self, where: Filter, *, searching: bool) -> Refreshed:
         """See to it that the answer holds now: look at what it can come from."""
         if searching and self._watcher and self._watcher.alive:
-            known, self._generation = self._generation, self._index.generation()
-            if not self._folders_moved and known == self._generation:
+            generation = self._index.generation()
+            if not self._folders_moved and self._generation == generation:
                 return self._catch_up()
             self._folders_moved = False  # or another process put its own index in place of the one we kept up
+            done = self._refresh_below(())
+            if done.behind:
+                self._folders_moved = True
+            else:
+                self._generation = generation
+            return done
         whole = searching and not where.kinds and not where.scope
         return self._refresh_below(() if whole else self.places.below(where.kinds or where.searchable, where.scope))
 
     def _refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         def work(index: Index) -> Refreshed:
-            done = Refreshed()
-            paths = self._refresher.changed(index, done, below)
-            if not done.files and paths and not below and self._looks_unmounted():
-                raise Unavailable(
-                    f"{self.root} is empty, and {len(paths)} files were there before.",
-                    "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
-                )
-            self._refresher.apply(index, paths, done, progress)
-            return done
+            return self._refresh_into(index, below, progress)
 
-        with self._dirty_lock:
-            noted = set(self._dirty) if not below else set()
-        done = self._ask(work)
-        with self._dirty_lock:
-            self._dirty -= noted
+        noted = self._take_notes() if not below else []
+        try:
+            done = self._ask(work)
+        except BaseException:
+            self._note_many(noted)
+            raise
+        if done.behind:
+            self._note_many(noted)
         return done
 
-    def _looks_unmounted(self) -> bool:
-        return self.vault.stat(settings.FILE) is None and not any(self.vault.folders(top) for top in self.places.roots)
+    def _refresh_into(self, index: Index, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
+        done = Refreshed()
+        paths = self._refresher.changed(index, done, below)
+        if not done.files and not below and self._looks_unmounted(len(paths)):
+            raise Unavailable(
+                f"{self.root} is empty, and {len(paths)} files were there before.",
+                "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
+            )
+        self._refresher.apply(index, paths, done, progress)
+        return done
+
+    def _take_notes(self) -> list[str]:
+        """Return the paths that are known to have changed, and forget them: who takes them indexes them."""
+        with self._dirty_lock:
+            noted, self._dirty = sorted(self._dirty), set()
+        return noted
+
+    def _looks_unmounted(self, vanished: int) -> bool:
+        """Is nothing left of what was there? Then it is out of sight rather than removed."""
+        gone = not any(self.vault.folder_stamp(top) for top in self.places.roots)
+        return vanished > 0 and (gone or vanished >= _MANY)
 
     def _catch_up(self) -> Refreshed:
         """Index the paths that are known to have changed."""
-        with self._dirty_lock:
-            paths, self._dirty = sorted(self._dirty), set()
+        paths = self._take_notes()
         done = Refreshed(files=len(paths))
         if paths:
             try:
@@ -360,19 +384,44 @@ class Memory:
         if any(os.path.isdir(path) or not os.path.lexists(path) for path in others):
             self._folders_moved = True
 
-    def _known_op(self, path: str, op_id: str) -> tuple[list[Applied], int]:
-        """Return what was done under an op_id by anybody, and how far the log at `path` is known."""
-        if path:
-            self._note(path)
-        self._catch_up()
-        self._refresh_below((self.places.memory,))
-        seen = self._ask(lambda index: index.look(path))
-        return self._ask(lambda index: index.by_op(op_id)), seen.offset if seen else 0
+    def _known(self, op_id: str, path: str = "", target: str = "") -> Known:
+        """Return what the index knows of an op_id and of a key or id of a log, without waiting for it.
 
-    def _held_order(self, path: str, key: str) -> str:
-        self._note(path)
-        self._catch_up()
-        return self._ask(lambda index: index.last_order(path, key))
+        What it has not read yet is read from the logs: a write never depends on the index.
+        """
+        if op_id:
+            self._glance(lambda index: self._refresh_into(index, (self.places.memory,)), path)
+        applied = (self._glance(lambda index: index.by_op(op_id)) or []) if op_id else []
+        seen = self._glance(lambda index: index.look(path), path) if path else None
+        order = (self._glance(lambda index: index.last_order(path, target)) or "") if target and seen else ""
+        if op_id:
+            applied += self._unread_ops(op_id)
+        return Known(applied, seen.offset if seen else 0, order)
+
+    def _unread_ops(self, op_id: str) -> list[Applied]:
+        """Find an op_id in the parts of the logs that the index has not read; without an index, in all of them."""
+        known = self._glance(lambda index: index.seen()) or {}
+        found: list[Applied] = []
+        for path, stamp in self.vault.walk(self.places.memory, (".jsonl",), lambda _path, _why: None):
+            offset = known[path].offset if path in known else 0
+            for line in self.vault.scan(path, offset) if offset < stamp.size else ():
+                objects = logs.parse(line.data) if op_id.encode() in line.data else []
+                found += [
+                    Applied(path, str(value.get("hide") or value.get("id")), value)
+                    for value in (objects if isinstance(objects, list) else ())
+                    if value.get("op") == op_id
+                ]
+        return found
+
+    def _glance(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
+        """Put a question to the index if it is there and free, after it has read one path; None if it is not."""
+        try:
+            with self._index.impatient():
+                if path:
+                    self._refresher.apply(self._index, [path], Refreshed())
+                return question(self._index)
+        except (Stale, Unusable, Busy):
+            return None
 
     def _filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
         for name in wanted:
@@ -385,7 +434,7 @@ class Memory:
         return Filter(
             kinds=wanted, scope=where.path, sessions=_sessions(query.session), tags=tags,
             since=since, until=until, hidden=query.hidden,
-            searchable=tuple(row.name for row in KINDS.values() if row.searchable),
+            searchable=tuple(row.name for row in KINDS.values() if row.searchable and row.layer != "cold"),
         )  # fmt: skip
 
 
@@ -404,7 +453,8 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
     derived = os.path.join(location, settings.DERIVED)
     if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
         derived = ""
-    identity = f"{location}\n{msgspec.json.encode(config.paths).decode()}"
+    known = [config.paths, config.limits, list(KINDS.values()), time.tzname, time.timezone]
+    identity = hashlib.sha256(msgspec.json.encode(known)).hexdigest()  # all that decides what is read from the files
     index = SqliteIndex(derived or None, identity, config.search)
     memory = kind(vault, index, config, derived or None, writer)
     if watch:

@@ -38,6 +38,8 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
     left_out: int = 0
     """Hits that the budget had no room for."""
     problems: list[Problem] = []
+    damaged: int = 0
+    """How many lines and files are known that cannot be read; `verify` names them."""
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)

@@ -7,9 +7,11 @@ took it proves nothing, so such a file is compared by content the next time.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -72,7 +74,7 @@ class Refresher:
         stamps = self.walk(done, below)
         done.files = len(stamps)
         seen = index.seen()
-        lost = _unreadable(problem.path for problem in done.problems)
+        lost = [problem.path for problem in done.problems]
         result = [
             path
             for path, stamp in stamps.items()
@@ -80,7 +82,7 @@ class Refresher:
         ]
         inside = tuple(f"{folder}/" for folder in below)
         gone = (path for path in seen.keys() - stamps.keys() if not inside or path.startswith(inside) or path in below)
-        return result + [path for path in gone if not path.startswith(lost)]
+        return result + [path for path in gone if not any(_within(path, place) for place in lost)]
 
     def torn(self, index: Index) -> list[Problem]:
         """Name the logs whose last line is incomplete."""
@@ -100,31 +102,37 @@ class Refresher:
         return changed + len(seen.keys() - stamps.keys())
 
     def apply(self, index: Index, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
-        """Index these paths as they are now, in batches, so that nobody waits long for the index."""
-        for start in range(0, len(paths), _BATCH_FILES):
-            batch = paths[start : start + _BATCH_FILES]
+        """Index these paths as they are now, in small transactions, so that nobody waits long for the index."""
+        logs_there = [path for path in paths if path.endswith(".jsonl")]
+        pages = [path for path in paths if not path.endswith(".jsonl")]
+        batches = [pages[start : start + _BATCH_FILES] for start in range(0, len(pages), _BATCH_FILES)]
+        ready = 0
+        for batch in (*batches, *([path] for path in logs_there)):
             try:
-                with index.writing():
+                with contextlib.nullcontext() if batch[0].endswith(".jsonl") else index.writing():
                     for path in batch:
                         self.one(index, path, done)
             except Busy:
-                done.behind += len(paths) - start
+                done.behind += len(paths) - ready
                 return
+            ready += len(batch)
             if progress:
-                progress(min(start + _BATCH_FILES, len(paths)), len(paths))
+                progress(ready, len(paths))
 
-    def one(self, index: Index, path: str, done: Refreshed) -> None:
-        """Index one path as it is now."""
+    def one(self, index: Index, path: str, done: Refreshed, end: int = 0) -> None:
+        """Index one path as it is now; of a log only what lies before `end`, if that is given."""
         place = self._place(path)
         seen = index.look(path)
         try:
             stamp = self._vault.stat(path) if place else None
             if stamp is None or place is None:
                 if seen:
-                    index.remove(path)
+                    with index.writing():
+                        index.remove(path)
                     done.removed += 1
             elif place.kind.shape == "line":
-                self._log(index, place, seen, stamp, done)
+                while not self._log(index, place, seen, stamp, done, end):
+                    seen, stamp = index.look(path), self._vault.stat(path) or stamp  # somebody else read on: so do we
             else:
                 self._document(index, place, seen, done)
         except Busy:
@@ -154,35 +162,62 @@ class Refresher:
         done.changed += 1
         done.records += len(facts.records)
 
-    def _log(self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed) -> None:
+    def _log(self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed, end: int) -> bool:
+        """Index a log; False when another thread or process changed what was known of it meanwhile."""
         looked = time.time_ns()
         path = place.path
         if seen and (self._arrived(seen) or not self._grown(path, seen, stamp)):
             seen = None
         if seen and seen.offset == stamp.size:
             _touch(index, path, msgspec.structs.replace(seen, stamp=stamp, looked=looked))
-            return
-        now = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
-        if seen is None:
-            index.replace(path, now, Facts())
+            return True
+        if seen is None:  # anew, as a whole: nobody must meet half a log
+            with index.writing():
+                fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
+                index.replace(path, fresh, Facts())
+                complete = self._read_on(index, place, fresh, end or stamp.size, done)
         else:
             now = msgspec.structs.replace(seen, stamp=stamp, looked=looked)
-        for batch in _batches(self._vault.scan(path, now.offset, stamp.size)):
+            with index.writing():
+                if index.look(path) != seen:
+                    return False
+                index.touch(path, now)
+            complete = self._read_on(index, place, now, end or stamp.size, done)
+        done.changed += 1
+        return complete
+
+    def _read_on(self, index: Index, place: Place, now: Seen, end: int, done: Refreshed) -> bool:
+        """Index a log from where it was read to, in small transactions of their own."""
+        path = place.path
+        for batch in _batches(self._vault.scan(path, now.offset, end)):
             missing: list[str] = []
             facts = reading.lines(place, batch, now.lines + 1, functools.partial(self.blob, missing=missing))
-            end = batch[-1].end
+            last = batch[-1].end
+            before = now
             now = msgspec.structs.replace(
                 now,
-                offset=end,
+                offset=last,
                 lines=now.lines + sum(line.whole for line in batch),
                 open=not batch[-1].whole,
-                checksum=self._vault.fingerprint(path, now.offset, end, now.checksum),
-                tail=self._vault.fingerprint(path, max(0, end - WINDOW), end),
+                checksum=self._checksum(path, batch, now.checksum),
+                tail=self._vault.fingerprint(path, max(0, last - WINDOW), last),
                 missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
-            index.extend(path, now, facts)
+            with index.writing():
+                if index.look(path) != before:
+                    return False
+                index.extend(path, now, facts)
             done.records += len(facts.records)
-        done.changed += 1
+        return True
+
+    def _checksum(self, path: str, batch: list[Line], checksum: int) -> int:
+        """Continue the checksum of a log over the bytes that were read, not over what may stand there by now."""
+        for line in batch:
+            if line.cut:
+                checksum = self._vault.fingerprint(path, line.offset, line.end, checksum)
+            else:
+                checksum = zlib.crc32(b"\n" if line.whole else b"", zlib.crc32(line.data, checksum))
+        return checksum
 
     def _grown(self, path: str, seen: Seen, stamp: Stamp) -> bool:
         """Has this log, at most, grown by whole lines since it was read?"""
@@ -219,15 +254,16 @@ def _settled(seen: Seen | None, stamp: Stamp) -> bool:
     return seen is not None and seen.stamp == stamp and stamp.mtime < seen.looked - YOUNG_NS
 
 
-def _unreadable(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return prefixes below which a missing file may only be out of sight."""
-    return tuple(form for path in paths for form in (path + "/", path))
+def _within(path: str, place: str) -> bool:
+    """Is this path the place or below it? What is there may only be out of sight."""
+    return path == place or path.startswith(place + "/")
 
 
 def _touch(index: Index, path: str, seen: Seen) -> None:
     """Note the look, once it is late enough for the stamp to prove something."""
     if _settled(seen, seen.stamp):
-        index.touch(path, seen)
+        with index.writing():
+            index.touch(path, seen)
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:

@@ -13,7 +13,7 @@ _TOML = f"""\
 format = {settings.FORMAT}
 """
 _ATTRIBUTES = ("*.jsonl merge=union",)
-_IGNORE = (f"{settings.DERIVED}/", "traces/", "runs/", ".holdfast-tmp-*")
+_IGNORE = (f"{settings.DERIVED}/", "traces/", "runs/", "writes/kept/", ".holdfast-tmp-*")
 
 
 def make_root(location: str) -> list[str]:

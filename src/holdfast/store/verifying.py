@@ -7,14 +7,16 @@ rebuilt, and files belong to their owner.
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.index import Index
+from holdfast.index import Index, Seen
 from holdfast.places import Places
 from holdfast.records import Problem, Record
-from holdfast.store.refreshing import Progress, Refreshed, Refresher
-from holdfast.vault import Vault
+from holdfast.store.refreshing import YOUNG_NS, Progress, Refreshed, Refresher
+from holdfast.vault import Stamp, Vault
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -33,19 +35,38 @@ class Report(msgspec.Struct, omit_defaults=True):
 def verify(
     vault: Vault, refresher: Refresher, places: Places, index: Index, scratch: Index, progress: Progress | None
 ) -> Report:
-    """Compare the index with what a fresh reading of all files gives."""
+    """Compare the index with what a fresh reading gives of the same files, as far as the index had read them.
+
+    Others may go on writing: what they add meanwhile is read neither here nor there.
+    """
+    begun = time.time_ns()
+    seen, held = index.snapshot()
     done = Refreshed()
-    paths = list(refresher.walk(done))
-    refresher.apply(scratch, paths, done, progress)
-    report = Report(files=len(paths), damage=list(done.problems))
-    wanted, held = scratch.proof(), index.proof()
+    stamps = refresher.walk(done)
+    for number, path in enumerate(stamps, 1):
+        refresher.one(scratch, path, done, seen[path].offset if path in seen else 0)
+        if progress:
+            progress(number, len(stamps))
+    report = Report(files=len(stamps), damage=list(done.problems))
+    read, wanted = scratch.seen(), scratch.proof()
     for path in sorted(wanted.keys() | held.keys()):
-        if wanted.get(path) != held.get(path):
+        if wanted.get(path) != held.get(path) and not _changed_since(
+            begun, stamps.get(path), seen.get(path), read.get(path)
+        ):
             report.differences.append(Problem(path, _difference(scratch.records(path), index.records(path))))
     report.records = sum(scratch.counts().values())
-    report.damage += [*scratch.problems(), *refresher.torn(scratch), *_ledgers(vault, places, scratch)]
+    report.damage += [*scratch.problems(), *refresher.torn(index), *_ledgers(vault, places, scratch)]
     report.damage = list(dict.fromkeys(report.damage))
     return report
+
+
+def _changed_since(begun: int, stamp: Stamp | None, seen: Seen | None, read: Seen | None) -> bool:
+    """Did somebody change this file while it was compared?"""
+    if stamp and max(stamp.mtime, stamp.ctime) > begun - YOUNG_NS and (seen is None or seen.stamp != stamp):
+        return True
+    return (
+        seen is not None and read is not None and seen.version != read.version and read.stamp.ctime > begun - YOUNG_NS
+    )
 
 
 def _difference(fresh: list[Record], held: list[Record]) -> str:

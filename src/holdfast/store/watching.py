@@ -6,6 +6,10 @@ import os
 import threading
 from collections.abc import Callable
 
+from holdfast.times import now_ms
+
+_LAG_MS = 100
+
 
 class Watcher:
     """Tells which paths changed, about 50 ms after they did. `alive` turns False if the system stops telling."""
@@ -14,6 +18,8 @@ class Watcher:
         for folder in folders:
             os.makedirs(folder, exist_ok=True)
         self.alive = True
+        self.told_ms = now_ms()
+        """Up to this moment every change was told."""
         self._root = root
         self._folders = folders
         self._tell = tell
@@ -38,6 +44,7 @@ class Watcher:
             )  # fmt: skip
             for found in changes:
                 self._started.set()
+                self.told_ms = now_ms() - _LAG_MS
                 if found:
                     self._tell([os.path.relpath(path, self._root) for _, path in found if not _temporary(path)])
         except (OSError, RuntimeError):

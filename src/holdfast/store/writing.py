@@ -34,27 +34,32 @@ from holdfast.times import is_id, mint, normal, today, utc_now
 from holdfast.vault import ABSENT, LogEnd, Vault
 
 _TRIES = 200
-Known = Callable[[str, str], tuple[list[Applied], int]]
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known before a line is written: what an op_id did, how far a log was read, a target's greatest order."""
+
+    applied: list[Applied]
+    offset: int
+    order: str
 
 
 class Writer:
     """Writes to one vault.
 
-    `known(path, op_id)` returns what the index knows of an op_id, and how far it has read the log at `path`;
-    `held(path, target)` the greatest order of the lines about a key or id; `tell(path)` notes that a path changed;
-    `writer` is who writes, as the door knows it: nobody can say so in a draft.
+    `known(op_id, path, target)` returns what is known of an op_id and of a key or id of a log; `tell(path)` notes that
+    a path changed; `writer` is who writes, as the door knows it: nobody can say so in a draft.
     """
 
     def __init__(
         self, vault: Vault, places: Places, scopes: Scopes, limits: Limits,
-        known: Known, held: Callable[[str, str], str], tell: Callable[[str], None], writer: str = "",
+        known: Callable[[str, str, str], Known], tell: Callable[[str], None], writer: str = "",
     ) -> None:  # fmt: skip
         self._vault = vault
         self._places = places
         self._scopes = scopes
         self._limits = limits
         self._known = known
-        self._held = held
         self._tell = tell
         self._by = writer
 
@@ -72,6 +77,7 @@ class Writer:
                 raise Invalid(f"{draft.id} is a {place.kind.name}, not a {draft.kind}.", "Leave the kind out.")
             return self._change(place, draft)
         kind = kinds.kind(draft.kind)
+        _check_fit(kind, draft)
         if kind.owned:
             raise Invalid(f"A {kind.name} is written by Holdfast itself.", "Choose another kind.")
         draft = _with_defaults(kind, draft)
@@ -103,7 +109,9 @@ class Writer:
         if "{any}" in kind.place:
             place = self._places.classify(draft.id) if draft.id else None
             if place is None or place.kind is not kind:
-                raise Invalid(f"A {kind.name} is written by its path.", f"Give an id that fits {kind.place}.")
+                raise Invalid(
+                    f"A {kind.name} is written by its path.", f"Give an id like {self._places.example(kind)}."
+                )
             return draft.id
         if kind.name == "overview":
             parent = self._scopes.resolve(draft.scope).path if draft.scope else ""
@@ -144,7 +152,7 @@ class Writer:
             if wanted.op_id:
                 self._account(account | {"intent": True}, wanted.op_id)
             try:
-                keep = f"{self._places.memory}/writes/kept/{before}" if before else ""
+                keep = f"{self._places.memory}/writes/kept/{before}" if before and wanted.replaces else ""
                 self._vault.write(path, made.data, expect=before, keep=keep)
             except (Conflict, AlreadyExists):
                 if repeated := self._repeated(wanted, path):
@@ -176,7 +184,7 @@ class Writer:
         """Was this op_id applied before? It was if its write was accounted for, or if what it announced came to be."""
         if not wanted.op_id:
             return None
-        for applied in self._known("", wanted.op_id)[0]:
+        for applied in self._known(wanted.op_id, "", "").applied:
             line = applied.fields
             if line.get("path") != path:
                 raise _other_use(wanted.op_id, str(line.get("path") or applied.path))
@@ -259,13 +267,13 @@ class Writer:
         log = f"{folder}/{LEDGER}" if once else record.path
         target = name if once else record.key or record.id
         known = record.path if once else target
-        if wanted.op_id and _same_op(self._known(log, wanted.op_id)[0], wanted.op_id, log, known):
+        if wanted.op_id and _same_op(self._known(wanted.op_id, log, "").applied, wanted.op_id, log, known):
             return Receipt("repeated", record.id, record.path)
         if record.superseded:
             raise Invalid(f"{record.id} is an older value of its key.", "Hide the value that holds now.")
         _check_hidden(record, hidden)
-        after = max(record.order, self._held(log, known))
-        done = self._log_line(log, {"hide": target, "hidden": hidden}, wanted.op_id, after=after)
+        line = {"hide": target, "hidden": hidden}
+        done = self._log_line(log, line, wanted.op_id, after=record.order, target=known)
         return Receipt(wanted.status if done.status == "stored" else done.status, record.id, record.path)
 
     # sections
@@ -295,7 +303,7 @@ class Writer:
             data = (text[:start] + body).encode("utf-8", "surrogateescape")
             return Made(data, f"{path}#{added.anchor}", added.version)
 
-        return self._write(path, make, Wanted(ANY, draft.op_id, "stored"))
+        return self._write(path, make, Wanted(ANY, draft.op_id, "stored", replaces=False))
 
     def _change_section(self, place: Place, draft: Draft, wanted: Wanted) -> Receipt:
         given: dict[str, Any] = dict(draft.fields)
@@ -358,7 +366,7 @@ class Writer:
         if session:
             line["session"] = session
         key = str(line[kind.key]) if kind.key else ""
-        return self._log_line(path, line, draft.op_id, time=kind.time, after=self._held(path, key) if key else "")
+        return self._log_line(path, line, draft.op_id, time=kind.time, target=key)
 
     def _text(self, kind: Kind, path: str, text: str) -> dict[str, Any]:
         """Return the fields that carry a line's text; a large one goes to a file of its own first."""
@@ -377,9 +385,12 @@ class Writer:
 
     def _log_line(
         self, path: str, line: Mapping[str, Any], op_id: str = "", *,
-        time: str = "time", after: str = "", durable: bool = True,
+        time: str = "time", after: str = "", target: str = "", durable: bool = True,
     ) -> Receipt:  # fmt: skip
-        """Append one line under the log's lock, where its id is minted and its op_id checked."""
+        """Append one line under the log's lock, where its op_id is checked and its id minted.
+
+        The id is greater than that of the last line, than `after`, and than those of all lines about `target`.
+        """
         full: dict[str, Any] = {time: utc_now(), **line}
         if time in line and not normal(line[time]):
             raise Invalid(f"{line[time]!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
@@ -387,8 +398,8 @@ class Writer:
             full["op"] = op_id
         if self._by:
             full["writer"] = self._by
-        seen, offset = self._known(path, op_id) if op_id else ([], 0)
-        if repeated := _same_op(seen, op_id, path):
+        known = self._known(op_id, path, target) if op_id or target else _NOTHING
+        if repeated := _same_op(known.applied, op_id, path):
             return repeated
         found: list[Receipt] = []
         rest = logs.render(full)
@@ -400,10 +411,11 @@ class Writer:
 
         def compose(end: LogEnd) -> bytes:
             if op_id:
-                found.extend(_op_in(end, offset, op_id, path))
+                found.extend(_op_in(end, known.offset, op_id, path))
                 if found:
                     return b""
-            full["id"] = mint(max(_last_id(end), after))
+            newest = _newest(end, known.offset, target) if target else ""
+            full["id"] = mint(max(_last_id(end), after, known.order, newest))
             return logs.with_id(full["id"], rest)
 
         done = self._vault.append(path, compose, durable=durable)
@@ -416,6 +428,7 @@ class Writer:
 ANY = "any"
 _NOWHERE = Scope()
 _LOOK_BACK = 1_000
+_NOTHING = Known([], 0, "")
 _OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
 
 
@@ -425,6 +438,8 @@ class Wanted(msgspec.Struct, frozen=True):
     expect: str
     op_id: str
     status: str
+    replaces: bool = True
+    """False when nothing of the old text is given up, so that there is nothing to keep."""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -464,6 +479,18 @@ def _check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
     _check_choices(kind, draft.fields)
 
 
+def _check_fit(kind: Kind, draft: Draft) -> None:
+    """Refuse what this kind cannot keep, rather than dropping it."""
+    if draft.expect:
+        raise Invalid("A version was given and no record to change.", "Give the id of the record as well.")
+    if draft.id and "{any}" not in kind.place:
+        raise Invalid(f"A new {kind.name} gets its own id.", "To change a record, give its id and leave the kind out.")
+    if draft.session and kind.shape != "line":
+        raise Invalid(f"A {kind.name} belongs to a workspace, not to a session.", "Leave the session out.")
+    if kind.dated and "created" in draft.fields and not normal(draft.fields["created"]):
+        raise Invalid(f"created is {draft.fields['created']!r}.", "Use a date, like 2026-02-23.")
+
+
 _RESERVED = {
     "line": frozenset({"id", "op", "writer", "hide", "hidden", "ref", "tags", "session", "workspace"}),
     "document": frozenset({"tags", "archived", "isArchived"}),
@@ -479,11 +506,10 @@ def _check_choices(kind: Kind, fields: Mapping[str, Any]) -> None:
 
 def _front(kind: Kind, draft: Draft) -> dict[str, Any]:
     """Return the front matter of a new document."""
-    if kind.name in ("memory", "rule"):
-        return dict(draft.fields)
     front: dict[str, Any] = {kind.title: draft.title} if draft.title else {}
     front |= draft.fields
-    front.setdefault(kind.time, today() if kind.dated or kind.time == "updated" else utc_now())
+    if kind.name not in ("memory", "rule"):
+        front.setdefault(kind.time, today() if kind.dated or kind.time == "updated" else utc_now())
     if draft.tags:
         front["tags"] = list(draft.tags)
     return front
@@ -500,7 +526,10 @@ def _changes(kind: Kind, draft: Draft) -> dict[str, Any]:
 
 def _check_hidden(record: Record, hidden: bool) -> None:
     if record.hidden == hidden:
-        raise Invalid(f"{record.id} is {'already hidden' if hidden else 'not hidden'}.", "Nothing was changed.")
+        raise Invalid(
+            f"{record.id} is {'already hidden' if hidden else 'not hidden'}.",
+            "Use restore to show it." if hidden else "Hide it first.",
+        )
 
 
 def _last_id(end: LogEnd) -> str:
@@ -513,6 +542,22 @@ def _last_id(end: LogEnd) -> str:
         if ids:
             return str(max(ids))
     return ""
+
+
+def _newest(end: LogEnd, offset: int, target: str) -> str:
+    """Return the greatest order of the lines about a key or id among those that the index has not read."""
+    found = (logs.parse(data) for data in end.lines(offset))
+    values = [value for objects in found if isinstance(objects, list) for value in objects]
+    about = (value for value in values if _speaks_of(value, target))
+    return max((logs.identity(value, "time")[1] for value in about), default="")
+
+
+def _speaks_of(value: Mapping[str, Any], target: str) -> bool:
+    hides = value.get("hide")
+    named = (
+        isinstance(hides, str) and bool(hides) and target.endswith(f"/{hides}")
+    )  # a ledger names files of its folder
+    return named or target in (value.get("key"), value.get("when"), hides, value.get("id"))
 
 
 def _same_op(seen: list[Applied], op_id: str, path: str, target: str = "") -> Receipt | None:

@@ -60,6 +60,10 @@ class Beneath:
                 fd = self._folders[folder] = self.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
             return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
 
+    def stat(self, path: str) -> os.stat_result:
+        """Look at what a path names now, not following a link at its end."""
+        return os.stat(path, dir_fd=self._fd, follow_symlinks=False)
+
     def forget(self, path: str) -> None:
         with self._lock:
             fd = self._folders.pop(path.rpartition("/")[0], None)

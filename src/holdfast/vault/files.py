@@ -20,7 +20,17 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
-from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.errors import (
+    AlreadyExists,
+    Busy,
+    Conflict,
+    Damaged,
+    HoldfastError,
+    Invalid,
+    NotFound,
+    OverBudget,
+    Unavailable,
+)
 from holdfast.names import check_path
 from holdfast.records import version_of
 from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Stamp, _locks
@@ -30,6 +40,7 @@ TEMPORARY = ".holdfast-tmp-"
 _CHUNK = 1 << 20
 _BACK = 1 << 16
 _END = 2048
+_REOPENINGS = 100
 _LEADS_OUT = "a link that leads out of the root is not followed"
 
 
@@ -85,12 +96,17 @@ class Files:
         if not _link_new(folder, name, data):
             with _temporary(folder, data) as temporary:
                 beneath.rename_new(temporary, name, folder)
-        os.fsync(folder)
+        try:
+            os.fsync(folder)
+        except OSError as error:
+            raise Unavailable(
+                f"{path} may or may not be saved: {error.strerror}.", "Look whether it is there before you try again."
+            ) from None
 
     def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
         name = path.rpartition("/")[2]
-        self._compare(folder, path, expect)  # the cheap look first: a stale write costs no disk work
-        with _temporary(folder, data) as temporary:
+        mode = self._compare(folder, path, expect)  # the cheap look first: a stale write costs no disk work
+        with _temporary(folder, data, mode) as temporary:
             _locks.hold(folder, self._lock_seconds, path)
             try:
                 self._compare(folder, path, expect)
@@ -105,12 +121,28 @@ class Files:
         """Give the bytes that are about to be replaced a second name."""
         there = self._folder(check_path(keep)[:-1])
         try:
-            with contextlib.suppress(FileExistsError):
-                os.link(name, keep.rpartition("/")[2], src_dir_fd=folder, dst_dir_fd=there, follow_symlinks=False)
+            self._link_or_copy(folder, name, there, keep.rpartition("/")[2])
+        except FileExistsError:
+            pass  # the name is the version: the same bytes are there already
         finally:
             os.close(there)
 
-    def _compare(self, folder: int, path: str, expect: str) -> None:
+    def _link_or_copy(self, folder: int, name: str, there: int, kept: str) -> None:
+        try:
+            os.link(name, kept, src_dir_fd=folder, dst_dir_fd=there, follow_symlinks=False)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+                raise
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            with _temporary(there, _read_all(fd)) as temporary:  # another file system, or one without hard links
+                beneath.rename_new(temporary, kept, there)
+        finally:
+            os.close(fd)
+
+    def _compare(self, folder: int, path: str, expect: str) -> int:
+        """See that a document is of this version; return its permissions."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             fd = os.open(path.rpartition("/")[2], flags, dir_fd=folder)
@@ -122,6 +154,7 @@ class Files:
                     f"{path} was changed since version {expect[:8]}; nothing was written.",
                     "Read it again and redo the edit.",
                 )
+            return stat.S_IMODE(os.fstat(fd).st_mode)
         finally:
             os.close(fd)
 
@@ -141,13 +174,13 @@ class Files:
         except OSError as error:
             raise _unavailable(error, path) from None
         finally:
-            os.close(fd)
+            _let_go(fd)
 
     def _held_log(self, path: str) -> tuple[int, int]:
         """Open and lock the file that the path names now, not one that was renamed away meanwhile."""
         parts = check_path(path)
         flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
-        while True:
+        for _ in range(_REOPENINGS):
             try:
                 fd = self._beneath.open_again(path, flags)
             except FileNotFoundError:
@@ -164,13 +197,14 @@ class Files:
                     return fd, now.st_size
                 self._beneath.forget(path)
             except BaseException:
-                os.close(fd)
+                _let_go(fd)
                 raise
-            os.close(fd)
+            _let_go(fd)
+        raise Busy(f"{path} is replaced by others all the time; nothing was written.", "Try again.")
 
     def _named(self, path: str, held: os.stat_result) -> bool:
         try:
-            found = os.stat(f"{self.location}/{path}", follow_symlinks=False)
+            found = self._beneath.stat(path)
         except FileNotFoundError:
             return False
         return found.st_ino == held.st_ino and found.st_dev == held.st_dev
@@ -471,6 +505,13 @@ def _lines_back(fd: int, size: int, longest: int) -> Iterator[Line]:
         yield Line(0, b"" if cut else tail, end + whole, whole, cut)
 
 
+def _let_go(fd: int) -> None:
+    """Release and close: a child that was forked meanwhile holds the file open, and must not hold the lock."""
+    with contextlib.suppress(OSError):
+        _locks.release(fd)
+    os.close(fd)
+
+
 def _read_all(fd: int) -> bytes:
     size = os.fstat(fd).st_size
     data = os.read(fd, size + 1)
@@ -510,12 +551,13 @@ def _link_new(folder: int, name: str, data: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def _temporary(folder: int, data: bytes) -> Iterator[str]:
+def _temporary(folder: int, data: bytes, mode: int = 0o644) -> Iterator[str]:
     """Write a durable file under a name of its own; it is gone afterwards unless it was renamed."""
     name = TEMPORARY + secrets.token_hex(8)
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
         try:
+            os.fchmod(fd, mode)
             _write_all(fd, data)
             _flush(fd)
         finally:
