@@ -1,0 +1,212 @@
+"""What holds when things overlap: a busy index, live writers, merges, other time zones, moved roots."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast.errors import Unavailable
+from holdfast.store.starting import make_root
+
+
+@contextmanager
+def busy_index(root: Path) -> Iterator[None]:
+    """Hold the index's write lock, as a long reading of a large log does."""
+    name = (root / ".holdfast/current").read_text()
+    db = apsw.Connection(str(root / ".holdfast" / name))
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        db.execute("ROLLBACK")
+        db.close()
+
+
+def test_an_op_id_has_effect_once_also_while_the_index_is_busy(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        plan = memory.put("plan", "text", title="Plan").id
+        memory.find("text")
+    with busy_index(root):
+        one = holdfast.open(root)
+        assert one.put(id=plan, fields={"status": "done"}, op_id="op-1").status == "changed"
+        two = holdfast.open(root)
+        assert two.put(id=plan, fields={"status": "abandoned"}).status == "changed"
+        three = holdfast.open(root)
+        assert three.put(id=plan, fields={"status": "done"}, op_id="op-1").status == "repeated"
+        assert three.get(plan).fields["status"] == "abandoned"
+        first = three.put("message", "once", op_id="op-2")
+        again = holdfast.open(root).put("message", "once", op_id="op-2")
+        assert (again.status, again.id) == ("repeated", first.id)
+
+
+def test_a_newer_fact_holds_although_the_index_was_busy_when_it_was_written(root: Path) -> None:
+    ahead = {"id": "7fffffff-0000-7000-8000-000000000000", "key": "zone", "value": "from a clock ahead"}
+    with holdfast.open(root) as memory:
+        memory.put("fact", "first", fields={"key": "other"})
+        memory.find("first")
+    with busy_index(root):
+        with (root / "user/memory/semantic.jsonl").open("a") as file:
+            file.write(json.dumps(ahead) + "\n" + json.dumps({"key": "by hand", "value": "x"}) + "\n")
+        holdfast.open(root).put("fact", "mine", fields={"key": "zone"})
+    with holdfast.open(root) as memory:
+        assert [record.text for record in memory.tail("fact") if record.key == "zone"] == ["mine"]
+
+
+def test_a_search_beside_a_busy_index_answers_and_says_how_far_it_is_behind(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        memory.put("note", "marble", title="A")
+        assert len(memory.find("marble")) == 1
+        with busy_index(root):
+            (root / "resources/workspaces/default/_notes/b.md").write_text("granite\n")
+            found = memory.find("marble granite")
+            assert [hit.record.title for hit in found] == ["A"]
+            assert found.behind >= 1
+        assert len(memory.find("marble granite")) == 2
+
+
+def test_a_watching_memory_catches_up_after_a_busy_index(root: Path) -> None:
+    with holdfast.open(root, watch=True) as memory:
+        memory.put("note", "marble", title="A")
+        assert len(memory.find("marble")) == 1
+        with busy_index(root):
+            memory.put("note", "granite", title="B")
+            assert memory.find("granite").behind >= 1
+        assert len(memory.find("granite")) == 1
+
+
+def test_verify_is_sound_beside_a_live_writer(root: Path) -> None:
+    stop = threading.Event()
+
+    def write() -> None:
+        with holdfast.open(root) as memory:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                memory.put("episode", f"entry {number}", session="live")
+                if number % 20 == 0:
+                    memory.put("note", "text", title=f"note {number}")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with holdfast.open(root) as memory:
+            for _ in range(5):
+                report = memory.verify()
+                assert report.differences == []
+                assert report.damage == []
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_hidden_message_stays_hidden_in_the_tail_of_a_merged_log(root: Path) -> None:
+    path = root / "user/memory/history.jsonl"
+    with holdfast.open(root) as memory:
+        ids = [memory.put("message", text).id for text in ("one", "two", "three")]
+        memory.hide(ids[1])
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join([lines[3], lines[0], lines[1], lines[2]]))
+        assert [record.text for record in memory.tail("message")] == ["one", "three"]
+        assert sorted(hit.record.text for hit in memory.find(kinds=("message",))) == ["one", "three"]
+
+
+def test_a_hidden_line_stays_hidden_in_another_time_zone(root: Path) -> None:
+    (root / "user/memory/history.jsonl").write_text(
+        '{"role":"user","content":"marble","timestamp":"2026-01-02T03:04:05"}\n'
+    )
+    ask = "import holdfast, sys; m = holdfast.open(sys.argv[1]); print(len(m.find('marble')), m.verify().sound)"
+    with holdfast.open(root) as memory:
+        (hit,) = memory.find("marble")
+        memory.hide(hit.record.id)
+    for zone in ("Asia/Tokyo", "America/New_York", "UTC"):
+        done = subprocess.run(
+            [sys.executable, "-c", ask, str(root)],
+            env=os.environ | {"TZ": zone},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == ["0", "True"], zone
+
+
+def test_a_raised_limit_is_honoured_by_the_next_search(root: Path) -> None:
+    (root / "holdfast.toml").write_text("[limits]\ndocument_bytes = 1000\n")
+    notes = root / "resources/workspaces/default/_notes"
+    notes.mkdir(parents=True)
+    (notes / "long.md").write_text("marble " * 1_000)
+    with holdfast.open(root) as memory:
+        assert (len(memory.find("marble")), memory.find("marble").damaged) == (0, 1)
+    (root / "holdfast.toml").write_text("[limits]\ndocument_bytes = 100000\n")
+    with holdfast.open(root) as memory:
+        assert len(memory.find("marble")) == 1
+
+
+def test_a_root_that_is_renamed_under_a_live_process_goes_on_working(tmp_path: Path) -> None:
+    make_root(str(tmp_path / "before"))
+    with holdfast.open(tmp_path / "before") as memory:
+        memory.put("episode", "one", session="s")
+        (tmp_path / "before").rename(tmp_path / "after")
+        memory.put("episode", "two", session="s")
+    with holdfast.open(tmp_path / "after") as memory:
+        assert [record.text for record in memory.tail("episode", session="s")] == ["one", "two"]
+
+
+def test_what_is_out_of_sight_is_not_taken_for_removed(root: Path, tmp_path: Path) -> None:
+    with holdfast.open(root) as memory:
+        for number in range(12):
+            memory.put("note", "marble", title=f"N{number}")
+        assert len(memory.find("marble")) == 12
+        (root / "resources").rename(tmp_path / "resources")
+        (root / "user").rename(tmp_path / "user")
+        with pytest.raises(Unavailable, match="mounted"):
+            memory.find("marble")
+        (tmp_path / "resources").rename(root / "resources")
+        assert len(memory.find("marble")) == 12
+
+
+def test_adding_entries_does_not_keep_a_copy_of_the_file_for_each(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        for number in range(20):
+            memory.put("decision", f"text {number}", title=f"T{number}")
+    assert not list((root / "user/memory/writes").glob("kept/*"))
+
+
+def test_an_edit_keeps_the_permissions_of_a_file(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        note = memory.put("note", "secret", title="T")
+        (root / note.path).chmod(0o600)
+        memory.put(id=note.id, text="changed", expect=note.version)
+    assert (root / note.path).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_kept_text_does_not_change_with_the_file(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        note = memory.put("note", "first", title="T")
+        before = (root / note.path).read_bytes()
+        memory.put(id=note.id, text="second", expect=note.version)
+        with (root / note.path).open("a") as file:
+            file.write("by hand\n")
+    assert (root / "user/memory/writes/kept" / note.version).read_bytes() == before
+
+
+def test_a_watching_memory_says_as_of_when_it_answers(root: Path) -> None:
+    with holdfast.open(root, watch=True) as memory:
+        time.sleep(0.3)
+        assert memory.find("x").as_of <= holdfast_now()
+
+
+def holdfast_now() -> str:
+    from holdfast.times import utc_now
+
+    return utc_now()
