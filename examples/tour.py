@@ -1,15 +1,19 @@
 """A tour of Holdfast that anyone can repeat: `scripts/demo`.
 
-It saves memories, edits one by hand, searches, throws the index away and searches again, and shows the files.
+It saves memories, edits one by hand, searches, throws the index away and searches again, lets an agent save its work in
+one conversation and resume it in another, and shows the files.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
 import tempfile
 import textwrap
+
+from mcp import Client, StdioServerParameters
 
 import holdfast
 from holdfast.errors import Conflict
@@ -81,6 +85,9 @@ def tour(root: str) -> None:
         report = memory.verify()
         say(f"verify: {report.files} files, {report.records} records, {'all sound' if report.sound else report}")
 
+    step("An agent saves its work in one conversation and resumes in another, over MCP")
+    asyncio.run(two_conversations(root))
+
     step("Everything is a file that you can open")
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(name for name in folders if name != ".holdfast")
@@ -91,6 +98,33 @@ def tour(root: str) -> None:
         print(f"\n    --- {shown}")
         with open(os.path.join(root, shown), encoding="utf-8") as file:
             print(textwrap.indent(file.read().rstrip(), "    "))
+
+
+async def two_conversations(root: str) -> None:
+    """Talk to two servers, one after the other, as two clients would: with the SDK's own client, over stdio."""
+    server = StdioServerParameters(command=sys.executable, args=["-m", "holdfast", "mcp", "--root", root])
+    state = {
+        "name": "Checkout rewrite, day one",
+        "conversationContext": "We split the checkout into cart and payment. Payment still calls the old service.",
+        "activeTask": "Move payment to the new service",
+        "activeFiles": ["shop/payment.py"],
+        "nextSteps": ["Write the contract test", "Switch the endpoint"],
+    }
+    monday = {"workspaceId": "webshop", "sessionId": "monday", "goal": "Rewrite the checkout"}
+    async with Client(server) as client:
+        saved = await client.call_tool("createState", {**state, "context": monday})
+        say(f"monday: createState -> {saved.structured_content}")
+    tuesday = {"workspaceId": "webshop", "sessionId": "tuesday"}
+    async with Client(server) as client:
+        briefing = await client.call_tool("loadWorkspace", {"name": "Webshop", "context": tuesday})
+        data = (briefing.structured_content or {})["data"]
+        last = data["recentActivity"][0]
+        say(f"tuesday: loadWorkspace -> last: {last['what']} (goal: {last['goal']})")
+        loaded = await client.call_tool("loadState", {"name": data["states"][0]["name"], "context": tuesday})
+        resumed = (loaded.structured_content or {})["data"]
+        say(f"tuesday: loadState -> next steps: {', '.join(resumed['nextSteps'])}")
+        if resumed != state:
+            raise SystemExit("the state came back changed")
 
 
 def answers(memory: holdfast.Memory) -> list[tuple[str, str, float]]:

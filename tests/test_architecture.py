@@ -23,12 +23,13 @@ LAYERS = (
     ("__main__",),
 )
 ENGINES = ("holdfast.vault.files", "holdfast.index.sqlite")
+CLI = ("main", "common", "show", "records", "generated", "calling", "serving", "installing", "checking")
 HEAVY = {
-    "apsw": {"holdfast.index.sqlite", "holdfast.index._rank"},
+    "apsw": {"holdfast.index.sqlite", "holdfast.index._rank", "holdfast.cli.checking"},
     "ryaml": {"holdfast.formats.markdown"},
     "watchfiles": {"holdfast.store.watching"},
     "rich": {"holdfast.cli.show"},
-    "click": {"holdfast.cli.main", "holdfast.cli.show"},
+    "click": {f"holdfast.cli.{name}" for name in CLI},
 }
 
 

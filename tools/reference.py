@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import inspect
 import pathlib
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from holdfast import errors, settings
 from holdfast.cli.main import cli
 from holdfast.kinds import KINDS
+from holdfast.tools import every
+from holdfast.tools.registry import Param
 
 FOLDER = pathlib.Path(__file__).parent.parent / "docs" / "reference"
 NOTE = "<!-- Written by scripts/reference from the code. Do not edit. -->\n"
@@ -18,16 +22,15 @@ NOTE = "<!-- Written by scripts/reference from the code. Do not edit. -->\n"
 
 def pages() -> dict[str, str]:
     """Return every page by its file name."""
-    return {"commands.md": commands(), "settings.md": all_settings(), "kinds.md": kinds()}
+    return {"commands.md": commands(), "settings.md": all_settings(), "kinds.md": kinds(), "tools.md": all_tools()}
 
 
 def commands() -> str:
     parts = [NOTE, "# Commands\n", _help(cli), ""]
-    for name in sorted(cli.commands):
-        command = cli.commands[name]
-        context = click.Context(command, info_name=f"holdfast {name}")
+    for name, command in every_command(cli):
+        context = click.Context(command, info_name=name)
         usage = " ".join(command.collect_usage_pieces(context))
-        parts += [f"## `holdfast {name}`\n", f"```\nholdfast {name} {usage}\n```\n", _help(command)]
+        parts += [f"## `{name}`\n", f"```\n{name} {usage}\n```\n", _help(command)]
         options = [option for option in command.params if isinstance(option, click.Option)]
         if options:
             parts += ["| option | meaning |", "|---|---|"]
@@ -39,6 +42,17 @@ def commands() -> str:
     parts += ["## Exit codes\n", "| code | error | meaning |", "|---|---|---|", "| 0 | | it worked |"]
     parts += [f"| {code} | `{name}` | {meaning} |" for code, name, meaning in _errors()]
     return "\n".join(parts) + "\n"
+
+
+def every_command(group: click.Group, name: str = "holdfast") -> Iterator[tuple[str, click.Command]]:
+    """Yield every command with its whole name; a group comes before its commands."""
+    context = click.Context(group, info_name=name)
+    for part in sorted(group.list_commands(context)):
+        command = group.get_command(context, part)
+        assert command is not None  # it was listed
+        yield f"{name} {part}", command
+        if isinstance(command, click.Group):
+            yield from every_command(command, f"{name} {part}")
 
 
 def _help(command: click.Command) -> str:
@@ -53,6 +67,45 @@ def _errors() -> list[tuple[int, str, str]]:
         if len(words) >= 2 and words[1].isdigit() and hasattr(errors, words[0]):
             rows.append((int(words[1]), words[0], words[2] if len(words) > 2 else "anything else"))
     return rows
+
+
+def all_tools() -> str:
+    """Describe every tool as an agent sees it."""
+    made = every.registry()
+    parts = [
+        NOTE,
+        "# Tools\n",
+        f"A server shows a model {len(every.CORE)} of them: {', '.join(f'`{name}`' for name in every.CORE)}. The others are"
+        " reached through `useTools`, or shown with `holdfast mcp --toolset all`. Every tool but the last two also takes"
+        " `context`.\n",
+    ]
+    for agent, names in made.agents().items():
+        parts.append(f"## Agent `{agent}`\n")
+        for name in names:
+            tool = made.tools[name]
+            parts += [f"### `{name}`\n", " ".join(tool.about.split()) + "\n"]
+            if tool.params:
+                parts += ["| parameter | type | needed | meaning |", "|---|---|---|---|"]
+                parts += [_parameter(param) for param in tool.params.values()]
+                parts.append("")
+    return "\n".join(parts)
+
+
+def _parameter(param: Param) -> str:
+    needed = "yes" if param.required else "no" if param.default is None else f"`{param.default!r}`"
+    return f"| `{param.name}` | {_type(param.schema)} | {needed} | {param.about.replace('|', chr(92) + '|')} |"
+
+
+def _type(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(_type(option) for option in schema["anyOf"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if schema.get("type") == "object" and schema.get("properties"):
+        return "{" + ", ".join(schema["properties"]) + "}"
+    return str(schema.get("type", "anything"))
 
 
 def all_settings() -> str:

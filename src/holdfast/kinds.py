@@ -81,7 +81,7 @@ _ROWS = (
     ),
     Kind(
         "state", "a save point, written once", "document", _WORKSPACE + "/_states/{name}.md",
-        required=("title",), time="created", write_once=True, ignore_case=True,
+        required=("title",), time="created", write_once=True, ignore_case=True, max_chars=4_000_000,
     ),
     Kind(
         "ledger", "which save points were written, hidden and shown again", "line",

@@ -1,234 +1,50 @@
-"""The `holdfast` command."""
+"""The `holdfast` command: which commands there are, in which module each one is, and what an error becomes.
+
+A command's module is loaded when the command is asked for, so that a search does not pay for the others.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast import __version__, settings
-from holdfast.cli import show
-from holdfast.errors import Damaged, HoldfastError, Invalid, Unavailable
+from holdfast import __version__
+from holdfast.errors import HoldfastError
 
-if TYPE_CHECKING:
-    from holdfast.door import Memory
-    from holdfast.records import Receipt
+_MODULES = {
+    "records": ("init", "put", "get", "search", "tail", "hide", "refresh", "verify", "stats"),
+    "calling": ("tools", "call", "traces"),
+    "generated": ("workspace", "state", "recall", "remember"),
+    "serving": ("mcp",),
+    "installing": ("install", "uninstall"),
+    "checking": ("doctor",),
+}
+_HOME = {command: module for module, commands in _MODULES.items() for command in commands}
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+
+class Commands(click.Group):
+    """A group whose commands are loaded when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*_HOME, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _HOME and cmd_name not in self.commands:
+            module = importlib.import_module(f"holdfast.cli.{_HOME[cmd_name]}")
+            self.commands[cmd_name] = getattr(module, cmd_name)
+        return super().get_command(ctx, cmd_name)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="holdfast")
 def cli() -> None:
     """The memory that AI agents keep, in files their owner can read.
 
     The root is --root, else $HOLDFAST_ROOT, else the nearest folder upwards with a holdfast.toml.
     """
-
-
-def common(command: Command) -> Command:
-    """Add the options that every command takes."""
-    command = click.option("--json", "as_json", is_flag=True, help="Print JSON, also on a terminal.")(command)
-    return click.option("--root", type=click.Path(), help="The memory root.", envvar="HOLDFAST_ROOT")(command)
-
-
-def _kinds(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
-    """Complete the name of a kind."""
-    from holdfast.kinds import KINDS
-
-    return [name for name, row in KINDS.items() if name.startswith(start) and not row.owned]
-
-
-@cli.command()
-@click.argument("path", type=click.Path(), required=False)
-@common
-def init(path: str | None, root: str | None, as_json: bool) -> None:
-    """Make a memory root in PATH (default: here). Nothing that is there is overwritten."""
-    from holdfast.store.starting import make_root
-
-    location = os.path.realpath(os.path.expanduser(path or root or "."))
-    written = make_root(location)
-    if show.wants_json(as_json):
-        show.as_json({"root": location, "written": written})
-    elif written:
-        click.echo(f"{location} is a memory root now. Written: {', '.join(written)}.")
-        click.echo('Next: holdfast put note "What should be remembered" --title "A title"')
-    else:
-        click.echo(f"{location} was a memory root already; nothing was changed.")
-
-
-@cli.command()
-@click.argument("kind", required=False, default="", shell_complete=_kinds)
-@click.argument("text", required=False)
-@click.option("--title", default="", help="Title of the record; for an overview, the workspace's name.")
-@click.option("--scope", help="workspace[/domain[/repository]], by folder or name.")
-@click.option("--session", default="", help="Session that a line belongs to.")
-@click.option("--tag", "tags", multiple=True, help="A tag; may be given several times.")
-@click.option("--key", default="", help="Key of a fact; the newest value of a key holds.")
-@click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Another field; VALUE is JSON or text.")
-@click.option("--id", "identifier", default="", help="Change this record (or create at this path).")
-@click.option("--expect", default="", help="Version that the change was made from.")
-@click.option("--op-id", default="", help="Repeating a call with the same op id has no further effect.")
-@common
-def put(kind: str, text: str | None, root: str | None, as_json: bool, **given: Any) -> None:
-    """Keep a record of KIND with TEXT (default or "-": standard input), or change one with --id.
-
-    KIND is note, decision, lesson, fact, episode, plan, overview or another; an unknown one lists them all.
-    """
-    fields = dict(_field(item) for item in given.pop("fields"))
-    if key := given.pop("key"):
-        fields["key"] = key
-    if text == "-" or (text is None and not given["identifier"] and not sys.stdin.isatty()):
-        text = _read_stdin()
-    with _open(root) as memory:
-        receipt = memory.put(
-            kind, text, title=given["title"], scope=given["scope"], session=given["session"],
-            tags=list(given["tags"]) or None, fields=fields, id=given["identifier"],
-            expect=given["expect"], op_id=given["op_id"],
-        )  # fmt: skip
-    _receipt(receipt, as_json)
-
-
-@cli.command()
-@click.argument("id")
-@common
-def get(id: str, root: str | None, as_json: bool) -> None:
-    """Print one record by its ID (a path, path#entry or the id of a line)."""
-    with _open(root) as memory:
-        record = memory.get(id)
-    if show.wants_json(as_json):
-        show.as_json(record)
-        return
-    head = [
-        ("kind", record.kind),
-        ("title", record.title),
-        ("scope", record.scope.path),
-        ("tags", ", ".join(record.tags)),
-        ("time", record.time),
-        ("where", record.where),
-        ("version", record.version),
-        ("hidden", "yes" if record.hidden else ""),
-    ]
-    show.table(("field", "value"), [row for row in (*head, *record.fields.items()) if row[1] not in ("", None)])
-    click.echo("\n" + show.printable(record.text))
-
-
-@cli.command()
-@click.argument("query", required=False, default="")
-@click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given several times.")
-@click.option("--scope", help="Only this workspace, domain or repository and what is below it.")
-@click.option("--session", default="", help="Only this session.")
-@click.option("--tag", "tags", multiple=True, help="Only records with one of these tags.")
-@click.option("--since", default="", help="From this date or time on.")
-@click.option("--until", default="", help="Up to this date or time.")
-@click.option("--hidden", is_flag=True, help="Also what was hidden.")
-@click.option("--limit", default=20, show_default=True, help="At most this many.")
-@click.option("--budget", default=0, help="At most this many tokens of text.")
-@common
-def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
-    """Find records by the words of QUERY; without words, list the newest.
-
-    Words are literal text. "Quoted words" must stand together; tag:NAME and kind:NAME filter.
-    """
-    with _open(root) as memory:
-        found = memory.find(query, **given)
-    if show.wants_json(as_json):
-        show.as_json(found)
-        return
-    if not found.hits:
-        click.echo("Nothing relevant.")
-    else:
-        rows = [(hit.record.where, hit.record.kind, hit.age, _headline(hit.record.title, hit.snippet)) for hit in found]
-        show.table(("where", "kind", "age", "what"), rows)
-    if found.left_out:
-        click.echo(f"{found.left_out} more did not fit the budget.", err=True)
-    if found.behind:
-        click.echo(f"The index is behind by {found.behind} files; repeat the search in a moment.", err=True)
-    _problems(found.problems)
-
-
-@cli.command()
-@click.argument("kind", shell_complete=_kinds)
-@click.option("-n", "--count", default=20, show_default=True, help="How many.")
-@click.option("--session", default="", help="Session, for kinds that are kept per session.")
-@click.option("--scope", help="Only this workspace, domain or repository and what is below it.")
-@common
-def tail(kind: str, count: int, session: str, scope: str | None, root: str | None, as_json: bool) -> None:
-    """Print the last records of a log of KIND (message, episode, fact, …), oldest first."""
-    with _open(root) as memory:
-        records = memory.tail(kind, count, session=session, scope=scope)
-    if show.wants_json(as_json):
-        show.as_json(records)
-    elif not records:
-        click.echo(f"No {kind} was kept yet.")
-    else:
-        from holdfast.times import local
-
-        show.table(("time", "id", "what"), [(local(r.time), r.id, _headline(r.title, r.text)) for r in records])
-
-
-@cli.command()
-@click.argument("id")
-@click.option("--restore", is_flag=True, help="Show it again.")
-@click.option("--op-id", default="", help="Repeating a call with the same op id has no further effect.")
-@common
-def hide(id: str, restore: bool, op_id: str, root: str | None, as_json: bool) -> None:
-    """Hide the record ID from search and lists. Its text stays in its file."""
-    with _open(root) as memory:
-        _receipt(memory.hide(id, restore=restore, op_id=op_id), as_json)
-
-
-@cli.command()
-@click.option("--rebuild", is_flag=True, help="Throw the index away and read every file again.")
-@common
-def refresh(rebuild: bool, root: str | None, as_json: bool) -> None:
-    """Bring the index up to the files."""
-    with _open(root) as memory, show.progress("reading") as progress:
-        done = memory.refresh(rebuild=rebuild, progress=progress)
-    if show.wants_json(as_json):
-        show.as_json(done)
-        return
-    click.echo(
-        f"{done.files} files looked at, {done.changed} read, {done.removed} gone, {done.records} records indexed."
-    )
-    _problems(done.problems)
-
-
-@cli.command()
-@common
-def verify(root: str | None, as_json: bool) -> None:
-    """Prove that index and files agree, and name what is damaged. Changes nothing."""
-    with _open(root) as memory, show.progress("comparing") as progress:
-        report = memory.verify(progress)
-    if show.wants_json(as_json):
-        show.as_json({"sound": report.sound, "files": report.files, "records": report.records,
-                      "differences": report.differences, "damage": report.damage})  # fmt: skip
-    else:
-        click.echo(f"{report.files} files, {report.records} records: {'all sound' if report.sound else 'not sound'}.")
-        _problems([*report.differences, *report.damage], most=1000)
-        if report.differences:
-            click.echo("The index can be thrown away: holdfast refresh --rebuild", err=True)
-    if not report.sound:
-        sys.exit(Damaged.exit_code)
-
-
-@cli.command()
-@common
-def stats(root: str | None, as_json: bool) -> None:
-    """Say what is kept, where, and how far the index is behind."""
-    with _open(root) as memory:
-        numbers = memory.stats()
-    if show.wants_json(as_json):
-        show.as_json(numbers)
-        return
-    kinds = numbers.pop("kinds")
-    show.table(("what", "value"), [(name.replace("_", " "), value) for name, value in numbers.items()])
-    if kinds:
-        click.echo()
-        show.table(("kind", "records"), list(kinds.items()))
 
 
 @cli.command()
@@ -265,60 +81,3 @@ def main() -> None:
         else:
             click.secho(text, fg="red", err=True)
         sys.exit(error.exit_code)
-
-
-def _open(root: str | None) -> Memory:
-    from holdfast.door import open_memory
-
-    return open_memory(root or _nearest(), writer="cli")
-
-
-def _nearest() -> str:
-    folder = os.getcwd()
-    while True:
-        if os.path.exists(os.path.join(folder, settings.FILE)):
-            return folder
-        above = os.path.dirname(folder)
-        if above == folder:
-            raise Unavailable("There is no memory root here or above.", "Run: holdfast init, or give --root.")
-        folder = above
-
-
-def _field(item: str) -> tuple[str, Any]:
-    name, equals, value = item.partition("=")
-    if not equals or not name:
-        raise Invalid(f"--field {item!r} is not NAME=VALUE.", "Write it like status=done.")
-    import msgspec
-
-    try:
-        return name, msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return name, value
-
-
-def _read_stdin() -> str:
-    try:
-        return sys.stdin.buffer.read().decode("utf-8").rstrip("\n")
-    except UnicodeDecodeError:
-        raise Invalid("Standard input is not UTF-8 text.", "Convert it first.") from None
-
-
-def _receipt(receipt: Receipt, as_json: bool) -> None:
-    if show.wants_json(as_json):
-        show.as_json(receipt)
-    else:
-        click.echo(
-            f"{receipt.status}: {receipt.id}" + (f" in {receipt.path}" if receipt.path not in receipt.id else "")
-        )
-
-
-def _headline(title: str, text: str) -> str:
-    flat = " ".join(text.split())
-    return f"{title}: {flat}"[:300] if title else flat[:300]
-
-
-def _problems(problems: list[Any], most: int = 5) -> None:
-    for problem in problems[:most]:
-        click.secho(show.printable(str(problem)), fg="yellow", err=True)
-    if len(problems) > most:
-        click.secho(f"… and {len(problems) - most} more; holdfast verify lists them all.", fg="yellow", err=True)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+
+if TYPE_CHECKING:
+    from holdfast.store.recalling import Hit
 
 
 def wants_json(asked: bool) -> bool:
@@ -33,6 +38,59 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     for row in rows:
         grid.add_row(*(Text(printable(str(cell))) for cell in row))
     Console().print(grid)
+
+
+def reply(value: Mapping[str, Any]) -> None:
+    """Print a tool's reply for a person: its text, else its data as a table."""
+    data = value.get("data")
+    if "text" in value:
+        click.echo(printable(str(value["text"])))
+    elif isinstance(data, list):
+        items(data)
+    elif isinstance(data, dict):
+        table(("field", "value"), [(name, told) for name, inner in data.items() if (told := _lines(inner))])
+    else:
+        click.echo("Done." if data is None else printable(_lines(data)))
+
+
+def items(found: Sequence[Mapping[str, Any]]) -> None:
+    """Print a list of equal objects."""
+    if not found:
+        click.echo("None yet.")
+        return
+    columns = list(dict.fromkeys(name for item in found for name in item))
+    table(columns, [[_lines(item.get(name)) for name in columns] for item in found])
+
+
+def _lines(value: Any) -> str:
+    """Put a JSON value into lines that a person reads."""
+    if isinstance(value, Mapping):
+        return "\n".join(f"{name}: {_flat(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return "\n".join(f"- {_flat(inner)}" for inner in value)
+    return _flat(value)
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " · ".join(_flat(inner) for inner in value.values() if inner not in ("", None, [], {}))
+    if isinstance(value, list):
+        return ", ".join(_flat(inner) for inner in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def hit(found: Hit) -> None:
+    """Print a hit: what it is and how old, its text, and the id to get it by."""
+    record = found.record
+    about = " · ".join(part for part in (record.kind, found.age, record.scope.path, ", ".join(record.tags)) if part)
+    title = record.title or " ".join(found.snippet.split())[:60]
+    click.echo(click.style(printable(title), bold=True) + click.style(f"  {printable(about)}", dim=True))
+    width = max(40, min(shutil.get_terminal_size().columns, 120)) - 4
+    for line in textwrap.wrap(" ".join(printable(found.snippet).split()), width)[:3]:
+        click.echo(f"    {line}")
+    click.secho(f"    {record.id if record.path in record.id else record.where}", fg="cyan")
 
 
 def printable(text: str) -> str:

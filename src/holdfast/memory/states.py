@@ -50,7 +50,7 @@ class States:
 
     def all(self, scope: Scope, *, archived: bool = False) -> list[dict[str, str]]:
         """Return name and description of all save points of a workspace, newest first."""
-        return [dict(item) for hidden, item in self._all(scope) if archived or not hidden]
+        return [item for hidden, item in self._all(scope) if archived or not hidden]
 
     def _all(self, scope: Scope) -> list[tuple[bool, dict[str, str]]]:
         """List what is there; kept until a file comes or goes, since no state ever changes."""

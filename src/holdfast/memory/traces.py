@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -18,7 +19,6 @@ from holdfast.records import Record
 from holdfast.scope import Scope
 from holdfast.secrets import redact, redact_all
 from holdfast.store.memory import Memory
-from holdfast.times import utc_now
 
 UNRESOLVED = "_unresolved"
 MAX_VALUE = 2_000
@@ -62,17 +62,15 @@ class Traces:
 
     def recent(self, scope: Scope, count: int = 10) -> list[dict[str, Any]]:
         """Return what was done last in a workspace, newest first, without the calls that only read."""
-        path = self._memory.places.path_for(KINDS["trace"], Scope(), month=utc_now()[:7], workspace=scope.workspace)
-        found: list[dict[str, Any]] = []
-        for record in self._memory.backwards(path, scope.path):
-            if not record.fields.get("read"):
-                found.append(activity(record))
-                if len(found) == count:
-                    break
-        return found
+        done = (record for record in self._newest(scope) if not record.fields.get("read"))
+        return [activity(record) for record in itertools.islice(done, count)]
 
     def last(self, count: int, scope: Scope | None = None) -> list[dict[str, Any]]:
         """Return the last calls in a workspace, or in all of them, oldest first, whatever they did."""
+        return [_told(record) for record in itertools.islice(self._newest(scope), count)][::-1]
+
+    def _newest(self, scope: Scope | None) -> Iterator[Record]:
+        """Yield the traces of a workspace, or of all, from the newest on, read from the ends of the files."""
         months: dict[str, list[str]] = {}
         for path, _ in self._memory.vault.walk(self._folder(scope), (".jsonl",), _unreadable):
             months.setdefault(path.rpartition("/")[0], []).append(path)
@@ -81,8 +79,7 @@ class Traces:
             itertools.chain.from_iterable(self._memory.backwards(path, below) for path in sorted(paths, reverse=True))
             for paths in months.values()
         ]
-        newest = heapq.merge(*streams, key=lambda record: (record.time, record.id), reverse=True)
-        return [_told(record) for record in itertools.islice(newest, count)][::-1]
+        return heapq.merge(*streams, key=lambda record: (record.time, record.id), reverse=True)
 
     def _folder(self, scope: Scope | None) -> str:
         """Return where the traces of a workspace are, or those of all."""

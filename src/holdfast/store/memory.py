@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import re
 import stat
 import threading
 import time
@@ -37,6 +38,7 @@ from holdfast.vault.files import Files
 
 _REBUILD_SECONDS = 120.0
 _MANY = 10
+_AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 Answer = TypeVar("Answer")
 
 
@@ -103,6 +105,8 @@ class Memory:
     def get(self, identifier: str) -> Record:
         """Return one record as it is on disk now."""
         check_text(identifier)
+        if place_in_file := _AT_LINE.match(identifier):
+            identifier = self._at(place_in_file[1], int(place_in_file[2]))
         path = path_of(identifier)
         place = self.places.classify(path)
         if place and place.kind.shape != "line":
@@ -119,6 +123,15 @@ class Memory:
             files = ", ".join(record.path for record in found)
             raise Invalid(f"{identifier} stands in several logs: {files}.", "Merge them, or remove the copy.")
         return found[0]
+
+    def _at(self, path: str, line: int) -> str:
+        """Return the id of the record at a line of a file, as a search shows it."""
+        self._note(path)
+        self._catch_up()
+        before = [record for record in self._ask(lambda index: index.records(path)) if record.line <= line]
+        if not before:
+            raise _unknown(f"{path}:{line}")
+        return max(before, key=lambda record: record.line).id
 
     def _by_id(self, identifier: str) -> list[Record]:
         found = self._ask(lambda index: index.by_id(identifier))

@@ -78,6 +78,9 @@ class Runner:
             reply = failed(error)
         except RecursionError:
             reply = failed(Invalid("The parameters are nested too deeply.", "Flatten them."))
+        except Exception as error:  # a fault of ours must not take the server with it
+            cause = f"{type(error).__name__}: {error}"[:300]
+            reply = failed(HoldfastError(f"{tool.name} failed unexpectedly ({cause}).", "Please report this."))
         if tool.name not in UNTRACED:
             self._trace(tool, params, call, reply, begin)
         return reply

@@ -1,0 +1,166 @@
+"""`holdfast doctor`: looks at everything that must work for an agent to have its memory, and says the next step."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import click
+import msgspec
+
+from holdfast import clients, settings
+from holdfast.cli import show
+from holdfast.cli.common import common, nearest, open_root
+from holdfast.clients import CLIENTS, Client, files, probing
+from holdfast.errors import Busy, HoldfastError, Unavailable
+
+_SQLITE = (3, 43)
+_LOCK_SECONDS = 2.0
+_ANSWER_SECONDS = 20.0
+
+
+class Check(msgspec.Struct, frozen=True, omit_defaults=True):
+    check: str
+    state: str
+    """ok, warn or fail."""
+    what: str
+    next: str = ""
+
+
+@click.command()
+@common
+def doctor(root: str | None, as_json: bool) -> None:
+    """Check root, settings, index, locks, configured clients, and that the server answers."""
+    found = list(_checks(root))
+    failed = any(check.state == "fail" for check in found)
+    if show.wants_json(as_json):
+        show.as_json({"ok": not failed, "checks": found})
+    else:
+        rows = [(c.check, c.state, f"{c.what} {c.next}".strip()) for c in found]
+        show.table(("check", "state", "what"), rows)
+    if failed:
+        sys.exit(Unavailable.exit_code)
+
+
+def _checks(root: str | None) -> Iterator[Check]:
+    yield _sqlite()
+    try:
+        location = os.path.realpath(os.path.expanduser(root or nearest()))
+    except HoldfastError as error:
+        yield _failed("root", error)
+        location = ""
+    if location:
+        yield _root(location)
+    if os.path.isdir(location):
+        checks: dict[str, Callable[[str], Check]] = {"settings": _settings, "index": _index, "lock": _lock}
+        for name, check in checks.items():
+            try:
+                yield check(location)
+            except HoldfastError as error:
+                yield _failed(name, error)
+    yield from _clients()
+    if os.path.isdir(location):
+        yield _server(location)
+
+
+def _failed(name: str, error: HoldfastError) -> Check:
+    return Check(name, "fail", error.message, error.next_step)
+
+
+def _sqlite() -> Check:
+    import apsw
+
+    version = apsw.sqlite_lib_version()
+    if tuple(int(part) for part in version.split(".")[:2]) < _SQLITE:
+        return Check("sqlite", "fail", f"SQLite {version} is too old.", "Run: pip install --upgrade apsw")
+    return Check("sqlite", "ok", f"SQLite {version}.")
+
+
+def _root(location: str) -> Check:
+    if not os.path.isdir(location):
+        return Check("root", "fail", f"{location} is not a folder.", f"Run: holdfast init {location}")
+    if not os.access(location, os.W_OK | os.X_OK):
+        return Check("root", "fail", f"{location} may not be written.", "Change its permissions, or its owner.")
+    return Check("root", "ok", location)
+
+
+def _settings(location: str) -> Check:
+    if not os.path.exists(os.path.join(location, settings.FILE)):
+        return Check(
+            "settings", "warn", f"There is no {settings.FILE}; defaults hold.", f"Run: holdfast init {location}"
+        )
+    with open_root(location):
+        return Check("settings", "ok", f"{settings.FILE} can be read.")
+
+
+def _index(location: str) -> Check:
+    with open_root(location) as memory:
+        numbers = memory.stats()
+    told = f"{numbers['records']} records of {numbers['files']} files."
+    if numbers["problems"]:
+        return Check("index", "warn", f"{told} {numbers['problems']} problems.", "Run: holdfast verify")
+    if numbers["behind"]:
+        return Check("index", "warn", f"{told} Behind by {numbers['behind']} files.", "Run: holdfast refresh")
+    return Check("index", "ok", told)
+
+
+def _lock(location: str) -> Check:
+    from holdfast.vault._locks import hold
+
+    try:
+        fd = os.open(location, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            hold(fd, _LOCK_SECONDS, location)
+        finally:
+            os.close(fd)
+    except Busy:
+        return Check("lock", "warn", f"{location} is locked by another process.", "Look again in a moment.")
+    except OSError as error:
+        return Check("lock", "fail", f"{location} cannot be locked: {error.strerror}.", "Use a local file system.")
+    return Check("lock", "ok", "The root can be locked.")
+
+
+def _clients() -> Iterator[Check]:
+    places = {
+        (client.name, clients.location(client, project=project)): client
+        for client in CLIENTS.values()
+        for project in (*[False] * bool(client.user), *[True] * bool(client.project))
+    }
+    found = [check for (_, path), client in places.items() if (check := _client(client, path))]
+    yield from found
+    if not found:
+        names = ", ".join(CLIENTS)
+        yield Check("clients", "warn", "No client is configured.", f"Run: holdfast install CLIENT ({names})")
+
+
+def _client(client: Client, path: str) -> Check | None:
+    again = f"Run: holdfast install {client.name}"
+    try:
+        text = files.read(path)
+        if text is None or clients.NAME not in text:
+            return None
+        entry = clients.find(client, text)
+    except HoldfastError as error:
+        return Check(client.name, "warn", f"{path}: {error.message}", "Look at it by hand.")
+    if entry is None:
+        return None
+    words = [str(entry.get("command", "")), *map(str, entry.get("args") or [])]
+    root = next((words[n + 1] for n, word in enumerate(words[:-1]) if word == "--root"), "")
+    if root and not os.path.isdir(root):
+        return Check(client.name, "fail", f"{path} names the root {root}, which does not exist.", again)
+    if os.path.isabs(words[0]) and not os.access(words[0], os.X_OK):
+        return Check(client.name, "fail", f"{path} starts {words[0]}, which cannot be run.", again)
+    return Check(client.name, "ok", f"{path} serves {root or 'the nearest root'}.")
+
+
+def _server(location: str) -> Check:
+    import importlib.util
+
+    if importlib.util.find_spec("mcp") is None:
+        return Check("server", "fail", "The package mcp is missing.", "Run: pip install mcp")
+    try:
+        answer = probing.probe([sys.executable, "-m", "holdfast", "mcp", "--root", location], _ANSWER_SECONDS)
+    except HoldfastError as error:
+        return _failed("server", error)
+    return Check("server", "ok", f"It answers in {answer.seconds:.1f} s with {len(answer.tools)} tools.")

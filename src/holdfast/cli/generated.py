@@ -1,0 +1,161 @@
+"""Commands that are made of tools: each option is a parameter of the tool's function.
+
+`VERBS` says which tool a command runs; all else (options, help, checks) comes from the registry. A tool's only
+required parameter is an argument, all others are options. A list that a tool requires may be empty, so it may be
+left out here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import click
+import msgspec
+
+from holdfast.cli import show
+from holdfast.cli.common import common, open_root
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.tools import every
+from holdfast.tools.calling import Reply
+from holdfast.tools.context import Context
+from holdfast.tools.registry import Param, Tool
+
+VERBS = {
+    "workspace": {
+        "create": "createWorkspace",
+        "list": "listWorkspaces",
+        "load": "loadWorkspace",
+        "update": "updateWorkspace",
+        "archive": "archiveWorkspace",
+    },
+    "state": {"create": "createState", "list": "listStates", "load": "loadState", "archive": "archiveState"},
+}
+_ABOUT = {
+    "workspace": "The places that a project's memory belongs to.",
+    "state": "Save points of a workspace, written once, from which any conversation can resume.",
+}
+_TOOLS = every.registry().tools
+
+
+def json(value: str) -> Any:
+    """Read an option whose value is JSON; its name is what the help shows."""
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError as error:
+        raise Invalid(f"{value[:80]!r} is not JSON: {error}.", 'Write it like {"name": "value"}.') from None
+
+
+def text_or_json(value: str) -> Any:
+    """Read an option that may be text; what is no JSON object or list is text."""
+    if value.lstrip().startswith(("{", "[")):
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(value)
+    return value
+
+
+def _group(name: str) -> click.Group:
+    group = click.Group(name, help=_ABOUT[name])
+    for verb, tool in VERBS[name].items():
+        group.add_command(_command(verb, _TOOLS[tool]))
+    return group
+
+
+def _command(name: str, tool: Tool) -> click.Command:
+    """Make the command that runs a tool."""
+    needed = [param for param in tool.params.values() if param.required]
+    params = [_parameter(param, alone=needed == [param]) for param in tool.params.values()]
+    names = {str(made.name): param for made, param in zip(params, tool.params, strict=True)}
+
+    @click.option("--workspace", default="", help="The workspace that the call works in; default: default.")
+    @click.option("--session", default="", help="The session that the call belongs to; default: default.")
+    @common
+    def run(root: str | None, as_json: bool, workspace: str, session: str, **given: Any) -> None:
+        sent = {names[name]: value for name, value in given.items() if value is not None}
+        reply = _run(tool, sent, Context(workspaceId=workspace, sessionId=session), root)
+        if show.wants_json(as_json):
+            show.as_json(reply)
+        else:
+            show.reply(reply)
+
+    made = click.command(name, help=tool.about)(run)
+    made.params[:0] = params
+    return made
+
+
+def _run(tool: Tool, params: dict[str, Any], context: Context, root: str | None) -> Reply:
+    """Run a tool as an agent would, trace included, but raise what it raised, which has the exit code."""
+    raised: list[HoldfastError] = []
+
+    def function(*args: Any, **values: Any) -> Any:
+        try:
+            return tool.function(*args, **values)
+        except HoldfastError as error:
+            raised.append(error)
+            raise
+
+    with open_root(root) as memory:
+        reply = memory.tools.run(msgspec.structs.replace(tool, function=function), params, context)
+    if reply.get("success") is False:
+        raise raised[0] if raised else Invalid(reply["error"])
+    return reply
+
+
+def _parameter(param: Param, *, alone: bool) -> click.Parameter:
+    if alone:
+        return click.Argument([param.name], required=True)
+    hints = _alternatives(param.type)
+    option, about = f"--{kebab(param.name)}", param.about or kebab(param.name).replace("-", " ")
+    about = about[0].upper() + about[1:]
+    if hints == (bool,):
+        if param.default is None:
+            return click.Option([f"{option}/--no-{option[2:]}", param.name], default=None, help=f"{about}.")
+        return click.Option([option, param.name], is_flag=True, default=param.default, help=f"{about}.")
+    if get_origin(hints[0]) is list:
+        item = _type(_alternatives(get_args(hints[0])[0]))
+        given: Callable[..., Any] = _listed if param.required else _listed_or_none
+        text = f"{about}; may be given several times."
+        return click.Option([option, param.name], type=item, multiple=True, callback=given, help=text)
+    text = f"{about}." if param.default is None else f"{about}; default: {param.default}."
+    return click.Option([option, param.name], type=_type(hints), required=param.required, help=text)
+
+
+def _type(hints: tuple[Any, ...]) -> Any:
+    """Return what click calls a type: a type, a choice, or a function that reads the text."""
+    if get_origin(hints[0]) is Literal:
+        return click.Choice(get_args(hints[0]))
+    if hints in ((str,), (int,), (float,)):
+        return hints[0]
+    return text_or_json if str in hints else json
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """Return the types that a value may have, but for None."""
+    if get_origin(hint) is Annotated:
+        return _alternatives(get_args(hint)[0])
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(inner for part in get_args(hint) if part is not type(None) for inner in _alternatives(part))
+    return (hint,)
+
+
+def _listed(_context: click.Context, _parameter: click.Parameter, value: tuple[Any, ...]) -> list[Any]:
+    return list(value)
+
+
+def _listed_or_none(_context: click.Context, _parameter: click.Parameter, value: tuple[Any, ...]) -> list[Any] | None:
+    return list(value) or None
+
+
+def kebab(name: str) -> str:
+    """Return the name of a parameter as an option has it: rootFolder is root-folder."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower().replace("_", "-")
+
+
+workspace = _group("workspace")
+state = _group("state")
+recall = _command("recall", _TOOLS["recall"])
+remember = _command("remember", _TOOLS["remember"])

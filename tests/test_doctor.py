@@ -1,0 +1,121 @@
+"""`holdfast doctor` in good and bad circumstances, with a real server behind it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from holdfast.clients import probing
+from holdfast.errors import Unavailable
+
+
+def doctor(home: pathlib.Path, root: pathlib.Path | None, *words: str) -> Any:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environment |= {"HOME": str(home)} | ({"HOLDFAST_ROOT": str(root)} if root else {})
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *(words or ("doctor",))],
+        env=environment, cwd=home, capture_output=True, text=True, input="", timeout=90,
+    )  # fmt: skip
+
+
+def states(done: Any) -> dict[str, tuple[str, str]]:
+    return {check["check"]: (check["state"], check["what"]) for check in json.loads(done.stdout)["checks"]}
+
+
+@pytest.fixture
+def home(tmp_path: pathlib.Path) -> pathlib.Path:
+    folder = tmp_path.resolve() / "home"
+    folder.mkdir()
+    return folder
+
+
+def test_a_sound_root_is_well(home: pathlib.Path, root: pathlib.Path) -> None:
+    if importlib.util.find_spec("mcp") is None:
+        pytest.skip("the package mcp is not installed, so no server can answer")
+    doctor(home, root, "install", "cursor", "--yes")
+    done = doctor(home, root)
+    assert done.returncode == 0, done.stdout
+    found = states(done)
+    assert {name: state for name, (state, _) in found.items()} == {
+        "sqlite": "ok", "root": "ok", "settings": "ok", "index": "ok", "lock": "ok", "cursor": "ok", "server": "ok",
+    }  # fmt: skip
+    assert "8 tools" in found["server"][1]
+    assert str(root) in found["cursor"][1]
+
+
+def test_no_root_is_a_failure_with_the_next_step(home: pathlib.Path) -> None:
+    done = doctor(home, None)
+    assert done.returncode == 9
+    checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["root"]["state"] == "fail"
+    assert "holdfast init" in checks["root"]["next"]
+    assert "holdfast install CLIENT" in checks["clients"]["next"]
+    assert "server" not in checks
+
+
+def test_a_root_that_is_gone_fails_here_and_in_the_clients_that_name_it(home: pathlib.Path, root: pathlib.Path) -> None:
+    doctor(home, root, "install", "codex", "--yes")
+    root.rename(root.parent / "moved")
+    done = doctor(home, root)
+    assert done.returncode == 9
+    found = states(done)
+    assert found["root"][0] == "fail"
+    assert found["codex"] == ("fail", f"{home}/.codex/config.toml names the root {root}, which does not exist.")
+
+
+def test_a_client_that_starts_what_is_not_there_fails(home: pathlib.Path, root: pathlib.Path) -> None:
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": {"holdfast": {"command": "/no/such/holdfast"}}}))
+    assert states(doctor(home, root))["claude-code"][0] == "fail"
+
+
+def test_a_file_with_comments_that_names_holdfast_is_a_warning(home: pathlib.Path, root: pathlib.Path) -> None:
+    (home / ".vscode").mkdir()
+    (home / ".vscode/mcp.json").write_text('{"servers": {"holdfast": {}}} // mine')
+    assert states(doctor(home, root))["vscode"][0] == "warn"
+
+
+def test_settings_that_cannot_be_read_fail(home: pathlib.Path, root: pathlib.Path) -> None:
+    (root / "holdfast.toml").write_text("format = [")
+    done = doctor(home, root)
+    assert done.returncode == 9
+    assert states(done)["settings"][0] == "fail"
+
+
+def test_damage_and_lag_are_warnings_that_name_the_command(home: pathlib.Path, root: pathlib.Path) -> None:
+    doctor(home, root, "refresh")
+    notes = root / "resources/workspaces/default/_notes"
+    notes.mkdir(parents=True)
+    (notes / "by-hand.md").write_text("by hand\n")
+    found = {check["check"]: check for check in json.loads(doctor(home, root).stdout)["checks"]}
+    assert (found["index"]["state"], found["index"]["next"]) == ("warn", "Run: holdfast refresh")
+    (root / "user/memory/history.jsonl").write_text("{torn\n")
+    doctor(home, root, "refresh")
+    found = {check["check"]: check for check in json.loads(doctor(home, root).stdout)["checks"]}
+    assert (found["index"]["state"], found["index"]["next"]) == ("warn", "Run: holdfast verify")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import sys; sys.exit('no memory today')", "no memory today"),
+        ("print('hello', flush=True); input()", "does not answer"),
+        ("import time; time.sleep(60)", "no answer in 1 s"),
+        ('input(); print(\'{"id": 1, "error": {"message": "not now"}}\', flush=True); input()', "not now"),
+    ],
+)
+def test_a_server_that_does_not_answer_is_named_and_stopped(code: str, says: str) -> None:
+    with pytest.raises(Unavailable) as raised:
+        probing.probe([sys.executable, "-c", code], 1.0 if "sleep" in code else 20.0)
+    assert says in str(raised.value)
+
+
+def test_a_command_that_is_not_there_is_named() -> None:
+    with pytest.raises(Unavailable, match="cannot be started"):
+        probing.probe(["/no/such/command"], 1.0)

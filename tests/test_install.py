@@ -1,0 +1,317 @@
+"""Adding Holdfast to the clients' configuration files and taking it out again, in a home folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import pty
+import subprocess
+import sys
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import clients
+from holdfast.clients import CLIENTS, files
+from holdfast.errors import Conflict
+
+PLACES = {
+    "claude-code": ".claude.json",
+    "claude-desktop": "Library/Application Support/Claude/claude_desktop_config.json"
+    if sys.platform == "darwin"
+    else ".config/Claude/claude_desktop_config.json",
+    "cursor": ".cursor/mcp.json",
+    "codex": ".codex/config.toml",
+    "vscode": "project/.vscode/mcp.json",
+}
+KEYS = {name: client.key for name, client in CLIENTS.items()}
+
+
+class Home:
+    """A home folder with a project and a memory root in it, and a shell in the project."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self.root = path / "memory"
+        self.project = path / "project"
+        self.root.mkdir()
+        self.project.mkdir()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        return kept | {"HOME": str(self.path), "HOLDFAST_ROOT": str(self.root), "TERM": "dumb"}
+
+    def run(self, *words: str, text: str = "") -> Any:
+        return subprocess.run(
+            [sys.executable, "-m", "holdfast", *words],
+            env=self.environment, cwd=self.project, capture_output=True, text=True, input=text, timeout=60,
+        )  # fmt: skip
+
+    def do(self, *words: str) -> Any:
+        done = self.run(*words, "--yes")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def file(self, client: str) -> pathlib.Path:
+        return self.path / PLACES[client]
+
+    def write(self, client: str, text: str) -> pathlib.Path:
+        path = self.file(client)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def entry(self, client: str) -> dict[str, Any]:
+        text = self.file(client).read_text()
+        read = tomllib.loads(text) if client == "codex" else json.loads(text)
+        found: dict[str, Any] = read[KEYS[client]]["holdfast"]
+        return found
+
+
+@pytest.fixture
+def home(tmp_path: pathlib.Path) -> Home:
+    return Home(tmp_path.resolve())
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_without_configuration_gets_one_and_loses_it_again(home: Home, client: str) -> None:
+    told = home.do("install", client)
+    assert (told["file"], told["changed"]) == (str(home.file(client)), True)
+    entry = home.entry(client)
+    assert entry["args"][-3:] == ["mcp", "--root", str(home.root)]
+    assert entry.get("type") == ("stdio" if client in ("claude-code", "vscode") else None)
+    asked = [entry["command"], *entry["args"], "--help"]
+    assert os.path.isabs(entry["command"])
+    assert "Model Context Protocol" in subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout
+    before = home.file(client).read_bytes()
+    assert home.do("install", client)["changed"] is False
+    assert home.file(client).read_bytes() == before
+    home.do("uninstall", client)
+    assert not home.file(client).exists()
+    assert home.do("uninstall", client)["changed"] is False
+
+
+JSON_TEXTS = [
+    "",
+    "{}",
+    "{ }\n",
+    '{"theme": "dark"}',
+    '{\n\t"theme": "dark",\n\t"nested": {\n\t\t"x": [1, 2]\n\t}\n}\n',
+    '{\n  "KEY": {}\n}\n',
+    '{\n  "KEY": {\n    "other": {\n      "command": "x",\n      "env": {"A": "é"}\n    }\n  },\n  "n": 1.0\n}',
+    '{"KEY":{"other":{"command":"x"}},"big":12345678901234567890}',
+    '{\r\n    "KEY": {\r\n        "other": {}\r\n    }\r\n}\r\n',
+]
+TOML_TEXTS = [
+    "",
+    'model = "o"  # my choice\n',
+    'model = "o"',
+    '# mine\n\n[mcp_servers.other]\ncommand = "x"\nargs = [\n  "a",\n]\n\n[profiles.fast]\nmodel = "m"\n',
+]
+
+
+@pytest.mark.parametrize(
+    ("client", "text"),
+    [(client, text.replace("KEY", KEYS[client])) for client in ("claude-code", "vscode") for text in JSON_TEXTS]
+    + [("codex", text) for text in TOML_TEXTS],
+)
+def test_what_was_there_stays_and_comes_back_byte_by_byte(home: Home, client: str, text: str) -> None:
+    path = home.write(client, "")
+    path.write_bytes(text.encode())
+    path.chmod(0o640)
+    told = home.do("install", client)
+    assert pathlib.Path(told["backup"]).read_bytes() == text.encode()
+    assert told["backup"].startswith(f"{path}.before-holdfast-")
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert home.entry(client)["args"][-1] == str(home.root)
+    home.do("uninstall", client)
+    assert path.read_bytes() == text.encode()
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    top=st.dictionaries(st.text(max_size=5), JSON_VALUES, max_size=4),
+    servers=st.none() | st.dictionaries(st.text(max_size=5), st.dictionaries(st.text(max_size=3), JSON_VALUES)),
+    indent=st.none() | st.integers(0, 4) | st.just("\t"),
+    ascii_only=st.booleans(),
+)
+def test_any_plain_json_takes_our_entry_and_gives_it_back(
+    top: dict[str, Any], servers: dict[str, Any] | None, indent: Any, ascii_only: bool
+) -> None:
+    client = CLIENTS["cursor"]
+    whole = top if servers is None else top | {client.key: servers}
+    text = json.dumps(whole, indent=indent, ensure_ascii=ascii_only)
+    wanted = clients.entry(client, ["/bin/holdfast", "mcp"])
+    merged = clients.merge(client, text, wanted)
+    assert json.loads(merged) == whole | {client.key: (servers or {}) | {"holdfast": wanted}}
+    assert clients.merge(client, merged, wanted) == merged
+    assert clients.unmerge(client, merged, text) == text
+
+
+def test_another_root_replaces_the_entry_and_keeps_what_was_added_to_it(home: Home) -> None:
+    home.do("install", "cursor")
+    told = json.loads(home.file("cursor").read_text())
+    told["mcpServers"]["holdfast"]["env"] = {"A": "b"}
+    home.write("cursor", json.dumps(told))
+    (home.path / "other").mkdir()
+    home.do("install", "cursor", "--root", str(home.path / "other"), "--workspace", "alpha")
+    entry = home.entry("cursor")
+    assert entry["args"][-4:] == ["--root", str(home.path / "other"), "--workspace", "alpha"]
+    assert entry["env"] == {"A": "b"}
+    home.do("uninstall", "cursor")
+    assert not home.file("cursor").exists()
+
+
+def test_codex_keeps_tables_below_ours_and_comments(home: Home) -> None:
+    home.do("install", "codex")
+    path = home.file("codex")
+    path.write_text(path.read_text() + '\n[mcp_servers.holdfast.env]\nA = "b"\n\n# theirs\n[other]\nx = 1\n')
+    home.do("install", "codex", "--workspace", "alpha")
+    read = tomllib.loads(path.read_text())
+    assert read["mcp_servers"]["holdfast"]["env"] == {"A": "b"}
+    assert read["mcp_servers"]["holdfast"]["args"][-1] == "alpha"
+    home.do("uninstall", "codex")
+    assert path.read_text().strip() == "# theirs\n[other]\nx = 1"
+
+
+@pytest.mark.parametrize(
+    ("client", "text"),
+    [
+        ("vscode", '{\n  // my servers\n  "servers": {}\n}\n'),
+        ("cursor", '{"mcpServers": {},}'),
+        ("cursor", "[]"),
+        ("cursor", '{"mcpServers": 3}'),
+        ("codex", "not toml"),
+        ("codex", "mcp_servers = 3\n"),
+        ("codex", '[mcp_servers]\nholdfast = {command = "x"}\n'),
+    ],
+)
+def test_what_cannot_be_edited_safely_is_refused_with_what_to_paste(home: Home, client: str, text: str) -> None:
+    path = home.write(client, text)
+    done = home.run("install", client, "--yes")
+    assert done.returncode == 2
+    error = json.loads(done.stderr)["error"]
+    assert str(path) in error
+    assert clients.NAME in error.split("Paste into it:\n")[1]
+    assert path.read_text() == text
+    assert list(path.parent.iterdir()) == [path]
+    printed = home.run("install", client, "--print")
+    assert printed.returncode == 0
+    assert (tomllib.loads if client == "codex" else json.loads)(printed.stdout)[KEYS[client]]["holdfast"]
+
+
+def test_an_entry_that_cannot_be_taken_out_safely_is_left_with_advice(home: Home) -> None:
+    path = home.write("cursor", '{"mcpServers": {"holdfast": {}}} // mine')
+    done = home.run("uninstall", "cursor", "--yes")
+    assert done.returncode == 2
+    assert 'Remove "holdfast" from "mcpServers"' in json.loads(done.stderr)["error"]
+    assert path.exists()
+
+
+def test_project_files_are_those_of_the_folder(home: Home) -> None:
+    home.do("install", "claude-code", "--project")
+    home.do("install", "cursor", "--project")
+    assert "holdfast" in (home.project / ".mcp.json").read_text()
+    assert "holdfast" in (home.project / ".cursor/mcp.json").read_text()
+    assert not home.file("claude-code").exists()
+    home.do("uninstall", "claude-code", "--project")
+    assert not (home.project / ".mcp.json").exists()
+    done = home.run("install", "codex", "--project", "--yes")
+    assert done.returncode == 2
+    assert "Leave out --project." in done.stderr
+
+
+def test_without_a_terminal_nothing_is_written_unless_told_so(home: Home) -> None:
+    done = home.run("install", "cursor", text="y\n")
+    assert done.returncode == 2
+    assert "--yes" in json.loads(done.stderr)["error"]
+    assert "--print" in json.loads(done.stderr)["error"]
+    assert not home.file("cursor").exists()
+    home.run("install", "cursor", "--print")
+    assert not home.file("cursor").exists()
+
+
+@pytest.mark.parametrize(("said", "written"), [(b"y\n", True), (b"n\n", False)])
+def test_a_terminal_sees_the_change_and_is_asked(home: Home, said: bytes, written: bool) -> None:
+    token = "ghp_" + "a" * 36
+    home.write("cursor", json.dumps({"mcpServers": {"other": {"env": {"T": token}}}}, indent=2))
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "holdfast", "install", "cursor"]
+    process = subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, env=home.environment, cwd=home.project
+    )
+    os.close(follower)
+    shown = b""
+    while b"[y/N]" not in shown:
+        shown += os.read(leader, 65536)
+    os.write(leader, said)
+    assert process.wait(30) == (0 if written else 1)
+    os.close(leader)
+    assert b'+    "holdfast": {' in shown
+    assert token.encode() not in shown
+    assert ("holdfast" in home.file("cursor").read_text()) is written
+
+
+def test_a_link_stays_a_link_and_its_target_is_changed(home: Home) -> None:
+    target = home.path / "dotfiles.json"
+    target.write_text('{"theme": "dark"}')
+    home.file("claude-code").symlink_to(target)
+    told = home.do("install", "claude-code")
+    assert home.file("claude-code").is_symlink()
+    assert "holdfast" in target.read_text()
+    assert told["backup"].startswith(f"{target}.before-holdfast-")
+    home.do("uninstall", "claude-code")
+    assert target.read_text() == '{"theme": "dark"}'
+
+
+def test_a_root_that_is_not_there_is_refused(home: Home) -> None:
+    done = home.run("install", "cursor", "--yes", "--root", str(home.path / "nowhere"))
+    assert done.returncode == 9
+    assert "holdfast init" in done.stderr
+
+
+def test_a_file_that_may_not_be_written_is_left_as_it_is(home: Home) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    path = home.write("cursor", "{}")
+    path.parent.chmod(0o500)
+    try:
+        assert home.run("install", "cursor", "--yes").returncode == 9
+    finally:
+        path.parent.chmod(0o700)
+    assert path.read_text() == "{}"
+
+
+def test_a_folder_in_the_place_of_the_file_is_told(home: Home) -> None:
+    home.file("cursor").mkdir(parents=True)
+    done = home.run("install", "cursor", "--yes")
+    assert done.returncode == 9
+    assert str(home.file("cursor")) in json.loads(done.stderr)["error"]
+
+
+def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("theirs")
+    with pytest.raises(Conflict):
+        files.replace(str(path), "what we read", "ours")
+    assert path.read_text() == "theirs"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_every_platform_has_its_place(home: Home) -> None:
+    desktop = CLIENTS["claude-desktop"]
+    mac = clients.location(desktop, platform="darwin")
+    assert mac.endswith("Library/Application Support/Claude/claude_desktop_config.json")
+    assert clients.location(desktop, platform="linux").endswith(".config/Claude/claude_desktop_config.json")
+    assert clients.location(desktop, platform="win32").endswith("/Claude/claude_desktop_config.json")

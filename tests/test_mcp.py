@@ -1,0 +1,501 @@
+"""The MCP server over stdio: a real process, the SDK's own client, both eras of the protocol, and bad clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+import holdfast
+from holdfast.mcp.server import MAX_MESSAGE, described
+from holdfast.times import today
+from holdfast.tools import every
+
+ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
+STATE: dict[str, Any] = {
+    "name": "Auth Module Progress",
+    "conversationContext": "We decided on JWT tokens for auth and set up the basic structure.",
+    "activeTask": "Implementing token refresh logic",
+    "activeFiles": ["src/auth/jwt.ts", "src/auth/middleware.ts"],
+    "nextSteps": ["Add refresh token endpoint", "Test token expiration", "Add logout flow"],
+    "tags": ["auth", "in-progress"],
+}
+ALPHA = {
+    "name": "Project Alpha",
+    "description": "E-commerce platform rebuild",
+    "rootFolder": "projects/alpha",
+    "purpose": "Rebuild legacy e-commerce platform",
+}
+
+
+def command(root: Path, toolset: str = "core", before: str = "", **defaults: str) -> list[str]:
+    """The command line of a server; `before` is run first in the same process."""
+    code = (
+        f"{before}\nfrom holdfast.mcp.stdio import main\nfrom holdfast.tools.context import Context\n"
+        f"main({str(root)!r}, {toolset!r}, Context(**{defaults!r}))"
+    )
+    return [sys.executable, "-W", "error", "-c", code]
+
+
+@contextlib.asynccontextmanager
+async def connected(root: Path, mode: str = "auto", *, check: bool = True, **options: Any) -> AsyncIterator[Client]:
+    """A client of a server of its own; whatever the server prints on the side must not be a traceback."""
+    program, *arguments = command(root, **options)
+    side = root.parent / "stderr.txt"
+    with side.open("w+", encoding="utf-8") as printed:
+        parameters = StdioServerParameters(command=program, args=arguments)
+        info = types.Implementation(name="tester", version="1")
+        async with Client(stdio_client(parameters, errlog=printed), mode=mode, client_info=info) as client:
+            yield client
+    if check:
+        assert side.read_text(encoding="utf-8") == ""
+
+
+def talk(root: Path, work: Callable[[Client], Awaitable[None]], mode: str = "auto", **options: Any) -> None:
+    """Do some work with a client of a server that is started and ended for it."""
+
+    async def run() -> None:
+        async with connected(root, mode, **options) as client:
+            await work(client)
+
+    asyncio.run(run())
+
+
+async def ask(client: Client, tool: str, params: Any = None, /, **more: Any) -> dict[str, Any]:
+    """Call a tool and return its reply, after checking that text, structure and error mark agree."""
+    result = await client.call_tool(tool, {**(params or {}), **more})
+    reply: dict[str, Any] = result.structured_content
+    (content,) = result.content
+    assert isinstance(content, types.TextContent)
+    assert content.text == reply["text"] if "text" in reply else json.loads(content.text) == reply
+    assert result.is_error is (reply.get("success") is False)
+    return reply
+
+
+async def use(
+    client: Client, tool: str, params: Any, *, agent: str = "memoryManager", **context: str
+) -> dict[str, Any]:
+    """Call a tool through useTools, as the design's examples do."""
+    given = {"workspaceId": "default", "sessionId": "setup", "memory": "", "goal": "Setup project"} | context
+    return await ask(client, "useTools", context=given, calls=[{"agent": agent, "tool": tool, "params": params}])
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_client_of_either_era_lists_and_calls_tools(root: Path, mode: str) -> None:
+    async def work(client: Client) -> None:
+        assert client.protocol_version == ERAS[mode]
+        assert client.server_info is not None and client.server_info.name == "holdfast"
+        assert "recall" in (client.instructions or "")
+        listed = await client.list_tools()
+        assert tuple(tool.name for tool in listed.tools) == every.CORE
+        stored = await ask(client, "remember", text="We deploy on Tuesdays.", title="Deploys")
+        assert stored["status"] == "stored"
+        found = await ask(client, "recall", query="when do we deploy")
+        assert found["hits"][0]["title"] == "Deploys"
+        assert await ask(client, "createState", STATE) == {"success": True}
+        assert (await ask(client, "loadState", name=STATE["name"]))["data"] == STATE
+
+    talk(root, work, mode)
+
+
+def test_tools_say_what_they_do_to_the_memory(root: Path) -> None:
+    async def work(client: Client) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        for name, tool in every.registry().tools.items():
+            hints = tools[name].annotations
+            assert hints is not None
+            assert hints.read_only_hint is hints.idempotent_hint is tool.reads
+            assert hints.destructive_hint is hints.open_world_hint is False
+            assert (tools[name].output_schema or {}).get("required", []) == (["success"] if tool.enveloped else [])
+        assert "context" in tools["createState"].input_schema["properties"]
+        assert "context" not in tools["getTools"].input_schema["properties"]
+        assert "context" in tools["useTools"].input_schema["required"]
+
+    talk(root, work, toolset="all")
+
+
+def test_the_core_tools_cost_a_model_less_than_6000_characters() -> None:
+    """Every tool is context that the model pays for."""
+    core = every.toolset(every.registry(), "core")
+    assert len(core) <= 8
+    sent = [described(tool).model_dump(by_alias=True, include={"name", "description", "input_schema"}) for tool in core]
+    assert len(json.dumps(sent, ensure_ascii=False)) < 6000
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_the_three_flows_of_the_design(root: Path, mode: str) -> None:
+    async def first(client: Client) -> None:
+        assert await use(client, "createWorkspace", ALPHA) == {"success": True}
+        saved = await use(client, "createState", STATE, workspaceId="Project Alpha", sessionId="session-1")
+        assert saved == {"success": True}
+
+    async def second(client: Client) -> None:
+        wanted = {"name": "Auth Module Progress"}
+        loaded = await use(client, "loadState", wanted, workspaceId="Project Alpha", sessionId="session-2")
+        assert loaded == {"success": True, "data": STATE}
+
+    talk(root, first, mode)
+    talk(root, second, mode)
+
+
+def test_a_failed_tool_is_a_result_with_the_contract_s_text(root: Path) -> None:
+    async def work(client: Client) -> None:
+        wrong = await ask(client, "loadWorkspace", name="Nowhere")
+        assert wrong["error"] == 'Workspace "Nowhere" not found. Use listWorkspaces to see available workspaces.'
+        wrong = await ask(client, "loadState", name="None")
+        assert wrong["error"] == 'State "None" not found. Use listStates to see available states.'
+        await ask(client, "createState", STATE)
+        wrong = await ask(client, "createState", STATE | {"name": "AUTH module progress"})
+        name = "AUTH module progress"
+        assert wrong["error"] == (
+            f'State "{name}" already exists. States are immutable - '
+            f'use a unique name like "{name}-v2" or "{name}-{today()[:7]}".'
+        )
+        wrong = await ask(client, "useTools", context={"workspaceId": 1}, calls=[])
+        assert wrong["error"].startswith("Invalid context: workspaceId must be a string (")
+        assert "sessionId is missing (" in wrong["error"]
+        wrong = await ask(client, "useTools", calls=[])
+        assert wrong["error"].startswith("Invalid context: it is missing")
+        wrong = await ask(client, "recall", query="x", colour="red")
+        assert "recall has no parameter colour" in wrong["error"]
+        wrong = await ask(client, "recall", query=5)
+        assert wrong["error"].startswith("query: ")
+        wrong = await ask(client, "recall", query="x", context="me")
+        assert wrong["error"].startswith("Invalid context: it is not an object")
+
+    talk(root, work)
+
+
+def test_a_tool_that_is_not_listed_is_reached_through_use_tools_only(root: Path) -> None:
+    async def core(client: Client) -> None:
+        wrong = await ask(client, "createWorkspace", ALPHA)
+        assert "createWorkspace is not offered directly." in wrong["error"]
+        assert 'useTools with {agent: "memoryManager", tool: "createWorkspace"' in wrong["error"]
+        assert await use(client, "createWorkspace", ALPHA) == {"success": True}
+        wrong = await ask(client, "createWorkspaces")
+        assert wrong["error"].startswith('There is no tool "createWorkspaces". Did you mean "createWorkspace"?')
+
+    async def chosen(client: Client) -> None:
+        assert (await ask(client, "listWorkspaces"))["data"][0]["name"] == "Project Alpha"
+        assert "--toolset" in (await ask(client, "recall", query="x"))["error"]
+
+    talk(root, core)
+    talk(root, chosen, toolset="memoryManager")
+
+
+def test_what_a_call_s_context_lacks_comes_from_the_start_options_then_from_the_connection(root: Path) -> None:
+    async def named(client: Client) -> None:
+        await ask(client, "createState", STATE)
+
+    async def unnamed(client: Client) -> None:
+        await ask(client, "createState", STATE | {"name": "two"}, context={"workspaceId": "default"})
+        await ask(client, "createState", STATE | {"name": "three"}, context={"sessionId": "mine", "agentId": "me"})
+        await use(client, "createState", STATE | {"name": "four"}, sessionId="setup")
+
+    with holdfast.open(root) as memory:
+        memory.call("createWorkspace", ALPHA)
+    talk(root, named, workspaceId="Project Alpha", sessionId="given")
+    talk(root, unnamed, mode="legacy")
+    traces = [
+        json.loads(line)
+        for file in sorted((root / "user/memory/traces").rglob("*.jsonl"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+    ]
+    found = {trace["params"]["name"]: trace for trace in traces if trace["tool"] == "createState"}
+    first, two, three, four = (found[name] for name in (STATE["name"], "two", "three", "four"))
+    assert (first["session"], first["workspace"], first["agent"]) == ("given", "project-alpha", "tester")
+    assert two["session"].startswith("stdio-") and two["workspace"] == "default"
+    assert (three["session"], three["agent"], four["session"], four["agent"]) == ("mine", "me", "setup", "tester")
+    assert two["run"] == three["run"] == four["run"] != first["run"]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_prompts(root: Path, mode: str) -> None:
+    async def work(client: Client) -> None:
+        assert [prompt.name for prompt in (await client.list_prompts()).prompts] == ["resume", "save-state"]
+        resume = await client.get_prompt("resume", {"workspace": "Project Alpha"})
+        (message,) = resume.messages
+        assert isinstance(message.content, types.TextContent)
+        assert 'loadWorkspace with the name "Project Alpha"' in message.content.text
+        assert "createState" in str((await client.get_prompt("save-state")).messages)
+        assert "listWorkspaces" in str((await client.get_prompt("resume")).messages)
+        with pytest.raises(MCPError, match="Unknown prompt: nothing"):
+            await client.get_prompt("nothing")
+
+    talk(root, work, mode)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_workspaces_and_states_are_resources(root: Path, mode: str) -> None:
+    state = STATE | {"name": "50 % of a/b?", "description": "Half way."}
+
+    async def work(client: Client) -> None:
+        await use(client, "createWorkspace", ALPHA)
+        await use(client, "createState", state, workspaceId="Project Alpha")
+        listed = {item.uri: item for item in (await client.list_resources()).resources}
+        overview, saved = (
+            "holdfast://workspace/project-alpha",
+            "holdfast://state/project-alpha/50%20%25%20of%20a%2Fb%3F",
+        )
+        assert set(listed) == {overview, saved}
+        assert (listed[saved].name, listed[saved].description) == ("50 % of a/b?", "Half way.")
+        folder = root / "resources/workspaces/project-alpha"
+        (state_file,) = (folder / "_states").glob("*.md")
+        for file, uri in ((folder / "OVERVIEW.md", overview), (state_file, saved)):
+            (content,) = (await client.read_resource(uri)).contents
+            assert isinstance(content, types.TextResourceContents)
+            assert content.mime_type == "text/markdown"
+            assert content.text == file.read_text(encoding="utf-8")
+        templates = [item.uri_template for item in (await client.list_resource_templates()).resource_templates]
+        assert templates == ["holdfast://workspace/{+scope}", "holdfast://state/{+scope}/{name}"]
+        for unknown in (
+            "workspace/nowhere",
+            "workspace/..%2F..%2Fetc",
+            "state/project-alpha/none",
+            "state/x",
+            "other/x",
+        ):
+            with pytest.raises(MCPError, match="Unknown resource") as caught:
+                await client.read_resource(f"holdfast://{unknown}")
+            assert caught.value.code == types.INVALID_PARAMS
+
+    talk(root, work, mode)
+
+
+def test_many_resources_come_in_pages(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        folder = root / "resources/workspaces/default/_states"
+        memory.call("createState", STATE)
+        (first,) = folder.glob("*.md")
+        text = first.read_text(encoding="utf-8")
+        for number in range(600):
+            (folder / f"made-{number:04}.md").write_text(
+                text.replace(STATE["name"], f"made {number}"), encoding="utf-8"
+            )
+
+    async def work(client: Client) -> None:
+        page = await client.list_resources()
+        names = [item.name for item in page.resources]
+        while page.next_cursor:
+            page = await client.list_resources(cursor=page.next_cursor)
+            names += [item.name for item in page.resources]
+        assert len(set(names)) == len(names) == 601
+        with pytest.raises(MCPError, match="Unknown cursor"):
+            await client.list_resources(cursor="-1")
+
+    talk(root, work)
+
+
+def test_a_megabyte_goes_in_and_comes_out(root: Path) -> None:
+    long = "wide é \\ \n" * 99_000
+
+    async def work(client: Client) -> None:
+        assert await ask(client, "createState", STATE | {"conversationContext": long + "end"}) == {"success": True}
+        loaded = await ask(client, "loadState", name=STATE["name"])
+        assert loaded["data"]["conversationContext"] == long + "end"
+        for params in ({"query": "x" * 1_000_000}, {"query": "x", "since": "9" * 1_000_000}, {"x" * 1_000_000: 1}):
+            assert (await client.call_tool("recall", params)).structured_content
+        wrong = await ask(client, "createState", STATE | {"name": "longer", "conversationContext": "x" * 1_000_001})
+        assert "a state takes 1,000,000" in wrong["error"]
+        assert len((await ask(client, "listStates"))["data"]) == 1
+
+    talk(root, work)
+
+
+def test_what_was_archived_stays_archived_when_the_server_starts_again(root: Path) -> None:
+    async def archive(client: Client) -> None:
+        await ask(client, "createState", STATE)
+        assert await use(client, "archiveState", {"name": STATE["name"]}) == {"success": True}
+
+    async def restore(client: Client) -> None:
+        assert (await ask(client, "listStates"))["data"] == []
+        assert (await ask(client, "loadState", name=STATE["name"]))["data"] == STATE
+        assert await use(client, "archiveState", {"name": STATE["name"], "restore": True}) == {"success": True}
+
+    async def look(client: Client) -> None:
+        assert [item["name"] for item in (await ask(client, "listStates"))["data"]] == [STATE["name"]]
+
+    for work in (archive, restore, look):
+        talk(root, work)
+
+
+def test_of_eight_servers_that_create_one_state_exactly_one_wins(root: Path) -> None:
+    async def work() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(connected(root, check=False)) for _ in range(8)]
+            for client in clients:
+                await ask(client, "listStates")
+            replies = await asyncio.gather(*(ask(client, "createState", STATE) for client in clients))
+            wrong = [reply["error"] for reply in replies if not reply["success"]]
+            assert len(wrong) == 7
+            assert all(error.startswith('State "Auth Module Progress" already exists. States are') for error in wrong)
+            assert len((await ask(clients[0], "listStates"))["data"]) == 1
+
+    asyncio.run(work())
+
+
+def test_a_root_that_is_missing_is_told_and_found_once_it_is_there(tmp_path: Path) -> None:
+    later = tmp_path / "later"
+
+    async def work(client: Client) -> None:
+        assert (await client.list_tools()).tools
+        assert "does not exist. Run: holdfast init" in (await ask(client, "listStates"))["error"]
+        with pytest.raises(MCPError, match="does not exist"):
+            await client.list_resources()
+        later.mkdir()
+        assert await ask(client, "listStates") == {"success": True, "data": []}
+
+    talk(later, work)
+
+
+def test_only_the_protocol_goes_to_standard_output(root: Path) -> None:
+    noise = (
+        "import os, threading, time\n"
+        "def talk():\n"
+        "    while all(thread.name != 'holdfast-stdin' for thread in threading.enumerate()): time.sleep(0.01)\n"
+        "    print('noise', flush=True)\n"
+        "    os.system('echo noise')\n"
+        "speaker = threading.Thread(target=talk)\n"
+        "speaker.start()"
+    )
+
+    async def work(client: Client) -> None:
+        await ask(client, "listStates")
+
+    talk(root, work, before=noise, check=False)
+    assert (root.parent / "stderr.txt").read_text(encoding="utf-8") == "noise\nnoise\n"
+
+
+# A client without an SDK, which does what it should not.
+
+
+@contextlib.contextmanager
+def piped(root: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server on bare pipes, past its handshake; it must end cleanly by itself."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command(root), stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        info = {"name": "raw", "version": "1"}
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info}
+        send(process, request(0, "initialize", hello))
+        assert receive(process)["id"] == 0
+        send(process, json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode())
+        yield process
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        assert process.stderr is not None
+        printed = process.stderr.read().decode()
+        assert (process.wait(30), printed) == (0, "")
+
+
+def request(number: int, method: str, params: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
+
+
+def call(number: int, tool: str, params: Any) -> bytes:
+    return request(number, "tools/call", {"name": tool, "arguments": params})
+
+
+def send(process: subprocess.Popen[bytes], line: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + b"\n")
+    process.stdin.flush()
+
+
+def receive(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout is not None
+    answer: dict[str, Any] = json.loads(process.stdout.readline())
+    return answer
+
+
+GARBAGE = {
+    "binary": (bytes(range(256)).replace(b"\n", b"") * 64, None),
+    "nul": (b"\0" * 100_000, None),
+    "half a message": (b'{"jsonrpc":"2.0","id":7,"method":"tools/c', 7),
+    "no message": (b'{"hello": "world"}', None),
+    "a list": (b"[1, 2, 3]", None),
+    "a method that is a number": (b'{"jsonrpc":"2.0","id":"x7","method":5}', "x7"),
+    "deep": (b'{"jsonrpc":"2.0","id":8,"method":"ping","params":{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}}", 8),
+    "a long number": (b'{"jsonrpc":"2.0","id":9,"method":"ping","params":{"x":' + b"9" * 100_000 + b"}}", 9),
+    "half a character": (b'{"jsonrpc":"2.0","id":3,"method":"tools/list","params":{"cursor":"\\ud800"}}', 3),
+    "not UTF-8": (b'{"jsonrpc":"2.0","id":4,"method":"tools/list","params":{"cursor":"\xff"}}', 4),
+    "64 MB, id first": (b'{"jsonrpc":"2.0","id":5,"method":"' + b"x" * (64 << 20) + b'"}', 5),
+    "64 MB, id last": (b'{"method":"' + b"x" * (64 << 20) + b'","jsonrpc":"2.0","id":"six"}', "six"),
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_a_bad_line_costs_an_error_and_nothing_else(root: Path, name: str) -> None:
+    """The error bears the id where it can be found, so that no client waits for ever."""
+    line, number = GARBAGE[name]
+    with piped(root) as process:
+        send(process, line)
+        refused = receive(process)
+        assert refused["id"] == number and refused["error"]["code"] in (types.PARSE_ERROR, types.INVALID_REQUEST)
+        send(process, b"")
+        send(process, call(10, "createState", STATE))
+        assert receive(process)["result"]["structuredContent"] == {"success": True}
+
+
+def test_garbage_before_the_handshake_does_no_harm(root: Path) -> None:
+    with subprocess.Popen(command(root), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        for _ in range(20):
+            send(process, b"\xfe\xff garbage")
+            assert receive(process)["id"] is None
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+        send(process, request(1, "initialize", hello))
+        assert receive(process)["result"]["serverInfo"]["name"] == "holdfast"
+
+
+def test_a_message_of_the_largest_size_is_answered_and_one_byte_more_is_refused(root: Path) -> None:
+    with piped(root) as process:
+        room = MAX_MESSAGE - len(call(1, "recall", {"query": ""}))
+        send(process, call(1, "recall", {"query": "x" * room}))
+        assert receive(process)["result"]["structuredContent"]["hits"] == []
+        send(process, call(2, "recall", {"query": "x" * (room + 1)}))
+        assert "larger than 4 MiB" in receive(process)["error"]["message"]
+
+
+def test_what_was_asked_before_input_ended_is_answered(root: Path) -> None:
+    with piped(root) as process:
+        for number in range(1, 6):
+            send(process, call(number, "createState", STATE | {"name": f"state {number}"}))
+        assert process.stdin is not None
+        process.stdin.close()
+        answers = [receive(process) for _ in range(5)]
+        assert {answer["id"] for answer in answers} == {1, 2, 3, 4, 5}
+        assert all(answer["result"]["structuredContent"] == {"success": True} for answer in answers)
+
+
+@pytest.mark.parametrize("closed", ["both", "stdout"])
+def test_a_client_that_leaves_in_the_middle_of_a_call_ends_the_server_cleanly(root: Path, closed: str) -> None:
+    with piped(root) as process:
+        for number in range(20):
+            send(process, call(number, "createState", STATE | {"name": f"state {number}"}))
+        assert process.stdin is not None and process.stdout is not None
+        if closed == "both":
+            process.stdin.close()
+        process.stdout.close()
+        assert process.wait(60) == 0
+    with holdfast.open(root) as memory:
+        assert memory.verify().sound
+        for state in memory.call("listStates")["data"]:
+            assert memory.call("loadState", {"name": state["name"]})["data"]["activeTask"] == STATE["activeTask"]
+
+
+def test_serving_stdio_loads_nothing_that_only_http_needs() -> None:
+    """The SDK itself loads uvicorn; the module that uses it here is not loaded."""
+    code = "import sys, holdfast.mcp.stdio; print('holdfast.mcp.http' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

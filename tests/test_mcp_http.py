@@ -1,0 +1,266 @@
+"""The MCP server over streamable HTTP: a real process and port, both eras, and requests that must be refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import mcp_types as types
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from holdfast.errors import Damaged, HoldfastError, Unavailable
+from holdfast.mcp.http import serve_http, token_for
+from holdfast.mcp.server import MAX_MESSAGE
+
+ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
+STATE: dict[str, Any] = {
+    "name": "Progress", "conversationContext": "Half way.", "activeTask": "The rest", "activeFiles": [], "nextSteps": ["Go on"],
+}  # fmt: skip
+
+
+class Server:
+    """A running server: where it listens, and what it lets in."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, token: str) -> None:
+        self.process = process
+        self.url = url
+        self.token = token
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {
+            "Authorization": f"Bearer {self.token}",
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        }
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for tokens that is not the user's own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config"
+
+
+@contextlib.contextmanager
+def serving(root: Path) -> Iterator[Server]:
+    code = f"from holdfast.mcp.http import main; main({str(root)!r}, port=0)"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        token = Path(process.stderr.readline().strip().removeprefix("The token is in ")).read_text().strip()
+        url = process.stderr.readline().strip().removeprefix("Holdfast listens on ")
+        yield Server(process, url, token)
+        process.send_signal(signal.SIGTERM)
+        printed = process.stderr.read()
+        assert process.wait(30) == 0
+        assert "Traceback" not in printed and token not in printed
+
+
+@pytest.fixture
+def server(root: Path) -> Iterator[Server]:
+    with serving(root) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def connected(server: Server, mode: str) -> AsyncIterator[Client]:
+    info = types.Implementation(name="tester", version="1")
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {server.token}"}, timeout=60) as http,
+        Client(streamable_http_client(server.url, http_client=http), mode=mode, client_info=info) as client,
+    ):
+        yield client
+
+
+async def ask(client: Client, tool: str, **params: Any) -> dict[str, Any]:
+    result = await client.call_tool(tool, params)
+    reply: dict[str, Any] = result.structured_content
+    assert result.is_error is (reply.get("success") is False)
+    return reply
+
+
+def request(method: str, params: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+
+
+HELLO = request(
+    "initialize",
+    {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}},
+)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_client_of_either_era_works_over_http(server: Server, root: Path, mode: str) -> None:
+    async def work() -> None:
+        async with connected(server, mode) as client:
+            assert client.protocol_version == ERAS[mode]
+            assert len((await client.list_tools()).tools) == 8
+            assert await ask(client, "createState", **STATE) == {"success": True}
+            assert (await ask(client, "loadState", name="Progress"))["data"] == STATE
+            assert "already exists" in (await ask(client, "createState", **STATE))["error"]
+            assert len((await client.list_prompts()).prompts) == 2
+            (listed,) = (await client.list_resources()).resources
+            assert "Half way." in str((await client.read_resource(listed.uri)).contents)
+            long = "x " * 499_000 + "end"
+            assert (await ask(client, "createState", **STATE | {"name": "long", "conversationContext": long}))[
+                "success"
+            ]
+            assert (await ask(client, "loadState", name="long"))["data"]["conversationContext"] == long
+
+    asyncio.run(work())
+    files = root.glob("user/memory/traces/*/*.jsonl")
+    traces = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    assert {trace["agent"] for trace in traces} == {"tester"}
+    (session,) = {trace["session"] for trace in traces}
+    assert session.startswith("http-") if mode == "legacy" else session == "default"
+
+
+def test_many_clients_at_once_create_one_state_once(server: Server) -> None:
+    async def one(mode: str) -> bool:
+        async with connected(server, mode) as client:
+            return bool((await ask(client, "createState", **STATE))["success"])
+
+    async def work() -> list[bool]:
+        return await asyncio.gather(*(one(mode) for mode in [*ERAS] * 4))
+
+    assert sorted(asyncio.run(work())) == [False] * 7 + [True]
+
+
+def test_what_was_written_is_there_after_a_restart(root: Path) -> None:
+    async def work(server: Server, tool: str, **params: Any) -> dict[str, Any]:
+        async with connected(server, "auto") as client:
+            return await ask(client, tool, **params)
+
+    with serving(root) as first:
+        asyncio.run(work(first, "createState", **STATE))
+    with serving(root) as second:
+        assert second.token == first.token
+        assert asyncio.run(work(second, "loadState", name="Progress"))["data"] == STATE
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/mcp", "/", "/.well-known/oauth-protected-resource"])
+@pytest.mark.parametrize("given", [None, "", "Bearer", "Bearer wrong", "Basic {token}", "Bearer {token}x", "Bearer é"])
+def test_without_the_token_everything_is_401_and_says_nothing(
+    shared: Server, method: str, path: str, given: str | None
+) -> None:
+    headers = shared.headers | {"Authorization": (given or "").format(token=shared.token)}
+    if given is None:
+        del headers["Authorization"]
+    encoded = {name.encode(): value.encode() for name, value in headers.items()}
+    answer = httpx2.request(method, shared.url.removesuffix("/mcp") + path, headers=encoded, content=HELLO)
+    assert (answer.status_code, answer.text) == (401, "Unauthorized")
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for many requests that are refused."""
+    folder = tmp_path_factory.mktemp("shared")
+    (folder / "root").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+        with serving(folder / "root") as running:
+            yield running
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example:{port}", "localhost.evil"]
+)
+def test_a_foreign_host_is_refused(shared: Server, method: str, host: str) -> None:
+    port = shared.url.split(":")[2].removesuffix("/mcp")
+    headers = shared.headers | {"Host": host.format(port=port)}
+    assert httpx2.request(method, shared.url, headers=headers, content=HELLO).status_code == 421
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "https://localhost.evil.example", "null", "file://"])
+def test_a_foreign_origin_is_refused(shared: Server, method: str, origin: str) -> None:
+    answer = httpx2.request(method, shared.url, headers=shared.headers | {"Origin": origin}, content=HELLO)
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_own_origin_is_accepted(shared: Server) -> None:
+    own = shared.headers | {"Origin": shared.url.removesuffix("/mcp")}
+    assert httpx2.post(shared.url, headers=own, content=HELLO).status_code == 200
+
+
+def test_a_body_above_the_limit_is_413_however_it_is_sent(shared: Server) -> None:
+    body = request("tools/call", {"name": "recall", "arguments": {"query": "x" * MAX_MESSAGE}})
+
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, len(body), 100_000):
+            yield body[start : start + 100_000]
+
+    assert httpx2.post(shared.url, headers=shared.headers, content=body).status_code == 413
+    assert httpx2.post(shared.url, headers=shared.headers, content=chunks()).status_code == 413
+    assert httpx2.post(shared.url, headers=shared.headers, content=HELLO).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff\x00", b'{"jsonrpc":"2.0","id":1,', b"[]", b"[" * 100_000, b'{"id": ' + b"9" * 100_000 + b"}"]
+)
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28", "1999-01-01", "x" * 5000])
+def test_garbage_is_a_client_error_and_the_server_stays(shared: Server, body: bytes, version: str) -> None:
+    headers = shared.headers | {"MCP-Protocol-Version": version}
+    assert 400 <= httpx2.post(shared.url, headers=headers, content=body).status_code < 500
+    assert httpx2.post(shared.url, headers=shared.headers, content=HELLO).status_code == 200
+
+
+def test_it_listens_on_loopback_only(shared: Server) -> None:
+    assert shared.url.startswith("http://127.0.0.1:")
+
+
+def test_a_port_that_is_taken_is_a_clear_error(shared: Server, memory: Any) -> None:
+    port = int(shared.url.split(":")[2].removesuffix("/mcp"))
+    with pytest.raises(Unavailable, match=f"Cannot listen on 127.0.0.1, port {port}: .*Use another --port"):
+        serve_http(memory, "core", "127.0.0.1", port, "token")
+
+
+def test_a_token_is_made_once_for_each_root_and_only_its_owner_can_read_it(root: Path, config: Path) -> None:
+    token, path = token_for(str(root))
+    assert len(token) >= 43
+    assert token_for(f"{root}/../root/") == (token, path)
+    assert token_for(str(root.parent))[0] != token
+    assert Path(path).parent == config / "holdfast/tokens"
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(config / "holdfast/tokens").st_mode) == 0o700
+    assert sorted(item.name for item in Path(path).parent.iterdir()) == sorted(
+        {Path(path).name, Path(token_for(str(root.parent))[1]).name}
+    )
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_token_that_others_can_read_is_refused(root: Path, mode: int) -> None:
+    _, path = token_for(str(root))
+    os.chmod(path, mode)
+    with pytest.raises(Unavailable, match=r"can be read by others\. Run: chmod 600"):
+        token_for(str(root))
+
+
+def test_a_token_file_that_is_empty_or_elsewhere_is_refused(root: Path, tmp_path: Path) -> None:
+    token, path = token_for(str(root))
+    Path(path).write_text("\n", encoding="utf-8")
+    with pytest.raises(Damaged, match="holds no token"):
+        token_for(str(root))
+    os.unlink(path)
+    other = tmp_path / "other"
+    other.write_text(token, encoding="utf-8")
+    other.chmod(0o600)
+    os.symlink(other, path)
+    with pytest.raises(HoldfastError):
+        token_for(str(root))
