@@ -305,8 +305,8 @@ def test_a_megabyte_goes_in_and_comes_out(root: Path) -> None:
         assert loaded["data"]["conversationContext"] == long + "end"
         for params in ({"query": "x" * 1_000_000}, {"query": "x", "since": "9" * 1_000_000}, {"x" * 1_000_000: 1}):
             assert (await client.call_tool("recall", params)).structured_content
-        wrong = await ask(client, "createState", STATE | {"name": "longer", "conversationContext": "x" * 1_000_001})
-        assert "a state takes 1,000,000" in wrong["error"]
+        wrong = await ask(client, "remember", text="x" * 1_000_001, title="longer")
+        assert "a note takes 1,000,000" in wrong["error"]
         assert len((await ask(client, "listStates"))["data"]) == 1
 
     talk(root, work)
