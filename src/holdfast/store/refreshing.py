@@ -178,10 +178,6 @@ class Refresher:
                 complete = self._read_on(index, place, fresh, end or stamp.size, done)
         else:
             now = msgspec.structs.replace(seen, stamp=stamp, looked=looked)
-            with index.writing():
-                if index.look(path) != seen:
-                    return False
-                index.touch(path, now)
             complete = self._read_on(index, place, now, end or stamp.size, done)
         done.changed += 1
         return complete
@@ -204,7 +200,7 @@ class Refresher:
                 missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
             with index.writing():
-                if index.look(path) != before:
+                if not _same_place(index.look(path), before):
                     return False
                 index.extend(path, now, facts)
             done.records += len(facts.records)
@@ -257,6 +253,11 @@ def _settled(seen: Seen | None, stamp: Stamp) -> bool:
 def _within(path: str, place: str) -> bool:
     """Is this path the place or below it? What is there may only be out of sight."""
     return path == place or path.startswith(place + "/")
+
+
+def _same_place(seen: Seen | None, other: Seen) -> bool:
+    """Was the log read up to the same place? When somebody last looked at it does not matter."""
+    return seen is not None and (seen.offset, seen.checksum) == (other.offset, other.checksum)
 
 
 def _touch(index: Index, path: str, seen: Seen) -> None:
