@@ -126,10 +126,10 @@ def id_ms(identifier: str) -> int:
 def mint(after: str = "", ms: int | None = None) -> str:
     """Make an id of now that is also greater than `after`."""
     noise = int.from_bytes(os.urandom(10), "big")
-    payload = ((now_ms() if ms is None else ms) << 74) | (noise >> 6)
-    if after and is_id(after) and payload <= (last := _payload(after)):
-        payload = last + 1 + (noise >> 40)  # a random step: two copies of a log must not mint the same id
-    return _pack(payload)
+    made = _pack(((now_ms() if ms is None else ms) << 74) | (noise >> 6))
+    if made > after or not is_id(after):
+        return made
+    return _pack(_payload(after) + 1 + (noise >> 40))  # a random step: two copies of a log must not mint the same id
 
 
 def derived_id(ms: int, content: bytes) -> str:

@@ -66,7 +66,8 @@ class Writer:
     def put(self, draft: Draft) -> Receipt:
         """Keep a new record, or change the one that the draft names."""
         check_text(draft.kind, draft.text or "", draft.title, draft.session, draft.id, *(draft.tags or ()))
-        check_plain(draft.fields)
+        if draft.fields:
+            check_plain(draft.fields)
         if draft.op_id and not _OP.match(draft.op_id):
             raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
         if draft.id and (draft.expect or not draft.kind):

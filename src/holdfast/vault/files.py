@@ -165,16 +165,18 @@ class Files:
             fd, size = self._held_log(path)
         except OSError as error:
             raise _unavailable(error, path) from None
+        held = True
         try:
             done = self._append_held(fd, size, compose)
             _locks.release(fd)
+            held = False
             if done and durable:
                 self._sync(fd, path, done)
             return done
         except OSError as error:
             raise _unavailable(error, path) from None
         finally:
-            _let_go(fd)
+            _let_go(fd) if held else os.close(fd)
 
     def _held_log(self, path: str) -> tuple[int, int]:
         """Open and lock the file that the path names now, not one that was renamed away meanwhile."""
