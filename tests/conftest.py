@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import holdfast
 from holdfast.store.starting import make_root
+
+settings.register_profile("repeatable", derandomize=True)
+if os.environ.get("CI"):  # the same examples for every change; at home, new ones every time
+    settings.load_profile("repeatable")
 
 
 @pytest.fixture

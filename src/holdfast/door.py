@@ -10,6 +10,7 @@ from holdfast.memory.states import States
 from holdfast.memory.traces import Traces
 from holdfast.memory.workspaces import Workspaces
 from holdfast.store import memory as store
+from holdfast.store import opening
 from holdfast.tools import every, pair
 from holdfast.tools.calling import Reply, Runner
 from holdfast.tools.context import Context
@@ -47,4 +48,4 @@ class Memory(store.Memory):
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
     """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
-    return store.open_memory(root, watch=watch, writer=writer, kind=Memory)
+    return opening.open_memory(root, watch=watch, writer=writer, kind=Memory)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 import re
-import stat
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -30,11 +27,10 @@ from holdfast.scope import Scope
 from holdfast.store import reading, recalling, verifying, watching
 from holdfast.store.refreshing import SUFFIXES, Progress, Refreshed, Refresher
 from holdfast.store.scopes import Scopes
-from holdfast.store.writing import Known, Writer, record_at
+from holdfast.store.writing import Known, Writer
 from holdfast.times import bound, iso, now_ms
 from holdfast.vault import Vault
 from holdfast.vault._locks import hold
-from holdfast.vault.files import Files
 
 _REBUILD_SECONDS = 120.0
 _MANY = 10
@@ -111,7 +107,7 @@ class Memory:
         place = self.places.classify(path)
         if place and place.kind.shape != "line":
             document = self.vault.read(path, self.settings.limits.document_bytes)
-            record = record_at(place, document, identifier)
+            record = reading.record_at(place, document, identifier)
             if record is None:
                 raise _unknown(identifier)
             if place.kind.write_once:
@@ -451,30 +447,6 @@ class Memory:
         )  # fmt: skip
 
 
-Opened = TypeVar("Opened", bound=Memory)
-
-
-def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "", kind: type[Opened]) -> Opened:
-    """Open the memory in a folder that exists, as an object of the given kind of Memory."""
-    location = os.path.realpath(os.path.expanduser(os.fspath(root)))
-    if not os.path.isdir(location):
-        what = "is not a folder" if os.path.lexists(location) else "does not exist"
-        raise Unavailable(f"The memory root {location} {what}.", f"Run: holdfast init {location}")
-    config = settings.load(_settings_text(location), source=os.path.join(location, settings.FILE))
-    limits = config.limits
-    vault = Files(location, lock_seconds=limits.lock_seconds, line_bytes=limits.line_bytes)
-    derived = os.path.join(location, settings.DERIVED)
-    if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
-        derived = ""
-    known = [config.paths, config.limits, list(KINDS.values()), time.tzname, time.timezone]
-    identity = hashlib.sha256(msgspec.json.encode(known)).hexdigest()  # all that decides what is read from the files
-    index = SqliteIndex(derived or None, identity, config.search)
-    memory = kind(vault, index, config, derived or None, writer)
-    if watch:
-        memory.watch()
-    return memory
-
-
 def draft(**given: Any) -> Draft:
     """Make a draft of loose arguments, naming the valid ones when one is unknown or of the wrong type."""
     try:
@@ -497,24 +469,6 @@ def _query(query: Query | str, given: dict[str, Any]) -> Query:
 def _sessions(session: str) -> tuple[str, ...]:
     """Return the strings under which a session's records are known: lines without one bear their folder's name."""
     return (session, session_folder(session)) if session else ()
-
-
-def _settings_text(location: str) -> str:
-    path = os.path.join(location, settings.FILE)
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}.", "Check its permissions.") from None
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise Invalid(f"{path} is not a file.", "Move it away.")
-        return os.read(fd, 1_000_000).decode("utf-8")
-    except UnicodeDecodeError:
-        raise Invalid(f"{path} is not UTF-8.", "Save it as UTF-8.") from None
-    finally:
-        os.close(fd)
 
 
 def _folder_size(folder: str | None) -> int:

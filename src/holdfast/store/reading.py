@@ -55,6 +55,12 @@ def documents(place: Place, document: Document) -> Facts:
     return Facts([record], (), problems)
 
 
+def record_at(place: Place, document: Document, identifier: str) -> Record | None:
+    """Return the record of this id from a file that was just read."""
+    read = entries if place.kind.shape == "section" else documents
+    return next((record for record in read(place, document).records if record.id == identifier), None)
+
+
 def is_archived(fields: Mapping[str, Any]) -> bool:
     return fields.get("archived") is True or fields.get("isArchived") is True
 

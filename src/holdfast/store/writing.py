@@ -9,7 +9,6 @@ the path: the next read brings the index up to it.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import re
 import time as clock
@@ -28,9 +27,9 @@ from holdfast.places import Place, Places
 from holdfast.records import Draft, Receipt, Record, check_plain, path_of, version_of
 from holdfast.scope import Scope
 from holdfast.settings import Limits
-from holdfast.store import reading
+from holdfast.store import drafts, sayings
 from holdfast.store.scopes import Scopes
-from holdfast.times import is_id, mint, normal, today, utc_now
+from holdfast.times import mint, normal, today, utc_now
 from holdfast.vault import ABSENT, LogEnd, Vault
 
 _TRIES = 200
@@ -78,11 +77,11 @@ class Writer:
                 raise Invalid(f"{draft.id} is a {place.kind.name}, not a {draft.kind}.", "Leave the kind out.")
             return self._change(place, draft)
         kind = kinds.kind(draft.kind)
-        _check_fit(kind, draft)
+        drafts.check_fit(kind, draft)
         if kind.owned:
             raise Invalid(f"A {kind.name} is written by Holdfast itself.", "Choose another kind.")
-        draft = _with_defaults(kind, draft)
-        _check(kind, draft)
+        draft = drafts.with_defaults(kind, draft)
+        drafts.check(kind, draft)
         if kind.shape == "line":
             return self._append_line(kind, draft)
         if kind.shape == "section":
@@ -93,7 +92,7 @@ class Writer:
 
     def _create(self, kind: Kind, draft: Draft) -> Receipt:
         path = self._new_path(kind, draft)
-        data = markdown.render(_front(kind, draft), draft.text or "")
+        data = markdown.render(drafts.front(kind, draft), draft.text or "")
         self._check_size(path, data)
         version = version_of(data)
         wanted = Wanted(ABSENT, draft.op_id, "stored")
@@ -188,7 +187,7 @@ class Writer:
         for applied in self._known(wanted.op_id, "", "").applied:
             line = applied.fields
             if line.get("path") != path:
-                raise _other_use(wanted.op_id, str(line.get("path") or applied.path))
+                raise sayings.other_use(wanted.op_id, str(line.get("path") or applied.path))
             after = str(line.get("after"))
             came_to_be = (
                 "intent" not in line
@@ -218,7 +217,7 @@ class Writer:
             raise Invalid(f"A {kind.name} is never changed once it is written.", "Put a new one under another name.")
         if kind.owned or kind.shape == "line":
             raise _no_edit(draft.id)
-        changes = _changes(kind, draft)
+        changes = drafts.changes(kind, draft)
         if draft.text is None and not changes:
             raise Invalid("There is nothing to change.", "Give text, title, tags or fields.")
         if draft.text is not None and not draft.expect:
@@ -226,7 +225,7 @@ class Writer:
                 f"Replacing the text of {draft.id} needs the version it was made from.",
                 "Get it first and pass its version.",
             )
-        _check(kind, draft, changing=True)
+        drafts.check(kind, draft, changing=True)
         wanted = Wanted(draft.expect or ANY, draft.op_id, "changed")
         if kind.shape == "section":
             return self._change_section(place, draft, wanted)
@@ -268,7 +267,7 @@ class Writer:
         log = f"{folder}/{LEDGER}" if once else record.path
         target = name if once else record.key or record.id
         known = record.path if once else target
-        if wanted.op_id and _same_op(self._known(wanted.op_id, log, "").applied, wanted.op_id, log, known):
+        if wanted.op_id and sayings.same_op(self._known(wanted.op_id, log, "").applied, wanted.op_id, log, known):
             return Receipt("repeated", record.id, record.path)
         if record.superseded:
             raise Invalid(f"{record.id} is an older value of its key.", "Hide the value that holds now.")
@@ -400,7 +399,7 @@ class Writer:
         if self._by:
             full["writer"] = self._by
         known = self._known(op_id, path, target) if op_id or target else _NOTHING
-        if repeated := _same_op(known.applied, op_id, path):
+        if repeated := sayings.same_op(known.applied, op_id, path):
             return repeated
         found: list[Receipt] = []
         rest = logs.render(full)
@@ -412,11 +411,11 @@ class Writer:
 
         def compose(end: LogEnd) -> bytes:
             if op_id:
-                found.extend(_op_in(end, known.offset, op_id, path))
+                found.extend(sayings.op_in(end, known.offset, op_id, path))
                 if found:
                     return b""
-            newest = _newest(end, known.offset, target) if target else ""
-            full["id"] = mint(max(_last_id(end), after, known.order, newest))
+            newest = sayings.newest(end, known.offset, target) if target else ""
+            full["id"] = mint(max(sayings.last_id(end), after, known.order, newest))
             return logs.with_id(full["id"], rest)
 
         done = self._vault.append(path, compose, durable=durable)
@@ -428,7 +427,6 @@ class Writer:
 
 ANY = "any"
 _NOWHERE = Scope()
-_LOOK_BACK = 1_000
 _NOTHING = Known([], 0, "")
 _OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
 
@@ -451,80 +449,6 @@ class Made(msgspec.Struct, frozen=True):
     version: str
 
 
-def _with_defaults(kind: Kind, draft: Draft) -> Draft:
-    if not kind.defaults and not kind.key:
-        return draft
-    fields = {**kind.defaults, **draft.fields}
-    if kind.key and draft.title and kind.key not in fields:
-        fields[kind.key] = draft.title
-    return msgspec.structs.replace(draft, fields=fields)
-
-
-def _check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
-    """Refuse a draft that breaks the kind's rules, naming every fault at once; a change may leave things out."""
-    given: dict[str, Any] = {"title": draft.title or None, "text": draft.text, **draft.fields}
-    missing = [
-        name
-        for name in kind.required
-        if not (changing and given.get(name) is None)
-        and (not isinstance(given.get(name), str) or not given[name].strip())
-    ]
-    if missing:
-        raise Invalid(f"A {kind.name} needs {', '.join(missing)}.", "Give each of them, as text that is not blank.")
-    if len(draft.text or "") > kind.max_chars:
-        raise OverBudget(
-            f"The text has {len(draft.text or ''):,} characters; a {kind.name} takes {kind.max_chars:,}.", "Split it."
-        )
-    if reserved := draft.fields.keys() & _RESERVED[kind.shape]:
-        raise Invalid(f"{', '.join(sorted(reserved))} cannot be given as a field.", "Use the parameter of that name.")
-    _check_choices(kind, draft.fields)
-
-
-def _check_fit(kind: Kind, draft: Draft) -> None:
-    """Refuse what this kind cannot keep, rather than dropping it."""
-    if draft.expect:
-        raise Invalid("A version was given and no record to change.", "Give the id of the record as well.")
-    if draft.id and "{any}" not in kind.place:
-        raise Invalid(f"A new {kind.name} gets its own id.", "To change a record, give its id and leave the kind out.")
-    if draft.session and kind.shape != "line":
-        raise Invalid(f"A {kind.name} belongs to a workspace, not to a session.", "Leave the session out.")
-    if kind.dated and "created" in draft.fields and not normal(draft.fields["created"]):
-        raise Invalid(f"created is {draft.fields['created']!r}.", "Use a date, like 2026-02-23.")
-
-
-_RESERVED = {
-    "line": frozenset({"id", "op", "writer", "hide", "hidden", "ref", "tags", "session", "workspace"}),
-    "document": frozenset({"tags", "archived", "isArchived"}),
-    "section": frozenset({"tags", "archived"}),
-}
-
-
-def _check_choices(kind: Kind, fields: Mapping[str, Any]) -> None:
-    for name, values in kind.choices.items():
-        if name in fields and fields[name] not in values:
-            raise Invalid(f"{name} is {fields[name]!r}.", f"Use one of: {', '.join(values)}.")
-
-
-def _front(kind: Kind, draft: Draft) -> dict[str, Any]:
-    """Return the front matter of a new document."""
-    front: dict[str, Any] = {kind.title: draft.title} if draft.title else {}
-    front |= draft.fields
-    if kind.name not in ("memory", "rule"):
-        front.setdefault(kind.time, today() if kind.dated or kind.time == "updated" else utc_now())
-    if draft.tags:
-        front["tags"] = list(draft.tags)
-    return front
-
-
-def _changes(kind: Kind, draft: Draft) -> dict[str, Any]:
-    changes: dict[str, Any] = dict(draft.fields)
-    if draft.title:
-        changes[kind.title] = draft.title
-    if draft.tags is not None:
-        changes["tags"] = list(draft.tags) or None
-    return changes
-
-
 def _check_hidden(record: Record, hidden: bool) -> None:
     if record.hidden == hidden:
         raise Invalid(
@@ -533,68 +457,8 @@ def _check_hidden(record: Record, hidden: bool) -> None:
         )
 
 
-def _last_id(end: LogEnd) -> str:
-    """Return the id of the last line that has one; what others wrote behind it is passed over."""
-    for line in itertools.islice(end.back(), _LOOK_BACK):
-        if known := logs.own_id(line):
-            return known
-        objects = logs.parse(line)
-        ids = [value["id"] for value in objects if is_id(value.get("id"))] if isinstance(objects, list) else []
-        if ids:
-            return str(max(ids))
-    return ""
-
-
-def _newest(end: LogEnd, offset: int, target: str) -> str:
-    """Return the greatest order of the lines about a key or id among those that the index has not read."""
-    found = (logs.parse(data) for data in end.lines(offset))
-    values = [value for objects in found if isinstance(objects, list) for value in objects]
-    about = (value for value in values if _speaks_of(value, target))
-    return max((logs.identity(value, "time")[1] for value in about), default="")
-
-
-def _speaks_of(value: Mapping[str, Any], target: str) -> bool:
-    hides = value.get("hide")
-    named = (
-        isinstance(hides, str) and bool(hides) and target.endswith(f"/{hides}")
-    )  # a ledger names files of its folder
-    return named or target in (value.get("key"), value.get("when"), hides, value.get("id"))
-
-
-def _same_op(seen: list[Applied], op_id: str, path: str, target: str = "") -> Receipt | None:
-    """Return the receipt of what was done under this op_id in this log; Conflict if it was something else."""
-    for applied in seen:
-        if applied.path != path or (target and applied.id != target):
-            raise _other_use(op_id, str(applied.fields.get("path") or applied.path))
-        return Receipt("repeated", applied.id, path)
-    return None
-
-
-def _op_in(end: LogEnd, offset: int, op_id: str, path: str) -> list[Receipt]:
-    """Look for an op_id in the lines that the index has not read yet."""
-    needle = op_id.encode("utf-8")
-    for data in end.lines(offset):
-        objects = logs.parse(data) if needle in data else []
-        for value in objects if isinstance(objects, list) else []:
-            if value.get("op") == op_id:
-                return [Receipt("repeated", str(value.get("id")), path)]
-    return []
-
-
-def _other_use(op_id: str, where: str) -> Conflict:
-    return Conflict(
-        f'The op_id "{op_id}" was used for {where} before; nothing was written.', "Use a new op_id for a new write."
-    )
-
-
 def _no_edit(identifier: str) -> Invalid:
     return Invalid(
         f"{identifier} cannot be changed: only documents and entries can, and logs only grow.",
         "Put a new record; hide the old one, or give the same key.",
     )
-
-
-def record_at(place: Place, document: Any, identifier: str) -> Record | None:
-    """Return the record of this id from a file that was just read."""
-    read = reading.entries if place.kind.shape == "section" else reading.documents
-    return next((record for record in read(place, document).records if record.id == identifier), None)

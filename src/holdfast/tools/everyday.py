@@ -20,59 +20,63 @@ REMEMBERED = ("note", "decision", "lesson", "fact", "procedure", "episode")
 _TITLE = 60
 
 
-def register(registry: Registry) -> None:
-    @registry.add("memory", reads=True, render=_recalled)
-    def recall(
-        call: Call,
-        query: Annotated[str, "a question or some words"],
-        scope: Annotated[str | None, "workspace[/domain[/repository]]; all of the memory if left out"] = None,
-        kinds: Annotated[list[str] | None, "note, decision, lesson, fact, state, plan, message, …"] = None,
-        layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "hot and warm if left out"] = None,
-        since: Annotated[str | None, "ISO date"] = None,
-        until: Annotated[str | None, "ISO date"] = None,
-        limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10,
-        budget: Annotated[int, msgspec.Meta(ge=0), "most tokens to spend"] = 2000,
-    ) -> dict[str, Any]:
-        """Look something up in long-term memory before you answer or decide. Says where each hit is, or that
-        nothing relevant is known."""
-        wanted = layers or ["hot", "warm"]
-        among = kinds or [row.name for row in KINDS.values() if row.searchable and row.layer in wanted]
-        for name in kinds or ():
-            table.kind(name)
-        found = call.memory.find(
-            Query(
-                text=query, kinds=tuple(among), scope=scope or None, since=since or "", until=until or "",
-                limit=limit, budget=budget,
-            )
-        )  # fmt: skip
-        reply: dict[str, Any] = {"hits": [_hit(hit) for hit in found], "asOf": found.as_of}
-        reply |= {name: count for name, count in (("behind", found.behind), ("leftOut", found.left_out)) if count}
-        if found.problems:
-            reply["warnings"] = [str(problem) for problem in found.problems[:5]]
-        return reply
+def recall(
+    call: Call,
+    query: Annotated[str, "a question or some words"],
+    scope: Annotated[str | None, "workspace[/domain[/repository]]; all of the memory if left out"] = None,
+    kinds: Annotated[list[str] | None, "note, decision, lesson, fact, state, plan, message, …"] = None,
+    layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "hot and warm if left out"] = None,
+    since: Annotated[str | None, "ISO date"] = None,
+    until: Annotated[str | None, "ISO date"] = None,
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10,
+    budget: Annotated[int, msgspec.Meta(ge=0), "most tokens to spend"] = 2000,
+) -> dict[str, Any]:
+    """Look something up in long-term memory before you answer or decide. Says where each hit is, or that
+    nothing relevant is known."""
+    wanted = layers or ["hot", "warm"]
+    among = kinds or [row.name for row in KINDS.values() if row.searchable and row.layer in wanted]
+    for name in kinds or ():
+        table.kind(name)
+    found = call.memory.find(
+        Query(
+            text=query, kinds=tuple(among), scope=scope or None, since=since or "", until=until or "",
+            limit=limit, budget=budget,
+        )
+    )  # fmt: skip
+    reply: dict[str, Any] = {"hits": [_hit(hit) for hit in found], "asOf": found.as_of}
+    reply |= {name: count for name, count in (("behind", found.behind), ("leftOut", found.left_out)) if count}
+    if found.problems:
+        reply["warnings"] = [str(problem) for problem in found.problems[:5]]
+    return reply
 
-    @registry.add("memory", render=_remembered)
-    def remember(
-        call: Call,
-        text: Annotated[str, "what to remember, so that it makes sense on its own"],
-        kind: Annotated[Literal["note", "decision", "lesson", "fact", "procedure", "episode"], "what it is"] = "note",
-        title: Annotated[str | None, "short name; made from the text if left out"] = None,
-        tags: list[str] | None = None,
-        scope: Annotated[str | None, "workspace[/domain[/repository]]; the current one if left out"] = None,
-        key: Annotated[str | None, "for a fact: what it is about; for a procedure: when it applies"] = None,
-    ) -> dict[str, Any]:
-        """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key. Says
-        where it is, or that it was known already."""
-        row = KINDS[kind]
-        draft = Draft(
-            kind=kind, text=text, title=title or ("" if row.key else _title(text)), tags=tuple(tags or ()),
-            scope=scope or (None if row.shape == "line" and not call.context.workspaceId else call.scope),
-            session=call.session if "{session}" in row.place else "",
-            fields={row.key: key or title or ""} if row.key else {}, op_id=call.op_id,
-        )  # fmt: skip
-        if row.key and not (key or title):
-            raise Invalid(f"A {kind} needs a key.", "Say in a few words what it is about.")
-        return _keep(call, draft)
+
+def remember(
+    call: Call,
+    text: Annotated[str, "what to remember, so that it makes sense on its own"],
+    kind: Annotated[Literal["note", "decision", "lesson", "fact", "procedure", "episode"], "what it is"] = "note",
+    title: Annotated[str | None, "short name; made from the text if left out"] = None,
+    tags: list[str] | None = None,
+    scope: Annotated[str | None, "workspace[/domain[/repository]]; the current one if left out"] = None,
+    key: Annotated[str | None, "for a fact: what it is about; for a procedure: when it applies"] = None,
+) -> dict[str, Any]:
+    """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key. Says
+    where it is, or that it was known already."""
+    row = KINDS[kind]
+    draft = Draft(
+        kind=kind, text=text, title=title or ("" if row.key else _title(text)), tags=tuple(tags or ()),
+        scope=scope or (None if row.shape == "line" and not call.context.workspaceId else call.scope),
+        session=call.session if "{session}" in row.place else "",
+        fields={row.key: key or title or ""} if row.key else {}, op_id=call.op_id,
+    )  # fmt: skip
+    if row.key and not (key or title):
+        raise Invalid(f"A {kind} needs a key.", "Say in a few words what it is about.")
+    return _keep(call, draft)
+
+
+def register(registry: Registry) -> None:
+    """Add the pair."""
+    registry.add("memory", reads=True, render=_recalled)(recall)
+    registry.add("memory", render=_remembered)(remember)
 
 
 def _keep(call: Call, draft: Draft) -> dict[str, Any]:

@@ -30,136 +30,150 @@ class DateRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end: str = ""
 
 
-def register(registry: Registry) -> None:
-    manage = registry.add("memoryManager", enveloped=True)
-    look = registry.add("memoryManager", enveloped=True, reads=True)
-    search = registry.add("searchManager", enveloped=True, reads=True)
+def createWorkspace(
+    call: Call,
+    name: Name,
+    description: Annotated[str, "what it is, in a sentence or two"],
+    rootFolder: Annotated[str, "folder for its files, relative to the memory root"],
+    purpose: Annotated[str, "what it is used for"],
+    workflows: Annotated[list[Workflow] | None, "common ways of working: text or {name, when, steps}"] = None,
+    keyFiles: Annotated[list[str] | None, "files that matter most"] = None,
+    preferences: Annotated[dict[str, Any] | str | None, "how work should be done here"] = None,
+) -> None:
+    """Make a workspace: the place that a project's memory belongs to, shared by all conversations."""
+    fields = dict(zip(FIELDS, (description, rootFolder, purpose, workflows, keyFiles, preferences), strict=True))
+    call.runner.workspaces.create(name, fields, call.op_id)
 
-    @manage
-    def createWorkspace(
-        call: Call,
-        name: Name,
-        description: Annotated[str, "what it is, in a sentence or two"],
-        rootFolder: Annotated[str, "folder for its files, relative to the memory root"],
-        purpose: Annotated[str, "what it is used for"],
-        workflows: Annotated[list[Workflow] | None, "common ways of working: text or {name, when, steps}"] = None,
-        keyFiles: Annotated[list[str] | None, "files that matter most"] = None,
-        preferences: Annotated[dict[str, Any] | str | None, "how work should be done here"] = None,
-    ) -> None:
-        """Make a workspace: the place that a project's memory belongs to, shared by all conversations."""
-        fields = dict(zip(FIELDS, (description, rootFolder, purpose, workflows, keyFiles, preferences), strict=True))
-        call.runner.workspaces.create(name, fields, call.op_id)
 
-    @look
-    def listWorkspaces(call: Call, includeArchived: Archived = False) -> list[dict[str, str]]:
-        """List the workspaces with their descriptions."""
-        return call.runner.workspaces.all(archived=includeArchived)
+def listWorkspaces(call: Call, includeArchived: Archived = False) -> list[dict[str, str]]:
+    """List the workspaces with their descriptions."""
+    return call.runner.workspaces.all(archived=includeArchived)
 
-    @look
-    def loadWorkspace(call: Call, name: Name) -> dict[str, Any]:
-        """Load a workspace before working in it: what it is for, what was done last, save points, open plans."""
-        data = call.runner.workspaces.load(name)
-        scope = call.memory.scopes.resolve(name)
-        states = call.runner.states.all(scope)
-        data["recentActivity"] = call.runner.traces.recent(scope)
-        data["states"] = states[:_NEWEST_STATES]
-        if len(states) > _NEWEST_STATES:
-            data["moreStates"] = len(states) - _NEWEST_STATES
-        data["plans"] = [
-            {"name": plan.title, "description": text_of(plan.fields.get("description")), "status": status}
-            for plan in call.memory.every(Query(kinds=("plan",), scope=scope))
-            if (status := plan.fields.get("status")) in _ACTIVE_PLANS
-        ]
-        return data
 
-    @manage
-    def updateWorkspace(
-        call: Call,
-        name: Name,
-        newName: Annotated[str | None, "rename it; its folder stays"] = None,
-        description: str | None = None,
-        rootFolder: str | None = None,
-        purpose: str | None = None,
-        workflows: Annotated[list[Workflow] | None, "replaces the list"] = None,
-        keyFiles: Annotated[list[str] | None, "replaces the list"] = None,
-        preferences: Annotated[dict[str, Any] | str | None, "replaces them"] = None,
-        isArchived: Annotated[bool | None, "false restores an archived workspace"] = None,
-    ) -> None:
-        """Change fields of a workspace; what is not given stays as it is."""
-        values = (description, rootFolder, purpose, workflows, keyFiles, preferences)
-        changes = {field: value for field, value in zip(FIELDS, values, strict=True) if value is not None}
-        blank = [field for field, value in {**changes, "newName": newName}.items() if value == ""]
-        if blank:
-            raise Invalid(f"Blank: {', '.join(blank)}.", "Give text, or leave it out.")
-        if not changes and newName is None and isArchived is None:
-            raise Invalid("There is nothing to update.", f"Give newName, {', '.join(FIELDS)} or isArchived.")
-        if changes or newName:
-            call.runner.workspaces.update(name, changes, newName or "", call.op_id)
-        if isArchived is not None:
-            call.runner.workspaces.archive(
-                newName or name, restore=not isArchived, op_id=call.op_id and call.op_id + "-archive"
-            )
+def loadWorkspace(call: Call, name: Name) -> dict[str, Any]:
+    """Load a workspace before working in it: what it is for, what was done last, save points, open plans."""
+    data = call.runner.workspaces.load(name)
+    scope = call.memory.scopes.resolve(name)
+    states = call.runner.states.all(scope)
+    data["recentActivity"] = call.runner.traces.recent(scope)
+    data["states"] = states[:_NEWEST_STATES]
+    if len(states) > _NEWEST_STATES:
+        data["moreStates"] = len(states) - _NEWEST_STATES
+    data["plans"] = [
+        {"name": plan.title, "description": text_of(plan.fields.get("description")), "status": status}
+        for plan in call.memory.every(Query(kinds=("plan",), scope=scope))
+        if (status := plan.fields.get("status")) in _ACTIVE_PLANS
+    ]
+    return data
 
-    @manage
-    def archiveWorkspace(call: Call, name: Name, restore: Restore = False) -> None:
-        """Hide a workspace from lists; nothing in it is lost."""
-        call.runner.workspaces.archive(name, restore=restore, op_id=call.op_id)
 
-    @manage
-    def createState(
-        call: Call,
-        name: Annotated[str, "unique in the workspace, for ever"],
-        conversationContext: Annotated[str, "what was happening, and what was decided"],
-        activeTask: Annotated[str, "what you were working on"],
-        activeFiles: Annotated[list[str], "files you were working with"],
-        nextSteps: Annotated[list[str], "what to do first when resuming"],
-        description: Annotated[str | None, "one line for lists"] = None,
-        tags: list[str] | None = None,
-    ) -> None:
-        """Save where you are, so that any later conversation can resume. States never change: save a new one."""
-        fields = {
-            "description": description,
-            "activeTask": activeTask,
-            "activeFiles": activeFiles,
-            "nextSteps": nextSteps,
-            "conversationContext": conversationContext,
-        }
-        kept = {field: value for field, value in fields.items() if value is not None}
-        if tags:
-            kept["tags"] = tags
-        call.runner.states.create(call.scope, name, kept, call.session, call.op_id)
-
-    @look
-    def listStates(call: Call, includeArchived: Archived = False) -> list[dict[str, str]]:
-        """List the save points of the workspace, newest first."""
-        return call.runner.states.all(call.scope, archived=includeArchived)
-
-    @look
-    def loadState(call: Call, name: StateName) -> dict[str, Any]:
-        """Load a save point to resume from."""
-        return call.runner.states.load(call.scope, name)
-
-    @manage
-    def archiveState(call: Call, name: StateName, restore: Restore = False) -> None:
-        """Hide a save point from lists; it can still be loaded."""
-        call.runner.states.archive(call.scope, name, restore=restore, op_id=call.op_id)
-
-    @search
-    def searchMemory(
-        call: Call,
-        query: Annotated[str, "words to look for"],
-        workspaceId: Annotated[str, "the workspace to search"],
-        memoryTypes: Annotated[list[Literal["states", "traces"]] | None, "both if left out"] = None,
-        dateRange: Annotated[DateRange | None, "ISO dates"] = None,
-        limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20,
-    ) -> list[dict[str, Any]]:
-        """Search the save points of a workspace and the history of what was done in it."""
-        kinds = tuple(name.removesuffix("s") for name in memoryTypes or ("states", "traces"))
-        span = dateRange or DateRange()
-        found = call.memory.find(
-            Query(text=query, kinds=kinds, scope=workspaceId, since=span.start, until=span.end, limit=limit)
+def updateWorkspace(
+    call: Call,
+    name: Name,
+    newName: Annotated[str | None, "rename it; its folder stays"] = None,
+    description: str | None = None,
+    rootFolder: str | None = None,
+    purpose: str | None = None,
+    workflows: Annotated[list[Workflow] | None, "replaces the list"] = None,
+    keyFiles: Annotated[list[str] | None, "replaces the list"] = None,
+    preferences: Annotated[dict[str, Any] | str | None, "replaces them"] = None,
+    isArchived: Annotated[bool | None, "false restores an archived workspace"] = None,
+) -> None:
+    """Change fields of a workspace; what is not given stays as it is."""
+    values = (description, rootFolder, purpose, workflows, keyFiles, preferences)
+    changes = {field: value for field, value in zip(FIELDS, values, strict=True) if value is not None}
+    blank = [field for field, value in {**changes, "newName": newName}.items() if value == ""]
+    if blank:
+        raise Invalid(f"Blank: {', '.join(blank)}.", "Give text, or leave it out.")
+    if not changes and newName is None and isArchived is None:
+        raise Invalid("There is nothing to update.", f"Give newName, {', '.join(FIELDS)} or isArchived.")
+    if changes or newName:
+        call.runner.workspaces.update(name, changes, newName or "", call.op_id)
+    if isArchived is not None:
+        call.runner.workspaces.archive(
+            newName or name, restore=not isArchived, op_id=call.op_id and call.op_id + "-archive"
         )
-        return [_found(hit) for hit in found]
+
+
+def archiveWorkspace(call: Call, name: Name, restore: Restore = False) -> None:
+    """Hide a workspace from lists; nothing in it is lost."""
+    call.runner.workspaces.archive(name, restore=restore, op_id=call.op_id)
+
+
+def createState(
+    call: Call,
+    name: Annotated[str, "unique in the workspace, for ever"],
+    conversationContext: Annotated[str, "what was happening, and what was decided"],
+    activeTask: Annotated[str, "what you were working on"],
+    activeFiles: Annotated[list[str], "files you were working with"],
+    nextSteps: Annotated[list[str], "what to do first when resuming"],
+    description: Annotated[str | None, "one line for lists"] = None,
+    tags: list[str] | None = None,
+) -> None:
+    """Save where you are, so that any later conversation can resume. States never change: save a new one."""
+    fields = {
+        "description": description,
+        "activeTask": activeTask,
+        "activeFiles": activeFiles,
+        "nextSteps": nextSteps,
+        "conversationContext": conversationContext,
+    }
+    kept = {field: value for field, value in fields.items() if value is not None}
+    if tags:
+        kept["tags"] = tags
+    call.runner.states.create(call.scope, name, kept, call.session, call.op_id)
+
+
+def listStates(call: Call, includeArchived: Archived = False) -> list[dict[str, str]]:
+    """List the save points of the workspace, newest first."""
+    return call.runner.states.all(call.scope, archived=includeArchived)
+
+
+def loadState(call: Call, name: StateName) -> dict[str, Any]:
+    """Load a save point to resume from."""
+    return call.runner.states.load(call.scope, name)
+
+
+def archiveState(call: Call, name: StateName, restore: Restore = False) -> None:
+    """Hide a save point from lists; it can still be loaded."""
+    call.runner.states.archive(call.scope, name, restore=restore, op_id=call.op_id)
+
+
+def searchMemory(
+    call: Call,
+    query: Annotated[str, "words to look for"],
+    workspaceId: Annotated[str, "the workspace to search"],
+    memoryTypes: Annotated[list[Literal["states", "traces"]] | None, "both if left out"] = None,
+    dateRange: Annotated[DateRange | None, "ISO dates"] = None,
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20,
+) -> list[dict[str, Any]]:
+    """Search the save points of a workspace and the history of what was done in it."""
+    kinds = tuple(name.removesuffix("s") for name in memoryTypes or ("states", "traces"))
+    span = dateRange or DateRange()
+    found = call.memory.find(
+        Query(text=query, kinds=kinds, scope=workspaceId, since=span.start, until=span.end, limit=limit)
+    )
+    return [_found(hit) for hit in found]
+
+
+def register(registry: Registry) -> None:
+    """Add the tools, in the order in which they are listed."""
+    for function in (
+        createWorkspace,
+        listWorkspaces,
+        loadWorkspace,
+        updateWorkspace,
+        archiveWorkspace,
+        createState,
+        listStates,
+        loadState,
+        archiveState,
+    ):
+        registry.add("memoryManager", enveloped=True, reads=function in _READS)(function)
+    registry.add("searchManager", enveloped=True, reads=True)(searchMemory)
+
+
+_READS = (listWorkspaces, loadWorkspace, listStates, loadState)
 
 
 def _found(hit: Hit) -> dict[str, Any]:

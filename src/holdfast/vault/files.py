@@ -12,19 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
-import secrets
 import stat
-import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from holdfast.errors import (
-    AlreadyExists,
     Busy,
     Conflict,
-    Damaged,
     HoldfastError,
     Invalid,
     NotFound,
@@ -33,13 +28,11 @@ from holdfast.errors import (
 )
 from holdfast.names import check_path
 from holdfast.records import version_of
-from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Stamp, _locks
+from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Stamp, _lines, _locks
 from holdfast.vault import _beneath as beneath
+from holdfast.vault import _raw as raw
 
-TEMPORARY = ".holdfast-tmp-"
 _CHUNK = 1 << 20
-_BACK = 1 << 16
-_END = 2048
 _REOPENINGS = 100
 _LEADS_OUT = "a link that leads out of the root is not followed"
 
@@ -53,7 +46,7 @@ class Files:
         try:
             self._beneath = beneath.Beneath(root, native=native)
         except OSError as error:
-            raise _unavailable(error, root) from None
+            raise raw.unavailable(error, root) from None
         self.location = self._beneath.root
         self._lock_seconds = lock_seconds
         self._line_bytes = line_bytes
@@ -65,13 +58,13 @@ class Files:
 
     def read(self, path: str, limit: int = 0) -> Document:
         with self._opened(path) as fd:
-            stamp = _stamp(os.fstat(fd))
+            stamp = raw.stamp(os.fstat(fd))
             if limit and stamp.size > limit:
                 raise OverBudget(
                     f"{path} has {stamp.size:,} bytes; the limit is {limit:,}.",
                     "Split it, or raise limits.document_bytes.",
                 )
-            data = _read_all(fd)
+            data = raw.read_all(fd)
             return Document(data, version_of(data), stamp)
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
@@ -86,15 +79,15 @@ class Files:
             finally:
                 os.close(folder)
         except FileExistsError:
-            raise _exists(path) from None
+            raise raw.exists(path) from None
         except OSError as error:
-            raise _unavailable(error, path) from None
+            raise raw.unavailable(error, path) from None
         return version_of(data)
 
     def _create(self, folder: int, path: str, data: bytes) -> None:
         name = path.rpartition("/")[2]
-        if not _link_new(folder, name, data):
-            with _temporary(folder, data) as temporary:
+        if not raw.link_new(folder, name, data):
+            with raw.temporary(folder, data) as temporary:
                 beneath.rename_new(temporary, name, folder)
         try:
             os.fsync(folder)
@@ -106,7 +99,7 @@ class Files:
     def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
         name = path.rpartition("/")[2]
         mode = self._compare(folder, path, expect)  # the cheap look first: a stale write costs no disk work
-        with _temporary(folder, data, mode) as temporary:
+        with raw.temporary(folder, data, mode) as temporary:
             _locks.hold(folder, self._lock_seconds, path)
             try:
                 self._compare(folder, path, expect)
@@ -136,7 +129,7 @@ class Files:
                 raise
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
-            with _temporary(there, _read_all(fd)) as temporary:  # another file system, or one without hard links
+            with raw.temporary(there, raw.read_all(fd)) as temporary:  # another file system, or one without hard links
                 beneath.rename_new(temporary, kept, there)
         finally:
             os.close(fd)
@@ -149,7 +142,7 @@ class Files:
         except FileNotFoundError:
             raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.") from None
         try:
-            if version_of(_read_all(fd)) != expect:
+            if version_of(raw.read_all(fd)) != expect:
                 raise Conflict(
                     f"{path} was changed since version {expect[:8]}; nothing was written.",
                     "Read it again and redo the edit.",
@@ -164,7 +157,7 @@ class Files:
         try:
             fd, size = self._held_log(path)
         except OSError as error:
-            raise _unavailable(error, path) from None
+            raise raw.unavailable(error, path) from None
         held = True
         try:
             done = self._append_held(fd, size, compose)
@@ -174,9 +167,9 @@ class Files:
                 self._sync(fd, path, done)
             return done
         except OSError as error:
-            raise _unavailable(error, path) from None
+            raise raw.unavailable(error, path) from None
         finally:
-            _let_go(fd) if held else os.close(fd)
+            raw.let_go(fd) if held else os.close(fd)
 
     def _held_log(self, path: str) -> tuple[int, int]:
         """Open and lock the file that the path names now, not one that was renamed away meanwhile."""
@@ -199,9 +192,9 @@ class Files:
                     return fd, now.st_size
                 self._beneath.forget(path)
             except BaseException:
-                _let_go(fd)
+                raw.let_go(fd)
                 raise
-            _let_go(fd)
+            raw.let_go(fd)
         raise Busy(f"{path} is replaced by others all the time; nothing was written.", "Try again.")
 
     def _named(self, path: str, held: os.stat_result) -> bool:
@@ -212,14 +205,14 @@ class Files:
         return found.st_ino == held.st_ino and found.st_dev == held.st_dev
 
     def _append_held(self, fd: int, size: int, compose: Callable[[LogEnd], bytes]) -> Appended | None:
-        end = _HeldEnd(fd, size, self._line_bytes)
+        end = _lines.HeldEnd(fd, size, self._line_bytes)
         data = compose(end)
         if not data:
             return None
         if end.torn():
             data = b"\n" + data
         try:
-            _write_all(fd, data)
+            raw.write_all(fd, data)
         except OSError:
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, size)
@@ -229,7 +222,7 @@ class Files:
     def _sync(self, fd: int, path: str, done: Appended) -> None:
         """Make the lines durable, or take them back if nobody has written behind them."""
         try:
-            _flush(fd)
+            raw.flush(fd)
         except OSError:
             with contextlib.suppress(OSError, HoldfastError):
                 _locks.hold(fd, self._lock_seconds, path)
@@ -239,11 +232,11 @@ class Files:
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         with self._opened(path) as fd:
-            yield from _lines(fd, offset, os.fstat(fd).st_size if end is None else end, self._line_bytes)
+            yield from _lines.forwards(fd, offset, os.fstat(fd).st_size if end is None else end, self._line_bytes)
 
     def scan_back(self, path: str) -> Iterator[Line]:
         with self._opened(path) as fd:
-            yield from _lines_back(fd, os.fstat(fd).st_size, self._line_bytes)
+            yield from _lines.backwards(fd, os.fstat(fd).st_size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
         with self._opened(path) as fd:
@@ -261,7 +254,7 @@ class Files:
     def stat(self, path: str) -> Stamp | None:
         try:
             with self._opened(path) as fd:
-                return _stamp(os.fstat(fd))
+                return raw.stamp(os.fstat(fd))
         except NotFound:
             return None
 
@@ -303,7 +296,7 @@ class Files:
                     elif name.endswith(suffixes):
                         found = entry.stat()
                         if stat.S_ISREG(found.st_mode):
-                            yield path, _stamp(found)
+                            yield path, raw.stamp(found)
                 except UnicodeEncodeError:
                     blocked(path.encode("utf-8", "replace").decode(), "the name is not UTF-8")
                 except OSError as error:
@@ -327,7 +320,7 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise _unavailable(error, folder) from None
+            raise raw.unavailable(error, folder) from None
 
     def _is_folder(self, entry: os.DirEntry[str]) -> bool:
         try:
@@ -343,7 +336,7 @@ class Files:
         except FileNotFoundError:
             return 0
         except OSError as error:
-            raise _unavailable(error, folder) from None
+            raise raw.unavailable(error, folder) from None
         try:
             return os.fstat(fd).st_mtime_ns
         finally:
@@ -354,7 +347,7 @@ class Files:
         try:
             os.close(self._folder(parts))
         except OSError as error:
-            raise _unavailable(error, folder) from None
+            raise raw.unavailable(error, folder) from None
 
     def move(self, source: str, target: str) -> None:
         here_parts, there_parts = check_path(source), check_path(target)
@@ -369,9 +362,9 @@ class Files:
                 os.fsync(there)
                 os.fsync(here)
         except FileExistsError:
-            raise _exists(target) from None
+            raise raw.exists(target) from None
         except OSError as error:
-            raise _unavailable(error, source) from None
+            raise raw.unavailable(error, source) from None
 
     def remove(self, path: str) -> None:
         parts = check_path(path)
@@ -383,7 +376,7 @@ class Files:
             finally:
                 os.close(folder)
         except OSError as error:
-            raise _unavailable(error, path) from None
+            raise raw.unavailable(error, path) from None
 
     # opening
 
@@ -394,13 +387,13 @@ class Files:
         try:
             fd = self._beneath.open(path, os.O_RDONLY | os.O_NONBLOCK, follow=True)
         except OSError as error:
-            raise _unavailable(error, path) from None
+            raise raw.unavailable(error, path) from None
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise Invalid(f"{path} is not a file.", "Name a regular file.")
             yield fd
         except OSError as error:
-            raise _unavailable(error, path) from None
+            raise raw.unavailable(error, path) from None
         finally:
             os.close(fd)
 
@@ -426,190 +419,3 @@ class Files:
             os.fsync(fd)
         finally:
             os.close(fd)
-
-
-class _HeldEnd:
-    """The end of a log that this process has locked."""
-
-    def __init__(self, fd: int, size: int, line_bytes: int) -> None:
-        self.size = size
-        self._fd = fd
-        self._line_bytes = line_bytes
-        self._end = os.pread(fd, _END, max(0, size - _END)) if size else b""
-
-    def back(self) -> Iterator[bytes]:
-        ended = self._end.rstrip()
-        start = ended.rfind(b"\n") + 1
-        if ended and (start or len(self._end) == self.size):
-            yield ended[start:]  # nearly always: the last line is short and lies in the block at hand
-            skip = self.size - len(self._end) + start
-        else:
-            skip = self.size
-        for line in _lines_back(self._fd, skip, self._line_bytes):
-            if line.data.strip():
-                yield line.data
-
-    def lines(self, offset: int) -> Iterable[bytes]:
-        return (line.data for line in _lines(self._fd, offset, self.size, self._line_bytes))
-
-    def torn(self) -> bool:
-        return self.size > 0 and not self._end.endswith(b"\n")
-
-
-def _lines(fd: int, offset: int, end: int, longest: int) -> Iterator[Line]:
-    """Yield lines in order with bounded memory: a line longer than allowed is passed over, not kept."""
-    start = position = offset
-    kept, dropped = b"", False
-    while position < end:
-        chunk = os.pread(fd, min(_CHUNK, end - position), position)
-        if not chunk:
-            break
-        cursor = position - len(kept)
-        position += len(chunk)
-        pieces = (kept + chunk).split(b"\n")
-        kept = pieces.pop()
-        for piece in pieces:
-            cursor += len(piece) + 1
-            cut = dropped or len(piece) > longest
-            yield Line(start, b"" if cut else piece, cursor, cut=cut)
-            start, dropped = cursor, False
-        if len(kept) > longest:
-            kept, dropped = b"", True
-    if start < position:
-        cut = dropped or len(kept) > longest
-        yield Line(start, b"" if cut else kept, position, whole=False, cut=cut)
-
-
-def _lines_back(fd: int, size: int, longest: int) -> Iterator[Line]:
-    """Yield lines from the end; an over-long one is passed over."""
-    end = position = size
-    tail, whole, dropped = b"", False, False
-    while position > 0:
-        step = min(_BACK, position)
-        block = os.pread(fd, step, position - step)
-        if len(block) < step:
-            return  # somebody cut the file while it was read
-        cursor = position + len(tail)
-        position -= step
-        pieces = (block + tail).split(b"\n")
-        tail = pieces[0]
-        for piece in reversed(pieces[1:]):
-            cursor -= len(piece)
-            cut = dropped or len(piece) > longest
-            if whole or cut or piece:
-                yield Line(cursor, b"" if cut else piece, end + whole, whole, cut)
-            cursor -= 1
-            end, whole, dropped = cursor, True, False
-        if len(tail) > longest:
-            tail, dropped = b"", True
-    if end > 0 or whole:
-        cut = dropped or len(tail) > longest
-        yield Line(0, b"" if cut else tail, end + whole, whole, cut)
-
-
-def _let_go(fd: int) -> None:
-    """Release and close: a child that was forked meanwhile holds the file open, and must not hold the lock."""
-    with contextlib.suppress(OSError):
-        _locks.release(fd)
-    os.close(fd)
-
-
-def _read_all(fd: int) -> bytes:
-    size = os.fstat(fd).st_size
-    data = os.read(fd, size + 1)
-    if len(data) == size:
-        return data
-    parts = [data]
-    while more := os.read(fd, _CHUNK):
-        parts.append(more)
-    return b"".join(parts)
-
-
-def _link_new(folder: int, name: str, data: bytes) -> bool:
-    """Write a file that has no name until it is durable; False where the system cannot do that.
-
-    It leaves nothing behind when the process dies, and costs one change of the folder instead of two.
-    """
-    try:
-        fd = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=folder)
-    except (OSError, AttributeError) as error:
-        if isinstance(error, AttributeError) or error.errno in (
-            errno.EOPNOTSUPP,
-            errno.EISDIR,
-            errno.EINVAL,
-            errno.ENOENT,
-        ):
-            return False
-        raise
-    try:
-        _write_all(fd, data)
-        _flush(fd)
-        os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=folder, follow_symlinks=True)
-    except FileNotFoundError:
-        return False  # no /proc here
-    finally:
-        os.close(fd)
-    return True
-
-
-@contextlib.contextmanager
-def _temporary(folder: int, data: bytes, mode: int = 0o644) -> Iterator[str]:
-    """Write a durable file under a name of its own; it is gone afterwards unless it was renamed."""
-    name = TEMPORARY + secrets.token_hex(8)
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
-    try:
-        try:
-            os.fchmod(fd, mode)
-            _write_all(fd, data)
-            _flush(fd)
-        finally:
-            os.close(fd)
-        yield name
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=folder)
-        raise
-
-
-def _flush(fd: int) -> None:
-    """Make written data durable; macOS needs to be asked in its own way."""
-    if sys.platform == "darwin":
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(fd)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    written = os.write(fd, data)
-    while written < len(data):
-        written += os.write(fd, data[written:])
-
-
-def _stamp(found: os.stat_result) -> Stamp:
-    return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-
-
-def _exists(path: str) -> AlreadyExists:
-    return AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name, or change that one.")
-
-
-def _unavailable(error: OSError, path: str) -> HoldfastError:
-    """Say in our own words why the system refused."""
-    number = error.errno or 0
-    if number in (errno.ENOENT, errno.ENOTDIR):
-        return NotFound(f"{path} is not there.", "Check the path.")
-    if number in (errno.ELOOP, errno.EXDEV):
-        return Invalid(
-            f"{path} is or passes a symbolic link that is not followed here.", "Use the real path, inside the root."
-        )
-    if number == errno.EISDIR:
-        return Invalid(f"{path} is a folder.", "Name a file.")
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return Unavailable(
-            f"{path} was not saved: {os.strerror(number)}.", "Free some space and try again; nothing else changed."
-        )
-    if number == errno.EIO:
-        return Damaged(f"{path}: the disk reported an error.", "Check the disk; what was saved before is untouched.")
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return Unavailable(f"{path}: {os.strerror(number)}.", "Check the owner and permissions of the memory root.")
-    return Unavailable(f"{path}: {os.strerror(number) if number else error}.", "Nothing was acknowledged; try again.")

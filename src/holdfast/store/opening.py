@@ -1,0 +1,59 @@
+"""Opening the memory in a folder: its settings, the file engine, the index in `.holdfast/` or else in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from typing import TypeVar
+
+import msgspec
+
+from holdfast import settings
+from holdfast.errors import Invalid, Unavailable
+from holdfast.index.sqlite import SqliteIndex
+from holdfast.kinds import KINDS
+from holdfast.store.memory import Memory
+from holdfast.vault.files import Files
+
+Opened = TypeVar("Opened", bound=Memory)
+
+
+def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "", kind: type[Opened]) -> Opened:
+    """Open the memory in a folder that exists, as an object of the given kind of Memory."""
+    location = os.path.realpath(os.path.expanduser(os.fspath(root)))
+    if not os.path.isdir(location):
+        what = "is not a folder" if os.path.lexists(location) else "does not exist"
+        raise Unavailable(f"The memory root {location} {what}.", f"Run: holdfast init {location}")
+    config = settings.load(_settings_text(location), source=os.path.join(location, settings.FILE))
+    limits = config.limits
+    vault = Files(location, lock_seconds=limits.lock_seconds, line_bytes=limits.line_bytes)
+    derived = os.path.join(location, settings.DERIVED)
+    if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
+        derived = ""
+    known = [config.paths, config.limits, list(KINDS.values()), time.tzname, time.timezone]
+    identity = hashlib.sha256(msgspec.json.encode(known)).hexdigest()  # all that decides what is read from the files
+    index = SqliteIndex(derived or None, identity, config.search)
+    memory = kind(vault, index, config, derived or None, writer)
+    if watch:
+        memory.watch()
+    return memory
+
+
+def _settings_text(location: str) -> str:
+    path = os.path.join(location, settings.FILE)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}.", "Check its permissions.") from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Invalid(f"{path} is not a file.", "Move it away.")
+        return os.read(fd, 1_000_000).decode("utf-8")
+    except UnicodeDecodeError:
+        raise Invalid(f"{path} is not UTF-8.", "Save it as UTF-8.") from None
+    finally:
+        os.close(fd)

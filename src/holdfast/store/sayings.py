@@ -1,0 +1,70 @@
+"""What the lines of a log say of ids, keys and op ids: asked while the log is held, before a line is added."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.errors import Conflict
+from holdfast.formats import logs
+from holdfast.index import Applied
+from holdfast.records import Receipt
+from holdfast.times import is_id
+from holdfast.vault import LogEnd
+
+_LOOK_BACK = 1_000
+
+
+def last_id(end: LogEnd) -> str:
+    """Return the id of the last line that has one; what others wrote behind it is passed over."""
+    for line in itertools.islice(end.back(), _LOOK_BACK):
+        if known := logs.own_id(line):
+            return known
+        objects = logs.parse(line)
+        ids = [value["id"] for value in objects if is_id(value.get("id"))] if isinstance(objects, list) else []
+        if ids:
+            return str(max(ids))
+    return ""
+
+
+def newest(end: LogEnd, offset: int, target: str) -> str:
+    """Return the greatest order of the lines about a key or id among those that the index has not read."""
+    found = (logs.parse(data) for data in end.lines(offset))
+    values = [value for objects in found if isinstance(objects, list) for value in objects]
+    about = (value for value in values if _speaks_of(value, target))
+    return max((logs.identity(value, "time")[1] for value in about), default="")
+
+
+def _speaks_of(value: Mapping[str, Any], target: str) -> bool:
+    hides = value.get("hide")
+    named = (
+        isinstance(hides, str) and bool(hides) and target.endswith(f"/{hides}")
+    )  # a ledger names files of its folder
+    return named or target in (value.get("key"), value.get("when"), hides, value.get("id"))
+
+
+def same_op(seen: list[Applied], op_id: str, path: str, target: str = "") -> Receipt | None:
+    """Return the receipt of what was done under this op_id in this log; Conflict if it was something else."""
+    for applied in seen:
+        if applied.path != path or (target and applied.id != target):
+            raise other_use(op_id, str(applied.fields.get("path") or applied.path))
+        return Receipt("repeated", applied.id, path)
+    return None
+
+
+def op_in(end: LogEnd, offset: int, op_id: str, path: str) -> list[Receipt]:
+    """Look for an op_id in the lines that the index has not read yet."""
+    needle = op_id.encode("utf-8")
+    for data in end.lines(offset):
+        objects = logs.parse(data) if needle in data else []
+        for value in objects if isinstance(objects, list) else []:
+            if value.get("op") == op_id:
+                return [Receipt("repeated", str(value.get("id")), path)]
+    return []
+
+
+def other_use(op_id: str, where: str) -> Conflict:
+    return Conflict(
+        f'The op_id "{op_id}" was used for {where} before; nothing was written.', "Use a new op_id for a new write."
+    )
