@@ -457,3 +457,59 @@ def test_typed_methods_raise(alpha: holdfast.Memory) -> None:
         alpha.workspaces.load("Zzz")
     with pytest.raises(AlreadyExists):
         alpha.workspaces.create("Project Alpha", {"rootFolder": "x"})
+
+
+def test_a_refusal_of_a_text_tool_is_text_too(memory: holdfast.Memory) -> None:
+    for params in ({"query": " "}, {"query": "x", "scope": "Nowhere"}):
+        reply = memory.call("recall", params)
+        assert reply["text"] == reply["error"]
+
+
+def test_recall_keeps_to_the_workspace_of_its_context(alpha: holdfast.Memory) -> None:
+    alpha.call("remember", {"text": "granite here"}, CONTEXT)
+    alpha.call("remember", {"text": "granite there"})
+    alpha.call("remember", {"text": "granite everywhere", "kind": "fact", "key": "stone"})
+    found = alpha.call("recall", {"query": "granite"}, CONTEXT)["hits"]
+    assert sorted(hit["text"] for hit in found) == ["granite everywhere", "granite here"]
+    assert len(alpha.call("recall", {"query": "granite", "scope": "*"}, CONTEXT)["hits"]) == 3
+    assert alpha.call("recall", {"query": "granite"}, {"workspaceId": "Nowhere"})["error"].startswith(
+        'Workspace "Nowhere"'
+    )
+
+
+def test_a_refused_update_or_creation_changes_nothing(alpha: holdfast.Memory, root: Path) -> None:
+    both = {"name": "Project Alpha", "description": "changed", "isArchived": False}
+    assert alpha.call("updateWorkspace", both) == {"success": True}
+    assert alpha.call("loadWorkspace", {"name": "Project Alpha"})["data"]["description"] == "changed"
+    in_the_way = alpha.call("createWorkspace", ALPHA | {"name": "File", "rootFolder": "holdfast.toml"})
+    assert "rootFolder holdfast.toml" in in_the_way["error"]
+    assert len(alpha.call("listWorkspaces")["data"]) == 1
+    assert alpha.call("updateWorkspace", {"name": "Project Alpha", "newName": "a/b"})["success"] is False
+    assert alpha.call("updateWorkspace", {"name": "Project Alpha", "description": "  "})["success"] is False
+
+
+def test_a_new_op_id_does_not_excuse_a_taken_name(alpha: holdfast.Memory) -> None:
+    assert "already exists" in alpha.call("createWorkspace", ALPHA, {"opId": "fresh"})["error"]
+    other = ALPHA | {"name": "Other"}
+    assert alpha.call("createWorkspace", other, {"opId": "again"}) == {"success": True}
+    assert alpha.call("createWorkspace", other, {"opId": "again"}) == {"success": True}
+
+
+def test_a_context_may_also_come_among_the_parameters(alpha: holdfast.Memory) -> None:
+    assert alpha.call("createState", STATE | {"context": CONTEXT}) == {"success": True}
+    assert len(alpha.call("listStates", {"context": CONTEXT})["data"]) == 1
+
+
+def test_calls_that_could_not_begin_leave_a_trace_as_well(memory: holdfast.Memory, root: Path) -> None:
+    memory.call("nonsense")
+    memory.call("listStates", {}, {"workspaceId": 7})
+    (path,) = (root / "user/memory/traces/_unresolved").glob("*.jsonl")
+    assert [json.loads(line)["tool"] for line in path.read_text().splitlines()] == ["nonsense", "listStates"]
+
+
+def test_two_texts_that_begin_alike_are_both_remembered(memory: holdfast.Memory) -> None:
+    start = "The payment service retries every request three times and then "
+    first = memory.call("remember", {"text": start + "gives up."})
+    second = memory.call("remember", {"text": start + "asks a person."})
+    assert (first["status"], second["status"]) == ("stored", "stored")
+    assert memory.call("remember", {"text": start + "asks a person."})["status"] == "duplicate"

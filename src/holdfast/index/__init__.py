@@ -61,6 +61,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
     kinds: tuple[str, ...] = ()
     scope: str = ""
+    shared: bool = False
     sessions: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     since: str = ""

@@ -69,7 +69,8 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
         parts.append(f"r.kind IN ({_holes(kinds)})")
         values += kinds
     if where.scope:
-        parts.append("(r.scope = ? OR (r.scope > ? AND r.scope < ?))")
+        shared = " OR r.scope = ''" if where.shared else ""
+        parts.append(f"(r.scope = ? OR (r.scope > ? AND r.scope < ?){shared})")
         values += [where.scope, where.scope + "/", where.scope + "0"]
     if where.sessions:
         parts.append(f"r.session IN ({_holes(where.sessions)})")

@@ -27,17 +27,16 @@ class Workspaces:
 
     def create(self, name: str, fields: Mapping[str, Any], op_id: str = "") -> None:
         """Make a workspace of these `FIELDS`; its name must not be taken, not by an archived one either."""
-        if "/" in name:
-            raise Invalid(f'"{name}" has a slash, which separates levels.', "Use a name without one.")
+        _check_name(name)
         kept = {field: value for field, value in fields.items() if value is not None}
         kept["rootFolder"] = _root_folder(kept["rootFolder"])
-        if not op_id and self._find(name) is not None:
+        if self._find(name) is not None and not self._memory.knows_op(op_id):
             raise _taken(name)
+        self._make_root(kept)
         try:
             self._memory.keep(Draft(kind="overview", title=name, text="", fields=kept, op_id=op_id))
         except AlreadyExists:
             raise _taken(name) from None
-        self._make_root(kept)
 
     def all(self, *, archived: bool = False) -> list[dict[str, str]]:
         """Return name and description of every workspace at the top of the tree, by name."""
@@ -70,10 +69,12 @@ class Workspaces:
         fields = dict(changes)
         if "rootFolder" in fields:
             fields["rootFolder"] = _root_folder(fields["rootFolder"])
-        if new_name and self._find(new_name) not in (None, path):
-            raise _taken(new_name)
-        self._memory.keep(Draft(id=self._overview(path), title=new_name, fields=fields, op_id=op_id))
+        if new_name:
+            _check_name(new_name)
+            if self._find(new_name) not in (None, path):
+                raise _taken(new_name)
         self._make_root(fields)
+        self._memory.keep(Draft(id=self._overview(path), title=new_name, fields=fields, op_id=op_id))
 
     def archive(self, name: str, *, restore: bool = False, op_id: str = "") -> None:
         """Hide a workspace from lists, or show it again."""
@@ -104,23 +105,35 @@ class Workspaces:
             return {}
 
     def _make_root(self, fields: Mapping[str, Any]) -> None:
-        if fields.get("rootFolder", ".") != ".":
-            self._memory.vault.make_folder(fields["rootFolder"])
+        folder = fields.get("rootFolder", ".")
+        if folder != ".":
+            try:
+                self._memory.vault.make_folder(folder)
+            except (NotFound, Invalid):
+                raise Invalid(
+                    f"rootFolder {folder} cannot be made: something else has that name.", "Use another."
+                ) from None
 
 
 def _root_folder(given: str) -> str:
     """Return a folder inside the root, or refuse it."""
-    folder = given.strip().rstrip("/")
+    folder = given.strip().rstrip("/").removeprefix("./")
     if folder == ".":
         return folder
     try:
-        names.check_path(folder)
+        if any(part.startswith(".") for part in names.check_path(folder)):
+            raise Invalid("hidden")
     except Invalid:
         raise Invalid(
             f"rootFolder {given[:200]!r} is not a folder inside the memory root.",
             "Use a relative path, like projects/alpha.",
         ) from None
     return folder
+
+
+def _check_name(name: str) -> None:
+    if "/" in name:
+        raise Invalid(f'"{name}" has a slash, which separates levels.', "Use a name without one.")
 
 
 def _taken(name: str) -> AlreadyExists:

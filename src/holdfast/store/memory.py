@@ -210,6 +210,10 @@ class Memory:
         found = [record for record in self._ask(lambda index: index.by_key(path, key)) if not record.hidden]
         return found[0] if found else None
 
+    def knows_op(self, op_id: str) -> bool:
+        """Was something done, or about to be done, under this op_id?"""
+        return bool(op_id) and bool(self._known(op_id).applied)
+
     def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own logs, without waiting for the disk."""
         self._writer.note(kind, line, folder)
@@ -273,7 +277,7 @@ class Memory:
             else:
                 self._generation = generation
             return done
-        whole = searching and not where.kinds and not where.scope
+        whole = searching and not where.kinds and (not where.scope or where.shared)
         return self._refresh_below(() if whole else self.places.below(where.kinds or where.searchable, where.scope))
 
     def _refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
@@ -441,7 +445,7 @@ class Memory:
             raise Invalid(f"since {query.since} is after until {query.until}.", "Swap them.")
         where = self.scopes.resolve(query.scope) if query.scope else Scope()
         return Filter(
-            kinds=wanted, scope=where.path, sessions=_sessions(query.session), tags=tags,
+            kinds=wanted, scope=where.path, shared=query.shared, sessions=_sessions(query.session), tags=tags,
             since=since, until=until, hidden=query.hidden,
             searchable=tuple(row.name for row in KINDS.values() if row.searchable and row.layer != "cold"),
         )  # fmt: skip

@@ -62,10 +62,21 @@ class Runner:
         """Run a tool by its name and return the reply an agent would get; an error is a reply too."""
         try:
             tool = self._tool(name)
-            given = contexts.read(context).over(self.defaults)
         except HoldfastError as error:
-            return failed(error)
-        return self.run(tool, params, given)
+            return self.refused(str(name), error)
+        if context is None and isinstance(params, dict) and "context" in params and "context" not in tool.params:
+            context = params["context"]
+            params = {given: value for given, value in params.items() if given != "context"}
+        try:
+            made = contexts.read(context).over(self.defaults)
+        except HoldfastError as error:
+            return self.refused(name, error, tool)
+        return self.run(tool, params, made)
+
+    def refused(self, name: str, error: HoldfastError, tool: Tool | None = None) -> Reply:
+        """Answer a call that could not even begin, and note it."""
+        self.traces.add(Trace(tool=name[:200], success=False, error=str(error)))
+        return failed(error, tool)
 
     def run(self, tool: Tool, params: Any, context: Context) -> Reply:
         """Run a tool in a context that was checked before."""
@@ -75,12 +86,12 @@ class Runner:
             result = tool.function(call, **tool.read(params))
             reply = answered(tool, result)
         except HoldfastError as error:
-            reply = failed(error)
+            reply = failed(error, tool)
         except RecursionError:
-            reply = failed(Invalid("The parameters are nested too deeply.", "Flatten them."))
+            reply = failed(Invalid("The parameters are nested too deeply.", "Flatten them."), tool)
         except Exception as error:  # a fault of ours must not take the server with it
             cause = f"{type(error).__name__}: {error}"[:300]
-            reply = failed(HoldfastError(f"{tool.name} failed unexpectedly ({cause}).", "Please report this."))
+            reply = failed(HoldfastError(f"{tool.name} failed unexpectedly ({cause}).", "Please report this."), tool)
         if tool.name not in UNTRACED:
             self._trace(tool, params, call, reply, begin)
         return reply
@@ -128,8 +139,10 @@ def answered(tool: Tool, result: Any) -> Reply:
     return reply
 
 
-def failed(error: HoldfastError) -> Reply:
-    return {"success": False, "error": str(error)}
+def failed(error: HoldfastError, tool: Tool | None = None) -> Reply:
+    """Return the reply of a tool that refused; where its replies are text, so is this one."""
+    reply: Reply = {"success": False, "error": str(error)}
+    return reply | ({"text": str(error)} if tool and tool.render else {})
 
 
 def _short(reply: Reply) -> str:

@@ -9,8 +9,9 @@ import msgspec
 from holdfast import kinds as table
 from holdfast.errors import AlreadyExists, Invalid
 from holdfast.kinds import KINDS
+from holdfast.names import short_hash
 from holdfast.query import Query
-from holdfast.records import Draft
+from holdfast.records import Draft, text_of
 from holdfast.store.recalling import Hit
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
@@ -23,7 +24,9 @@ _TITLE = 60
 def recall(
     call: Call,
     query: Annotated[str, "a question or some words"],
-    scope: Annotated[str | None, "workspace[/domain[/repository]]; all of the memory if left out"] = None,
+    scope: Annotated[
+        str | None, "workspace[/domain[/repository]], * for all; the current workspace if left out"
+    ] = None,
     kinds: Annotated[list[str] | None, "note, decision, lesson, fact, state, plan, message, …"] = None,
     layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "hot and warm if left out"] = None,
     since: Annotated[str | None, "ISO date"] = None,
@@ -33,13 +36,15 @@ def recall(
 ) -> dict[str, Any]:
     """Look something up in long-term memory before you answer or decide. Says where each hit is, or that
     nothing relevant is known."""
+    current = call.scope.path if call.context.workspaceId else None
+    where = None if scope == "*" else scope or current
     wanted = layers or ["hot", "warm"]
     among = kinds or [row.name for row in KINDS.values() if row.searchable and row.layer in wanted]
     for name in kinds or ():
         table.kind(name)
     found = call.memory.find(
         Query(
-            text=query, kinds=tuple(among), scope=scope or None, since=since or "", until=until or "",
+            text=query, kinds=tuple(among), scope=where, shared=not scope, since=since or "", until=until or "",
             limit=limit, budget=budget,
         )
     )  # fmt: skip
@@ -70,7 +75,7 @@ def remember(
     )  # fmt: skip
     if row.key and not (key or title):
         raise Invalid(f"A {kind} needs a key.", "Say in a few words what it is about.")
-    return _keep(call, draft)
+    return _keep(call, draft, derived=title is None)
 
 
 def register(registry: Registry) -> None:
@@ -79,7 +84,7 @@ def register(registry: Registry) -> None:
     registry.add("memory", render=_remembered)(remember)
 
 
-def _keep(call: Call, draft: Draft) -> dict[str, Any]:
+def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
     """Store a draft and say honestly what became of it."""
     row = KINDS[draft.kind]
     before = None
@@ -92,6 +97,9 @@ def _keep(call: Call, draft: Draft) -> dict[str, Any]:
     except AlreadyExists as error:
         known = next((hit.record for hit in call.memory.find(Query(text=f'"{draft.title}"', kinds=(row.name,)))
                       if hit.record.text.strip() == (draft.text or "").strip()), None)  # fmt: skip
+        if known is None and derived:  # another text that begins alike: tell the two apart
+            apart = msgspec.structs.replace(draft, title=f"{draft.title} ({short_hash(draft.text or '')[:4]})")
+            return _keep(call, apart, derived=False)
         if known is None:
             raise AlreadyExists(
                 f'There is a {row.name} "{draft.title}" already: {error.message}', "Use another title."
@@ -111,7 +119,7 @@ def _hit(hit: Hit) -> dict[str, Any]:
         "id": record.id,
         "kind": record.kind,
         "title": record.title,
-        "text": hit.snippet,
+        "text": hit.snippet or text_of(record.fields.get("params"))[:300],
         "where": record.where,
         "scope": record.scope.path,
         "tags": list(record.tags),
@@ -138,7 +146,8 @@ def _remembered(reply: dict[str, Any]) -> str:
         return f"Known already: {reply['where']} ({reply['duplicateOf']})."
     if reply["status"] == "superseded":
         return f"Stored in {reply['where']} ({reply['id']}); it supersedes: {reply['was']}"
-    return f"{reply['status'].capitalize()} in {reply['where']} ({reply['id']})."
+    shown = "" if reply["where"] in reply["id"] else f" in {reply['where']}"
+    return f"{reply['status'].capitalize()}{shown}: {reply['id']}"
 
 
 def _title(text: str) -> str:

@@ -111,11 +111,11 @@ def _serial(runner: Runner, calls: list[Use], context: Context) -> list[Reply]:
 def _one(runner: Runner, each: Use, context: Context) -> Reply:
     agents = {name: tools for name, tools in runner.registry.agents().items() if name != "tools"}
     if each.agent not in agents:
-        return _unknown("agent", each.agent, list(agents))
+        return runner.refused(each.tool, _unknown("agent", each.agent, list(agents)))
     if each.tool not in agents[each.agent]:
-        return _unknown(f"tool of {each.agent}", each.tool, agents[each.agent])
+        return runner.refused(each.tool, _unknown(f"tool of {each.agent}", each.tool, agents[each.agent]))
     return runner.run(runner.registry.tools[each.tool], each.params, context)
 
 
-def _unknown(what: str, name: str, known: list[str]) -> Reply:
-    return failed(Invalid(f'There is no {what} "{name}".{close_to(name, known)}', f"There are: {', '.join(known)}."))
+def _unknown(what: str, name: str, known: list[str]) -> Invalid:
+    return Invalid(f'There is no {what} "{name}".{close_to(name, known)}', f"There are: {', '.join(known)}.")

@@ -34,6 +34,13 @@ class Param(msgspec.Struct, frozen=True):
             schema["description"] = self.about
         return schema
 
+    @property
+    def choices(self) -> str:
+        """The values that it may have, where they are few."""
+        schema = self.schema
+        values = schema.get("enum") or schema.get("items", {}).get("enum")
+        return f" (use {', '.join(map(str, values))})" if values else ""
+
 
 class Tool(msgspec.Struct, frozen=True):
     """One tool. `agent` is the toolset it belongs to; `enveloped` replies are `{success, data}`."""
@@ -80,7 +87,7 @@ class Tool(msgspec.Struct, frozen=True):
                 check_plain(value)
                 values[name] = msgspec.convert(value, self.params[name].type, strict=True)
             except msgspec.ValidationError as error:
-                faults.append(f"{name}: {error}")
+                faults.append(f"{name}: {error}{self.params[name].choices}")
         if faults:
             raise Invalid("; ".join(faults) + ".", self._takes())
         return values

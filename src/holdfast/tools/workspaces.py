@@ -82,11 +82,14 @@ def updateWorkspace(
     """Change fields of a workspace; what is not given stays as it is."""
     values = (description, rootFolder, purpose, workflows, keyFiles, preferences)
     changes = {field: value for field, value in zip(FIELDS, values, strict=True) if value is not None}
-    blank = [field for field, value in {**changes, "newName": newName}.items() if value == ""]
+    named = {**changes, "newName": newName}
+    blank = [field for field, value in named.items() if isinstance(value, str) and not value.strip()]
     if blank:
         raise Invalid(f"Blank: {', '.join(blank)}.", "Give text, or leave it out.")
     if not changes and newName is None and isArchived is None:
         raise Invalid("There is nothing to update.", f"Give newName, {', '.join(FIELDS)} or isArchived.")
+    if (changes or newName) and isArchived is call.runner.workspaces.load(name).get("isArchived", False):
+        isArchived = None  # it is so already, and there is something else to do
     if changes or newName:
         call.runner.workspaces.update(name, changes, newName or "", call.op_id)
     if isArchived is not None:
@@ -180,7 +183,8 @@ def _found(hit: Hit) -> dict[str, Any]:
     record = hit.record
     if record.kind == "trace":
         told = activity(record)
-        content = " ".join(part for part in (told["what"], record.text, str(told.get("error", ""))) if part)
+        parts = (told["what"], record.text, str(told.get("error", "")), text_of(record.fields.get("params"))[:300])
+        content = "\n".join(part for part in parts if part)
         return {"content": content, "type": "trace", "tool": record.title, "context": _context(record)}
     content = "\n".join(part for part in (record.title, text_of(record.fields.get("activeTask")), hit.snippet) if part)
     return {"content": content, "type": "state", "context": _context(record)}
