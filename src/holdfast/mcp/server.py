@@ -54,7 +54,7 @@ def build(memory: Memory | Opening, toolset: str = "core", session: Session = la
         instructions=INSTRUCTIONS,
         get_tool_input_schema=answers.schema,
         on_list_tools=answers.list_tools,
-        on_call_tool=answers.call_tool,
+        on_call_tool=answers.call_tool,  # type: ignore[arg-type]  # the runner takes mappings too, see `result`
         on_list_prompts=answers.list_prompts,
         on_get_prompt=answers.get_prompt,
         on_list_resources=answers.list_resources,
@@ -83,11 +83,11 @@ class _Answers:
         self._opening.begin()
         return types.ListToolsResult(tools=list(self._tools.values()))
 
-    async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> dict[str, Any]:
         known = {"agentId": _client(request), "runId": self._session(request), "sessionId": self._session(request)}
         return await anyio.to_thread.run_sync(self._call, params.name, dict(params.arguments or {}), known)
 
-    def _call(self, name: str, given: dict[str, Any], known: dict[str, str]) -> types.CallToolResult:
+    def _call(self, name: str, given: dict[str, Any], known: dict[str, str]) -> dict[str, Any]:
         try:
             self._check(name)
             memory = self._opening()
@@ -166,15 +166,15 @@ def described(tool: Tool) -> types.Tool:
     )
 
 
-def result(reply: Reply) -> types.CallToolResult:
-    """Return a reply as a result: its text for the model, all of it as structured content."""
-    encoded = msgspec.json.encode(reply)
-    text = reply["text"] if isinstance(reply.get("text"), str) else encoded.decode("utf-8")
-    return types.CallToolResult(
-        content=[types.TextContent(text=text)],
-        structured_content=reply,
-        is_error=reply.get("success") is False,
-    )
+def result(reply: Reply) -> dict[str, Any]:
+    """Return a reply as a result: its text for the model, all of it as structured content.
+
+    As a mapping, which the SDK checks as well: a list of ten thousand states is not gone over once more than needed.
+    """
+    text = reply["text"] if isinstance(reply.get("text"), str) else msgspec.json.encode(reply).decode("utf-8")
+    content = [{"type": "text", "text": text}]
+    wrong = reply.get("success") is False
+    return {"resultType": "complete", "content": content, "structuredContent": reply, "isError": wrong}
 
 
 def _filled(context: Any, known: dict[str, str], memory: Memory, *, required: bool) -> Any:
