@@ -513,3 +513,8 @@ def test_two_texts_that_begin_alike_are_both_remembered(memory: holdfast.Memory)
     second = memory.call("remember", {"text": start + "asks a person."})
     assert (first["status"], second["status"]) == ("stored", "stored")
     assert memory.call("remember", {"text": start + "asks a person."})["status"] == "duplicate"
+
+
+def test_the_pair_answers_alike_by_whichever_way_it_is_called(alpha: holdfast.Memory) -> None:
+    params = {"context": CONTEXT, "calls": [{"agent": "memoryManager", "tool": "listStates", "params": {}}]}
+    assert alpha.tools.call("useTools", params) == alpha.call("useTools", params) == {"success": True, "data": []}

@@ -21,7 +21,8 @@ from holdfast.tools.context import Context
 from holdfast.tools.registry import Registry, Tool
 
 Reply = dict[str, Any]
-UNTRACED = frozenset({"useTools", "getTools"})
+UNTRACED = frozenset({"useTools"})
+"""Its inner calls are traced, each on its own."""
 
 
 class Call:

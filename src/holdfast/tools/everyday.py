@@ -16,8 +16,6 @@ from holdfast.store.recalling import Hit
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
-REMEMBERED = ("note", "decision", "lesson", "fact", "procedure", "episode")
-"""The kinds that an agent may remember something as; where each goes is in the table of kinds."""
 _TITLE = 60
 
 

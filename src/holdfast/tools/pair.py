@@ -59,7 +59,8 @@ def register(registry: Registry) -> None:
         calls: Annotated[list[Use], "what to run"],
         strategy: Annotated[Literal["serial", "parallel"], "serial stops at the first failure"] = "serial",
     ) -> Reply:
-        raise NotImplementedError  # answered by `use`, whose reply has a shape of its own
+        wanted = [msgspec.to_builtins(each) for each in calls]
+        return use(call.runner, {"context": context, "calls": wanted, "strategy": strategy})
 
     listed = "; ".join(f"{agent}: {', '.join(tools)}" for agent, tools in registry.agents().items())
     getTools.__doc__ = f"Describe tools that are not in your list, with their parameters. Agents and tools: {listed}."
