@@ -72,7 +72,7 @@ def test_only_the_store_knows_the_engines() -> None:
     for name, tree in modules().items():
         for engine in ENGINES:
             if engine in imports(tree, everywhere=True):
-                assert name in ("holdfast.store.memory", "holdfast.store.opening"), f"{name} imports {engine}"
+                assert name in ("holdfast.store.keeping", "holdfast.store.opening"), f"{name} imports {engine}"
 
 
 def test_there_are_no_import_cycles() -> None:

@@ -116,7 +116,7 @@ def all_settings() -> str:
         "# Settings\n",
         "In `holdfast.toml`, or in the environment as `HOLDFAST_<TABLE>_<NAME>`; the environment wins. All are optional.\n",
     ]
-    for table in ("Settings", "Paths", "Limits", "Search"):
+    for table in ("Settings", *(name.title() for name in settings.tables())):
         rows = []
         (node,) = [item for item in tree.body if isinstance(item, ast.ClassDef) and item.name == table]
         for field, doc in zip(node.body, node.body[1:], strict=False):

@@ -25,7 +25,8 @@ class Kind(msgspec.Struct, frozen=True):
 
     `place` is a path template: `{workspaces}`, `{memory}`, `{rules}` are settings, `{scope}` is one to three
     folders, `{session}` and `{workspace}` one folder each, `{month}` is YYYY-MM, `{name}` is made by `holdfast.names`,
-    `{any}` is whatever a person chose (such a kind is read everywhere below and written by its path).
+    `{any}` is whatever a person chose (such a kind is read everywhere below and written by its path), `{inside}` are
+    folders of any name, `{year}` is YYYY.
     """
 
     name: str
@@ -59,6 +60,14 @@ class Kind(msgspec.Struct, frozen=True):
     """When it is loaded: always, on demand, or only when asked for."""
     owned: bool = False
     """Written by Holdfast itself, never through `put`."""
+    foreign: bool = False
+    """Written by other programs, each in its own form; read only when asked for."""
+    slugged: bool = False
+    """Is the name just the slug of the title? Then two titles can be one name, and the second is refused."""
+    front: tuple[str, ...] = ()
+    """What the front matter should have: `lint` names what is missing, `migrate` adds it."""
+    dates: tuple[str, ...] = ()
+    """Fields that hold a date of the calendar."""
 
 
 _WORKSPACE = "{workspaces}/{scope}"
@@ -73,11 +82,18 @@ _ROWS = (
     ),
     Kind(
         "overview", "what a workspace, domain or repository is", "document", _WORKSPACE + "/OVERVIEW.md",
-        required=("title",), time="updated",
+        required=("title",), time="updated", front=("name", "description"), dates=("updated",),
     ),
     Kind(
         "plan", "work that is planned, under way or done", "document", _WORKSPACE + "/_plans/{name}.md",
-        required=("title",), choices={"status": PLAN_STATUS}, defaults={"status": "new"}, time="created", dated=True,
+        also=_WORKSPACE + "/{inside}/_plans/{name}.md", required=("title",), choices={"status": PLAN_STATUS},
+        defaults={"status": "new"}, time="created", dated=True, front=("name", "description", "status", "created"),
+        dates=("created", "updated"),
+    ),
+    Kind(
+        "skill", "a way of doing something that an agent wrote down for itself", "document",
+        _WORKSPACE + "/_skills/{name}/SKILL.md", required=("title", "description", "text"), time="updated",
+        slugged=True, front=("name", "description"), dates=("updated",),
     ),
     Kind(
         "state", "a save point, written once", "document", _WORKSPACE + "/_states/{name}.md",
@@ -93,11 +109,11 @@ _ROWS = (
     ),
     Kind(
         "decision", "a choice that must be respected, and why", "section", _LEARNED + "/decisions.md",
-        required=("title", "text"), title="title", time="date",
+        also=_LEARNED + "/decisions-{year}.md", required=("title", "text"), title="title", time="date",
     ),
     Kind(
         "lesson", "what went wrong, why, and what to do instead", "section", _LEARNED + "/lessons.md",
-        required=("title", "text"), title="title", time="date",
+        also=_LEARNED + "/lessons-{year}.md", required=("title", "text"), title="title", time="date",
     ),
     Kind("memory", "long-term memory that is in every prompt", "document", "{memory}/MEMORY.md"),
     Kind(
@@ -124,6 +140,10 @@ _ROWS = (
     Kind(
         "write", "one line for every document that Holdfast wrote", "line", "{memory}/writes/{month}.jsonl",
         searchable=False, owned=True,
+    ),
+    Kind(
+        "transcript", "one turn of an earlier conversation", "line", "{transcripts}/{any}.jsonl",
+        choices={"role": ("user", "assistant", "system", "tool")}, layer="cold", owned=True, foreign=True,
     ),
     Kind(
         "document", "any other Markdown file", "document", _WORKSPACE + "/{any}.md", also="{memory}/{any}.md",

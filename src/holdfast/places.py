@@ -19,7 +19,9 @@ _PATTERNS = {
     "session": r"(?P<session>[^/]+)",
     "workspace": r"(?P<workspace>[^/]+)",
     "month": r"(?P<month>\d{4}-\d{2})",
+    "year": r"\d{4}",
     "name": r"(?P<name>[^/]+)",
+    "inside": r".+",
     "any": r"(?P<name>.+)",
 }
 
@@ -38,6 +40,7 @@ class Places:
 
     def __init__(self, paths: Paths) -> None:
         self.roots = tuple(dict.fromkeys((paths.rules, paths.memory, paths.workspaces)))
+        """Where memory lies that is always looked at."""
         self.memory = paths.memory
         self.workspaces = paths.workspaces
         self._folders = {name: getattr(paths, name) for name in paths.__struct_fields__}
@@ -82,15 +85,21 @@ class Places:
         """Return a path that fits a kind which is written by its path."""
         return kind.place.format(any="name", scope="workspace", **self._folders)
 
-    def below(self, kinds: tuple[str, ...], scope: str) -> tuple[str, ...]:
-        """Return the files and folders in which records of these kinds and this scope can lie."""
+    def below(self, kinds: tuple[str, ...], scope: str, *, above: bool = False) -> tuple[str, ...]:
+        """Return the files and folders in which records of these kinds and this scope, or levels above, can lie."""
         found: dict[str, None] = {}
+        scopes = [scope + "/{deeper}" if scope else ""]
+        scopes += from_path(scope).above if above else ()
         for name in kinds or KINDS:
             for place in (KINDS[name].place, KINDS[name].also):
-                filled = place.format_map(_Holes(self._folders, scope))
-                found[filled.split("{")[0].rpartition("/")[0] if "{" in filled else filled] = None
+                for filled in (place.format_map(_Holes(self._folders, level)) for level in scopes):
+                    found[filled.split("{")[0].rpartition("/")[0] if "{" in filled else filled] = None
         tops = tuple(path for path in found if path)
         return tuple(path for path in tops if not any(path.startswith(top + "/") for top in tops))
+
+    def watched(self, path: str) -> bool:
+        """Does this path lie where memory is always looked at?"""
+        return path.startswith(tuple(f"{root}/" for root in self.roots))
 
     def overview(self, scope_path: str) -> str:
         """Return the file that *is* the workspace, domain or repository."""
@@ -115,7 +124,7 @@ class _Holes(dict[str, str]):
         self._scope = scope
 
     def __missing__(self, name: str) -> str:
-        return self._scope + "/{deeper}" if name == "scope" and self._scope else "{" + name + "}"
+        return self._scope if name == "scope" and self._scope else "{" + name + "}"
 
 
 def session_folder(session: str) -> str:

@@ -42,6 +42,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     kinds: tuple[str, ...] = ()
     scope: str | Scope | None = None
     """`W/D/R`; covers everything below it. None is the whole memory."""
+    above: bool = False
+    """With a scope: also what belongs to the levels above it."""
     shared: bool = False
     """With a scope: also what belongs to no workspace."""
     session: str = ""

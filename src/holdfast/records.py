@@ -41,6 +41,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     hidden: bool = False
     superseded: bool = False
     """A newer line of the same key holds."""
+    links: tuple[str, ...] = ()
+    """What its text links to: names in double brackets as they are written, other files by their path."""
     order: str = ""
     """The time-ordered id by which lines are ranked: their own id, or one derived from their time and bytes."""
 

@@ -28,6 +28,12 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
         """The tree part as text, `W/D/R`; "" is the whole memory."""
         return "/".join(part for part in (self.workspace, self.domain, self.repository) if part)
 
+    @property
+    def above(self) -> tuple[str, ...]:
+        """The paths of the levels above, nearest first."""
+        parts = self.path.split("/")
+        return tuple("/".join(parts[:level]) for level in range(len(parts) - 1, 0, -1))
+
     def at(self, path: str) -> Scope:
         """Return this session and run at another place of the tree."""
         tree = from_path(path)

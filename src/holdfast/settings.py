@@ -31,6 +31,10 @@ class Paths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was learned, said and done."""
     rules: str = "agent/rules"
     """Hot memory."""
+    commands: str = "agent/commands"
+    """Commands that an agent follows when asked to, like `save-memory`."""
+    transcripts: str = "agent-transcripts"
+    """Cold memory: conversations, one log each; looked at only when asked for."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,12 +53,26 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A word in more records than this is left out of a search while rarer words remain."""
 
 
+class Hot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    lines: _Size = 300
+    """Most lines of all rules together: every conversation pays for them."""
+    tokens: _Size = 3_000
+    """Most tokens of all rules together."""
+
+
+class Learnings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    entries: _Size = 50
+    """Entries that a file of decisions or lessons may have before `lint` asks to archive the older ones."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
     """Version of the layout on disk; a newer one is refused."""
     paths: Paths = Paths()
     limits: Limits = Limits()
     search: Search = Search()
+    hot: Hot = Hot()
+    learnings: Learnings = Learnings()
 
 
 def load(text: str, environment: Mapping[str, str] = os.environ, source: str = FILE) -> Settings:
@@ -79,7 +97,7 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
 
 
 def _from_environment(given: dict[str, Any], environment: Mapping[str, str]) -> None:
-    for section, fields in _sections().items():
+    for section, fields in tables().items():
         for field in fields:
             value = environment.get(f"HOLDFAST_{section}_{field}".upper())
             if value is not None and isinstance(given.setdefault(section, {}), dict):
@@ -96,16 +114,19 @@ def _number(text: str) -> int | float | str:
             return text
 
 
-def _sections() -> dict[str, tuple[str, ...]]:
+def tables() -> dict[str, tuple[str, ...]]:
+    """Return the names of the settings in each table."""
     return {
         "paths": Paths.__struct_fields__,
         "limits": Limits.__struct_fields__,
         "search": Search.__struct_fields__,
+        "hot": Hot.__struct_fields__,
+        "learnings": Learnings.__struct_fields__,
     }
 
 
 def _valid() -> str:
-    lines = [f"[{name}] {', '.join(fields)}" for name, fields in _sections().items()]
+    lines = [f"[{name}] {', '.join(fields)}" for name, fields in tables().items()]
     return "Valid settings: format; " + "; ".join(lines) + "."
 
 

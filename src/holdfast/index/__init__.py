@@ -61,6 +61,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
     kinds: tuple[str, ...] = ()
     scope: str = ""
+    above: bool = False
     shared: bool = False
     sessions: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -86,8 +87,8 @@ class Scored(msgspec.Struct, frozen=True):
 
 
 class Index(Protocol):
-    def seen(self) -> dict[str, Seen]:
-        """Return how every indexed file stood when it was read."""
+    def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
+        """Return how every indexed file, or every one at or below these places, stood when it was read."""
         ...
 
     def look(self, path: str) -> Seen | None: ...
@@ -144,7 +145,9 @@ class Index(Protocol):
         """Return everything indexed from one file, in the order of the file."""
         ...
 
-    def problems(self) -> list[Problem]: ...
+    def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
+        """Return what could not be read in all files, or in those at or below these places."""
+        ...
 
     def problem_count(self) -> int: ...
 

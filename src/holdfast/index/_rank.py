@@ -16,6 +16,7 @@ import apsw
 from holdfast.index import Filter
 from holdfast.names import same
 from holdfast.query import Terms
+from holdfast.scope import from_path
 from holdfast.settings import Search
 
 _SCORE = "bm25(words, 4.0, 1.0, 1.0)"
@@ -69,9 +70,11 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
         parts.append(f"r.kind IN ({_holes(kinds)})")
         values += kinds
     if where.scope:
-        shared = " OR r.scope = ''" if where.shared else ""
-        parts.append(f"(r.scope = ? OR (r.scope > ? AND r.scope < ?){shared})")
-        values += [where.scope, where.scope + "/", where.scope + "0"]
+        others = (*from_path(where.scope).above,) if where.above else ()
+        others += ("",) if where.shared else ()
+        more = f" OR r.scope IN ({_holes(others)})" if others else ""
+        parts.append(f"(r.scope = ? OR (r.scope > ? AND r.scope < ?){more})")
+        values += [where.scope, where.scope + "/", where.scope + "0", *others]
     if where.sessions:
         parts.append(f"r.session IN ({_holes(where.sessions)})")
         values += where.sessions
@@ -90,6 +93,14 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
 def tagged(tags: tuple[str, ...]) -> str:
     """Return tags in the form in which they are compared."""
     return "\x1f" + "\x1f".join(same(tag) for tag in tags) + "\x1f" if tags else ""
+
+
+def at_or_below(places: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Return as SQL over `path` that a file is one of these, or lies below one; no places mean everywhere."""
+    if not places:
+        return "1", []
+    values = [value for place in places for value in (place, place + "/", place + "0")]
+    return "(" + " OR ".join("path = ? OR (path > ? AND path < ?)" for _ in places) + ")", values
 
 
 def _among(db: apsw.Connection, best: list[Row], condition: str, values: list[Any]) -> list[tuple[int, float]]:

@@ -214,9 +214,11 @@ class SqliteIndex:
 
     # reading
 
-    def seen(self) -> dict[str, Seen]:
+    def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
+        condition, values = _rank.at_or_below(below)
         with self._using() as db:
-            return {path: _seen_in(seen) for path, seen in db.execute("SELECT path, seen FROM files")}
+            rows = db.execute(f"SELECT path, seen FROM files WHERE {condition}", values)
+            return {path: _seen_in(seen) for path, seen in rows}
 
     def look(self, path: str) -> Seen | None:
         with self._using() as db:
@@ -272,9 +274,14 @@ class SqliteIndex:
             )
             return [_revive(*row) for row in rows]
 
-    def problems(self) -> list[Problem]:
+    def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
+        condition, values = _rank.at_or_below(below)
         with self._using() as db:
-            rows = db.execute("SELECT path, what, line FROM problems JOIN files USING (file) ORDER BY path, line, what")
+            rows = db.execute(
+                "SELECT path, what, line FROM problems JOIN files USING (file)"
+                f" WHERE {condition} ORDER BY path, line, what",
+                values,
+            )
             return [Problem(*row) for row in rows]
 
     def problem_count(self) -> int:

@@ -73,15 +73,15 @@ class Refresher:
         """Return the paths that the index must look at again, vanished ones included."""
         stamps = self.walk(done, below)
         done.files = len(stamps)
-        seen = index.seen()
+        places = below or self._places.roots
+        seen = index.seen(places)
         lost = [problem.path for problem in done.problems]
         result = [
             path
             for path, stamp in stamps.items()
             if not _settled(known := seen.get(path), stamp) or (known and self._arrived(known))
         ]
-        inside = tuple(f"{folder}/" for folder in below)
-        gone = (path for path in seen.keys() - stamps.keys() if not inside or path.startswith(inside) or path in below)
+        gone = seen.keys() - stamps.keys()
         return result + [path for path in gone if not any(_within(path, place) for place in lost)]
 
     def torn(self, index: Index) -> list[Problem]:
@@ -95,7 +95,7 @@ class Refresher:
 
     def stale(self, index: Index, done: Refreshed) -> int:
         """Count the files that changed since the index read them."""
-        seen = index.seen()
+        seen = index.seen(self._places.roots)
         stamps = self.walk(done)
         done.files = len(stamps)
         changed = sum(1 for path, stamp in stamps.items() if path not in seen or seen[path].stamp != stamp)

@@ -42,7 +42,8 @@ def verify(
     begun = time.time_ns()
     seen, held = index.snapshot()
     done = Refreshed()
-    stamps = refresher.walk(done)
+    outside = tuple(path for path in seen if not places.watched(path))  # what is read on request, as far as it was
+    stamps = refresher.walk(done) | (refresher.walk(done, outside) if outside else {})
     for number, path in enumerate(stamps, 1):
         refresher.one(scratch, path, done, seen[path].offset if path in seen else 0)
         if progress:

@@ -117,6 +117,17 @@ class Vault(Protocol):
         """Make a folder and what is missing above it; a database, which has no folders, makes none."""
         ...
 
+    def link(self, path: str, target: str) -> None:
+        """Make a symbolic link to a target as it is given; AlreadyExists when something is there.
+
+        A database has no links, and says that it has not.
+        """
+        ...
+
+    def target(self, path: str) -> str | None:
+        """Return what a symbolic link says, None when there is no link at this path."""
+        ...
+
     def move(self, source: str, target: str) -> None:
         """Give a file another path; AlreadyExists when something is there."""
         ...

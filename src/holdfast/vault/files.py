@@ -349,6 +349,33 @@ class Files:
         except OSError as error:
             raise raw.unavailable(error, folder) from None
 
+    def link(self, path: str, target: str) -> None:
+        parts = check_path(path)
+        try:
+            folder = self._folder(parts[:-1])
+            try:
+                os.symlink(target, parts[-1], dir_fd=folder)
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except FileExistsError:
+            raise raw.exists(path) from None
+        except OSError as error:
+            raise raw.unavailable(error, path) from None
+
+    def target(self, path: str) -> str | None:
+        parts = check_path(path)
+        try:
+            folder = self._beneath.open("/".join(parts[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                return os.readlink(parts[-1], dir_fd=folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):  # no link, or nothing at all
+                return None
+            raise raw.unavailable(error, path) from None
+
     def move(self, source: str, target: str) -> None:
         here_parts, there_parts = check_path(source), check_path(target)
         try:

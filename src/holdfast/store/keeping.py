@@ -1,0 +1,278 @@
+"""Keeping the index up to the files, and asking it: the one place that knows how the two hang together.
+
+Paths that are known to have changed are noted and indexed by the next question. An index that cannot be used is
+rebuilt; where the disk refuses one, it is kept in memory. A write only glances at the index and never waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from holdfast.errors import Busy, HoldfastError, Unavailable
+from holdfast.formats import logs
+from holdfast.index import Applied, Filter, Index, Stale, Unusable
+from holdfast.index.sqlite import SqliteIndex
+from holdfast.kinds import KINDS
+from holdfast.places import Places
+from holdfast.records import Problem
+from holdfast.settings import Settings
+from holdfast.store import verifying, watching
+from holdfast.store.refreshing import SUFFIXES, Progress, Refreshed, Refresher
+from holdfast.store.writing import Known
+from holdfast.times import iso, now_ms
+from holdfast.vault import Vault
+from holdfast.vault._locks import hold
+
+_REBUILD_SECONDS = 120.0
+_MANY = 10
+Answer = TypeVar("Answer")
+
+
+class Keeper:
+    """One index over one vault. `derived` is the folder that it lives in, None when it is kept in memory."""
+
+    def __init__(self, vault: Vault, places: Places, index: Index, settings: Settings, derived: str | None) -> None:
+        self._vault = vault
+        self._places = places
+        self._index = index
+        self._settings = settings
+        self._derived = derived
+        self.refresher = Refresher(vault, places, settings.limits)
+        self._dirty: set[str] = set()
+        self._dirty_lock = threading.Lock()
+        self._watcher: watching.Watcher | None = None
+        self._folders_moved = False
+        self._generation = ""
+
+    def close(self) -> None:
+        """Bring the index up to what was written here, and let go of it."""
+        if self._watcher:
+            self._watcher.stop()
+            self._watcher = None
+        with contextlib.suppress(Stale, Unusable, HoldfastError):
+            self.catch_up()
+        self._index.close()
+
+    # asking
+
+    def ask(self, question: Callable[[Index], Answer]) -> Answer:
+        """Put a question to the index, rebuilding it first when it cannot be used."""
+        known = self._index.generation()
+        try:
+            return question(self._index)
+        except Stale:
+            pass
+        except Unusable:
+            self._do_without()
+        try:
+            self.rebuild(None, unless_newer_than=known)
+            return question(self._index)
+        except (Stale, Unusable):
+            self._do_without()
+            self.rebuild(None)
+        return question(self._index)
+
+    def glance(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
+        """Put a question to the index if it is there and free, after it has read one path; None if it is not."""
+        try:
+            with self._index.impatient():
+                if path:
+                    self.refresher.apply(self._index, [path], Refreshed())
+                return question(self._index)
+        except (Stale, Unusable, Busy):
+            return None
+
+    def look(self, where: Filter, *, searching: bool) -> Refreshed:
+        """See to it that the answer holds now: look at what it can come from."""
+        kinds = where.kinds or where.searchable
+        below = self._places.below(kinds, where.scope, above=where.above)
+        if not searching or not (self._watcher and self._watcher.alive):
+            whole = searching and not where.kinds and (not where.scope or where.shared)
+            return self.refresh_below(() if whole else below)
+        if any(KINDS[name].foreign for name in kinds):  # nobody watches them
+            self.refresh_below(self._places.below(tuple(name for name in kinds if KINDS[name].foreign), ""))
+        return self._as_watched()
+
+    def as_of(self) -> str:
+        """Say for which moment an answer holds: now, or as far as the watcher has told."""
+        return iso(self._watcher.told_ms if self._watcher and self._watcher.alive else now_ms())
+
+    def known(self, op_id: str, path: str = "", target: str = "") -> Known:
+        """Return what the index knows of an op_id and of a key or id of a log, without waiting for it.
+
+        What it has not read yet is read from the logs: a write never depends on the index.
+        """
+        if op_id:
+            self.glance(lambda index: self._refresh_into(index, (self._places.memory,)), path)
+        applied = (self.glance(lambda index: index.by_op(op_id)) or []) if op_id else []
+        seen = self.glance(lambda index: index.look(path), path) if path else None
+        order = (self.glance(lambda index: index.last_order(path, target)) or "") if target and seen else ""
+        if op_id:
+            applied += self._unread_ops(op_id)
+        return Known(applied, seen.offset if seen else 0, order)
+
+    def _unread_ops(self, op_id: str) -> list[Applied]:
+        """Find an op_id in the parts of the logs that the index has not read; without an index, in all of them."""
+        known = self.glance(lambda index: index.seen()) or {}
+        found: list[Applied] = []
+        for path, stamp in self._vault.walk(self._places.memory, (".jsonl",), lambda _path, _why: None):
+            offset = known[path].offset if path in known else 0
+            for line in self._vault.scan(path, offset) if offset < stamp.size else ():
+                objects = logs.parse(line.data) if op_id.encode() in line.data else []
+                found += [
+                    Applied(path, str(value.get("hide") or value.get("id")), value)
+                    for value in (objects if isinstance(objects, list) else ())
+                    if value.get("op") == op_id
+                ]
+        return found
+
+    # keeping up
+
+    def note(self, path: str) -> None:
+        """Note that a path changed: the next question looks at it."""
+        with self._dirty_lock:
+            self._dirty.add(path)
+
+    def catch_up(self) -> Refreshed:
+        """Index the paths that are known to have changed."""
+        paths = self._take_notes()
+        done = Refreshed(files=len(paths))
+        if paths:
+            try:
+                self.ask(lambda index: self.refresher.apply(index, paths, done))
+            except BaseException:
+                self._note_many(paths)
+                raise
+            if done.behind:
+                self._note_many(paths)
+        return done
+
+    def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
+        """Look at every file below these places, or at all that is always looked at, and index what changed."""
+
+        def work(index: Index) -> Refreshed:
+            return self._refresh_into(index, below, progress)
+
+        noted = self._take_notes() if not below else []
+        try:
+            done = self.ask(work)
+        except BaseException:
+            self._note_many(noted)
+            raise
+        if done.behind:
+            self._note_many(noted)
+        return done
+
+    def rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
+        """Read every file into a new index, which then takes the place of the old one."""
+        done = Refreshed()
+        with self._only_rebuilder():
+            if unless_newer_than is not None and self._index.generation() not in ("", unless_newer_than):
+                return done
+            with self._index.rebuilding() as fresh:
+                paths = list(self.refresher.walk(done))
+                done.files = len(paths)
+                self.refresher.apply(fresh, paths, done, progress)
+                done.problems = once([*done.problems, *fresh.problems()])
+        return done
+
+    def verify(self, progress: Progress | None) -> verifying.Report:
+        """Compare the index with what a fresh reading of the files gives."""
+        scratch = SqliteIndex(None, "scratch", self._settings.search)
+        try:
+            return verifying.verify(self._vault, self.refresher, self._places, self._index, scratch, progress)
+        except Stale as error:
+            return verifying.Report(differences=[Problem(".holdfast", str(error))])
+        finally:
+            scratch.close()
+
+    def watch(self) -> None:
+        """Follow changes of files from now on, so that a search need not look at every file."""
+        if self._watcher is None:
+            root = self._vault.location
+            folders = [os.path.join(root, folder) for folder in self._places.roots]
+            self._watcher = watching.Watcher(root, folders, self._note_events)
+            self.refresh_below(())
+
+    def size(self) -> int:
+        """Return how many bytes the index takes on disk."""
+        if not self._derived or not os.path.isdir(self._derived):
+            return 0
+        return sum(entry.stat().st_size for entry in os.scandir(self._derived) if entry.is_file())
+
+    def _as_watched(self) -> Refreshed:
+        generation = self._index.generation()
+        if not self._folders_moved and self._generation == generation:
+            return self.catch_up()
+        self._folders_moved = False  # or another process put its own index in place of the one we kept up
+        done = self.refresh_below(())
+        if done.behind:
+            self._folders_moved = True
+        else:
+            self._generation = generation
+        return done
+
+    def _refresh_into(self, index: Index, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
+        done = Refreshed()
+        paths = self.refresher.changed(index, done, below)
+        if not done.files and not below and self._looks_unmounted(len(paths)):
+            raise Unavailable(
+                f"{self._vault.location} is empty, and {len(paths)} files were there before.",
+                "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
+            )
+        self.refresher.apply(index, paths, done, progress)
+        return done
+
+    def _looks_unmounted(self, vanished: int) -> bool:
+        """Is nothing left of what was there? Then it is out of sight rather than removed."""
+        gone = not any(self._vault.folder_stamp(top) for top in self._places.roots)
+        return vanished > 0 and (gone or vanished >= _MANY)
+
+    def _do_without(self) -> None:
+        """Keep the index in memory from now on: the disk is full or may not be written, and reads must still work."""
+        self._index.close()
+        self._derived = None
+        self._index = SqliteIndex(None, "in memory", self._settings.search)
+
+    @contextlib.contextmanager
+    def _only_rebuilder(self) -> Iterator[None]:
+        """Let one process rebuild at a time; the others wait and then use what it made."""
+        if self._derived is None:
+            yield
+            return
+        try:
+            os.makedirs(self._derived, exist_ok=True)
+            fd = os.open(self._derived, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unusable(f"{self._derived}: {error.strerror}") from None
+        try:
+            hold(fd, _REBUILD_SECONDS, "The index, which another process is rebuilding,")
+            yield
+        finally:
+            os.close(fd)
+
+    def _take_notes(self) -> list[str]:
+        """Return the paths that are known to have changed, and forget them: who takes them indexes them."""
+        with self._dirty_lock:
+            noted, self._dirty = sorted(self._dirty), set()
+        return noted
+
+    def _note_many(self, paths: list[str]) -> None:
+        with self._dirty_lock:
+            self._dirty.update(paths)
+
+    def _note_events(self, paths: list[str]) -> None:
+        """Note what the watcher saw; a folder that came or went means that every stamp must be looked at."""
+        self._note_many([path for path in paths if path.endswith(SUFFIXES)])
+        others = [os.path.join(self._vault.location, path) for path in paths if not path.endswith(SUFFIXES)]
+        if any(os.path.isdir(path) or not os.path.lexists(path) for path in others):
+            self._folders_moved = True
+
+
+def once(problems: list[Problem]) -> list[Problem]:
+    """Return each problem once."""
+    return list({(problem.path, problem.line, problem.what): problem for problem in problems}.values())
