@@ -11,7 +11,20 @@ import pytest
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 LAYERS = (
-    ("errors", "names", "times", "tokens", "scope", "kinds", "places", "records", "query", "settings", "secrets"),
+    (
+        "errors",
+        "names",
+        "times",
+        "tokens",
+        "scope",
+        "kinds",
+        "places",
+        "records",
+        "query",
+        "settings",
+        "secrets",
+        "templates",
+    ),
     ("formats",),
     ("vault", "index"),
     ("store",),
@@ -23,9 +36,22 @@ LAYERS = (
     ("__main__",),
 )
 ENGINES = ("holdfast.vault.files", "holdfast.index.sqlite")
-CLI = ("main", "common", "show", "records", "generated", "calling", "serving", "installing", "checking")
+CLI = (
+    "main",
+    "common",
+    "show",
+    "records",
+    "generated",
+    "calling",
+    "serving",
+    "installing",
+    "checking",
+    "importing",
+    "hot",
+    "tidying",
+)
 HEAVY = {
-    "apsw": {"holdfast.index.sqlite", "holdfast.index._rank", "holdfast.cli.checking"},
+    "apsw": {"holdfast.index.sqlite", "holdfast.index._rank", "holdfast.index._ties", "holdfast.cli.checking"},
     "ryaml": {"holdfast.formats.markdown"},
     "watchfiles": {"holdfast.store.watching"},
     "rich": {"holdfast.cli.show"},

@@ -6,8 +6,12 @@ import functools
 import os
 from typing import Any
 
+from holdfast.memory.hot import Hot
+from holdfast.memory.knowledge import Knowledge
+from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
 from holdfast.memory.traces import Traces
+from holdfast.memory.transcripts import Transcripts
 from holdfast.memory.workspaces import Workspaces
 from holdfast.store import memory as store
 from holdfast.store import opening
@@ -35,8 +39,24 @@ class Memory(store.Memory):
         return self.tools.states
 
     @property
+    def knowledge(self) -> Knowledge:
+        return self.tools.knowledge
+
+    @property
+    def skills(self) -> Skills:
+        return self.tools.skills
+
+    @property
     def traces(self) -> Traces:
         return self.tools.traces
+
+    @functools.cached_property
+    def hot(self) -> Hot:
+        return Hot(self)
+
+    @functools.cached_property
+    def transcripts(self) -> Transcripts:
+        return Transcripts(self)
 
     def call(self, tool: str, params: Any = None, context: Any = None) -> Reply:
         """Run any tool by its contract name and return the reply that an agent would get; an error is a reply."""

@@ -26,6 +26,11 @@ def same(text: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).strip()
 
 
+def same_words(one: str, other: str) -> bool:
+    """Do two texts say the same, whatever their case and line breaks?"""
+    return one == other or same(" ".join(one.split())) == same(" ".join(other.split()))
+
+
 def slug(text: str, otherwise: str = "untitled") -> str:
     """Return a short, lower-case, file-safe form of the text; `otherwise` when nothing is left of it."""
     folded = unicodedata.normalize("NFKC", text).casefold()

@@ -53,6 +53,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     hidden: bool = False
     """Also what was hidden."""
     limit: int = 20
+    related: int = 0
+    """For each hit, also name this many records that have to do with it."""
     budget: int = 0
     """At most this many tokens of text in all; 0 is no limit."""
 
@@ -95,6 +97,8 @@ def check(query: Query) -> None:
     check_text(query.text, query.session, *query.tags)
     if not 1 <= query.limit <= MAX_LIMIT:
         raise Invalid(f"limit is {query.limit}.", f"Use a number from 1 to {MAX_LIMIT}.")
+    if not 0 <= query.related <= MAX_LIMIT:
+        raise Invalid(f"related is {query.related}.", f"Use a number from 0 to {MAX_LIMIT}.")
     if query.budget < 0:
         raise Invalid(f"budget is {query.budget}.", "Use a number of tokens, or 0 for no limit.")
 

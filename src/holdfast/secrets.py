@@ -10,26 +10,35 @@ from collections.abc import Mapping
 from typing import Any
 
 _FORMATS = {
-    "private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----[\s\S]*?(?:-----END (?:[A-Z]+ )*PRIVATE KEY-----|\Z)",
-    "AWS access key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-    "GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})\b",
-    "GitLab token": r"\bglpat-[A-Za-z0-9_-]{20,}",
-    "Slack token": r"\bxox[abposr]-[A-Za-z0-9-]{10,}",
-    "API key": r"\bsk-(?:ant-|proj-|live-)?[A-Za-z0-9_-]{20,}",
-    "Stripe key": r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}",
-    "Google API key": r"\bAIza[0-9A-Za-z_-]{35}",
-    "npm token": r"\bnpm_[A-Za-z0-9]{36}\b",
-    "JSON web token": r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
-    "password in an address": r"(?<=://)[^\s/:@]+:[^\s/@]+(?=@)",
-    "bearer token": r"(?i:(?<=bearer ))[A-Za-z0-9._~+/-]{16,}=*",
-}
-_ANY = re.compile("|".join(f"(?P<f{number}>{form})" for number, form in enumerate(_FORMATS.values())))
+    "private key": (
+        r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----[\s\S]*?(?:-----END (?:[A-Z]+ )*PRIVATE KEY-----|\Z)", ("-----BEGIN",)
+    ),
+    "AWS access key": (r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b", ("AKIA", "ASIA")),
+    "GitHub token": (
+        r"\b(?:gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255})\b",
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    ),
+    "GitLab token": (r"\bglpat-[A-Za-z0-9_-]{20,}", ("glpat-",)),
+    "Slack token": (r"\bxox[abposr]-[A-Za-z0-9-]{10,}", ("xox",)),
+    "API key": (r"\bsk-(?:ant-|proj-|live-)?[A-Za-z0-9_-]{20,}", ("sk-",)),
+    "Stripe key": (r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}", ("k_live_", "k_test_")),
+    "Google API key": (r"\bAIza[0-9A-Za-z_-]{35}", ("AIza",)),
+    "npm token": (r"\bnpm_[A-Za-z0-9]{36}\b", ("npm_",)),
+    "JSON web token": (r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}", ("eyJ",)),
+    "password in an address": (r"(?<=://)[^\s/:@]+:[^\s/@]+(?=@)", ("://",)),
+    "bearer token": (r"(?i:(?<=bearer ))[A-Za-z0-9._~+/-]{16,}=*", ("earer ", "EARER ")),
+}  # fmt: skip
+"""What a secret looks like, and what a text must hold somewhere to have one: nearly all texts have none of it."""
+_ANY = re.compile("|".join(f"(?P<f{number}>{form})" for number, (form, _) in enumerate(_FORMATS.values())))
+_MARKS = tuple(mark for _, marks in _FORMATS.values() for mark in marks)
 _NAMES = tuple(_FORMATS)
 _TELLING = re.compile(r"(?i)(?:pass(?:word|wd|phrase)|secret|token|api_?key|private_?key|authorization|credentials?)\Z")
 
 
 def redact(text: str) -> str:
     """Return the text with every known secret replaced by what it was."""
+    if not any(mark in text for mark in _MARKS):
+        return text
     return _ANY.sub(lambda found: f"[{_NAMES[int(str(found.lastgroup)[1:])]} removed]", text)
 
 

@@ -84,6 +84,15 @@ def _safe_iso(ms: int) -> str:
     return text if len(text) == 24 else ""
 
 
+def from_prefix(name: str) -> str:
+    """Return the date that a file name like `260208-title` starts with, "" when it starts with none."""
+    digits, dash, _ = name.partition("-")
+    if not dash or len(digits) != 6 or not digits.isdecimal() or not digits.isascii():
+        return ""
+    day = f"20{digits[:2]}-{digits[2:4]}-{digits[4:]}"
+    return day if parse_ms(day) is not None else ""
+
+
 def today() -> str:
     return date.today().isoformat()
 

@@ -178,6 +178,35 @@ class VaultContract:
             vault.write("a.md", b"second", expect=first)
         assert vault.stat("a.md") is None
 
+    def test_a_document_is_removed_only_in_the_version_that_was_meant(self, vault: Vault) -> None:
+        vault.write("notes/a.md", b"one", expect=ABSENT)
+        version = vault.write("notes/a.md", b"two", expect=vault.read("notes/a.md").version)
+        with pytest.raises(Conflict):
+            vault.remove("notes/a.md", expect=vault.write("notes/b.md", b"one", expect=ABSENT), keep="kept/x")
+        assert vault.read("notes/a.md").data == b"two"
+        assert vault.stat("kept/x") is None
+        vault.remove("notes/a.md", expect=version, keep="kept/x")
+        assert vault.stat("notes/a.md") is None
+        assert vault.read("kept/x").data == b"two"
+        vault.write("notes/a.md", b"two", expect=ABSENT)
+        vault.remove("notes/a.md", expect=version, keep="kept/x")
+        assert vault.stat("notes/a.md") is None
+
+    def test_a_link_is_made_once_and_says_where_it_leads(self, vault: Vault) -> None:
+        vault.write("rules/a.md", b"one", expect=ABSENT)
+        vault.link("client/a.mdc", "../rules/a.md")
+        assert vault.target("client/a.mdc") == "../rules/a.md"
+        assert vault.read("client/a.mdc").data == b"one"
+        assert vault.target("rules/a.md") is None
+        assert vault.target("nowhere/a.md") is None
+        with pytest.raises(AlreadyExists):
+            vault.link("client/a.mdc", "elsewhere")
+        with pytest.raises(AlreadyExists):
+            vault.link("rules/a.md", "elsewhere")
+        vault.remove("client/a.mdc")
+        assert vault.target("client/a.mdc") is None
+        assert vault.read("rules/a.md").data == b"one"
+
     def test_replaced_bytes_are_kept_where_they_are_asked_to_be(self, vault: Vault) -> None:
         first = vault.write("a.md", b"first", expect=ABSENT, keep="kept/none")
         second = vault.write("a.md", b"second", expect=first, keep="kept/one")

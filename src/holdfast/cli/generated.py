@@ -1,8 +1,8 @@
 """Commands that are made of tools: each option is a parameter of the tool's function.
 
 `VERBS` says which tool a command runs; all else (options, help, checks) comes from the registry. A tool's only
-required parameter is an argument, all others are options. A list that a tool requires may be empty, so it may be
-left out here.
+required parameter is an argument, or its scope where it requires nothing; all others are options, and so are the fields
+of a parameter that is an object. A list that a tool requires may be empty, so it may be left out here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import click
 import msgspec
 
-from holdfast.cli import show
+from holdfast.cli import show, tidying
 from holdfast.cli.common import common, open_root
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.tools import every
@@ -34,11 +34,23 @@ VERBS = {
         "archive": "archiveWorkspace",
     },
     "state": {"create": "createState", "list": "listStates", "load": "loadState", "archive": "archiveState"},
+    "plan": {"list": "retrieve_plans", "status": "set_plan_status"},
+    "learnings": {"list": "retrieve_learnings", "save": "save_learning"},
+    "skill": {"load": "load_skill", "save": "save_skill"},
 }
 _ABOUT = {
     "workspace": "The places that a project's memory belongs to.",
     "state": "Save points of a workspace, written once, from which any conversation can resume.",
+    "plan": "What was done and what is planned.",
+    "learnings": "What was decided, and what went wrong.",
+    "skill": "Ways of doing something that agents wrote down for themselves.",
 }
+_LEARNED = ("date", "category", "scope", "title")
+_TABLES: dict[str, dict[str, tuple[str, ...]]] = {
+    "retrieve_plans": {"plans": ("status", "created", "scope", "tags", "name")},
+    "retrieve_learnings": {"decisions": _LEARNED, "lessons": _LEARNED},
+}
+"""Replies that a terminal shows as tables: which list of the reply, and which of its fields."""
 _TOOLS = every.registry().tools
 
 
@@ -68,17 +80,27 @@ def _group(name: str) -> click.Group:
 def _command(name: str, tool: Tool) -> click.Command:
     """Make the command that runs a tool."""
     needed = [param for param in tool.params.values() if param.required]
-    params = [_parameter(param, alone=needed == [param]) for param in tool.params.values()]
-    names = {str(made.name): param for made, param in zip(params, tool.params, strict=True)}
+    argument = needed[0] if len(needed) == 1 else None if needed else tool.params.get("scope")
+    homes = [(param, inner) for param in tool.params.values() for inner in _fields(param) or [param]]
+    params = [_parameter(inner, alone=param is argument) for param, inner in homes]
+    names = {str(made.name): home for made, home in zip(params, homes, strict=True)}
 
     @click.option("--workspace", default="", help="The workspace that the call works in; default: default.")
     @click.option("--session", default="", help="The session that the call belongs to; default: default.")
     @common
     def run(root: str | None, as_json: bool, workspace: str, session: str, **given: Any) -> None:
-        sent = {names[name]: value for name, value in given.items() if value is not None}
+        sent: dict[str, Any] = {}
+        for name, value in given.items():
+            param, inner = names[name]
+            if value is not None and param is inner:
+                sent[param.name] = value
+            elif value is not None:
+                sent.setdefault(param.name, {})[inner.name] = value
         reply = _run(tool, sent, Context(workspaceId=workspace, sessionId=session), root)
         if show.wants_json(as_json):
             show.as_json(reply)
+        elif tool.name in _TABLES:
+            show.lists(reply, _TABLES[tool.name])
         else:
             show.reply(reply)
 
@@ -105,9 +127,17 @@ def _run(tool: Tool, params: dict[str, Any], context: Context, root: str | None)
     return reply
 
 
+def _fields(param: Param) -> list[Param]:
+    """Return the fields of a parameter that is an object, each as a parameter of its own."""
+    hints = _alternatives(param.type)
+    if len(hints) > 1 or not isinstance(hints[0], type) or not issubclass(hints[0], msgspec.Struct):
+        return []
+    return [Param(field.name, field.type, False, field.default) for field in msgspec.structs.fields(hints[0])]
+
+
 def _parameter(param: Param, *, alone: bool) -> click.Parameter:
     if alone:
-        return click.Argument([param.name], required=True)
+        return click.Argument([param.name], required=param.required)
     hints = _alternatives(param.type)
     option, about = f"--{kebab(param.name)}", param.about or kebab(param.name).replace("-", " ")
     about = about[0].upper() + about[1:]
@@ -157,5 +187,11 @@ def kebab(name: str) -> str:
 
 workspace = _group("workspace")
 state = _group("state")
+plan = _group("plan")
+learnings = _group("learnings")
+learnings.add_command(tidying.archive)
+skill = _group("skill")
+overview = _command("overview", _TOOLS["retrieve_overview"])
+context = _command("context", _TOOLS["workspace_context"])
 recall = _command("recall", _TOOLS["recall"])
 remember = _command("remember", _TOOLS["remember"])

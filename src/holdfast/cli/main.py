@@ -6,6 +6,7 @@ A command's module is loaded when the command is asked for, so that a search doe
 from __future__ import annotations
 
 import importlib
+import keyword
 import os
 import sys
 
@@ -15,12 +16,15 @@ from holdfast import __version__
 from holdfast.errors import HoldfastError
 
 _MODULES = {
-    "records": ("init", "put", "get", "search", "tail", "hide", "refresh", "verify", "stats"),
+    "records": ("init", "put", "get", "search", "tail", "hide", "related", "refresh", "verify", "stats"),
     "calling": ("tools", "call", "traces"),
-    "generated": ("workspace", "state", "recall", "remember"),
+    "generated": ("workspace", "state", "plan", "learnings", "skill", "overview", "context", "recall", "remember"),
     "serving": ("mcp",),
     "installing": ("install", "uninstall"),
     "checking": ("doctor",),
+    "importing": ("import",),
+    "hot": ("hot",),
+    "tidying": ("lint", "migrate"),
 }
 _HOME = {command: module for module, commands in _MODULES.items() for command in commands}
 
@@ -34,7 +38,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _HOME and cmd_name not in self.commands:
             module = importlib.import_module(f"holdfast.cli.{_HOME[cmd_name]}")
-            self.commands[cmd_name] = getattr(module, cmd_name)
+            self.commands[cmd_name] = getattr(module, f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name)
         return super().get_command(ctx, cmd_name)
 
 

@@ -25,18 +25,22 @@ def _kinds(_context: click.Context, _parameter: click.Parameter, start: str) -> 
 
 @click.command()
 @click.argument("path", type=click.Path(), required=False)
+@click.option("--template", is_flag=True, help="Also write first rules, and the command that saves what was learned.")
 @common
-def init(path: str | None, root: str | None, as_json: bool) -> None:
+def init(path: str | None, template: bool, root: str | None, as_json: bool) -> None:
     """Make a memory root in PATH (default: here). Nothing that is there is overwritten."""
     from holdfast.store.starting import make_root
 
     location = os.path.realpath(os.path.expanduser(path or root or "."))
-    written = make_root(location)
+    written = make_root(location, template)
     if show.wants_json(as_json):
         show.as_json({"root": location, "written": written})
     elif written:
         click.echo(f"{location} is a memory root now. Written: {', '.join(written)}.")
-        click.echo('Next: holdfast put note "What should be remembered" --title "A title"')
+        if template:
+            click.echo("Next: fill in the rules, then run holdfast hot link, which makes them known to clients.")
+        else:
+            click.echo('Next: holdfast put note "What should be remembered" --title "A title"')
     else:
         click.echo(f"{location} was a memory root already; nothing was changed.")
 
@@ -131,6 +135,26 @@ def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
     _problems(found.problems)
     if found.damaged:
         click.echo(f"{found.damaged} lines or files cannot be read: holdfast verify names them.", err=True)
+
+
+@click.command()
+@click.argument("what")
+@click.option("--scope", help="Only this workspace, domain or repository and what is below it.")
+@click.option("--limit", default=20, show_default=True, help="At most this many.")
+@common
+def related(what: str, scope: str | None, limit: int, root: str | None, as_json: bool) -> None:
+    """List what has to do with WHAT, a record's id or a name: by links, by what both speak of, by tags."""
+    from holdfast.query import Query
+
+    with open_root(root) as memory:
+        found = memory.related(what, Query(scope=scope, limit=limit))
+    if show.wants_json(as_json):
+        show.as_json(found)
+    elif not found:
+        click.echo(f"Nothing has to do with {show.printable(what)}.")
+    else:
+        rows = [(", ".join(tied.how), tied.record.kind, tied.record.title, tied.record.id) for tied in found]
+        show.table(("how", "kind", "title", "id"), rows)
 
 
 @click.command()

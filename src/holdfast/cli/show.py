@@ -53,6 +53,19 @@ def reply(value: Mapping[str, Any]) -> None:
         click.echo("Done." if data is None else printable(_lines(data)))
 
 
+def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> None:
+    """Print lists of a reply as tables, each with some of its fields, and its warnings to stderr."""
+    for name, fields in columns.items():
+        if len(columns) > 1:
+            click.secho(name, bold=True)
+        if value.get(name):
+            table(fields, [[_lines(_flat(item.get(field))) for field in fields] for item in value[name]])
+        else:
+            click.echo("None.")
+    for warning in value.get("warnings", ()):
+        click.secho(printable(str(warning)), fg="yellow", err=True)
+
+
 def items(found: Sequence[Mapping[str, Any]]) -> None:
     """Print a list of equal objects."""
     if not found:

@@ -212,11 +212,12 @@ def _comment(line: str) -> str:
 
 
 def _field(name: str, value: Any, newline: str, comment: str = "") -> str:
-    return f"{_scalar(name)}: {_scalar(value)}{comment}{newline}"
+    return f"{scalar(name)}: {scalar(value)}{comment}{newline}"
 
 
-def _scalar(value: Any) -> str:
-    if isinstance(value, str) and (_DATE.match(value) or _is_plain(value)):
+def scalar(value: Any, *, quoted: bool = False) -> str:
+    """Write a value on one line of YAML; text and dates stand bare where that is safe and not forbidden."""
+    if isinstance(value, str) and not quoted and (_DATE.match(value) or _is_plain(value)):
         return value
     try:
         return _BREAKS.sub(lambda found: f"\\u{ord(found.group()):04x}", msgspec.json.encode(value).decode("utf-8"))

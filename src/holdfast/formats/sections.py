@@ -6,6 +6,7 @@ block is text. What stands before the first heading belongs to the file and is n
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Iterator
 
@@ -13,12 +14,13 @@ import msgspec
 
 from holdfast import names
 from holdfast.errors import Invalid
+from holdfast.formats.fences import FENCE
+from holdfast.formats.fences import closes as ends
 from holdfast.formats.markdown import lines_of
 from holdfast.records import version_of
 from holdfast.times import parse_ms
 
 _HEADING = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\][ \t]*(.*?)[ \t]*\r?\n?\Z")
-_FENCE = re.compile(r"[ ]{0,3}(`{3,}|~{3,})")
 _FIELD = re.compile(r"\*\*(Category|Tags|Archived):\*\*[ \t]*(.*?)[ \t]*\r?\n?\Z")
 _RULE = re.compile(r"(?:\A|\n)---[ \t]*\Z")
 
@@ -124,13 +126,13 @@ def _fenced(lines: list[str]) -> tuple[set[int], str]:
     entry heading stands behind an open fence, it is inside the block only if what follows says so: the next fence
     must be able to close it, and the number of fences that are left must come out even afterwards.
     """
-    fences = [(number, found.group(1), line) for number, line in enumerate(lines, 1) if (found := _FENCE.match(line))]
+    fences = [(number, found.group(1), line) for number, line in enumerate(lines, 1) if (found := FENCE.match(line))]
     headings = [number for number, line in enumerate(lines, 1) if _HEADING.match(line)]
     inside: set[int] = set()
     fence, opened = "", 0
     for place, (number, mark, line) in enumerate(fences):
-        closes = bool(fence) and mark[0] == fence[0] and len(mark) >= len(fence) and not line.strip().strip(mark[0])
-        crossed = any(opened < heading < number for heading in headings)
+        closes = bool(fence) and ends(line, fence)
+        crossed = bisect.bisect_right(headings, opened) < bisect.bisect_left(headings, number)
         if fence and crossed and not (closes and (len(fences) - place) % 2):
             fence, closes = "", False
         if not fence:

@@ -86,6 +86,14 @@ class Scored(msgspec.Struct, frozen=True):
     """Greater is better; 0 where nothing was searched for."""
 
 
+class Tied(msgspec.Struct, frozen=True):
+    """A record that has to do with another, how closely, and why."""
+
+    record: Record
+    score: float
+    how: tuple[str, ...]
+
+
 class Index(Protocol):
     def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
         """Return how every indexed file, or every one at or below these places, stood when it was read."""
@@ -125,6 +133,10 @@ class Index(Protocol):
 
     def search(self, terms: Terms, where: Filter, limit: int) -> list[Scored]:
         """Return the best records for these words; without words the newest."""
+        ...
+
+    def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
+        """Return the records that are tied to this one, or to this name when no record has it as its id."""
         ...
 
     def by_id(self, identifier: str) -> list[Record]: ...

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-VERSION = 1
-TABLES = frozenset({"meta", "files", "records", "marks", "problems", "words"})
+VERSION = 2
+TABLES = frozenset({"meta", "files", "records", "marks", "problems", "words", "ties"})
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -28,6 +28,10 @@ CREATE INDEX marks_file ON marks (file);
 CREATE INDEX marks_op ON marks (op) WHERE op IS NOT NULL;
 CREATE TABLE problems (file INTEGER NOT NULL, line INTEGER NOT NULL, what TEXT NOT NULL);
 CREATE INDEX problems_file ON problems (file);
+CREATE TABLE ties (
+    way INTEGER NOT NULL, name TEXT NOT NULL, row INTEGER NOT NULL, PRIMARY KEY (way, name, row)
+) WITHOUT ROWID;
+CREATE INDEX ties_row ON ties (row);
 CREATE VIRTUAL TABLE words USING fts5 (
     title, text, rest, content='', contentless_delete=1,
     tokenize="porter unicode61 remove_diacritics 2 categories 'L* N* Co M*'"

@@ -18,7 +18,7 @@ import apsw
 import msgspec
 
 from holdfast.errors import Busy
-from holdfast.index import Applied, Facts, Filter, Scored, Seen, Stale, Unusable, _rank, _schema
+from holdfast.index import Applied, Facts, Filter, Scored, Seen, Stale, Tied, Unusable, _rank, _schema, _ties
 from holdfast.kinds import KINDS
 from holdfast.query import Terms, spaced
 from holdfast.records import Problem, Record, text_of
@@ -188,6 +188,7 @@ class SqliteIndex:
         """Forget what was read from a file; return the records that its marks spoke of."""
         targets = {target for (target,) in db.execute("SELECT target FROM marks WHERE file = ?", (file,))}
         db.execute("DELETE FROM words WHERE rowid IN (SELECT row FROM records WHERE file = ?)", (file,))
+        db.execute("DELETE FROM ties WHERE row IN (SELECT row FROM records WHERE file = ?)", (file,))
         for table in ("records", "marks", "problems"):
             db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
         return targets
@@ -234,6 +235,12 @@ class SqliteIndex:
             scores = dict(rows)
             records = dict(_load(db, list(scores)))
             return [Scored(records[row], score) for row, score in rows if row in records]
+
+    def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
+        with self._using() as db:
+            rows = _ties.related(db, identifier, where, limit)
+            records = dict(_load(db, [row for row, _, _ in rows]))
+            return [Tied(records[row], score, tuple(how)) for row, score, how in rows if row in records]
 
     def by_id(self, identifier: str) -> list[Record]:
         return self._some("r.id = ?", (identifier,))
@@ -327,12 +334,20 @@ class SqliteIndex:
                 homes[row] = (file, hash(rest[0]))
             for file, *rest in _rows(db, "SELECT * FROM marks"):
                 sums[file] = (sums.get(file, 0) + hash(tuple(rest))) & _LOW64
+            for row, *rest in _ties.proof(db):
+                if row in homes:
+                    file, identity = homes[row]
+                    sums[file] = (sums[file] + hash((identity, *rest))) & _LOW64
             db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, words, instance)")
             retired = {row for (row,) in _rows(db, "SELECT row FROM records WHERE superseded")}
             for term, row, *rest in _rows(db, "SELECT term, doc, col, offset FROM temp.vocabulary"):
                 if row in homes and row not in retired:
                     file, identity = homes[row]
                     sums[file] = (sums[file] + hash((term, identity, *rest))) & _LOW64
+            for row, lengths in _lengths(db):
+                if row in homes:
+                    file, identity = homes[row]
+                    sums[file] = (sums[file] + hash((identity, *lengths))) & _LOW64
             return {paths.get(file, f"a file that is not known ({file})"): total for file, total in sums.items()}
 
     # replacing the whole
@@ -382,6 +397,29 @@ def _rows(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterat
     yield from db.execute(sql, values)
 
 
+def _lengths(db: apsw.Connection) -> Iterator[tuple[int, list[int]]]:
+    """Yield how many words each record has, by which ranking weighs them; Stale when they do not add up."""
+    total = [0, 0, 0, 0]
+    for row, size in _rows(db, "SELECT id, sz FROM words_docsize"):
+        lengths = _varints(size)
+        total = [one + other for one, other in zip(total, [1, *lengths], strict=True)]
+        yield row, lengths
+    noted = db.execute("SELECT block FROM words_data WHERE id = 1").get
+    if total[0] and (not isinstance(noted, bytes) or _varints(noted) != total):
+        raise Stale("the index is damaged: the lengths of its records do not add up")
+
+
+def _varints(data: bytes) -> list[int]:
+    """Read numbers as SQLite writes them: seven bits a byte, the greatest first."""
+    numbers, number = [], 0
+    for byte in data:
+        number = number << 7 | byte & 0x7F
+        if byte < 0x80:
+            numbers.append(number)
+            number = 0
+    return numbers
+
+
 def _fresh(path: str, identity: str) -> apsw.Connection:
     db = apsw.Connection(path)
     db.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536")
@@ -417,8 +455,10 @@ def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Pro
             _record_out(record),
         ),
     )  # fmt: skip
+    row = db.last_insert_rowid()
     if not superseded:
-        _index_words(db, db.last_insert_rowid(), record)
+        _ties.insert(db, row, record)
+        _index_words(db, row, record)
     return None
 
 
@@ -432,6 +472,7 @@ def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
     for row, _ in held:
         db.execute("UPDATE records SET superseded = 1 WHERE row = ?", (row,))
         db.execute("DELETE FROM words WHERE rowid = ?", (row,))
+        db.execute("DELETE FROM ties WHERE row = ?", (row,))
     return True
 
 

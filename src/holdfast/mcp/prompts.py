@@ -1,9 +1,17 @@
-"""The prompts that a person can pick in a client: resume where an earlier conversation stopped, and save a state."""
+"""The prompts that a person can pick in a client: resume, save a state, save what was learned and when to do so.
+
+The last two are files that an owner can change: what the root has of its own is used instead of what is shipped.
+"""
 
 from __future__ import annotations
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
+
+from holdfast import templates
+from holdfast.door import Memory
+from holdfast.errors import NotFound
+from holdfast.formats import headings, markdown
 
 _RESUME = """\
 Continue earlier work from memory.
@@ -21,23 +29,42 @@ Save where we are with createState, so that another conversation can go on witho
 Write it for a reader who has seen nothing of this conversation. Leave out secrets. Save at the end of a piece of \
 work, before a long detour, and when the context is nearly full."""
 
+_WORKSPACE = types.PromptArgument(name="workspace", description="the workspace's name", required=False)
+
 PROMPTS = (
     types.Prompt(
         name="resume",
         title="Resume earlier work",
         description="Load a workspace and its newest state, and go on from there.",
-        arguments=[types.PromptArgument(name="workspace", description="the workspace's name", required=False)],
+        arguments=[_WORKSPACE],
     ),
     types.Prompt(name="save-state", title="Save a state", description="Save where we are, for a later conversation."),
+    types.Prompt(
+        name="save-memory",
+        title="Save what was learned",
+        description="Review the conversation and save its decisions, lessons and plan changes.",
+        arguments=[_WORKSPACE],
+    ),
+    types.Prompt(
+        name="learning-cycle",
+        title="Watch for what is worth saving",
+        description="The moments at which something should be saved, and what to do then.",
+    ),
 )
 
 
-def render(name: str, arguments: dict[str, str]) -> types.GetPromptResult:
+def render(memory: Memory, name: str, arguments: dict[str, str]) -> types.GetPromptResult:
     """Return the text of a prompt."""
     known = {prompt.name: prompt for prompt in PROMPTS}
     if name not in known:
         raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {name[:200]}. There are: {', '.join(known)}.")
-    text = _SAVE if name == "save-state" else _resume(arguments.get("workspace", "").strip())
+    workspace = arguments.get("workspace", "").strip()
+    if name == "save-memory":
+        text = _save_memory(memory, workspace)
+    elif name == "learning-cycle":
+        text = _learning_cycle(memory)
+    else:
+        text = _SAVE if name == "save-state" else _resume(workspace)
     message = types.PromptMessage(role="user", content=types.TextContent(text=text))
     return types.GetPromptResult(description=known[name].description, messages=[message])
 
@@ -49,3 +76,31 @@ def _resume(workspace: str) -> str:
         )
     load = "Call listWorkspaces through useTools, pick the workspace that fits, and call loadWorkspace with its name."
     return _RESUME.format(load=load, within=" (context.workspaceId is that name)")
+
+
+def _save_memory(memory: Memory, workspace: str) -> str:
+    shipped = _body(templates.text(f"{templates.COMMANDS}/{templates.SAVE_MEMORY}").encode())
+    text = _own(memory, f"{memory.settings.paths.commands}/{templates.SAVE_MEMORY}") or shipped
+    return f'{text}\n\nThe workspace is "{workspace}".' if workspace else text
+
+
+def _learning_cycle(memory: Memory) -> str:
+    """Return the section about the learning cycle, of the root's own rule if that has one."""
+    own = _own(memory, f"{memory.settings.paths.rules}/{templates.WORKFLOW}")
+    shipped = _body(templates.text(f"{templates.RULES}/{templates.WORKFLOW}").encode())
+    for text in (own, shipped):
+        for part in headings.named(text, templates.LEARNING_CYCLE):
+            return text[part.start : part.end].strip()
+    raise AssertionError("the shipped rule has this section")
+
+
+def _own(memory: Memory, path: str) -> str:
+    """Return the text of a file of the root, "" when it has none."""
+    try:
+        return _body(memory.vault.read(path, memory.settings.limits.document_bytes).data)
+    except NotFound:
+        return ""
+
+
+def _body(data: bytes) -> str:
+    return markdown.parse(data).body.strip()

@@ -114,7 +114,13 @@ class _Answers:
         return types.ListPromptsResult(prompts=list(prompts.PROMPTS))
 
     async def get_prompt(self, _request: Request, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        return prompts.render(params.name, params.arguments or {})
+        try:
+            made: types.GetPromptResult = await self._look(
+                lambda memory: prompts.render(memory, params.name, params.arguments or {})
+            )
+        except (NotFound, Invalid) as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from None
+        return made
 
     async def list_resources(
         self, _request: Request, params: types.PaginatedRequestParams | None
@@ -167,13 +173,15 @@ def described(tool: Tool) -> types.Tool:
 
 
 def result(reply: Reply) -> dict[str, Any]:
-    """Return a reply as a result: its text for the model, all of it as structured content.
+    """Return a reply as a result: its text for the model, its data as structured content.
 
     As a mapping, which the SDK checks as well: a list of ten thousand states is not gone over once more than needed.
     """
     text = reply["text"] if isinstance(reply.get("text"), str) else msgspec.json.encode(reply).decode("utf-8")
     content = [{"type": "text", "text": text}]
     wrong = reply.get("success") is False
+    if not wrong and len(reply) > 1:
+        reply = {name: value for name, value in reply.items() if name != "text"}  # it is the content already
     return {"resultType": "complete", "content": content, "structuredContent": reply, "isError": wrong}
 
 

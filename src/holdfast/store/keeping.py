@@ -29,6 +29,7 @@ from holdfast.vault._locks import hold
 
 _REBUILD_SECONDS = 120.0
 _MANY = 10
+_TRIES = 10
 Answer = TypeVar("Answer")
 
 
@@ -45,7 +46,8 @@ class Keeper:
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
         self._watcher: watching.Watcher | None = None
-        self._folders_moved = False
+        self._moved: set[str] = set()
+        """Folders that came or went since the watcher began; "" means that every file must be looked at."""
         self._generation = ""
 
     def close(self) -> None:
@@ -59,7 +61,7 @@ class Keeper:
 
     # asking
 
-    def ask(self, question: Callable[[Index], Answer]) -> Answer:
+    def ask(self, question: Callable[[Index], Answer], progress: Progress | None = None) -> Answer:
         """Put a question to the index, rebuilding it first when it cannot be used."""
         known = self._index.generation()
         try:
@@ -69,12 +71,21 @@ class Keeper:
         except Unusable:
             self._do_without()
         try:
-            self.rebuild(None, unless_newer_than=known)
+            self.rebuild(progress, unless_newer_than=known)
             return question(self._index)
         except (Stale, Unusable):
             self._do_without()
-            self.rebuild(None)
+            self.rebuild(progress)
         return question(self._index)
+
+    def steady(self, work: Callable[[], Answer]) -> Answer:
+        """Do what first brings the index up and then asks it, again when another process replaced it in between."""
+        for _ in range(_TRIES):
+            known = self._index.generation()
+            answer = work()
+            if self._index.generation() == known:
+                break
+        return answer
 
     def glance(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
         """Put a question to the index if it is there and free, after it has read one path; None if it is not."""
@@ -157,9 +168,11 @@ class Keeper:
         def work(index: Index) -> Refreshed:
             return self._refresh_into(index, below, progress)
 
+        if below:
+            self._begin()
         noted = self._take_notes() if not below else []
         try:
-            done = self.ask(work)
+            done = self.ask(work, progress)
         except BaseException:
             self._note_many(noted)
             raise
@@ -204,17 +217,33 @@ class Keeper:
             return 0
         return sum(entry.stat().st_size for entry in os.scandir(self._derived) if entry.is_file())
 
+    def _begin(self) -> None:
+        """Begin an empty index where there is none: who asks for one place need not wait until all is read."""
+        if self._derived is None or self._index.generation():
+            return
+        with contextlib.suppress(Unusable), self._only_rebuilder():
+            if not self._index.generation():
+                with self._index.rebuilding():
+                    pass
+
     def _as_watched(self) -> Refreshed:
         generation = self._index.generation()
-        if not self._folders_moved and self._generation == generation:
+        with self._dirty_lock:
+            moved, self._moved = self._moved, set()
+        if self._generation != generation:  # another process put its own index in place of the one we kept up
+            moved.add("")
+        if not moved:
             return self.catch_up()
-        self._folders_moved = False  # or another process put its own index in place of the one we kept up
-        done = self.refresh_below(())
+        try:
+            done = self.refresh_below(() if "" in moved else tuple(sorted(moved)))
+        except BaseException:
+            self._note_moved(moved)
+            raise
         if done.behind:
-            self._folders_moved = True
+            self._note_moved(moved)
         else:
             self._generation = generation
-        return done
+        return done if "" in moved else self.catch_up()
 
     def _refresh_into(self, index: Index, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         done = Refreshed()
@@ -266,11 +295,19 @@ class Keeper:
             self._dirty.update(paths)
 
     def _note_events(self, paths: list[str]) -> None:
-        """Note what the watcher saw; a folder that came or went means that every stamp must be looked at."""
+        """Note what the watcher saw; a folder that came or went means that all below it must be looked at."""
         self._note_many([path for path in paths if path.endswith(SUFFIXES)])
-        others = [os.path.join(self._vault.location, path) for path in paths if not path.endswith(SUFFIXES)]
-        if any(os.path.isdir(path) or not os.path.lexists(path) for path in others):
-            self._folders_moved = True
+        others = [path for path in paths if not path.endswith(SUFFIXES)]
+        moved = {path for path in others if self._came_or_went(path)}
+        self._note_moved({path if self._places.watched(path) else "" for path in moved})
+
+    def _came_or_went(self, path: str) -> bool:
+        full = os.path.join(self._vault.location, path)
+        return os.path.isdir(full) or not os.path.lexists(full)
+
+    def _note_moved(self, folders: set[str]) -> None:
+        with self._dirty_lock:
+            self._moved |= folders
 
 
 def once(problems: list[Problem]) -> list[Problem]:

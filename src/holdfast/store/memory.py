@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,8 +13,7 @@ import msgspec
 
 from holdfast import kinds, settings
 from holdfast.errors import Invalid, NotFound
-from holdfast.formats import logs
-from holdfast.index import Filter, Index
+from holdfast.index import Filter, Index, Scored, Tied
 from holdfast.kinds import KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
@@ -80,6 +80,14 @@ class Memory:
         """Hide a record from search and lists, or show it again; its text stays where it is."""
         return self._writer.hide(self.get(identifier), not restore, op_id)
 
+    def replace(self, path: str, data: bytes, expect: str, *, keep: bool = True) -> Receipt:
+        """Write a whole document that was made from version `expect`, "" for a new one; Conflict when it is another."""
+        return self._writer.replace(path, data, expect, keep=keep)
+
+    def retire(self, path: str, expect: str, op_id: str = "") -> None:
+        """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
+        self._writer.retire(path, expect, op_id)
+
     # reading
 
     def get(self, identifier: str) -> Record:
@@ -95,20 +103,33 @@ class Memory:
             if record is None:
                 raise _unknown(identifier)
             if place.kind.write_once:
-                self._keeper.refresh_below((path.rpartition("/")[0],))
-                return next(iter(self._keeper.ask(lambda index: index.by_id(identifier))), record)
+                return next(iter(self._keeper.steady(lambda: self._marked(identifier))), record)
             return record
-        found = self._by_id(identifier)
+        found = self._keeper.steady(lambda: self._by_id(identifier))
         if len(found) > 1:
             files = ", ".join(record.path for record in found)
             raise Invalid(f"{identifier} stands in several logs: {files}.", "Merge them, or remove the copy.")
         return found[0]
 
+    def _marked(self, path: str) -> list[Record]:
+        """Return a record with what the ledger beside it says."""
+        self._keeper.refresh_below((path.rpartition("/")[0],))
+        return self._keeper.ask(lambda index: index.by_id(path))
+
+    def _in_file(self, path: str, question: Callable[[Index], list[Record]]) -> list[Record]:
+        """Ask about one file, as it is now."""
+
+        def work() -> list[Record]:
+            self._keeper.note(path)
+            self._keeper.catch_up()
+            return self._keeper.ask(question)
+
+        return self._keeper.steady(work)
+
     def _at(self, path: str, line: int) -> str:
         """Return the id of the record at a line of a file, as a search shows it."""
-        self._keeper.note(path)
-        self._keeper.catch_up()
-        before = [record for record in self._keeper.ask(lambda index: index.records(path)) if record.line <= line]
+        found = self._in_file(path, lambda index: index.records(path))
+        before = [record for record in found if record.line <= line]
         if not before:
             raise _unknown(f"{path}:{line}")
         return max(before, key=lambda record: record.line).id
@@ -136,11 +157,35 @@ class Memory:
         if wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds):
             return recalling.Found([], iso(now_ms()))
         where = self._filter(wanted, (*wanted.kinds, *terms.kinds), (*wanted.tags, *terms.tags))
-        done = self._keeper.look(where, searching=not terms.empty)
-        scored = self._keeper.ask(lambda index: index.search(terms, where, wanted.limit))
-        kept, left_out = recalling.hits(scored, terms, wanted)
+        done, scored = self._keeper.steady(lambda: self._search(terms, where, wanted.limit))
+        near = functools.partial(
+            self._near, where=msgspec.structs.replace(where, tags=(), since="", until=""), most=wanted.related
+        )
+        kept, left_out = recalling.hits(scored, terms, wanted, near)
         damaged = self._keeper.ask(lambda index: index.problem_count())
         return recalling.Found(kept, self._keeper.as_of(), done.behind, left_out, done.problems, damaged)
+
+    def _search(self, terms: Terms, where: Filter, limit: int) -> tuple[Refreshed, list[Scored]]:
+        done = self._keeper.look(where, searching=not terms.empty)
+        return done, self._keeper.ask(lambda index: index.search(terms, where, limit))
+
+    def related(self, identifier: str, query: Query | None = None) -> list[Tied]:
+        """Return what has to do with a record, or with a name: by links, by what both speak of, by tags. One hop."""
+        wanted = query or Query(limit=10)
+        check(wanted)
+        check_text(identifier)
+        if place_in_file := _AT_LINE.match(identifier):
+            identifier = self._at(place_in_file[1], int(place_in_file[2]))
+        where = self._filter(wanted, wanted.kinds, wanted.tags)
+
+        def work() -> list[Tied]:
+            self._keeper.look(where, searching=True)
+            return self._near(identifier, where, wanted.limit)
+
+        return self._keeper.steady(work)
+
+    def _near(self, identifier: str, where: Filter, most: int) -> list[Tied]:
+        return self._keeper.ask(lambda index: index.related(identifier, where, most))
 
     def tail(self, kind: str, count: int = 20, *, session: str = "", scope: str | Scope | None = None) -> list[Record]:
         """Return the last records of a log, oldest first, read from the end of the file."""
@@ -153,9 +198,9 @@ class Memory:
             raise Invalid(f"The session is {session!r}.", "Use text.")
         check_text(session)
         where = Scope(session=session) if scope is None else self.scopes.resolve(scope)
-        path = self.places.path_for(row, where, month=iso(now_ms())[:7], session=session)
-        if row.key:  # which line of a key holds is the index's business
+        if row.key or row.foreign:  # which line of a key holds is the index's business, and which log is the last one
             return self.every(Query(kinds=(kind,), scope=scope, session=session))[:count][::-1]
+        path = self.places.path_for(row, where, month=iso(now_ms())[:7], session=session)
         return list(itertools.islice(self.backwards(path, where.path, session), count))[::-1]
 
     def every(self, query: Query) -> list[Record]:
@@ -165,27 +210,25 @@ class Memory:
     def survey(self, query: Query) -> tuple[list[Record], list[Problem]]:
         """Return all records that pass the filters, newest first, and what could not be read where they lie."""
         where = self._filter(query, query.kinds, query.tags)
-        done = self._keeper.look(where, searching=False)
-        records = [scored.record for scored in self._keeper.ask(lambda index: index.search(Terms(), where, -1))]
+        done, scored = self._keeper.steady(lambda: self._search(Terms(), where, -1))
         wanted = where.kinds or where.searchable
         below = self.places.below(wanted, where.scope, above=where.above)
         known = self._keeper.ask(lambda index: index.problems(below))
         problems = [
             problem for problem in known if (place := self.places.classify(problem.path)) and place.kind.name in wanted
         ]
-        return records, once([*done.problems, *problems])
+        return [found.record for found in scored], once([*done.problems, *problems])
 
     def backwards(self, path: str, scope: str = "", session: str = "") -> Iterator[Record]:
         """Yield the records of a log from its end; nothing when there is no such log."""
         place = self.places.classify(path)
         if place is None or self.vault.stat(path) is None:
             return
-        marks = (
-            self._keeper.glance(lambda index: index.hidden_in(path), path) or {}
-        )  # a merge may put a mark before its line
+        # a merge may put a mark before its line
+        marks = self._keeper.glance(lambda index: index.hidden_in(path), path) or {}
         seen: set[str] = set()
         for line in self.vault.scan_back(path):
-            objects = [] if line.cut else logs.parse(line.data)
+            objects = reading.objects(place, line)
             for value in reversed(objects) if isinstance(objects, list) else ():
                 if isinstance(value.get("hide"), str):
                     marks.setdefault(value["hide"], value.get("hidden") is not False)
@@ -200,14 +243,31 @@ class Memory:
     def held(self, kind: Kind, key: str) -> Record | None:
         """Return the line that holds for a key of a keyed kind, None when there is none or it is hidden."""
         path = self.places.path_for(kind, Scope())
-        self._keeper.note(path)
-        self._keeper.catch_up()
-        found = [record for record in self._keeper.ask(lambda index: index.by_key(path, key)) if not record.hidden]
+        found = [one for one in self._in_file(path, lambda index: index.by_key(path, key)) if not one.hidden]
         return found[0] if found else None
 
     def knows_op(self, op_id: str) -> bool:
         """Was something done, or about to be done, under this op_id?"""
         return bool(op_id) and bool(self._keeper.known(op_id).applied)
+
+    def bring(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
+        """Add lines from elsewhere, which carry their own ids, to a log of this name, each once; return how many."""
+        return self._writer.bring(self._log_of(kind, name), lines)
+
+    def missing(self, kind: str, name: str, ids: set[str]) -> int:
+        """Return how many lines of these ids `bring` would add."""
+        return self._writer.missing(self._log_of(kind, name), ids)
+
+    def _log_of(self, kind: str, name: str) -> str:
+        """Return the path of a log of a kind that other programs write."""
+        row = kinds.kind(kind)
+        if not row.foreign:
+            raise Invalid(f"A {kind} is not brought from elsewhere.", "Use put.")
+        path = row.place.format(any=name, **msgspec.structs.asdict(self.settings.paths))
+        place = self.places.classify(path)
+        if place is None or place.kind is not row:
+            raise Invalid(f"{name!r} is not the name of a {kind}.", "Use a name without a leading dot.")
+        return path
 
     def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own logs, without waiting for the disk."""

@@ -15,6 +15,7 @@ from holdfast.errors import Invalid, Unavailable
 from holdfast.index.sqlite import SqliteIndex
 from holdfast.kinds import KINDS
 from holdfast.store.memory import Memory
+from holdfast.vault import Vault
 from holdfast.vault.files import Files
 
 Opened = TypeVar("Opened", bound=Memory)
@@ -39,6 +40,14 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
     if watch:
         memory.watch()
     return memory
+
+
+def open_folder(path: str | os.PathLike[str]) -> Vault:
+    """Open a folder that exists and is no memory root, such as a project's, so that every write stays inside it."""
+    location = os.path.realpath(os.path.expanduser(os.fspath(path)))
+    if not os.path.isdir(location):
+        raise Unavailable(f"{location} is not a folder.", "Name a folder that exists.")
+    return Files(location)
 
 
 def _settings_text(location: str) -> str:

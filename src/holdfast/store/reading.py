@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.formats import logs, markdown, sections
+from holdfast.formats import links, logs, markdown, sections, transcripts
 from holdfast.index import Facts
 from holdfast.kinds import Kind
 from holdfast.places import Place
 from holdfast.records import Mark, Problem, Record, text_of, version_of
 from holdfast.scope import Scope, from_path
-from holdfast.times import from_ns, normal
+from holdfast.times import from_ns, from_prefix, normal
 from holdfast.vault import Document, Line
 
-_PREFIX = re.compile(r"(\d{2})(\d{2})(\d{2})-")
-_HEADING = re.compile(r"^#[ \t]+(.+?)[ \t#]*$", re.MULTILINE)
+_HEADING = re.compile(r"^#[ \t]+(.+?)[ \t#\r]*$", re.MULTILINE)
 Blob = Callable[[str], str]
 
 
@@ -37,6 +36,7 @@ def documents(place: Place, document: Document) -> Facts:
         if name in fields and fields[name] not in values
     ]
     changed = from_ns(document.stamp.mtime)
+    named = text_of(fields) if fields else ""
     record = Record(
         id=place.path,
         kind=kind.name,
@@ -51,6 +51,7 @@ def documents(place: Place, document: Document) -> Facts:
         line=1,
         version=document.version,
         hidden=is_archived(fields),
+        links=links.targets(f"{named}\n{page.body}" if "[[" in named else page.body, place.path),
     )
     return Facts([record], (), problems)
 
@@ -88,6 +89,7 @@ def entries(place: Place, document: Document) -> Facts:
                 line=line,
                 version=section.version,
                 hidden=bool(section.archived),
+                links=links.targets(section.text, place.path),
             )
         )
     return Facts(records, (), problems)
@@ -99,11 +101,11 @@ def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
     marks: list[Mark] = []
     problems: list[Problem] = []
     for number, line in enumerate(found, first):
-        objects = "longer than a line may be" if line.cut else logs.parse(line.data)
-        if isinstance(objects, str):
-            problems.append(Problem(place.path, f"skipped: {objects}", number))
+        found_here = objects(place, line)
+        if isinstance(found_here, str):
+            problems.append(Problem(place.path, f"skipped: {found_here}", number))
             continue
-        for value in objects:
+        for value in found_here:
             if value.get("hide") == "":
                 problems.append(Problem(place.path, "skipped: it hides nothing", number))
             elif isinstance(value.get("hide"), str):
@@ -114,6 +116,19 @@ def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
                 if problem:
                     problems.append(Problem(place.path, problem, number))
     return Facts(records, marks, problems)
+
+
+def objects(place: Place, line: Line) -> list[dict[str, Any]] | str:
+    """Read the objects of a line, or say what is wrong with it; of a log that others write, the turns it tells."""
+    if line.cut:
+        return "longer than a line may be"
+    if not place.kind.foreign:
+        return logs.parse(line.data)
+    found = transcripts.parse(line.data)
+    if isinstance(found, str):
+        return found
+    session = place.name.rpartition("/")[2]
+    return [{"session": session, **turn} for value in found for turn in transcripts.turns(value)]
 
 
 def mark(place: Place, value: Mapping[str, Any]) -> Mark:
@@ -150,6 +165,7 @@ def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) ->
         version=version_of(logs.render(value)),
         key=key if isinstance(key, str) else "",
         order=order,
+        links=links.targets(text, "") if "[[" in text else (),
     )
     return record, problem
 
@@ -199,5 +215,4 @@ def _title(place: Place, fields: Mapping[str, Any], body: str) -> str:
 
 
 def _dated(place: Place) -> str:
-    found = _PREFIX.match(place.name) if place.kind.dated else None
-    return normal(f"20{found[1]}-{found[2]}-{found[3]}") if found else ""
+    return normal(from_prefix(place.name)) if place.kind.dated else ""

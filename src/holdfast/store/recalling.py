@@ -7,11 +7,11 @@ as of when it holds and how many changed files it could not look at.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast.index import Scored
+from holdfast.index import Scored, Tied
 from holdfast.query import Query, Terms, fold
 from holdfast.records import Problem, Record, text_of
 from holdfast.times import age
@@ -27,6 +27,8 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     """The words of the query that stand in it."""
     snippet: str = ""
     age: str = ""
+    related: tuple[Tied, ...] = ()
+    """What has to do with it: by links, by what both speak of, by tags."""
 
 
 class Found(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,7 +50,9 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
         return len(self.hits)
 
 
-def hits(scored: list[Scored], terms: Terms, query: Query) -> tuple[list[Hit], int]:
+def hits(
+    scored: list[Scored], terms: Terms, query: Query, related: Callable[[str], list[Tied]]
+) -> tuple[list[Hit], int]:
     """Turn candidates into hits within the budget; the number is how many had no room."""
     result: list[Hit] = []
     spent = 0
@@ -56,10 +60,12 @@ def hits(scored: list[Scored], terms: Terms, query: Query) -> tuple[list[Hit], i
         record = candidate.record
         why = _why(record, terms)
         snippet = _snippet(record.text, why)
+        ties = tuple(related(record.id)) if query.related else ()
         spent += count_tokens(record.title) + count_tokens(snippet)
+        spent += sum(count_tokens(tied.record.title) + count_tokens(tied.record.id) for tied in ties)
         if query.budget and spent > query.budget:
             return result, len(scored) - position
-        result.append(Hit(record, round(candidate.score, 4), why, snippet, age(record.time)))
+        result.append(Hit(record, round(candidate.score, 4), why, snippet, age(record.time), ties))
     return result, 0
 
 

@@ -44,6 +44,22 @@ class Scopes:
             path = f"{path}/{found or DEFAULT}".lstrip("/")
         return from_path(path)
 
+    def within(self, workspace: str, domain: str = "", repository: str = "") -> Scope:
+        """Return the scope of these names, each at its own level; a repository may leave its domain out."""
+        for name in (workspace, domain, repository):
+            if "/" in name:
+                raise Invalid(f'"{name}" has a slash.', "Give workspace, domain and repository one by one.")
+        if not workspace.strip():
+            level = "domain" if domain else "repository"
+            raise Invalid(f"The {level} was given without its workspace.", "Give scope.workspace as well.")
+        if repository and not domain:
+            path = self.resolve(workspace).path
+            split(repository)
+            if found := self._grandchild(path, repository):
+                return from_path(f"{path}/{found}")
+            raise self._no_repository(path, repository)
+        return self.resolve("/".join(name for name in (workspace, domain, repository) if name))
+
     def folder_for(self, name: str, parent: str = "") -> str:
         """Return the path of a new workspace, domain or repository of this name."""
         folder = names.slug(name, "workspace")
@@ -93,6 +109,11 @@ class Scopes:
         if len(found) > 1:
             raise Invalid(f'Repository "{name}" is in several domains: {", ".join(found)}.', "Name the domain too.")
         return found[0] if found else ""
+
+    def _no_repository(self, path: str, name: str) -> NotFound:
+        known = [f"{domain}/{child}" for domain in self.children(path) for child in self.children(f"{path}/{domain}")]
+        hint = names.close_to(name, [child.rpartition("/")[2] for child in known])
+        return NotFound(f'Repository "{name}" not found in {path}.', f"There are: {', '.join(known) or 'none'}.{hint}")
 
     def _unknown(self, level: int, path: str, name: str) -> NotFound:
         hint = names.close_to(

@@ -1,11 +1,14 @@
-"""Making a memory root: settings, and what git should know. Nothing that is there is ever overwritten."""
+"""Making a memory root: settings, what git should know, and on request a first set of rules.
+
+Nothing that is there is ever overwritten.
+"""
 
 from __future__ import annotations
 
 import os
 
-from holdfast import settings
-from holdfast.errors import Unavailable
+from holdfast import settings, templates
+from holdfast.errors import Invalid, Unavailable
 from holdfast.settings import Paths
 
 _TOML = f"""\
@@ -13,19 +16,23 @@ _TOML = f"""\
 format = {settings.FORMAT}
 """
 _ATTRIBUTES = ("*.jsonl merge=union",)
+_FOLDERS = ("rules", "memory", "workspaces")
+"""What a new root has; other folders come with the first file in them."""
 _IGNORE = (f"{settings.DERIVED}/", "traces/", "runs/", "writes/kept/", ".holdfast-tmp-*")
 
 
-def make_root(location: str) -> list[str]:
-    """Make the folder a memory root; return the files that were written or extended."""
+def make_root(location: str, template: bool = False) -> list[str]:
+    """Make the folder a memory root, with rules to start from if wanted; return the files written or extended."""
     try:
         os.makedirs(location, exist_ok=True)
         written = [_create(location, settings.FILE, _TOML)]
         written += [
             _extend(location, name, lines) for name, lines in ((".gitattributes", _ATTRIBUTES), (".gitignore", _IGNORE))
         ]
-        for folder in (getattr(Paths(), name) for name in Paths.__struct_fields__):
+        for folder in (getattr(Paths(), name) for name in _FOLDERS):
             os.makedirs(os.path.join(location, folder), exist_ok=True)
+        if template:
+            written += [_create(location, path, text) for path, text in _templates(location).items()]
     except OSError as error:
         raise Unavailable(
             f"{location} cannot be made a memory root: {error.strerror}.", "Choose a folder that you may write to."
@@ -33,9 +40,27 @@ def make_root(location: str) -> list[str]:
     return [name for name in written if name]
 
 
-def _create(location: str, name: str, text: str) -> str:
+def _templates(location: str) -> dict[str, str]:
+    """Return the templates by the paths that they have in this root."""
+    source = os.path.join(location, settings.FILE)
     try:
-        with open(os.path.join(location, name), "x", encoding="utf-8") as file:
+        with open(source, encoding="utf-8") as file:
+            paths = settings.load(file.read(), source=source).paths
+    except UnicodeDecodeError:
+        raise Invalid(f"{source} is not UTF-8.", "Save it as UTF-8.") from None
+    found = {}
+    for path, text in templates.files().items():
+        for usual, here in ((templates.RULES, paths.rules), (templates.COMMANDS, paths.commands)):
+            if path.startswith(f"{usual}/"):
+                found[here + path.removeprefix(usual)] = text
+    return found
+
+
+def _create(location: str, name: str, text: str) -> str:
+    path = os.path.join(location, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        with open(path, "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         return ""

@@ -22,12 +22,12 @@ from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, Not
 from holdfast.formats import logs, markdown, sections
 from holdfast.index import Applied
 from holdfast.kinds import KINDS, LEDGER, Kind
-from holdfast.names import check_text
+from holdfast.names import check_text, same_words
 from holdfast.places import Place, Places
 from holdfast.records import Draft, Receipt, Record, check_plain, path_of, version_of
 from holdfast.scope import Scope
 from holdfast.settings import Limits
-from holdfast.store import drafts, sayings
+from holdfast.store import bringing, drafts, sayings
 from holdfast.store.scopes import Scopes
 from holdfast.times import mint, normal, today, utc_now
 from holdfast.vault import ABSENT, LogEnd, Vault
@@ -61,6 +61,7 @@ class Writer:
         self._known = known
         self._tell = tell
         self._by = writer
+        self._bringer = bringing.Bringer(vault, limits.line_bytes)
 
     def put(self, draft: Draft) -> Receipt:
         """Keep a new record, or change the one that the draft names."""
@@ -126,7 +127,9 @@ class Writer:
             found = f"{parent}/{taken[0]}".strip("/") if taken else self._scopes.folder_for(draft.title, parent)
             return self._places.overview(found)
         where = self._scopes.resolve(draft.scope)
-        stem = names.unique(draft.title, kind.name, ignore_case=kind.ignore_case)
+        stem = names.slug(draft.title, kind.name)
+        if not kind.slugged:
+            stem = names.unique(draft.title, kind.name, ignore_case=kind.ignore_case)
         if kind.dated:
             stem = f"{str(draft.fields.get('created') or today())[2:10].replace('-', '')}-{stem}"
         return self._places.path_for(kind, where, stem)
@@ -198,6 +201,18 @@ class Writer:
                 return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
 
+    def replace(self, path: str, data: bytes, expect: str, *, keep: bool = True) -> Receipt:
+        """Write a whole document made from version `expect`, or a new one; with `keep` the old text is kept."""
+        wanted = Wanted(expect, "", "changed" if expect else "stored", replaces=keep)
+        return self._write(path, lambda _: Made(data, path, version_of(data)), wanted)
+
+    def retire(self, path: str, expect: str, op_id: str = "") -> None:
+        """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
+        self._vault.remove(path, expect=expect, keep=f"{self._places.memory}/writes/kept/{expect}")
+        with contextlib.suppress(HoldfastError):  # it is done, whatever becomes of its account
+            self._account({"path": path, "before": expect}, op_id)
+        self._tell(path)
+
     def _check_size(self, path: str, data: bytes) -> None:
         if len(data) > self._limits.document_bytes:
             raise OverBudget(
@@ -208,6 +223,18 @@ class Writer:
         """Add a line to a log of Holdfast's own, by month, not synced."""
         path = self._places.path_for(kind, _NOWHERE, month=utc_now()[:7], workspace=folder)
         self._log_line(path, line, durable=False)
+
+    def bring(self, path: str, lines: list[dict[str, Any]]) -> int:
+        """Add lines that carry their own ids to a log, each once; return how many were added.
+
+        The index is not told: what comes in this way is read when somebody asks for it.
+        """
+        by = {"writer": self._by} if self._by else {}
+        return self._bringer.bring(path, [line | by for line in lines])
+
+    def missing(self, path: str, ids: set[str]) -> int:
+        """Return how many of these ids `bring` would add to a log."""
+        return self._bringer.missing(path, ids)
 
     # changes
 
@@ -296,7 +323,7 @@ class Writer:
             text = (current or f"# {kind.name.title()}s\n".encode()).decode("utf-8", "surrogateescape")
             start = markdown.body_start(text)
             for other in sections.parse(text[start:]):
-                if (other.title, other.text) == (section.title, section.text) and not other.archived:
+                if same_words(other.text, section.text) and not other.archived:
                     raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
             body = sections.add(text[start:], entry)
             added = sections.parse(body)[-1]

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.memory.knowledge import Knowledge
+from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
 from holdfast.memory.traces import Trace, Traces
 from holdfast.memory.workspaces import Workspaces
@@ -57,6 +59,8 @@ class Runner:
         self.defaults = defaults or Context()
         self.workspaces = Workspaces(memory)
         self.states = States(memory)
+        self.knowledge = Knowledge(memory)
+        self.skills = Skills(memory)
         self.traces = Traces(memory)
 
     def call(self, name: str, params: Any = None, context: Any = None) -> Reply:

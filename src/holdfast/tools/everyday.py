@@ -17,6 +17,7 @@ from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
 _TITLE = 60
+_RELATED = 3
 
 
 def recall(
@@ -42,8 +43,8 @@ def recall(
         table.kind(name)
     found = call.memory.find(
         Query(
-            text=query, kinds=tuple(among), scope=where, shared=not scope, since=since or "", until=until or "",
-            limit=limit, budget=budget,
+            text=query, kinds=tuple(among), scope=where, above=True, shared=not scope, related=_RELATED,
+            since=since or "", until=until or "", limit=limit, budget=budget,
         )
     )  # fmt: skip
     reply: dict[str, Any] = {"hits": [_hit(hit) for hit in found], "asOf": found.as_of}
@@ -123,6 +124,10 @@ def _hit(hit: Hit) -> dict[str, Any]:
         "tags": list(record.tags),
         "age": hit.age,
         "why": list(hit.why),
+        "related": [
+            {"id": tied.record.id, "title": tied.record.title or tied.record.text[:80], "how": ", ".join(tied.how)}
+            for tied in hit.related
+        ],
         "score": hit.score,
     }
     return {name: value for name, value in shown.items() if value not in ("", [])}
@@ -135,7 +140,8 @@ def _recalled(reply: dict[str, Any]) -> str:
     for number, hit in enumerate(reply["hits"], 1):
         head = " · ".join(str(hit[name]) for name in ("kind", "title", "age") if hit.get(name))
         quoted = "\n".join(f"> {line}" for line in hit.get("text", "").splitlines())
-        parts.append(f"{number}. {head} ({hit['where']})\n{quoted}")
+        near = "; ".join(f"{tied['title']} ({tied['how']})" for tied in hit.get("related", ()))
+        parts.append(f"{number}. {head} ({hit['where']})\n{quoted}" + (f"\n   related: {near}" if near else ""))
     return "\n".join(parts)
 
 

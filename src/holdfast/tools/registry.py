@@ -36,9 +36,14 @@ class Param(msgspec.Struct, frozen=True):
 
     @property
     def choices(self) -> str:
-        """The values that it may have, where they are few."""
+        """The values or the fields that it may have, where they are few."""
         schema = self.schema
-        values = schema.get("enum") or schema.get("items", {}).get("enum")
+        parts = schema.get("anyOf", [schema])
+        values = [
+            value
+            for part in parts
+            for value in part.get("enum") or part.get("items", {}).get("enum") or part.get("properties") or ()
+        ]
         return f" (use {', '.join(map(str, values))})" if values else ""
 
 

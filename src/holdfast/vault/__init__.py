@@ -132,8 +132,11 @@ class Vault(Protocol):
         """Give a file another path; AlreadyExists when something is there."""
         ...
 
-    def remove(self, path: str) -> None:
-        """Remove a file; NotFound when it is not there."""
+    def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
+        """Remove a file, of version `expect` if that is given; NotFound when it is not there.
+
+        Conflict changes nothing. `keep` names a path under which the bytes stay.
+        """
         ...
 
     def close(self) -> None: ...

@@ -41,9 +41,12 @@ class Beneath:
                 self._syscall = None
 
     def close(self) -> None:
-        for fd in (self._fd, *self._folders.values()):
+        with self._lock:
+            held = [*self._folders.values(), self._fd] if self._fd >= 0 else []
+            self._folders.clear()
+            self._fd = -1
+        for fd in held:
             os.close(fd)
-        self._folders.clear()
 
     def open_again(self, path: str, flags: int) -> int:
         """Open a file that is opened often, by way of its folder, which is kept open.

@@ -393,15 +393,20 @@ class Files:
         except OSError as error:
             raise raw.unavailable(error, source) from None
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
         parts = check_path(path)
         try:
             folder = self._beneath.open("/".join(parts[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
             try:
+                _locks.hold(folder, self._lock_seconds, path)
+                if expect:
+                    self._compare(folder, path, expect)
+                if keep:
+                    self._keep(folder, parts[-1], keep)
                 os.unlink(parts[-1], dir_fd=folder)
                 os.fsync(folder)
             finally:
-                os.close(folder)
+                raw.let_go(folder)
         except OSError as error:
             raise raw.unavailable(error, path) from None
 

@@ -1,0 +1,318 @@
+"""Transcripts: the lines that other programs write about a conversation, read as plain turns.
+
+Claude Code, Codex and Cursor each have a form of their own, and chats are exported in many more. A turn is
+`{role, text}` with `time`, `session`, `folder` and `agent` where the line tells them; `role` is user, assistant,
+system or tool. What people and models said is kept whole; a tool's call is one line, and what it returned is cut. A
+line that says nothing (snapshots, progress, thinking) is no turn. Nothing here fails on what it reads.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.formats import logs
+from holdfast.times import is_id, parse_ms
+
+MAX_TOOL = 2_000
+"""Characters that are kept of a tool's call and of what it returned."""
+_EDGE = 500
+"""What is cleaned beyond a cut and then dropped: half a secret has no form by which it is known."""
+_DEEPEST = 6
+_ROLES = {
+    "user": "user", "human": "user",
+    "assistant": "assistant", "gpt": "assistant", "ai": "assistant", "model": "assistant", "bot": "assistant",
+    "chatgpt": "assistant", "system": "system", "developer": "system", "tool": "tool", "function": "tool",
+    "observation": "tool",
+}  # fmt: skip
+_TIMES = ("timestamp", "time", "created_at", "createdAt", "ts", "create_time", "date")
+_SESSIONS = ("session", "sessionId", "session_id", "conversation_id", "conversationId", "thread_id", "threadId")
+_WHOLE = ("messages", "conversations", "conversation", "chat_messages")
+_CONTENT = ("content", "text", "message", "value", "parts", "data")
+_SILENT = ("thinking", "redacted_thinking", "reasoning")
+_BINARY = {"image": "[image]", "audio": "[audio]", "video": "[video]", "document": "[document]", "file": "[file]"}
+_ENVELOPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted", "world_state")
+_INJECTED = (
+    "<environment_context>", "<user_instructions>", "<permissions instructions>", "<collaboration_mode>",
+    "<skills_instructions>", "<apps_instructions>", "<plugins_instructions>", "<turn_aborted>",
+    "# AGENTS.md instructions",
+)  # fmt: skip
+"""How the texts begin that Codex puts before a person's first message, in every conversation."""
+_HALF = re.compile(
+    rb"\\u[dD][89aAbB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|"
+    rb"(?<!\\u[dD][89aAbB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_DIGITS = re.compile(r"[0-9]{9,16}\Z")
+_ITEM = re.compile(r"(?:^message|^reasoning|_call|_call_output)\Z")
+Clean = Callable[[Any], Any]
+Said = tuple[str, str]
+
+
+def parse(data: bytes) -> list[dict[str, Any]] | str:
+    """Read the objects of one line, as `logs.parse` does; half a character, which some programs leave, is replaced."""
+    found = logs.parse(data)
+    if isinstance(found, str) and (mended := _HALF.sub(rb"\\ufffd", data)) != data:
+        return logs.parse(mended)
+    return found
+
+
+def turns(value: Mapping[str, Any], clean: Clean = lambda given: given) -> list[dict[str, Any]]:
+    """Return the turns that one JSON object stands for; `clean` is applied to every text before anything is cut."""
+    if is_id(value.get("id")) and value.get("role") in _ROLES.values() and isinstance(value.get("text"), str):
+        return [{name: inner for name, inner in value.items() if name != "hide"}]
+    found: list[dict[str, Any]] = []
+    seen: Counter[str] = Counter()
+    for turn in _conversation(value, clean):
+        alike = repr(turn)
+        seen[alike] += 1
+        found.append(turn | {"part": seen[alike]} if seen[alike] > 1 else turn)
+    return found
+
+
+def header(value: Mapping[str, Any]) -> dict[str, str]:
+    """Return the session and folder that the first line of a Codex rollout tells, in its new form or its old one."""
+    inner = value.get("payload") if value.get("type") == "session_meta" else None
+    if {"id", "timestamp"} <= value.keys() and not {"type", "role"} & value.keys():
+        inner = value
+    told = {"session": inner.get("id"), "folder": inner.get("cwd")} if isinstance(inner, Mapping) else {}
+    return {name: text for name, text in told.items() if isinstance(text, str) and text}
+
+
+def _conversation(value: Mapping[str, Any], clean: Clean) -> Iterator[dict[str, Any]]:
+    """Yield the turns of a line, which may hold a whole conversation."""
+    about = _about(value, clean)
+    whole = next((value[name] for name in _WHOLE if isinstance(value.get(name), list)), None)
+    if whole is None or "role" in value:
+        yield from ({"role": role, "text": text} | about for role, text in _line(value, clean))
+        return
+    named = value.get("id", value.get("uuid"))
+    if "session" not in about and isinstance(named, str) and named:
+        about["session"] = clean(named)
+    for message in whole:
+        if isinstance(message, Mapping):
+            inner = about | _about(message, clean)
+            yield from ({"role": role, "text": text} | inner for role, text in _line(message, clean))
+
+
+def _about(value: Mapping[str, Any], clean: Clean) -> dict[str, Any]:
+    about: dict[str, Any] = {}
+    time = next((value[name] for name in _TIMES if parse_ms(_number(value.get(name))) is not None), None)
+    if time is not None:
+        about["time"] = _number(time)
+    session = next((value[name] for name in _SESSIONS if _is_name(value.get(name))), None)
+    if session is not None:
+        about["session"] = clean(str(session))
+    for name, given in (("folder", value.get("cwd", value.get("folder"))), ("agent", value.get("agentId"))):
+        if isinstance(given, str) and given:
+            about[name] = clean(given)
+    if value.get("isSidechain") is True:
+        about.setdefault("agent", "sidechain")
+    return about
+
+
+def _line(value: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
+    """Yield what a line says, as role and text, whichever program wrote it."""
+    kind, payload, message = value.get("type"), value.get("payload"), value.get("message")
+    if kind in _ENVELOPES:
+        if isinstance(payload, Mapping):
+            yield from _codex(str(kind), payload, clean)
+    elif isinstance(kind, str) and _ITEM.search(kind) and (kind != "message" or isinstance(value.get("content"), list)):
+        yield from _item(value, clean)
+    elif kind in ("tool_use", "tool_result"):
+        yield from _spoken("assistant", [value], clean)
+    elif value.get("isMeta") is True:
+        return
+    elif kind == "summary":
+        yield from _spoken("system", value.get("summary"), clean)
+    elif kind == "attachment":
+        queued = value.get("attachment")
+        if isinstance(queued, Mapping) and queued.get("type") == "queued_command":
+            yield from _spoken("user", queued.get("prompt"), clean)
+    elif isinstance(message, Mapping):
+        role = "system" if value.get("isCompactSummary") is True else _role(message) or _role(value)
+        yield from _chat(role, message, clean)
+    else:
+        yield from _chat(_role(value), value, clean)
+
+
+def _codex(kind: str, payload: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
+    """Read an envelope of a rollout; what is shown to the person is told again by what the model saw."""
+    if kind == "response_item":
+        yield from _item(payload, clean)
+    elif kind == "compacted":
+        yield from _spoken("system", payload.get("message"), clean)
+
+
+def _item(item: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
+    """Read one item that a model of OpenAI was given or gave."""
+    kind = str(item.get("type"))
+    if kind == "message":
+        content, role = item.get("content"), _role(item)
+        if isinstance(content, list):
+            content = [part for part in content if not _injected(part)]
+        if role != "system":
+            yield from _chat(role, {"content": content}, clean)
+    elif kind.endswith("_output"):
+        output = item.get("output", item.get("result"))
+        yield from _result(_unwrapped(output), clean)
+    elif kind.endswith("_call"):
+        name = item.get("name") or kind.removesuffix("_call")
+        given = next((item[key] for key in ("arguments", "input", "action") if item.get(key) is not None), None)
+        yield "assistant", _call(name, given, clean)
+
+
+def _chat(role: str, message: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
+    """Read a message of a chat: its text in one of many fields, its tool calls beside it or in it."""
+    if not role:
+        return
+    content = next((message[name] for name in _CONTENT if message.get(name) is not None), None)
+    if isinstance(content, Mapping):
+        content = content.get("parts", content.get("text", content.get("content")))
+    calls = message.get("tool_calls")
+    called = [inner for call in (calls if isinstance(calls, list) else []) if (inner := _function(call))]
+    if inner := _function({"function": message.get("function_call")}):
+        called.append(inner)
+    yield from _spoken(role, content, clean, [_call(name, given, clean) for name, given in called])
+
+
+def _spoken(role: str, content: Any, clean: Clean, calls: list[str] | None = None) -> Iterator[Said]:
+    """Yield the text of a message, with its tool calls as lines, and what tools returned as turns of their own."""
+    parts: list[str] = []
+    for block in content if isinstance(content, list) else [content]:
+        kind = str(block.get("type")) if isinstance(block, Mapping) else ""
+        if kind.endswith("tool_result"):
+            yield from _joined(role, parts, clean)
+            parts = []
+            yield from _result(block.get("content"), clean)
+        elif kind.endswith(("tool_use", "tool-call")):
+            name, given = block.get("name", block.get("toolName")), block.get("input", block.get("args"))
+            parts.append(_call(name, given, clean))
+        elif text := _text(block):
+            parts.append(text if role == "tool" else clean(text))  # what a tool said is cut, and cleaned for that
+    yield from _joined(role, [*parts, *(calls or [])], clean)
+
+
+def _joined(role: str, parts: list[str], clean: Clean) -> Iterator[Said]:
+    text = "\n".join(parts)
+    if text.strip():
+        yield role, _cut(text, clean) if role == "tool" else text
+
+
+def _result(content: Any, clean: Clean) -> Iterator[Said]:
+    """Yield what a tool returned: the texts in it, or else the data as it is."""
+    blocks = content if isinstance(content, list) else [content]
+    text = "\n".join(part for part in map(_text, blocks) if part)
+    if not text and isinstance(content, Mapping | list) and content:
+        text = _json(content)
+    if text.strip():
+        yield "tool", _cut(text, clean)
+
+
+def _text(block: Any) -> str:
+    """Return the text of one part of a message, or a word for what is none."""
+    if isinstance(block, str):
+        return block
+    if not isinstance(block, Mapping) or block.get("type") in _SILENT:
+        return ""
+    text = block.get("text", block.get("content"))
+    if isinstance(text, Mapping):
+        text = text.get("value", text.get("text"))
+    if isinstance(text, str):
+        return text
+    kind = str(block.get("type"))
+    return next((mark for name, mark in _BINARY.items() if name in kind), "")
+
+
+def _call(name: Any, given: Any, clean: Clean) -> str:
+    """Return a tool's call as one line: its name, and what it was given as JSON."""
+    if isinstance(given, str):
+        given = _decoded(given)
+    short = f"{name} {_json(clean(_folded(given, clean)))}" if given is not None else str(name)
+    return short if len(short) <= MAX_TOOL else _marked(short[:MAX_TOOL], len(_json(given)))
+
+
+def _function(call: Any) -> tuple[Any, Any] | None:
+    """Return name and arguments of a call as OpenAI's chats write it."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    named = function if isinstance(function, Mapping) else call if isinstance(call, Mapping) else {}
+    return (named["name"], named.get("arguments", named.get("args"))) if named.get("name") else None
+
+
+def _cut(text: str, clean: Clean) -> str:
+    short = _head(text, clean)
+    return short if len(text) <= MAX_TOOL else _marked(short[:MAX_TOOL], len(text))
+
+
+def _head(text: str, clean: Clean) -> str:
+    """Return the beginning of a text, or all of it, without what may stand across the cut."""
+    short: str = clean(text[: MAX_TOOL + _EDGE])
+    return short if len(text) <= MAX_TOOL + _EDGE else short[: max(0, len(short) - _EDGE)]
+
+
+def _marked(short: str, length: int) -> str:
+    return f"{short}… ({length:,} characters)"
+
+
+def _folded(value: Any, clean: Clean, depth: int = 0) -> Any:
+    """Return what a tool was given with every text on one line, as far as it can be shown."""
+    if isinstance(value, str):
+        text = " ".join(value.split())
+        return text if len(text) <= MAX_TOOL else _head(text, clean)
+    if depth >= _DEEPEST and isinstance(value, Mapping | list):
+        return "…"
+    if isinstance(value, Mapping):
+        return {str(name): _folded(inner, clean, depth + 1) for name, inner in value.items()}
+    return [_folded(inner, clean, depth + 1) for inner in value] if isinstance(value, list) else value
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(", ", ": "), default=str)
+    except (ValueError, TypeError, RecursionError):
+        return "…"
+
+
+def _decoded(text: str) -> Any:
+    """Return the JSON in a text, or the text itself."""
+    try:
+        return msgspec.json.decode(text) if text.lstrip()[:1] in ("{", "[") else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def _unwrapped(output: Any) -> Any:
+    """Return what a tool of Codex printed, without the account of how it ran."""
+    value = _decoded(output) if isinstance(output, str) and output.startswith('{"output"') else output
+    for name in ("output", "content"):
+        if isinstance(value, Mapping) and isinstance(value.get(name), str | list):
+            value = value[name]
+    return value
+
+
+def _injected(part: Any) -> bool:
+    text = part.get("text") if isinstance(part, Mapping) else None
+    return isinstance(text, str) and text.lstrip().startswith(_INJECTED)
+
+
+def _role(value: Mapping[str, Any]) -> str:
+    """Return whose turn a message is, "" when it does not say."""
+    author = value.get("author")
+    given = (
+        value.get("role"), value.get("from"), value.get("sender"), value.get("type"),
+        author.get("role") if isinstance(author, Mapping) else author,
+    )  # fmt: skip
+    return next((_ROLES[name.lower()] for name in given if isinstance(name, str) and name.lower() in _ROLES), "")
+
+
+def _number(value: Any) -> Any:
+    """Return a time that is written as digits in a text as the number it is."""
+    return int(value) if isinstance(value, str) and _DIGITS.match(value) else value
+
+
+def _is_name(value: Any) -> bool:
+    return (isinstance(value, str) and bool(value)) or (isinstance(value, int) and not isinstance(value, bool))

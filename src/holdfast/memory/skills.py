@@ -1,0 +1,104 @@
+"""Skills: ways of doing something that agents write down for themselves, one folder with a `SKILL.md` each.
+
+The format is that of Agent Skills: the folder's name is the skill's name, the front matter says what it is for, the
+body says how it is done. A list shows name and description; the text is loaded when it is needed. A skill holds where
+it lies and below, so a repository also has those of its domain and its workspace.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast import names
+from holdfast.errors import AlreadyExists, Invalid, NotFound
+from holdfast.memory._entries import meta
+from holdfast.query import Query
+from holdfast.records import Draft, Receipt, Record, text_of
+from holdfast.scope import Scope
+from holdfast.store.memory import Memory
+
+_MOST_FILES = 100
+
+
+class Skills:
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def all(self, scope: Scope) -> list[dict[str, Any]]:
+        """Return name and description of every skill at a scope, below it and above it, by name."""
+        found = sorted(self._known(scope), key=lambda record: (names.same(_name(record)), record.path))
+        return [_listed(record) for record in found]
+
+    def load(self, scope: Scope, name: str) -> dict[str, Any]:
+        """Return a skill in full, with the files that lie beside it; the nearest one where several have the name."""
+        known = self._known(scope)
+        wanted = {names.same(name), names.slug(name)}
+        found = [record for record in known if wanted & {names.same(_name(record)), names.same(record.title)}]
+        if not found:
+            there = ", ".join(sorted({_name(record) for record in known})) or "none"
+            hint = names.close_to(name, [_name(record) for record in known])
+            raise NotFound(f'Skill "{name}" not found.', f"There are: {there}.{hint}")
+        record = min(found, key=lambda record: _distance(record, scope))
+        folder = record.path.rpartition("/")[0]
+        beside = [path for path, _ in self._memory.vault.walk(folder, ("",), _ignore) if path != record.path]
+        content = record.text.replace("\r\n", "\n")
+        loaded = _listed(record) | {"content": content, "version": record.version}
+        return loaded | ({"files": beside[:_MOST_FILES]} if beside else {})
+
+    def save(self, draft: Draft) -> Receipt:
+        """Write a skill; one of that name is replaced only from the version that it has now."""
+        folder = names.slug(draft.title, "")
+        if not folder:
+            raise Invalid(f'"{draft.title}" is no name for a skill.', "Use a few words, like deploy-to-staging.")
+        scope = self._memory.scopes.resolve(draft.scope)
+        if draft.expect:
+            record = self._record(scope, folder)
+            fields = dict(draft.fields)
+            change = Draft(id=record.id, text=draft.text, tags=draft.tags, fields=fields, expect=draft.expect)
+            return self._memory.keep(change)
+        try:
+            return self._memory.keep(Draft(
+                kind="skill", title=folder, text=draft.text, scope=scope, tags=draft.tags, fields=draft.fields,
+                op_id=draft.op_id,
+            ))  # fmt: skip
+        except AlreadyExists:
+            version = self._record(scope, folder).version
+            raise AlreadyExists(
+                f'Skill "{folder}" already exists in {scope.path}.',
+                f'Load it first; to replace it, send expect: "{version}".',
+            ) from None
+
+    def _known(self, scope: Scope) -> list[Record]:
+        tree = Scope(scope.workspace, scope.domain, scope.repository)
+        return self._memory.every(Query(kinds=("skill",), scope=tree, above=True))
+
+    def _record(self, scope: Scope, folder: str) -> Record:
+        for record in self._known(scope):
+            if record.scope.path == scope.path and _name(record) == folder:
+                return record
+        raise NotFound(f'Skill "{folder}" not found in {scope.path}.', "Leave expect out to save a new one.")
+
+
+def _name(record: Record) -> str:
+    return record.path.rsplit("/", 2)[1]
+
+
+def _distance(record: Record, scope: Scope) -> tuple[int, str]:
+    """Say how far a skill is: here first, then above, nearest first, then below."""
+    here = (scope.path, *scope.above)
+    return (here.index(record.scope.path) if record.scope.path in here else len(here), record.path)
+
+
+def _listed(record: Record) -> dict[str, Any]:
+    known = {
+        "name": _name(record),
+        "description": text_of(record.fields.get("description")),
+        "tags": list(record.tags),
+        "scope": record.scope.path,
+    }
+    entry = {name: value for name, value in known.items() if value}
+    return entry | meta(record, record.id)
+
+
+def _ignore(_path: str, _why: str) -> None:
+    """A file beside a skill that is out of reach is not listed."""
