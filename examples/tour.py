@@ -17,6 +17,7 @@ from mcp import Client, StdioServerParameters
 
 import holdfast
 from holdfast.errors import Conflict
+from holdfast.memory.linting import lint
 from holdfast.store.starting import make_root
 
 
@@ -37,7 +38,9 @@ def tour(root: str) -> None:
 
     step("Save what was done, decided and learned")
     with holdfast.open(root, writer="tour") as memory:
-        memory.put("overview", "The shop's web site and what it runs on.", title="Webshop")
+        memory.put(
+            "overview", "It runs on one server.", title="Webshop", fields={"description": "The shop's web site."}
+        )
         note = memory.put(
             "note", "We deploy on Tuesdays, never before a holiday.", title="Deploys", scope="webshop", tags=["ops"]
         )
@@ -88,6 +91,9 @@ def tour(root: str) -> None:
     step("An agent saves its work in one conversation and resumes in another, over MCP")
     asyncio.run(two_conversations(root))
 
+    step("A tree of Markdown that people write anyway is memory too: plans, decisions, rules, links")
+    knowledge(root)
+
     step("Everything is a file that you can open")
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(name for name in folders if name != ".holdfast")
@@ -98,6 +104,42 @@ def tour(root: str) -> None:
         print(f"\n    --- {shown}")
         with open(os.path.join(root, shown), encoding="utf-8") as file:
             print(textwrap.indent(file.read().rstrip(), "    "))
+
+
+def knowledge(root: str) -> None:
+    """Write a plan with an editor, as a person would, and let an agent read and change it through its tools."""
+    plan = "resources/workspaces/webshop/_plans/260208-checkout.md"
+    text = """\
+---
+name: Checkout rewrite
+description: Split the checkout into cart and payment
+status: in_progress   # so far
+created: 2026-02-08
+tags: [checkout, database]
+---
+
+Depends on [[Orders live in PostgreSQL]].
+"""
+    os.makedirs(os.path.join(root, os.path.dirname(plan)), exist_ok=True)
+    with open(os.path.join(root, plan), "w", encoding="utf-8") as file:
+        file.write(text)
+    with holdfast.open(root) as memory:
+        context = {"workspaceId": "webshop", "sessionId": "tour"}
+        reply = memory.call("workspace_context", {"scope": {"workspace": "webshop"}}, context)
+        say(
+            f"workspace_context: {len(reply['plans'])} plan, {len(reply['decisions'])} decision, as YAML for the model:"
+        )
+        print(textwrap.indent(memory.call("retrieve_plans", {"scope": "webshop"})["text"].rstrip(), "    "))
+        memory.call("set_plan_status", {"path": plan, "status": "done"}, context)
+        with open(os.path.join(root, plan), encoding="utf-8") as file:
+            changed = [line for line in file.read().splitlines() if line not in text.splitlines()]
+        say(f"set_plan_status changed these lines and no other byte: {changed}")
+        for tied in memory.related(plan):
+            say(f"related: {tied.record.title} ({', '.join(tied.how)})")
+        report = lint(memory)
+        say(f"lint: {report.files} files, {report.errors} errors" + "".join(f"; {fault}" for fault in report.faults))
+        if len(changed) != 2 or report.errors:
+            raise SystemExit("the tree is not as it should be")
 
 
 async def two_conversations(root: str) -> None:
