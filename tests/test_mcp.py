@@ -503,3 +503,39 @@ def test_serving_stdio_loads_nothing_that_only_http_needs() -> None:
     code = "import sys, holdfast.mcp.stdio; print('holdfast.mcp.http' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_knowledge_is_read_as_yaml_and_as_the_same_data(root: Path) -> None:
+    plan = root / "resources/workspaces/alpha/_plans/260208-engine.md"
+    plan.parent.mkdir(parents=True)
+    plan.write_text("---\nname: Engine\ndescription: Build it\nstatus: new\ncreated: 2026-02-08\n---\n\nText.\n")
+    scope = {"workspace": "alpha"}
+
+    async def work(client: Client) -> None:
+        result = await client.call_tool("retrieve_plans", {"scope": scope})
+        (content,) = result.content
+        assert isinstance(content, types.TextContent)
+        assert content.text.startswith('plans:\n  - name: Engine\n    description: "Build it"\n    status: new\n')
+        assert result.structured_content is not None
+        (found,) = result.structured_content["plans"]
+        assert found["_meta"] == {
+            "document_path": "resources/workspaces/alpha/_plans/260208-engine.md",
+            "document_id": "260208-engine",
+        }
+        assert "text" not in result.structured_content
+        context = {"workspaceId": "alpha", "sessionId": "s"}
+        calls = [
+            {"agent": "knowledge", "tool": "set_plan_status", "params": {"id": "260208-engine", "status": "done"}},
+            {"agent": "knowledge", "tool": "workspace_context", "params": {}},
+        ]
+        reply = await ask(client, "useTools", context=context, calls=calls)
+        assert reply["data"]["results"][1]["plans"][0]["status"] == "done"
+        wrong = await client.call_tool("retrieve_plans", {"scope": {"workspace": "beta"}})
+        assert wrong.is_error
+        assert wrong.structured_content == {
+            "success": False,
+            "error": (said := 'Workspace "beta" not found. Use listWorkspaces to see available workspaces.'),
+            "text": said,
+        }
+
+    talk(root, work, toolset="all")
