@@ -144,7 +144,7 @@ name: not a field
     [
         ({"name": "New"}, "name: Old name   # why it is called so\n", "name: New   # why it is called so\n"),
         ({"status": "done"}, "status: new\n", "status: done\n"),
-        ({"quoted key": 2}, '"quoted key": 1\n', "quoted key: 2\n"),
+        ({"quoted key": 2}, '"quoted key": 1\n', '"quoted key": 2\n'),
         ({"tags": ["green"]}, "tags:\n  - red\n  - blue\n", 'tags: ["green"]\n'),
         ({"nested": {"c": 3}}, 'nested: {a: [1, 2], b: "x: y"}\n', 'nested: {"c":3}\n'),
         ({"folded": "x"}, "folded: one\n  two\n", "folded: x\n"),
@@ -236,7 +236,7 @@ def plain(value: Any) -> str:
 @example(fields={}, body="---\na: 1\n---\ntext")
 @example(fields={}, body="---")
 @example(fields={"a": "x\u2028y: z", "b": "\x85", "c": "\ufeff"}, body="\ufefftext")
-@given(fields=fronts, body=words)
+@given(fields=fronts, body=words.filter(lambda text: "\0" not in text))
 def test_what_is_written_is_read_back(fields: dict[str, Any], body: str) -> None:
     page = markdown.parse(markdown.render(fields, body))
     assert page.fault == ""
@@ -246,7 +246,11 @@ def test_what_is_written_is_read_back(fields: dict[str, Any], body: str) -> None
 
 
 @many
-@given(fields=fronts, body=words, changes=st.dictionaries(words, values | st.none(), max_size=3))
+@given(
+    fields=fronts,
+    body=words.filter(lambda text: "\0" not in text),
+    changes=st.dictionaries(words, values | st.none(), max_size=3),
+)
 def test_an_edit_of_what_was_written_sets_its_fields_and_nothing_else(
     fields: dict[str, Any], body: str, changes: dict[str, Any]
 ) -> None:
@@ -441,7 +445,8 @@ def test_adding_an_entry_leaves_every_earlier_byte_and_entry_alone(before: str, 
             continue
         after = sections.add(text, entry)
         assert after.startswith(text)
-        assert after.endswith((entry, entry.replace("\n", "\r\n")))
+        plain_entry = entry.replace("\r\n", "\n")
+        assert after.endswith((plain_entry, plain_entry.replace("\n", "\r\n")))
         earlier, now = sections.parse(text), sections.parse(after)
         assert [(old.anchor, old.title, old.text) for old in earlier] == [
             (new.anchor, new.title, new.text) for new in now[: len(earlier)]

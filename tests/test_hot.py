@@ -20,7 +20,7 @@ from mcp.client.stdio import stdio_client
 
 import holdfast
 from holdfast import templates
-from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound, OverBudget
 from holdfast.formats import budgets, headings, markdown
 from holdfast.formats.budgets import Budget
 from holdfast.memory.hot import Hot
@@ -300,7 +300,7 @@ def test_promoting_over_a_budget_is_refused_and_changes_nothing(memory: holdfast
         memory.hot.promote(long.id)
     assert f"{RULES}/large.md (180 lines)" in str(refused.value)
     assert f"{RULES}/old.md (changed " in str(refused.value)
-    with pytest.raises(OverBudget, match=r"short\.md has 12 lines; 5 is its budget"):
+    with pytest.raises(OverBudget, match=r"The rule has 12 lines; its budget would be 5\. Give --budget 12\."):
         memory.hot.promote(note.id, budget=5)
     assert tree(root) == before
     assert memory.hot.promote(note.id).status == "stored"
@@ -612,10 +612,10 @@ def test_templates_go_where_the_settings_say(tmp_path: Path) -> None:
         make_root(str(tmp_path), template=True)
 
 
-def test_a_root_that_cannot_be_written_is_unavailable(tmp_path: Path) -> None:
+def test_a_file_where_a_folder_belongs_is_named(tmp_path: Path) -> None:
     (tmp_path / "agent").mkdir()
     (tmp_path / "agent/commands").write_text("a file")
-    with pytest.raises(Unavailable):
+    with pytest.raises(Invalid, match=r"A folder of agent/commands/common/save-memory\.md is a file\."):
         make_root(str(tmp_path), template=True)
 
 

@@ -120,7 +120,7 @@ BROKEN: dict[str, tuple[str | bytes, list[tuple[int, str]]]] = {
     f"{WORKSPACES}/w/_notes/latin.md": (b"one\ntwo\ncaf\xe9\n", [(3, "encoding")]),
     f"{WORKSPACES}/w/_notes/latin-open.md": (b"---\nname: caf\xe9\n", [(1, "front-matter"), (2, "encoding")]),
     f"{WORKSPACES}/w/_notes/wide.md": ("one\n".encode("utf-16-le"), [(1, "encoding")]),
-    f"{WORKSPACES}/w/_notes/large.md": (b"x" * 3000, [(1, "encoding")]),
+    f"{WORKSPACES}/w/_notes/large.md": (b"x" * 3000, [(1, "unreadable")]),
     f"{WORKSPACES}/w/_notes/links.md": (
         "---\nabout: '[[nowhere]]'\n---\n[[Nobody]]\n\n[a](missing.md) [b](../_plans)\n[c](./no/such.png) [d](x\\y.md)\n",
         [(2, "link"), (4, "link"), (6, "link"), (7, "link"), (7, "link")],
@@ -155,7 +155,7 @@ def test_every_planted_fault_is_found_once_with_its_line_and_nothing_else(strict
     os.symlink("../../agent/rules/common/over.md", strict / ".cursor/rules/over.mdc")
     os.symlink("/etc/hosts", strict / f"{WORKSPACES}/w/_notes/out.md")
     expected = [(path, line, rule) for path, (_, faults) in BROKEN.items() for line, rule in faults]
-    expected += [("agent/rules", 1, "budget"), (f"{WORKSPACES}/w/_notes/out.md", 1, "encoding")]
+    expected += [("agent/rules", 1, "budget"), (f"{WORKSPACES}/w/_notes/out.md", 1, "unreadable")]
     with holdfast.open(strict) as memory:
         report = lint(memory)
         assert found(report) == sorted(expected)
@@ -179,7 +179,7 @@ def test_a_file_that_may_not_be_read_is_named(root: Path, memory: Memory) -> Non
     if os.geteuid() == 0:
         pytest.skip("root reads everything")
     write(root, f"{WORKSPACES}/w/_notes/secret.md", "x\n").chmod(0)
-    assert found(lint(memory)) == [(f"{WORKSPACES}/w/_notes/secret.md", 1, "encoding")]
+    assert found(lint(memory)) == [(f"{WORKSPACES}/w/_notes/secret.md", 1, "unreadable")]
 
 
 def test_a_scope_is_looked_at_alone_and_may_link_to_others(root: Path, memory: Memory) -> None:
@@ -386,6 +386,6 @@ def test_the_command_prints_lines_that_editors_read_and_fails_when_errors_are_le
     assert run("w")[1]["faults"] == [
         {
             "level": "warning", "path": f"{WORKSPACES}/w/_plans/260208-a.md", "line": 11,
-            "what": "[[nobody]] names nothing", "rule": "link", "fixed": False,
+            "what": "[[nobody]] names nothing", "rule": "link", "fixed": False, "fixable": False,
         }
     ]  # fmt: skip

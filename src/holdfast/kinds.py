@@ -56,8 +56,8 @@ class Kind(msgspec.Struct, frozen=True):
     searchable: bool = True
     quiet: str = ""
     """A record with this field set is kept out of full-text search."""
-    layer: Literal["hot", "warm", "cold"] = "warm"
-    """When it is loaded: always, on demand, or only when asked for."""
+    layer: Literal["hot", "warm", "cold", "own"] = "warm"
+    """When it is loaded: always, on demand, or only when asked for; `own` is searched only by its kind."""
     owned: bool = False
     """Written by Holdfast itself, never through `put`."""
     foreign: bool = False
@@ -135,7 +135,7 @@ _ROWS = (
     ),
     Kind(
         "trace", "one line for every tool call", "line", "{memory}/traces/{workspace}/{month}.jsonl",
-        text="result", title="tool", quiet="read", owned=True, layer="cold",
+        text="result", title="tool", quiet="read", owned=True, layer="own",
     ),
     Kind(
         "write", "one line for every document that Holdfast wrote", "line", "{memory}/writes/{month}.jsonl",

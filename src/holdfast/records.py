@@ -94,6 +94,8 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     what: str
     line: int = 0
+    minor: bool = False
+    """It was read all the same: something for `lint`, no damage."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.what}" if self.line else f"{self.path}: {self.what}"

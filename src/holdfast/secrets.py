@@ -42,6 +42,15 @@ def redact(text: str) -> str:
     return _ANY.sub(lambda found: f"[{_NAMES[int(str(found.lastgroup)[1:])]} removed]", text)
 
 
+def find(value: Any) -> str:
+    """Return what kind of secret a JSON value holds, "" when it holds none of a known form."""
+    if isinstance(value, str):
+        found = _ANY.search(value) if any(mark in value for mark in _MARKS) else None
+        return _NAMES[int(str(found.lastgroup)[1:])] if found else ""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return next((kind for part in inner if (kind := find(part))), "")
+
+
 def redact_all(value: Any) -> Any:
     """Return a JSON value with secrets removed from every text, and from fields that are named after one."""
     if isinstance(value, str):

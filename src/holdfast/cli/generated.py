@@ -20,6 +20,7 @@ import msgspec
 from holdfast.cli import show, tidying
 from holdfast.cli.common import common, open_root
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.kinds import PLAN_STATUS
 from holdfast.tools import every
 from holdfast.tools.calling import Reply
 from holdfast.tools.context import Context
@@ -34,7 +35,7 @@ VERBS = {
         "archive": "archiveWorkspace",
     },
     "state": {"create": "createState", "list": "listStates", "load": "loadState", "archive": "archiveState"},
-    "plan": {"list": "retrieve_plans", "status": "set_plan_status"},
+    "plan": {"list": "retrieve_plans"},
     "learnings": {"list": "retrieve_learnings", "save": "save_learning"},
     "skill": {"load": "load_skill", "save": "save_skill"},
 }
@@ -47,7 +48,7 @@ _ABOUT = {
 }
 _LEARNED = ("date", "category", "scope", "title")
 _TABLES: dict[str, dict[str, tuple[str, ...]]] = {
-    "retrieve_plans": {"plans": ("status", "created", "scope", "tags", "name")},
+    "retrieve_plans": {"plans": ("status", "created", "id", "name")},
     "retrieve_learnings": {"decisions": _LEARNED, "lessons": _LEARNED},
 }
 """Replies that a terminal shows as tables: which list of the reply, and which of its fields."""
@@ -180,6 +181,34 @@ def _listed_or_none(_context: click.Context, _parameter: click.Parameter, value:
     return list(value) or None
 
 
+@click.command("status")
+@click.argument("plan")
+@click.argument("status", type=click.Choice(PLAN_STATUS))
+@common
+def _plan_status(plan: str, status: str, root: str | None, as_json: bool) -> None:
+    """Say how far PLAN is, by its path, id or name. Changes its status and the day of the change, nothing else."""
+    named = {"path" if "/" in plan else "id": plan}
+    reply = _run(_TOOLS["set_plan_status"], {**named, "status": status}, Context(), root)
+    if show.wants_json(as_json):
+        show.as_json(reply)
+    else:
+        show.reply(reply)
+
+
+@click.command("list")
+@click.argument("scope", required=False)
+@common
+def _skill_list(scope: str | None, root: str | None, as_json: bool) -> None:
+    """List the skills of SCOPE (default: every workspace)."""
+    with open_root(root) as memory:
+        tops = [scope] if scope else memory.scopes.children("")
+        found = [one for top in tops for one in memory.skills.all(memory.scopes.resolve(top))]
+    if show.wants_json(as_json):
+        show.as_json(found)
+    else:
+        show.lists({"skills": found}, {"skills": ("name", "scope", "description")})
+
+
 def kebab(name: str) -> str:
     """Return the name of a parameter as an option has it: rootFolder is root-folder."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower().replace("_", "-")
@@ -188,9 +217,11 @@ def kebab(name: str) -> str:
 workspace = _group("workspace")
 state = _group("state")
 plan = _group("plan")
+plan.add_command(_plan_status)
 learnings = _group("learnings")
 learnings.add_command(tidying.archive)
 skill = _group("skill")
+skill.add_command(_skill_list)
 overview = _command("overview", _TOOLS["retrieve_overview"])
 context = _command("context", _TOOLS["workspace_context"])
 recall = _command("recall", _TOOLS["recall"])

@@ -44,11 +44,14 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="holdfast")
-def cli() -> None:
+@click.option("--root", type=click.Path(), help="The memory root; may also stand behind the command.")
+def cli(root: str | None) -> None:
     """The memory that AI agents keep, in files their owner can read.
 
     The root is --root, else $HOLDFAST_ROOT, else the nearest folder upwards with a holdfast.toml.
     """
+    if root:
+        os.environ["HOLDFAST_ROOT"] = root
 
 
 @cli.command()
@@ -60,6 +63,16 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None  # the choices above are those that click has
     click.echo(kind(cli, {}, "holdfast", "_HOLDFAST_COMPLETE").source())
+
+
+def _in_commands(text: str) -> str:
+    """Say in the words of a shell what an error says in the names of tools."""
+    from holdfast.cli.generated import VERBS
+
+    for group, verbs in VERBS.items():
+        for verb, tool in verbs.items():
+            text = text.replace(f"Use {tool} ", f"Use `holdfast {group} {verb}` ")
+    return text
 
 
 def main() -> None:
@@ -83,5 +96,5 @@ def main() -> None:
             told = {"success": False, "error": text, "kind": type(error).__name__, "code": error.exit_code}
             click.echo(msgspec.json.encode(told).decode("utf-8"), err=True)
         else:
-            click.secho(text, fg="red", err=True)
+            click.secho(_in_commands(text), fg="red", err=True)
         sys.exit(error.exit_code)

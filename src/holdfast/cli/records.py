@@ -153,8 +153,8 @@ def related(what: str, scope: str | None, limit: int, root: str | None, as_json:
     elif not found:
         click.echo(f"Nothing has to do with {show.printable(what)}.")
     else:
-        rows = [(", ".join(tied.how), tied.record.kind, tied.record.title, tied.record.id) for tied in found]
-        show.table(("how", "kind", "title", "id"), rows)
+        for tied in found:
+            show.tied(tied)
 
 
 @click.command()

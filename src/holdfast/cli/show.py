@@ -13,6 +13,7 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
+    from holdfast.index import Tied
     from holdfast.store.recalling import Hit
 
 
@@ -59,11 +60,16 @@ def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> Non
         if len(columns) > 1:
             click.secho(name, bold=True)
         if value.get(name):
-            table(fields, [[_lines(_flat(item.get(field))) for field in fields] for item in value[name]])
+            table(fields, [[_flat(_field(item, field)) for field in fields] for item in value[name]])
         else:
             click.echo("None.")
     for warning in value.get("warnings", ()):
         click.secho(printable(str(warning)), fg="yellow", err=True)
+
+
+def _field(item: Mapping[str, Any], name: str) -> Any:
+    """Return a field of an entry; its id is in what is told about it."""
+    return item.get("_meta", {}).get("document_id") if name == "id" else item.get(name)
 
 
 def items(found: Sequence[Mapping[str, Any]]) -> None:
@@ -106,9 +112,18 @@ def hit(found: Hit) -> None:
     click.secho(f"    {record.id if record.path in record.id else record.where}", fg="cyan")
 
 
+def tied(found: Tied) -> None:
+    """Print what has to do with something: what it is, how it is related, and the id to get it by."""
+    record = found.record
+    title = record.title or " ".join(record.text.split())[:60]
+    about = f"{record.kind} · {', '.join(found.how)}"
+    click.echo(click.style(printable(title), bold=True) + click.style(f"  {printable(about)}", dim=True))
+    click.secho(f"    {record.id if record.path in record.id else record.where}", fg="cyan")
+
+
 def printable(text: str) -> str:
     """Keep stored text from steering the terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)
+    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text.replace("\r\n", "\n"))
 
 
 @contextlib.contextmanager

@@ -38,12 +38,12 @@ def lint(scope: str | None, fix: bool, strict: bool, root: str | None, as_json: 
              "faults": report.faults}
         )  # fmt: skip
     else:
-        _report(report)
+        _report(report, tried=fix)
     if report.errors or (strict and report.warnings):
         sys.exit(1)
 
 
-def _report(report: Report) -> None:
+def _report(report: Report, *, tried: bool) -> None:
     for fault in report.faults:
         state = "fixed" if fault.fixed else fault.level
         where = click.style(show.printable(f"{fault.path}:{fault.line}:"), bold=True)
@@ -51,6 +51,8 @@ def _report(report: Report) -> None:
     fixed = f", {report.fixed} fixed" if report.fixed else ""
     found = f"{_count(report.errors, 'error')}, {_count(report.warnings, 'warning')}{fixed}"
     click.echo(f"{_count(report.files, 'file')}: {found if report.faults else 'nothing is wrong'}.")
+    if fixable := sum(fault.fixable for fault in report.faults):
+        click.echo(f"{fixable} could not be mended." if tried else f"{fixable} can be mended: holdfast lint --fix")
 
 
 @click.group()

@@ -16,13 +16,23 @@ import msgspec
 
 from holdfast import names
 from holdfast.clients import _blocks
-from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import (
+    AlreadyExists,
+    Conflict,
+    Damaged,
+    HoldfastError,
+    Invalid,
+    NotFound,
+    OverBudget,
+    Unavailable,
+)
+from holdfast.memory._rules import OWN
 from holdfast.store.memory import Memory
 from holdfast.store.opening import open_folder
 from holdfast.vault import ABSENT, Vault
 
 _LINKS = (
-    (".cursor/rules", ".mdc", "rules"),
+    (OWN, ".mdc", "rules"),
     (".codex", ".md", "rules"),
     (".cursor/commands", ".md", "commands"),
     (".claude/commands", ".md", "commands"),
@@ -31,6 +41,7 @@ _LINKS = (
 _READ_FIRST = "Read these files before you start; what they say holds in every conversation:"
 _BLOCKS = ("AGENTS.md", "CLAUDE.md")
 _MOST = 4 << 20
+_TRIES = 10
 
 
 class Made(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,7 +57,8 @@ def link(memory: Memory, into: str = "") -> list[Made]:
     with _opened(memory, into) as vault:
         rules = _ours(memory, memory.settings.paths.rules)
         blocks = [_block(vault, name, _lines(memory, vault, name, rules)) for name in _BLOCKS]  # before any change
-        return [*(made for place in _LINKS for made in _link(memory, vault, *place)), *(b.write(vault) for b in blocks)]
+        links = [made for place in _LINKS for made in _link(memory, vault, *place)]
+        return [*links, *(_written(vault, block, _lines(memory, vault, block.path, rules)) for block in blocks)]
 
 
 def unlink(memory: Memory, into: str = "") -> list[Made]:
@@ -199,8 +211,18 @@ class _Block(msgspec.Struct, frozen=True):
             return _remove(vault, self.path, "nothing but our block was in it")
         vault.write(self.path, self.new.encode("utf-8"), expect=self.version)
         if _blocks.BEGIN not in self.new:
-            return Made(self.path, "removed", "our block of it")
+            return Made(self.path, "changed", "our block was taken out")
         return Made(self.path, "changed" if _blocks.BEGIN in (self.old or "") else "made", "our block in it")
+
+
+def _written(vault: Vault, block: _Block, lines: list[str]) -> Made:
+    """Write a block; again from what the file is now, where somebody else wrote to it meanwhile."""
+    for _ in range(_TRIES):
+        try:
+            return block.write(vault)
+        except (Conflict, AlreadyExists):
+            block = _block(vault, block.path, lines)
+    return block.write(vault)
 
 
 def _block(vault: Vault, path: str, lines: list[str]) -> _Block:
@@ -214,7 +236,7 @@ def _block(vault: Vault, path: str, lines: list[str]) -> _Block:
         return _Block(path, None, _blocks.put(None, lines) if lines else None)
     except UnicodeDecodeError:
         return _Block(path, None, None, kept="it is not UTF-8 text")
-    except Invalid as error:
+    except (Invalid, OverBudget) as error:
         return _Block(path, None, None, kept=error.message)
     try:
         return _Block(path, old, _blocks.put(old, lines) if lines else _blocks.take(old), version)

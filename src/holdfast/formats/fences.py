@@ -14,27 +14,35 @@ def closed(lines: list[str], stops: Collection[int] = ()) -> set[int]:
 
     A fence that is never closed is text, and so is one whose block would reach over a line in `stops`.
     """
-    fences = {number: found[1] for number, line in enumerate(lines, 1) if (found := FENCE.match(line))}
-    marks = sorted({*fences, *stops})
     inside: set[int] = set()
+    fences: list[tuple[int, str]] = []
+    for number, line in enumerate(lines, 1):
+        if number in stops:
+            _close(fences, lines, inside)
+            fences = []
+        elif found := FENCE.match(line):
+            fences.append((number, found[1]))
+    _close(fences, lines, inside)
+    return inside
+
+
+def _close(fences: list[tuple[int, str]], lines: list[str], inside: set[int]) -> None:
+    """Add the lines of the blocks that these fences open and close."""
     hopeless = {"`": len(lines) + 3, "~": len(lines) + 3}
     place = 0
-    while place < len(marks):
-        opened = marks[place]
+    while place < len(fences):
+        opened, fence = fences[place]
         place += 1
-        fence = fences.get(opened, "") if opened not in stops else ""
-        if not fence or len(fence) >= hopeless[fence[0]]:
+        if len(fence) >= hopeless[fence[0]]:
             continue
-        for further in range(place, len(marks)):
-            if marks[further] in stops:
-                break
-            if closes(lines[marks[further] - 1], fence):
-                inside.update(range(opened, marks[further] + 1))
+        for further in range(place, len(fences)):
+            number = fences[further][0]
+            if closes(lines[number - 1], fence):
+                inside.update(range(opened, number + 1))
                 place = further + 1
                 break
         else:
             hopeless[fence[0]] = len(fence)
-    return inside
 
 
 def closes(line: str, fence: str) -> bool:

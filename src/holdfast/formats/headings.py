@@ -14,7 +14,7 @@ from holdfast import names
 from holdfast.formats import fences
 from holdfast.formats.markdown import lines_of
 
-_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*\r?\n?\Z")
+_HEADING = re.compile(r" {0,3}(#{1,6})[ \t](.*)", re.DOTALL)
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -35,14 +35,21 @@ def parts(text: str) -> list[Part]:
     position = 0
     for number, line in enumerate(lines, 1):
         if number not in inside and (heading := _HEADING.match(line)):
-            found.append((len(heading[1]), heading[2], position, position + len(line)))
+            found.append((len(heading[1]), title(heading[2]), position, position + len(line)))
         position += len(line)
-    return [
-        Part(
-            level, title, start, below, next((after[2] for after in found[place + 1 :] if after[0] <= level), position)
-        )
-        for place, (level, title, start, below) in enumerate(found)
-    ]
+    result: list[Part] = []
+    ends = [position] * 7
+    for level, name, start, below in reversed(found):
+        result.append(Part(level, name, start, below, min(ends[: level + 1])))
+        ends[level] = start
+    return result[::-1]
+
+
+def title(rest: str) -> str:
+    """Return the text of a heading from what stands behind its first marks."""
+    text = rest.strip()
+    bare = text.rstrip("#")
+    return bare.rstrip() if bare != text and (not bare or bare[-1] in " \t") else text
 
 
 def named(text: str, title: str) -> list[Part]:

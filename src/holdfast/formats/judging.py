@@ -42,7 +42,8 @@ class Flaw(msgspec.Struct, frozen=True):
 def front(kind: Kind, page: markdown.Page, head: str) -> Iterator[Flaw]:
     """Judge the front matter of a page; `head` is its text up to the body."""
     if page.fault:
-        yield Flaw("error", page.fault_line, f"{page.fault}; mend it by hand", "front-matter")
+        rule = "conflict" if page.conflict else "front-matter"
+        yield Flaw("error", page.fault_line, f"{page.fault}; mend it by hand", rule)
         return
     if missing := lacking(kind, page.fields):
         what = "no front matter; it should have" if page.front is None else "front matter lacks"
@@ -52,17 +53,19 @@ def front(kind: Kind, page: markdown.Page, head: str) -> Iterator[Flaw]:
     for name, value in fields.items():
         if name in kind.choices:
             choices = kind.choices[name]
-            meant, what = _choice(value, choices), f"it can be {', '.join(choices)}"
+            meant, what = choice(value, choices), f"it can be {', '.join(choices)}"
         else:
             meant, what = _day(value), "a date is written YYYY-MM-DD"
         if meant != value:
             rule = "status" if name in kind.choices else "date"
-            yield Flaw("error", _line_of(head, name), f"{name} is {str(value)[:80]!r}; {what}", rule, name, meant)
+            yield Flaw(
+                "error", markdown.line_of(head, name), f"{name} is {str(value)[:80]!r}; {what}", rule, name, meant
+            )
     if {"created", "updated"} <= fields.keys():
         created, updated = _day(fields["created"])[:10], _day(fields["updated"])[:10]
         if created and updated and updated < created:
             what = f"updated {updated} is before created {created}"
-            yield Flaw("warning", _line_of(head, "updated"), what, "date")
+            yield Flaw("warning", markdown.line_of(head, "updated"), what, "date")
 
 
 def lacking(kind: Kind, fields: Mapping[str, Any]) -> tuple[str, ...]:
@@ -84,13 +87,6 @@ def entries(page: markdown.Page, records: Iterable[Record]) -> Iterator[Flaw]:
     for line in _unread(page.body, heads):
         what = "looks like an entry and is read as text of the entry before it; write ### [YYYY-MM-DD] Title"
         yield Flaw("error", line + page.body_line - 1, what, "entry")
-
-
-def prose(text: str) -> list[str]:
-    """Return the lines of a text without its code blocks."""
-    lines = markdown.lines_of(text)
-    code = fences.closed(lines)
-    return [line.rstrip("\r\n") for number, line in enumerate(lines, 1) if number not in code]
 
 
 def _unread(body: str, heads: set[int]) -> Iterator[int]:
@@ -119,15 +115,10 @@ def _day(value: object) -> str:
     return ""
 
 
-def _choice(value: object, choices: tuple[str, ...]) -> str:
+def choice(value: object, choices: tuple[str, ...]) -> str:
     """Return the choice that a value is but for case, spaces and hyphens; "" when it is none."""
     form = _GAPS.sub("", value).casefold() if isinstance(value, str) else ""
     return next((choice for choice in choices if choice == value or _GAPS.sub("", choice) == form), "")
-
-
-def _line_of(head: str, field: str) -> int:
-    found = re.search(rf"""^["']?{re.escape(field)}["']?[ \t]*:""", head, re.MULTILINE)
-    return head.count("\n", 0, found.start()) + 1 if found else 1
 
 
 def _blank(value: object) -> bool:

@@ -21,7 +21,7 @@ from holdfast.records import Record
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _DATED = re.compile(r"\d{6}-(?=.)")
-_INLINE = re.compile(r"(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
+_INLINE = re.compile(r"(?<!`)(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
 _WIKI = re.compile(r"\[\[([^\s\[\]|#][^\[\]|#\n]{0,199})(?:#([^\[\]|\n]{0,200}))?(?:\|[^\[\]\n]*)?\]\]")
 _LINK = re.compile(r"(?<!!)\[[^\[\]\n]*\]\(<?([^()\s<>]{1,500})>?(?:[ \t]+\"[^\"\n]*\")?\)")
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Damaged, Invalid, OverBudget
+from holdfast.formats import fences
 
 _BOM = "\ufeff"
 _FENCE = re.compile(r"---[ \t]*(?:\r\n|\n|\Z)")
@@ -23,6 +24,7 @@ _KEY = re.compile(
 _PLAIN = re.compile(r"[A-Za-z\u00c0-\uffef][\w\u00c0-\uffef ./()+'-]*\Z")
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """What JSON leaves bare in a string and YAML takes for a line break or refuses."""
+_POSITION = re.compile(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
 MAX_FRONT = 256 * 1024
@@ -36,6 +38,8 @@ class Page(msgspec.Struct, frozen=True):
     body_line: int = 1
     fault: str = ""
     fault_line: int = 0
+    conflict: int = 0
+    """The line of an unresolved merge conflict, which is the fault then; 0 when there is none."""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -50,19 +54,49 @@ def parse(data: bytes) -> Page:
     except UnicodeDecodeError as error:
         text = data.decode("utf-8", "replace")
         fault, bad = f"not UTF-8 at byte {error.start}", data.count(b"\n", 0, error.start) + 1
+    conflict = conflict_line(text)
+    if conflict:
+        fault, bad = "an unresolved merge conflict", conflict
     _, opening, block, rest = _split(text)
     if opening is None:
-        return Page(None, text.removeprefix(_BOM), 1, fault, bad)
+        return Page(None, text.removeprefix(_BOM), 1, fault, bad, conflict)
     if block is None:
-        return Page({}, text.removeprefix(_BOM), 1, 'front matter without a closing "---"', 1)
+        fault, bad = fault or 'front matter without a closing "---"', bad or 1
+        return Page({}, text.removeprefix(_BOM), 1, fault, bad, conflict)
     lines = block.count("\n") + 2
     front, front_fault, line = _load(block)
-    return Page(front, rest, lines + 1, fault or front_fault, bad or (line + 1 if front_fault else 0))
+    return Page(front, rest, lines + 1, fault or front_fault, bad or (line + 1 if front_fault else 0), conflict)
+
+
+def conflict_line(text: str) -> int:
+    """Return the line at which git left a conflict for a person to resolve, 0 when it left none."""
+    if "<<<<<<< " not in text or ">>>>>>> " not in text:
+        return 0
+    lines = lines_of(text)
+    code = fences.closed(lines)
+    begun, parted = 0, False
+    for number, line in enumerate(lines, 1):
+        if number in code:
+            continue
+        if line.startswith("<<<<<<< "):
+            begun, parted = number, False
+        elif begun and line.rstrip() == "=======":
+            parted = True
+        elif begun and parted and line.startswith(">>>>>>> "):
+            return begun
+    return 0
+
+
+def line_of(head: str, field: str) -> int:
+    """Return the line of a field in the text up to the body, 1 when it is not found there."""
+    found = re.search(rf"""^["']?{re.escape(field)}["']?[ \t]*:""", head, re.MULTILINE)
+    return head.count("\n", 0, found.start()) + 1 if found else 1
 
 
 def render(fields: Mapping[str, Any], body: str) -> bytes:
     """Write a new file."""
     head = "".join(_field(name, value, "\n") for name, value in fields.items() if value is not None)
+    _check_plain(body)
     if len(head) > MAX_FRONT:
         raise OverBudget(f"The fields have {len(head):,} characters; {MAX_FRONT:,} fit.", "Move text into the body.")
     text = f"---\n{head}---\n\n{body}" if head or _FENCE.match(body.removeprefix(_BOM)) else body
@@ -72,6 +106,7 @@ def render(fields: Mapping[str, Any], body: str) -> bytes:
 def replace_body(data: bytes, body: str) -> bytes:
     """Return the file with another text below the front matter."""
     text = _decode(data)
+    _check_plain(body)
     start = body_start(text)
     gap = text[start : start + len(text[start:]) - len(text[start:].lstrip("\r\n"))]
     return _encode(text[:start] + gap + body + ("" if body.endswith("\n") or not body else "\n"))
@@ -82,7 +117,8 @@ def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
     text = _decode(data)
     before = parse(data)
     if before.fault:
-        raise Damaged(f"Line {before.fault_line}: {before.fault}.", "Mend the front matter by hand first.")
+        mend = "Resolve it first." if before.conflict else "Mend the front matter by hand first."
+        raise Damaged(f"Line {before.fault_line}: {before.fault}.", mend)
     changes = {
         name: value
         for name, value in changes.items()
@@ -141,7 +177,8 @@ def _load(block: str) -> tuple[dict[str, Any], str, int]:
         value = ryaml.loads(block) if block.strip() else {}  # type: ignore[attr-defined]  # its stub forgets to export it
     except (ValueError, RecursionError) as error:
         found = re.search(r"line (\d+)", str(error))
-        return {}, f"front matter is not valid YAML: {str(error).splitlines()[0]}", int(found.group(1)) if found else 1
+        what = _POSITION.sub("", str(error).splitlines()[0])
+        return {}, f"front matter is not valid YAML: {what}", int(found.group(1)) if found else 1
     if value is None:
         return {}, "", 0
     if not isinstance(value, dict):
@@ -165,10 +202,11 @@ def _patch(block: str, changes: Mapping[str, Any], newline: str) -> str:
         while end < len(lines) and not _starts_field(lines[end]):
             end += 1
         if name in left:
-            kept = _trailing_comments(lines[position + 1 : end])
+            before, after = _around_value(lines[position])
+            kept = _trailing_comments(lines[position + 1 : end], block=after is None)
             value = left.pop(name)
             if value is not None:
-                result.append(_field(name, value, newline, _comment(lines[position])))
+                result.append(f"{before}{scalar(value)}{after or ''}{newline}")
             result.extend(kept)
         else:
             result.extend(lines[position:end])
@@ -194,25 +232,57 @@ def _starts_field(line: str) -> bool:
     return line[:1] not in (" ", "\t", "#", "\r", "\n", "-", "]", "}", "") and _key(line) is not None
 
 
-def _trailing_comments(lines: list[str]) -> list[str]:
-    """Return the blank and comment lines at the end of a field: they belong to what follows."""
+def _trailing_comments(lines: list[str], *, block: bool) -> list[str]:
+    """Return the blank and comment lines at the end of a field; in a block of text an indented `#` is text."""
     start = len(lines)
-    while start and (not lines[start - 1].strip() or lines[start - 1].startswith("#")):
+    while start and (not (line := lines[start - 1]).strip() or (line if block else line.lstrip()).startswith("#")):
         start -= 1
     return lines[start:]
 
 
-def _comment(line: str) -> str:
-    """Return the comment at the end of a one-line plain field, with the space before it."""
-    value = line[line.index(":") + 1 :].rstrip("\r\n")
-    if value.lstrip()[:1] in ('"', "'", "[", "{", "|", ">"):
-        return ""
-    found = re.search(r"[ \t]+#.*\Z", value)
-    return found.group() if found else ""
+def _around_value(line: str) -> tuple[str, str | None]:
+    """Return what stands before the value of a field on its line, and the space and comment behind it, if any.
+
+    The second is None where the value is a block of text that starts on the next line.
+    """
+    found = _KEY.match(line)
+    assert found is not None  # who asks has found the field
+    text = line.rstrip("\r\n")
+    start = min(len(found.group().rstrip()), len(text))
+    value = text[start:].lstrip(" \t")
+    before = text[: len(text) - len(value)]
+    if not value or value[0] == "#":
+        return text[:start] + " ", f" {value}" if value else ""
+    if value[0] in "|>":
+        return before, None
+    end = _end_of_value(value)
+    comment = value[end:]
+    return before, comment.rstrip() if comment.lstrip(" \t").startswith("#") else ""
 
 
-def _field(name: str, value: Any, newline: str, comment: str = "") -> str:
-    return f"{scalar(name)}: {scalar(value)}{comment}{newline}"
+def _end_of_value(value: str) -> int:
+    """Return where a value ends that starts on this line: behind its closing quote or bracket, or before a comment."""
+    if value[0] not in "\"'[{":
+        found = re.search(r"(?<![ \t])[ \t]+#", value)
+        return found.start() if found else len(value)
+    depth, quote = 0, ""
+    for position, char in enumerate(value):
+        if quote:
+            if char == quote and not (quote == '"' and value[position - 1] == "\\"):
+                quote = ""
+        elif char in "\"'":
+            quote = char
+        elif char in "[{":
+            depth += 1
+        elif char in "]}":
+            depth -= 1
+        if not quote and not depth and not (value[0] == "'" and value[position + 1 : position + 2] == "'"):
+            return position + 1
+    return len(value)
+
+
+def _field(name: str, value: Any, newline: str) -> str:
+    return f"{scalar(name)}: {scalar(value)}{newline}"
 
 
 def scalar(value: Any, *, quoted: bool = False) -> str:
@@ -229,6 +299,12 @@ def _is_plain(value: str) -> bool:
     """May this text stand without quotes, and be read as this text again?"""
     plain = _PLAIN.match(value) and value.isprintable() and not value.endswith(" ")
     return bool(plain) and value.lower() not in _WORDS_OF_YAML
+
+
+def _check_plain(text: str) -> None:
+    """Refuse what would make a text file binary."""
+    if "\0" in text:
+        raise Invalid(f"The text holds a NUL character at position {text.index(chr(0))}.", "Leave it out.")
 
 
 def _decode(data: bytes) -> str:

@@ -20,8 +20,11 @@ from holdfast.formats.markdown import lines_of
 from holdfast.records import version_of
 from holdfast.times import parse_ms
 
-_HEADING = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\][ \t]*(.*?)[ \t]*\r?\n?\Z")
-_FIELD = re.compile(r"\*\*(Category|Tags|Archived):\*\*[ \t]*(.*?)[ \t]*\r?\n?\Z")
+_HEADING = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\](.*)", re.DOTALL)
+_FIELD = re.compile(r"\*\*(Category|Tags|Archived):\*\*(.*)", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_BLANK = " \t\r\n"
+MAX_TITLE = 300
 _RULE = re.compile(r"(?:\A|\n)---[ \t]*\Z")
 
 
@@ -58,7 +61,7 @@ def parse(text: str) -> list[Section]:
         lines = lines_of(source)
         heading = _HEADING.match(lines[0])
         assert heading is not None  # _entries cuts at headings
-        date, title = heading.groups()
+        date, title = heading[1], heading[2].strip(_BLANK)
         anchor = f"{date}-{names.slug(title)}"
         seen[anchor] = seen.get(anchor, 0) + 1
         if seen[anchor] > 1:
@@ -74,8 +77,13 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
     """Write one entry, ready to be added to a file; reading it back gives the same parts."""
     if parse_ms(date) is None or len(date) != 10:
         raise Invalid(f"{date!r} is not a date.", "Use YYYY-MM-DD.")
-    if not title.strip() or title.splitlines() != [title]:
-        raise Invalid("The title of an entry is one line of text.", "Shorten it; the rest belongs into the text.")
+    if not title.strip() or title.splitlines() != [title] or len(title) > MAX_TITLE or _CONTROL.search(title):
+        raise Invalid(
+            f"The title of an entry is one line of text, of {MAX_TITLE} characters at most.",
+            "Shorten it; the rest belongs into the text.",
+        )
+    if "\0" in text:
+        raise Invalid("The text holds a NUL character.", "Leave it out.")
     if any("," in tag or not tag.strip() or tag.splitlines() != [tag] for tag in tags):
         raise Invalid("A tag of an entry is one word or phrase without a comma.", "Split it into several tags.")
     category, tags = category.strip(), tuple(tag.strip() for tag in tags)
@@ -97,7 +105,7 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
 def add(text: str, entry: str) -> str:
     """Return the file with one more entry at its end, in the file's own line ends."""
     newline = "\r\n" if "\r\n" in text else "\n"
-    entry = entry.replace("\n", newline)
+    entry = entry.replace("\r\n", "\n").replace("\n", newline)
     if not text.strip():
         return text + ("" if text.endswith("\n") or not text else newline) + entry
     gap = "" if text.endswith(newline * 2) else newline if text.endswith("\n") else newline * 2
@@ -150,7 +158,7 @@ def _fields(lines: list[str]) -> tuple[dict[str, str], str]:
         position += 1
     found: dict[str, str] = {}
     while position < len(lines) and (match := _FIELD.match(lines[position])):
-        found.setdefault(match.group(1), match.group(2))
+        found.setdefault(match[1], match[2].strip(_BLANK))
         position += 1
     body = "".join(lines[position:]).strip()
     return found, _RULE.sub("", body).rstrip()

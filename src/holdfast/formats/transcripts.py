@@ -64,7 +64,8 @@ def parse(data: bytes) -> list[dict[str, Any]] | str:
 def turns(value: Mapping[str, Any], clean: Clean = lambda given: given) -> list[dict[str, Any]]:
     """Return the turns that one JSON object stands for; `clean` is applied to every text before anything is cut."""
     if is_id(value.get("id")) and value.get("role") in _ROLES.values() and isinstance(value.get("text"), str):
-        return [{name: inner for name, inner in value.items() if name != "hide"}]
+        own = {name: inner for name, inner in value.items() if name != "hide"}
+        return [own | {"text": clean(value["text"])}]
     found: list[dict[str, Any]] = []
     seen: Counter[str] = Counter()
     for turn in _conversation(value, clean):

@@ -14,25 +14,45 @@ from typing import Any
 import apsw
 
 from holdfast.index import Filter
+from holdfast.index._schema import WORDS
+from holdfast.kinds import KINDS, Kind
 from holdfast.names import same
 from holdfast.query import Terms
 from holdfast.scope import from_path
 from holdfast.settings import Search
 
-_SCORE = "bm25(words, 4.0, 1.0, 1.0)"
+_SCORE = "bm25({table}, 4.0, 1.0, 1.0)"
 _SPARE = 100
 Row = tuple[Any, ...]
 
 
 def rank(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings: Search) -> list[tuple[int, float]]:
     """Return the rows of the best records and their scores, best first."""
-    expression = _expression(db, terms, settings)
+    kinds = where.kinds or where.searchable
+    tables = dict.fromkeys(words_of(KINDS[name]) for name in kinds)
+    found = [row for table in tables for row in _rank(db, table, terms, where, limit, settings)]
+    if len(tables) > 1:
+        found.sort(key=lambda row: -row[1])
+    return found[:limit]
+
+
+def words_of(kind: Kind) -> str:
+    """Return the table that has the words of a kind."""
+    return WORDS[kind.foreign]
+
+
+def _rank(
+    db: apsw.Connection, table: str, terms: Terms, where: Filter, limit: int, settings: Search
+) -> list[tuple[int, float]]:
+    expression = _expression(db, table, terms, settings)
     if not expression:
         return []
     condition, values = conditions(where)
     wanted = 2 * limit + _SPARE
+    score = _SCORE.format(table=table)
     best: list[Row] = db.execute(
-        f"SELECT rowid, {_SCORE} AS score FROM words WHERE words MATCH ? ORDER BY score LIMIT ?", (expression, wanted)
+        f"SELECT rowid, {score} AS score FROM {table} WHERE {table} MATCH ? ORDER BY score LIMIT ?",
+        (expression, wanted),
     ).fetchall()
     complete = len(best) < wanted
     if not complete:
@@ -42,9 +62,9 @@ def rank(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings:
     if len(found) >= limit or complete:
         return found[:limit]
     rows: Iterable[Row] = db.execute(
-        f"SELECT r.row, {_SCORE} AS score FROM words CROSS JOIN records r NOT INDEXED ON r.row = words.rowid"
+        f"SELECT r.row, {score} AS score FROM {table} CROSS JOIN records r NOT INDEXED ON r.row = {table}.rowid"
         " CROSS JOIN files f ON f.file = r.file"
-        f" WHERE words MATCH ? AND {condition} ORDER BY score, r.time DESC, f.path, r.sort, r.id LIMIT ?",
+        f" WHERE {table} MATCH ? AND {condition} ORDER BY score, r.time DESC, f.path, r.sort, r.id LIMIT ?",
         (expression, *values, limit),
     )
     return [(row, -score) for row, score in rows]
@@ -121,30 +141,30 @@ def _among(db: apsw.Connection, best: list[Row], condition: str, values: list[An
     return [(row[0], -score) for score, row in result]
 
 
-def _expression(db: apsw.Connection, terms: Terms, settings: Search) -> str:
+def _expression(db: apsw.Connection, table: str, terms: Terms, settings: Search) -> str:
     """Write the words as an FTS5 expression; every token is quoted, so none is syntax."""
     phrases = [_quoted(phrase) for phrase in terms.phrases]
-    words = _rarer(db, [_quoted(run) for run in terms.words], settings)
+    words = _rarer(db, table, [_quoted(run) for run in terms.words], settings)
     if not phrases:
         return " OR ".join(words)
     return " AND ".join(phrases) + (f" AND ({phrases[0]} OR {' OR '.join(words)})" if words else "")
 
 
-def _rarer(db: apsw.Connection, words: list[str], settings: Search) -> list[str]:
+def _rarer(db: apsw.Connection, table: str, words: list[str], settings: Search) -> list[str]:
     """Leave out words whose ranking would cost more than they tell."""
     if len(words) < 2:
         return words
     allowed = settings.common_records
-    counts = {word: _count(db, word, allowed + 1) for word in words}
+    counts = {word: _count(db, table, word, allowed + 1) for word in words}
     rare = [word for word in words if counts[word] <= allowed]
     if any(counts[word] for word in rare):
         return rare
     common = [word for word in words if counts[word] > allowed]
-    return [min(common, key=lambda word: (_count(db, word, -1), word))] if common else words
+    return [min(common, key=lambda word: (_count(db, table, word, -1), word))] if common else words
 
 
-def _count(db: apsw.Connection, word: str, most: int) -> int:
-    sql = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+def _count(db: apsw.Connection, table: str, word: str, most: int) -> int:
+    sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
     return int(db.execute(sql, (word, most)).get)
 
 

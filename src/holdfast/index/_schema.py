@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-VERSION = 2
-TABLES = frozenset({"meta", "files", "records", "marks", "problems", "words", "ties"})
+VERSION = 4
+
+WORDS = ("words", "foreign_words")
+"""The words of all records, and apart those of other programs: what is read only on request must not weigh."""
+_TABLE = """
+CREATE VIRTUAL TABLE {name} USING fts5 (
+    title, text, rest, content='', contentless_delete=1,
+    tokenize="porter unicode61 remove_diacritics 2 categories 'L* N* Co M*'"
+);"""
+TABLES = frozenset({"meta", "files", "records", "marks", "problems", *WORDS, "ties"})
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -26,14 +34,11 @@ CREATE TABLE marks (
 ) WITHOUT ROWID;
 CREATE INDEX marks_file ON marks (file);
 CREATE INDEX marks_op ON marks (op) WHERE op IS NOT NULL;
-CREATE TABLE problems (file INTEGER NOT NULL, line INTEGER NOT NULL, what TEXT NOT NULL);
+CREATE TABLE problems (file INTEGER NOT NULL, line INTEGER NOT NULL, what TEXT NOT NULL, minor INTEGER NOT NULL);
 CREATE INDEX problems_file ON problems (file);
 CREATE TABLE ties (
     way INTEGER NOT NULL, name TEXT NOT NULL, row INTEGER NOT NULL, PRIMARY KEY (way, name, row)
 ) WITHOUT ROWID;
 CREATE INDEX ties_row ON ties (row);
-CREATE VIRTUAL TABLE words USING fts5 (
-    title, text, rest, content='', contentless_delete=1,
-    tokenize="porter unicode61 remove_diacritics 2 categories 'L* N* Co M*'"
-);
-"""
+{words}
+""".format(words="".join(_TABLE.format(name=name) for name in WORDS))

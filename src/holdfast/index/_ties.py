@@ -21,13 +21,15 @@ from holdfast.records import Record
 _NAME, _LINK, _TAG = 1, 2, 3
 _COMMON = 200
 """What more records share than this says nothing of any of them."""
+_MOST = 5_000
+"""Of what so many share everywhere it is not even asked how many of them pass a filter."""
 Tie = tuple[float, list[str]]
 
 
 def insert(db: apsw.Connection, row: int, record: Record) -> None:
     """Note a record's names, links and tags; what is cold or Holdfast's own is tied to nothing."""
     kind = KINDS[record.kind]
-    if kind.layer == "cold" or not kind.searchable:
+    if kind.layer not in ("hot", "warm") or not kind.searchable:
         return
     ties = [(_NAME, name, row) for name in names_of(record)]
     ties += [(_LINK, name, row) for name in dict.fromkeys(map(normal, record.links)) if name]
@@ -43,13 +45,17 @@ def related(db: apsw.Connection, identifier: str, where: Filter, limit: int) -> 
     if not own:
         bears, links, tags = [], [normal(identifier)], [same(identifier)]
     found: dict[int, Tie] = {}
-    _gather(db, found, _NAME, links, 3.0, "linked to" if own else "is")
-    _gather(db, found, _LINK, bears, 3.0, "links here")
-    _gather(db, found, _LINK, links, 2.0, "also links to {name}" if own else "links to {name}")
-    _gather(db, found, _TAG, tags, 1.0, "tagged {name}")
+    for way, names, weight, how in (
+        (_NAME, links, 3.0, "linked to" if own else "is"),
+        (_LINK, bears, 3.0, "links here"),
+        (_LINK, links, 2.0, "also links to {name}" if own else "links to {name}"),
+        (_TAG, tags, 1.0, "tagged {name}"),
+    ):
+        for name in names:
+            _gather(found, _having(db, way, name, where), weight, how.format(name=name))
     for row in own:
         found.pop(row, None)
-    return _best(db, found, where, limit)
+    return _best(db, found, limit)
 
 
 def _names(db: apsw.Connection, way: int, rows: list[int]) -> list[str]:
@@ -60,29 +66,36 @@ def _names(db: apsw.Connection, way: int, rows: list[int]) -> list[str]:
     ]
 
 
-def _gather(db: apsw.Connection, found: dict[int, Tie], way: int, names: list[str], weight: float, how: str) -> None:
-    """Add the records that have one of these names in this way; what few share counts more."""
-    for name in names:
-        rows: list[tuple[Any, ...]] = db.execute(
-            "SELECT row FROM ties WHERE way = ? AND name = ? LIMIT ?", (way, name, _COMMON + 1)
-        ).fetchall()
-        if len(rows) > _COMMON:
-            continue
-        for (row,) in rows:
-            score, reasons = found.get(row, (0.0, []))
-            found[row] = (score + weight / len(rows), [*reasons, how.format(name=name)])
-
-
-def _best(db: apsw.Connection, found: dict[int, Tie], where: Filter, limit: int) -> list[tuple[int, float, list[str]]]:
+def _having(db: apsw.Connection, way: int, name: str, where: Filter) -> list[int]:
+    """Return the rows that have a name in this way and pass the filter; none when they are too many to tell."""
+    every = db.execute("SELECT row FROM ties WHERE way = ? AND name = ? LIMIT ?", (way, name, _MOST + 1)).fetchall()
+    if len(every) > _MOST:
+        return []
     condition, values = conditions(where)
+    rows: list[tuple[Any, ...]] = db.execute(
+        "SELECT r.row FROM ties t JOIN records r ON r.row = t.row"
+        f" WHERE t.way = ? AND t.name = ? AND {condition} LIMIT ?",
+        (way, name, *values, _COMMON + 1),
+    ).fetchall()
+    return [row for (row,) in rows] if len(rows) <= _COMMON else []
+
+
+def _gather(found: dict[int, Tie], rows: list[int], weight: float, how: str) -> None:
+    """Add these rows; what few share counts more."""
+    for row in rows:
+        score, reasons = found.get(row, (0.0, []))
+        found[row] = (score + weight / len(rows), [*reasons, how])
+
+
+def _best(db: apsw.Connection, found: dict[int, Tie], limit: int) -> list[tuple[int, float, list[str]]]:
     kept: list[tuple[Any, ...]] = []
     rows = list(found)
     for start in range(0, len(rows), 500):
         part = rows[start : start + 500]
         kept += db.execute(
             "SELECT r.row, r.time, f.path, r.sort, r.id FROM records r JOIN files f USING (file)"
-            f" WHERE r.row IN ({','.join('?' * len(part))}) AND {condition}",
-            (*part, *values),
+            f" WHERE r.row IN ({','.join('?' * len(part))})",
+            part,
         ).fetchall()
     kept.sort(key=lambda row: (row[2], row[3], row[4]))
     kept.sort(key=lambda row: str(row[1]), reverse=True)

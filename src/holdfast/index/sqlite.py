@@ -187,8 +187,8 @@ class SqliteIndex:
     def _clear(self, db: apsw.Connection, file: int) -> set[str]:
         """Forget what was read from a file; return the records that its marks spoke of."""
         targets = {target for (target,) in db.execute("SELECT target FROM marks WHERE file = ?", (file,))}
-        db.execute("DELETE FROM words WHERE rowid IN (SELECT row FROM records WHERE file = ?)", (file,))
-        db.execute("DELETE FROM ties WHERE row IN (SELECT row FROM records WHERE file = ?)", (file,))
+        for table, row in (*((words, "rowid") for words in _schema.WORDS), ("ties", "row")):
+            db.execute(f"DELETE FROM {table} WHERE {row} IN (SELECT row FROM records WHERE file = ?)", (file,))
         for table in ("records", "marks", "problems"):
             db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
         return targets
@@ -209,8 +209,8 @@ class SqliteIndex:
         for target in targets | {mark.target for mark in facts.marks}:
             _apply(db, file, target)
         db.executemany(
-            "INSERT INTO problems VALUES (?, ?, ?)",
-            ((file, problem.line, problem.what) for problem in (*facts.problems, *twins)),
+            "INSERT INTO problems VALUES (?, ?, ?, ?)",
+            ((file, problem.line, problem.what, problem.minor) for problem in (*facts.problems, *twins)),
         )
 
     # reading
@@ -285,15 +285,15 @@ class SqliteIndex:
         condition, values = _rank.at_or_below(below)
         with self._using() as db:
             rows = db.execute(
-                "SELECT path, what, line FROM problems JOIN files USING (file)"
+                "SELECT path, what, line, minor FROM problems JOIN files USING (file)"
                 f" WHERE {condition} ORDER BY path, line, what",
                 values,
             )
-            return [Problem(*row) for row in rows]
+            return [Problem(path, what, line, bool(minor)) for path, what, line, minor in rows]
 
     def problem_count(self) -> int:
         with self._using() as db:
-            return int(db.execute("SELECT count(*) FROM problems").get)
+            return int(db.execute("SELECT count(*) FROM problems WHERE NOT minor").get)
 
     def hidden_in(self, path: str) -> dict[str, bool]:
         with self._using() as db:
@@ -338,16 +338,11 @@ class SqliteIndex:
                 if row in homes:
                     file, identity = homes[row]
                     sums[file] = (sums[file] + hash((identity, *rest))) & _LOW64
-            db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, words, instance)")
             retired = {row for (row,) in _rows(db, "SELECT row FROM records WHERE superseded")}
-            for term, row, *rest in _rows(db, "SELECT term, doc, col, offset FROM temp.vocabulary"):
+            for row, *rest in (*_vocabulary(db), *_lengths(db)):
                 if row in homes and row not in retired:
                     file, identity = homes[row]
-                    sums[file] = (sums[file] + hash((term, identity, *rest))) & _LOW64
-            for row, lengths in _lengths(db):
-                if row in homes:
-                    file, identity = homes[row]
-                    sums[file] = (sums[file] + hash((identity, *lengths))) & _LOW64
+                    sums[file] = (sums[file] + hash((identity, *rest))) & _LOW64
             return {paths.get(file, f"a file that is not known ({file})"): total for file, total in sums.items()}
 
     # replacing the whole
@@ -397,16 +392,25 @@ def _rows(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterat
     yield from db.execute(sql, values)
 
 
-def _lengths(db: apsw.Connection) -> Iterator[tuple[int, list[int]]]:
+def _vocabulary(db: apsw.Connection) -> Iterator[tuple[Any, ...]]:
+    """Yield every word of every record, and where it stands."""
+    for words in _schema.WORDS:
+        name = f"temp.{words}_said"
+        db.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS {name} USING fts5vocab (main, {words}, instance)")
+        yield from _rows(db, f"SELECT doc, term, col, offset FROM {name}")
+
+
+def _lengths(db: apsw.Connection) -> Iterator[tuple[int, ...]]:
     """Yield how many words each record has, by which ranking weighs them; Stale when they do not add up."""
-    total = [0, 0, 0, 0]
-    for row, size in _rows(db, "SELECT id, sz FROM words_docsize"):
-        lengths = _varints(size)
-        total = [one + other for one, other in zip(total, [1, *lengths], strict=True)]
-        yield row, lengths
-    noted = db.execute("SELECT block FROM words_data WHERE id = 1").get
-    if total[0] and (not isinstance(noted, bytes) or _varints(noted) != total):
-        raise Stale("the index is damaged: the lengths of its records do not add up")
+    for words in _schema.WORDS:
+        total = [0, 0, 0, 0]
+        for row, size in _rows(db, f"SELECT id, sz FROM {words}_docsize"):
+            lengths = _varints(size)
+            total = [one + other for one, other in zip(total, [1, *lengths], strict=True)]
+            yield row, *lengths
+        noted = db.execute(f"SELECT block FROM {words}_data WHERE id = 1").get
+        if total[0] and (not isinstance(noted, bytes) or _varints(noted) != total):
+            raise Stale("the index is damaged: the lengths of its records do not add up")
 
 
 def _varints(data: bytes) -> list[int]:
@@ -471,7 +475,7 @@ def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
         return False
     for row, _ in held:
         db.execute("UPDATE records SET superseded = 1 WHERE row = ?", (row,))
-        db.execute("DELETE FROM words WHERE rowid = ?", (row,))
+        db.execute(f"DELETE FROM {_rank.words_of(KINDS[record.kind])} WHERE rowid = ?", (row,))
         db.execute("DELETE FROM ties WHERE row = ?", (row,))
     return True
 
@@ -484,7 +488,7 @@ def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
         text_of(value) for name, value in record.fields.items() if name not in kind.choices and name not in _UNSEARCHED
     ]
     db.execute(
-        "INSERT INTO words (rowid, title, text, rest) VALUES (?, ?, ?, ?)",
+        f"INSERT INTO {_rank.words_of(kind)} (rowid, title, text, rest) VALUES (?, ?, ?, ?)",
         (row, spaced(record.title), spaced(record.text), spaced("\n".join((*record.tags, *rest)))),
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from holdfast.formats import prose
 from holdfast.records import Record, text_of
 from holdfast.times import from_prefix
 
@@ -14,6 +15,8 @@ Tier = Literal["T0", "T1", "T2"]
 Entry = dict[str, Any]
 _PAGES = 8_000
 """Characters of a document that T1 shows: one or two pages."""
+OVERVIEW = 80_000
+"""Characters of an overview that T1 shows, which is all of it unless somebody keeps a book there."""
 
 
 def plan(record: Record, tier: Tier) -> Entry:
@@ -49,7 +52,7 @@ def document(record: Record, tier: Tier) -> Entry:
     known = {
         "title": record.title,
         "kind": record.kind,
-        "abstract": text_of(record.fields.get("description")),
+        "abstract": abstract(record),
         "tags": list(record.tags),
         "scope": record.scope.path,
     }
@@ -59,11 +62,27 @@ def document(record: Record, tier: Tier) -> Entry:
     return entry | meta(record, record.id)
 
 
-def content(record: Record, tier: Tier) -> str:
+def abstract(record: Record) -> str:
+    """Return what a document is about in a sentence or two: its description, else the start of its text."""
+    return text_of(record.fields.get("description")) or prose.abstract(record.text)
+
+
+def content(record: Record, tier: Tier, most: int = _PAGES) -> str:
+    """Return the text of a document: all of it at T2, at T1 what fits."""
     text = record.text.replace("\r\n", "\n")
-    if tier == "T1" and len(text) > _PAGES:
-        return f"{text[:_PAGES].rstrip()}\n… ({len(text) - _PAGES:,} more characters in {record.path})\n"
+    if tier == "T1" and len(text) > most:
+        return _shortened(text, most, record.path)
     return text + "\n" if text else ""
+
+
+def cut(entry: Entry, most: int) -> Entry:
+    """Return an entry whose content is too long for any budget with what fits of it."""
+    text = str(entry.get("content", ""))
+    return entry | {"content": _shortened(text, most, entry["_meta"]["document_path"])} if len(text) > most else entry
+
+
+def _shortened(text: str, most: int, path: str) -> str:
+    return f"{text[:most].rstrip()}\n… ({len(text) - most:,} more characters in {path})\n"
 
 
 def meta(record: Record, identifier: str) -> Entry:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import msgspec
 
@@ -14,7 +16,11 @@ from holdfast.places import Place
 from holdfast.records import Record
 from holdfast.scope import Scope
 from holdfast.store import reading
-from holdfast.vault import Document
+from holdfast.vault import Document, Vault
+
+OWN = ".cursor/rules"
+"""Where a client keeps rules of its own, beside the links to ours."""
+_OF_A_RULE = frozenset({"description", "alwaysApply", "source", "title", "updated", "archived", "isArchived"})
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -47,6 +53,14 @@ class Finding(msgspec.Struct, frozen=True):
     line: int
     what: str
     rule: str = ""
+
+
+def of_clients(vault: Vault, blocked: Callable[[str, str], None]) -> Iterator[str]:
+    """Yield the rules that a client keeps for itself: files of their own, not links to ours."""
+    for path, _ in vault.walk(OWN, (".mdc",), blocked):
+        with contextlib.suppress(Invalid):  # reached through a linked folder
+            if vault.target(path) is None:
+                yield path
 
 
 def read(path: str, document: Document) -> Record:
@@ -99,6 +113,11 @@ def text_of(record: Record) -> str:
     first = next(iter(headings.parts(text)), None)
     repeats = first is not None and not first.start and names.same(first.title) == names.same(title_of(record))
     return plain(text[first.below :]) if first and repeats else text
+
+
+def own_fields(record: Record) -> dict[str, Any]:
+    """Return what the front matter of a rule says beyond what makes it one."""
+    return {name: value for name, value in record.fields.items() if name not in _OF_A_RULE}
 
 
 def plain(text: str) -> str:

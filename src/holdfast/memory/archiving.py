@@ -88,7 +88,7 @@ def _archive(memory: Memory, place: Place, keep: int, dry_run: bool) -> list[Mov
 def _older(entries: list[Section], keep: int) -> dict[str, list[Section]]:
     """Return the entries that go, by year, in the order of the file."""
     dated = sorted((entry for entry in entries if not entry.fault), key=lambda entry: (entry.date, entry.start))
-    going = dated[: max(0, len(entries) - keep)]
+    going = dated[: max(0, len(dated) - keep)]
     years: dict[str, list[Section]] = {}
     for entry in sorted(going, key=lambda entry: entry.start):
         years.setdefault(entry.date[:4], []).append(entry)

@@ -8,8 +8,8 @@ where that would go over a budget. Demoting keeps the text as a note first and t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 from holdfast import names
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget
@@ -24,8 +24,6 @@ from holdfast.store.memory import Memory
 from holdfast.times import age, local
 from holdfast.vault import Document
 
-OWN = ".cursor/rules"
-"""Where a client keeps rules of its own, beside the links to ours."""
 _MOST = 999_999
 _REVIEW = "Run: holdfast hot review"
 Order = Literal["age", "size", "share"]
@@ -88,14 +86,7 @@ class Hot:
 
         vault = self._memory.vault
         yield from (path for path, _ in vault.walk(self._folder, (".md",), ours) if path.endswith(".md"))
-        yield from (path for path, _ in vault.walk(OWN, (".mdc",), theirs) if self._is_file(path))
-
-    def _is_file(self, path: str) -> bool:
-        """Is this a file of its own, and not reached through a link?"""
-        try:
-            return self._memory.vault.target(path) is None
-        except Invalid:
-            return False
+        yield from _rules.of_clients(vault, theirs)
 
     def _read(self, path: str) -> Document:
         return self._memory.vault.read(path, self._memory.settings.limits.document_bytes)
@@ -144,6 +135,9 @@ class Hot:
             return markdown.edit(markdown.render({}, body(lines)), front)
 
         lines = budget or _rules.room(len(markdown.lines_of(whole(1).decode())))
+        needed = len(markdown.lines_of(whole(lines).decode()))
+        if needed > lines:
+            raise OverBudget(f"The rule has {needed} lines; its budget would be {lines}.", f"Give --budget {needed}.")
         if not self._memory.knows_op(op_id):
             self._check_fit(path, whole(lines))
         try:
@@ -204,7 +198,7 @@ class Hot:
         document = self._read(path)
         record = _rules.read(path, document)
         title, text = _rules.title_of(record), _rules.text_of(record)
-        kept = self._source(record, text) or self._note(title, text, scope)
+        kept = self._source(record, text) or self._note(title, text, scope, _rules.own_fields(record))
         self._memory.retire(path, document.version, op_id)
         return kept
 
@@ -215,7 +209,8 @@ class Hot:
         rest = headings.without(body, part)
         if not budgets.without_comment(rest).strip():
             raise Invalid(f'Nothing would be left of {path} without "{heading}".', "Demote the rule as a whole.")
-        kept = self._note(part.title, _rules.plain(body[part.below : part.end]), scope)
+        text = _rules.plain(body[part.below : part.end])
+        kept = (None if scope else self._same(part.title, text)) or self._note(part.title, text, scope)
         self._memory.keep(Draft(id=path, text=rest, expect=document.version, op_id=op_id))
         return kept
 
@@ -230,7 +225,18 @@ class Hot:
             return None
         return Receipt("demoted", found.id, found.path, found.version)
 
-    def _note(self, title: str, text: str, scope: str | Scope | None) -> Receipt:
+    def _same(self, title: str, text: str) -> Receipt | None:
+        """Return a warm record that says just this under this title: what a section was promoted from."""
+        for hit in self._memory.find(Query(text=f'"{title}"', limit=100)):
+            found = hit.record
+            warm = KINDS[found.kind].layer == "warm" and KINDS[found.kind].shape != "line"
+            if warm and names.same(_rules.title_of(found)) == names.same(title) and _rules.text_of(found) == text:
+                return Receipt("demoted", found.id, found.path, found.version)
+        return None
+
+    def _note(
+        self, title: str, text: str, scope: str | Scope | None, fields: Mapping[str, Any] | None = None
+    ) -> Receipt:
         """Keep a text as a note, unless there is one that says it; a title that is taken gets a number."""
         where = self._memory.scopes.resolve(scope)
         notes = self._memory.every(Query(kinds=("note",), scope=where.path))
@@ -242,7 +248,9 @@ class Hot:
                 return Receipt("demoted", note.id, note.path, note.version)
             if note is None:
                 with contextlib.suppress(AlreadyExists):  # a hidden one has that name
-                    done = self._memory.keep(Draft(kind="note", title=name, text=text, scope=where))
+                    done = self._memory.keep(
+                        Draft(kind="note", title=name, text=text, scope=where, fields=fields or {})
+                    )
                     return Receipt("demoted", done.id, done.path, done.version)
             number += 1
             name = f"{title} ({number})"

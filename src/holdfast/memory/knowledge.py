@@ -13,12 +13,13 @@ import msgspec
 
 from holdfast import names
 from holdfast.errors import AlreadyExists, Invalid, NotFound
+from holdfast.formats import yaml
 from holdfast.kinds import KINDS, PLAN_STATUS
 from holdfast.memory import _entries
 from holdfast.memory._entries import Entry, Tier
 from holdfast.query import Query
 from holdfast.records import Draft, Problem, Receipt, Record, text_of
-from holdfast.scope import Scope
+from holdfast.scope import DEFAULT, Scope
 from holdfast.store.memory import Memory
 from holdfast.times import normal, today
 from holdfast.tokens import count_tokens
@@ -26,6 +27,7 @@ from holdfast.tokens import count_tokens
 BUDGET = 20_000
 """Tokens of decisions and lessons in one reply, unless the caller says otherwise."""
 _MOST_WARNINGS = 20
+_LONGEST_TOPIC = 255
 _LEARNED = ("decision", "lesson")
 _TOPICAL = tuple(row.name for row in KINDS.values() if row.shape == "document" and "{scope}" in row.place)
 
@@ -48,11 +50,11 @@ class Knowledge:
     # reading
 
     def plans(
-        self, scope: Scope, status: Sequence[str] = (), tags: Sequence[str] = (), tier: Tier = "T0"
+        self, scope: Scope, status: Sequence[str] = (), tags: Sequence[str] = (), tier: Tier = "T0", budget: int = 0
     ) -> dict[str, Any]:
         """Return the plans at and below a scope, newest first."""
         records, problems = self._memory.survey(Query(kinds=("plan",), scope=_tree(scope)))
-        warnings = _told(problems)
+        warnings = self._nowhere(scope) + _told(problems)
         _check_status(status, records)
         if tags:
             warnings += _unknown("tag", tags, "plan", (tag for record in records for tag in record.tags))
@@ -63,15 +65,21 @@ class Knowledge:
         ]
         wanted.sort(key=lambda record: names.same(record.title))
         wanted.sort(key=lambda record: normal(_entries.created(record))[:10], reverse=True)
-        return _reply({"plans": [_entries.plan(record, tier) for record in wanted]}, warnings)
+        unsaid = sum("status" not in record.fields for record in records) if status else 0
+        if unsaid:
+            warnings.append(f"{unsaid} plans do not say their status and are left out.")
+        shown = _within((_entries.plan(record, tier) for record in wanted), budget)
+        if left_out := len(wanted) - len(shown):
+            warnings.append(_left_out(left_out, "plans", budget))
+        return _reply({"plans": shown}, warnings)
 
     def overviews(self, scope: Scope, tier: Tier = "T1") -> dict[str, Any]:
         """Return what a place is, in full, and what the places below it are, in a sentence each."""
         records, problems = self._memory.survey(Query(kinds=("overview",), scope=_tree(scope), hidden=True))
         own = self._memory.places.overview(scope.path)
-        warnings = _told(problems)
+        warnings = self._nowhere(scope) + _told(problems)
         shown = [self._overview(record, tier) for record in records if record.path == own]
-        if not shown:
+        if not shown and not self._nowhere(scope):
             warnings.append(f"{scope.path} has no OVERVIEW.md.")
         below = sorted(
             (record for record in records if record.path != own and not record.hidden), key=lambda record: record.path
@@ -82,7 +90,7 @@ class Knowledge:
         """Return decisions and lessons of a scope, of what is below it and of what is above it, newest first."""
         wanted = wanted or Learned()
         records, problems = self._memory.survey(Query(kinds=_LEARNED, scope=_tree(scope), above=True))
-        warnings = _told(problems)
+        warnings = self._nowhere(scope) + _told(problems)
         live = [record for record in records if wanted.archived or not _of_a_year(record)]
         moved = len(records) - len(live)
         if wanted.tags:
@@ -93,18 +101,25 @@ class Knowledge:
         live = [record for record in live if _fits(record, wanted)]
         live.sort(key=lambda record: (record.path, -record.line))
         live.sort(key=lambda record: record.time, reverse=True)
-        kept, left_out = _within(live, wanted.budget)
-        if left_out:
-            warnings.append(
-                f"{left_out} older entries are left out: more than {wanted.budget:,} tokens."
-                " Narrow it with filters, or send budget: 0."
-            )
-        reply = {f"{kind}s": [_entries.learning(record) for record in kept if record.kind == kind] for kind in _LEARNED}
+        kept = _within((_entries.learning(record) for record in live), wanted.budget)
+        if left_out := len(live) - len(kept):
+            warnings.append(_left_out(left_out, "entries", wanted.budget))
+        shown = list(zip(live, kept, strict=False))
+        reply: dict[str, Any] = {
+            f"{kind}s": [entry for record, entry in shown if record.kind == kind] for kind in _LEARNED
+        }
         return _reply(reply | ({"archived": moved} if moved else {}), warnings)
 
-    def context(self, scope: Scope, topics: Sequence[str] = (), tier: Tier = "T1") -> dict[str, Any]:
-        """Return all of it at once: overview, plans, decisions, lessons, skills, and the documents of some topics."""
-        about, planned, learned = self.overviews(scope), self.plans(scope), self.learnings(scope)
+    def context(
+        self, scope: Scope, topics: Sequence[str] = (), tier: Tier = "T1", budget: int = BUDGET
+    ) -> dict[str, Any]:
+        """Return all of it at once: overview, plans, decisions, lessons, and the documents of some topics.
+
+        Plans may take half of the budget, and decisions and lessons what the plans leave of it.
+        """
+        about, planned = self.overviews(scope), self.plans(scope, budget=budget // 2)
+        rest = budget and max(budget // 2, budget - _cost(planned["plans"]))
+        learned = self.learnings(scope, Learned(budget=rest))
         own = self._memory.places.overview(scope.path)
         entries = about["overviews"]
         found, warnings = self.topics(scope, topics, tier) if topics else ({}, [])
@@ -123,12 +138,13 @@ class Knowledge:
         self, scope: Scope, topics: Sequence[str], tier: Tier = "T1"
     ) -> tuple[dict[str, list[Entry]], list[str]]:
         """Return the documents of each topic, which is the name of a folder that starts with `_`, and warnings."""
+        if any(len(topic) > _LONGEST_TOPIC for topic in topics):
+            raise Invalid(f"A topic has more than {_LONGEST_TOPIC} characters.", "A topic is the name of a folder.")
         records, problems = self._memory.survey(Query(kinds=_TOPICAL, scope=_tree(scope)))
         by_topic: dict[str, list[Record]] = {}
         for record in sorted(records, key=lambda record: record.path):
-            for part in record.path.split("/")[:-1]:
-                if part.startswith("_"):
-                    by_topic.setdefault(names.same(part[1:]), []).append(record)
+            for part in {part for part in record.path.split("/")[:-1] if part.startswith("_")}:
+                by_topic.setdefault(names.same(part[1:]), []).append(record)
         warnings = _told(problems)
         warnings += _unknown("topic", [topic.removeprefix("_") for topic in topics], "folder", by_topic)
         shown = {
@@ -142,7 +158,7 @@ class Knowledge:
     def save(self, draft: Draft) -> Receipt:
         """Add a decision or a lesson; one that says what is known already, here or above, is refused."""
         scope = self._memory.scopes.resolve(draft.scope)
-        for path in scope.above:
+        for path in (scope.path, *scope.above) if not self._memory.knows_op(draft.op_id) else ():
             for record in self._memory.every(Query(kinds=(draft.kind,), scope=path)):
                 if record.scope.path == path and names.same_words(record.text, draft.text or ""):
                     raise AlreadyExists(f"{record.id} says the same.", "Nothing was written.")
@@ -179,12 +195,19 @@ class Knowledge:
             raise NotFound(f'Plan "{name}" not found.', f"Use retrieve_plans to see the plans there are.{hint}")
         return found[0]
 
+    def _nowhere(self, scope: Scope) -> list[str]:
+        """Say where to look instead, when nobody ever wrote to the workspace that stands in for a missing scope."""
+        known = self._memory.scopes.children("")
+        if scope.path != DEFAULT or DEFAULT in known or not known:
+            return []
+        return [f"The workspace default holds nothing. Name one as scope: {', '.join(known)}."]
+
     def _overview(self, record: Record, tier: Tier) -> Entry:
         top = f"{self._memory.places.workspaces}/"
         entry: Entry = {"scope": record.path.removeprefix(top).rpartition("/")[0], "tier": tier, "title": record.title}
         if tier != "T0":
-            entry["content"] = _entries.content(record, "T2")
-        entry["abstract"] = text_of(record.fields.get("description"))
+            entry["content"] = _entries.content(record, tier, _entries.OVERVIEW)
+        entry["abstract"] = _entries.abstract(record)
         if record.tags:
             entry["tags"] = list(record.tags)
         if record.hidden:
@@ -217,14 +240,30 @@ def _fits(record: Record, wanted: Learned) -> bool:
     )
 
 
-def _within(records: list[Record], budget: int) -> tuple[list[Record], int]:
-    """Keep what fits the budget, from the first on; the number is how many do not."""
+def _within(entries: Iterable[Entry], budget: int) -> list[Entry]:
+    """Return what fits the budget, from the first on, and of the first as much as fits; 0 is no limit."""
+    if not budget:
+        return list(entries)
+    kept: list[Entry] = []
     spent = 0
-    for position, record in enumerate(records):
-        spent += count_tokens(record.title) + count_tokens(record.text)
-        if budget and spent > budget and position:
-            return records[:position], len(records) - position
-    return records, 0
+    for entry in entries:
+        spent += _cost([entry])
+        if kept and spent > budget:
+            break
+        kept.append(entry if spent <= budget else _entries.cut(entry, budget * 4))
+    return kept
+
+
+def _cost(entries: list[Entry]) -> int:
+    """Return how many tokens a model reads for these entries."""
+    return count_tokens(yaml.render({"": entries}))
+
+
+def _left_out(count: int, what: str, budget: int) -> str:
+    return (
+        f"{count} older {what} are left out: more than {budget:,} tokens."
+        " Name a domain or repository, use filters, or send budget: 0."
+    )
 
 
 def _check_status(wanted: Iterable[str], records: Iterable[Record]) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import budgets, judging, links, markdown
 from holdfast.kinds import KINDS
+from holdfast.memory import _rules
 from holdfast.places import Place
 from holdfast.records import Draft, Record, text_of
 from holdfast.scope import Scope
@@ -24,9 +25,7 @@ from holdfast.store import pages, reading
 from holdfast.store.memory import Memory
 from holdfast.vault import Document
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _ARCHIVE = re.compile(r"-\d{4}\.md\Z")
-_CURSOR_RULES = ".cursor/rules"
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -38,6 +37,8 @@ class Fault(msgspec.Struct, frozen=True):
     what: str
     rule: str
     fixed: bool = False
+    fixable: bool = False
+    """Can `fix` mend it?"""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {'fixed' if self.fixed else self.level}: {self.what} [{self.rule}]"
@@ -102,7 +103,7 @@ class _Look:
         self._bracketed: list[tuple[str, links.Link]] = []
 
     def blocked(self, path: str, why: str) -> None:
-        self._error(path, 1, why, "encoding")
+        self._error(path, 1, why, "unreadable")
 
     def at(self, place: Place) -> None:
         """Judge one file; what depends on other files is only noted."""
@@ -130,7 +131,7 @@ class _Look:
         except NotFound:  # removed since the walk
             return None
         except HoldfastError as error:
-            self._error(path, 1, str(error), "encoding")
+            self._error(path, 1, str(error), "unreadable")
             return None
 
     def _text(self, path: str, data: bytes) -> str:
@@ -150,7 +151,8 @@ class _Look:
         mended = self._fix and bool(meant) and self._mend(place.path, meant, version)
         for flaw in found:
             fixed = mended and bool(flaw.meant)
-            self.faults.append(Fault(flaw.level, place.path, flaw.line, flaw.what, flaw.rule, fixed))
+            fixable = bool(flaw.meant) and not fixed
+            self.faults.append(Fault(flaw.level, place.path, flaw.line, flaw.what, flaw.rule, fixed, fixable))
 
     def _mend(self, path: str, fields: dict[str, str], version: str) -> bool:
         try:
@@ -182,18 +184,11 @@ class _Look:
     def hot_memory(self) -> None:
         """Judge what all rules cost together, those of Cursor's own included."""
         vault, hot = self._memory.vault, self._memory.settings.hot
-        for path, _ in vault.walk(_CURSOR_RULES, (".mdc",), lambda _path, _why: None):
-            if self._is_own(path) and (document := self._read(path)):
+        for path in _rules.of_clients(vault, lambda _path, _why: None):
+            if document := self._read(path):
                 self._rules.append(budgets.read(document.data.decode("utf-8", "replace")))
         for fault in budgets.total_faults(self._rules, hot.lines, hot.tokens):
             self.faults.append(Fault(fault.level, self._memory.settings.paths.rules, 1, fault.what, "budget"))
-
-    def _is_own(self, path: str) -> bool:
-        """Is this a file of its own, and not one of ours that is reached through a link?"""
-        try:
-            return self._memory.vault.target(path) is None
-        except HoldfastError:
-            return False
 
     # links
 
@@ -207,7 +202,7 @@ class _Look:
             if link.wiki:
                 if not front or f"[[{link.target}" in text_of(page.fields):
                     self._bracketed.append((place.path, link))
-            elif not front and not _SCHEME.match(link.target):
+            elif not front:
                 target = links.path_from(place.path, link.target)
                 if target and not self._exists(target):
                     self._error(place.path, link.line, f"links to {target}, which is not there", "link")

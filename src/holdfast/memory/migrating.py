@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Conflict, HoldfastError, Invalid
-from holdfast.formats import judging, markdown
+from holdfast.formats import headings, judging, markdown, prose
 from holdfast.kinds import PLAN_STATUS
 from holdfast.places import Place
 from holdfast.scope import Scope
@@ -26,10 +26,16 @@ from holdfast.vault import ABSENT, Document
 
 ABSTRACT = "ABSTRACT.md"
 _LONG, _SHORTENED, _SUMMARY = 500, 300, 200
-_HEADING = re.compile(r"#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*\Z")
-_NO_PROSE = re.compile(r"[ \t]*(?:#{1,6}[ \t]|[-*+][ \t]|\d+[.)][ \t]|[|>]|<|!\[|(?:[-*_=][ \t]*){3,}\Z)|\t| {4}")
+_HEADING = re.compile(r"#{1,6}[ \t](.*)")
 _BOX = re.compile(r"[ \t]*(?:[-*+]|\d+[.)])[ \t]+\[([ xX])\](?:[ \t]|\Z)")
-_SENTENCE = re.compile(r"[.!?…](?=\s|\Z)|[。！？]")
+_STATUS = re.compile(r"[\s>*_-]*status[\s*_]*[:：][\s*_]*(?:[^\w\s]+\s+)?(.+)", re.IGNORECASE)
+_MEANT = {
+    "complete": "done", "completed": "done", "finished": "done", "shipped": "done", "implemented": "done",
+    "wip": "in_progress", "active": "in_progress", "started": "in_progress", "ongoing": "in_progress",
+    "todo": "new", "planned": "new", "draft": "new", "proposed": "new", "open": "new",
+    "cancelled": "abandoned", "canceled": "abandoned", "dropped": "abandoned", "rejected": "abandoned",
+}  # fmt: skip
+"""What people write for a status, in our words."""
 _SMALL = frozenset("a an and as at by for from in of on or the to via with".split())
 
 
@@ -153,13 +159,13 @@ class _Planner:
 
     def _plan(self, place: Place, document: Document, page: markdown.Page) -> Change:
         lacking = judging.lacking(place.kind, page.fields)
-        lines = judging.prose(page.body) if lacking else []
+        lines = prose.lines(page.body) if lacking else []
         name = _heading(lines) or _titled(re.sub(r"\A\d{6}-(?=.)", "", place.name))
-        described, dated = _paragraph(lines), from_prefix(place.name)
+        described, dated = prose.paragraph(lines), from_prefix(place.name)
         shown = _shown_status(lines)
         values = {
             "name": name,
-            "description": _cut(described, _SUMMARY) or name,
+            "description": prose.cut(described, _SUMMARY) or name,
             "status": shown or self._status or "new",
             "created": dated or datetime.fromtimestamp(document.stamp.mtime / 1e9).date().isoformat(),
         }
@@ -192,7 +198,7 @@ class _Planner:
         text = rest.strip() if heading else text
         described = page.fields.get("description")
         text = text or (described.strip() if isinstance(described, str) else "")
-        return _Abstract(path, document.version, heading[1] if heading else "", text)
+        return _Abstract(path, document.version, headings.title(heading[1]) if heading else "", text)
 
 
 class _Abstract(msgspec.Struct, frozen=True):
@@ -208,11 +214,13 @@ class _Abstract(msgspec.Struct, frozen=True):
 
 def _filled(place: Place, document: Document | None, page: markdown.Page, abstract: _Abstract | None) -> Change:
     """Say what an overview gets, and how its abstract is folded into it."""
-    lines = judging.prose(page.body)
+    lines = prose.lines(page.body)
     folder = place.path.rsplit("/", 2)[1]
     name = _heading(lines) or (abstract.heading if abstract and not document else "") or folder
     known = abstract.line if abstract else ""
-    described = _cut(known, _SHORTENED if len(known) > _LONG else _LONG) or _cut(_paragraph(lines), _SUMMARY)
+    described = prose.cut(known, _SHORTENED if len(known) > _LONG else _LONG) or prose.cut(
+        prose.paragraph(lines), _SUMMARY
+    )
     lacking = judging.lacking(place.kind, page.fields)
     fields = {field: {"name": name, "description": described or name}[field] for field in lacking}
     guessed = ("description",) if "description" in fields and not described else ()
@@ -227,7 +235,8 @@ def _filled(place: Place, document: Document | None, page: markdown.Page, abstra
 
 
 def _with_tags(fields: dict[str, Any], page: markdown.Page) -> dict[str, Any]:
-    return fields if "tags" in page.fields else {**fields, "tags": []}
+    """Add a place for tags where something is added anyway."""
+    return {**fields, "tags": []} if fields and "tags" not in page.fields else fields
 
 
 def _beside(path: str, name: str) -> str:
@@ -236,8 +245,8 @@ def _beside(path: str, name: str) -> str:
 
 def _heading(lines: list[str]) -> str:
     """Return the text of the first heading of the first level."""
-    found = (_HEADING.match(line) for line in lines if line.startswith(("# ", "#\t")))
-    return next((match[1] for match in found if match and match[1]), "")
+    found = (headings.title(line[2:]) for line in lines if line.startswith(("# ", "#\t")))
+    return next(filter(None, found), "")
 
 
 def _titled(stem: str) -> str:
@@ -249,31 +258,12 @@ def _titled(stem: str) -> str:
     )
 
 
-def _paragraph(lines: list[str]) -> str:
-    """Return the first paragraph that is neither heading, list, table, quote nor HTML, as one line."""
-    found: list[str] = []
-    inside = ""
-    for line in lines:
-        if inside or line.lstrip().startswith("<!--"):
-            inside = "" if "-->" in line else "comment"
-        elif not line.strip() or (_NO_PROSE.match(line) and not (found and line[:1] in " \t")):
-            if found:
-                break
-        else:
-            found.append(line)
-    return " ".join(" ".join(found).split())
-
-
-def _cut(text: str, most: int) -> str:
-    """Shorten a text to whole sentences, or to whole words where not even one sentence fits."""
-    if len(text) <= most:
-        return text
-    ends = [found.end() for found in _SENTENCE.finditer(text, 0, most + 1) if found.end() <= most]
-    return text[: ends[-1]] if ends else text[: most - 1].rpartition(" ")[0].rstrip(" ,;:") + "…"
-
-
 def _shown_status(lines: list[str]) -> str:
-    """Return the status that check boxes show, "" when there are none."""
+    """Return the status that a line or the check boxes of a plan show, "" when neither does."""
+    for line in lines:
+        if found := _STATUS.match(line):
+            said = found[1].strip(" *_`.").casefold()
+            return _MEANT.get(said) or judging.choice(said, PLAN_STATUS)
     boxes = [found[1] != " " for line in lines if (found := _BOX.match(line))]
     if not boxes:
         return ""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from holdfast import names
 from holdfast.errors import AlreadyExists, Invalid, NotFound
 from holdfast.memory._entries import meta
@@ -31,10 +33,9 @@ class Skills:
 
     def load(self, scope: Scope, name: str) -> dict[str, Any]:
         """Return a skill in full, with the files that lie beside it; the nearest one where several have the name."""
-        known = self._known(scope)
-        wanted = {names.same(name), names.slug(name)}
-        found = [record for record in known if wanted & {names.same(_name(record)), names.same(record.title)}]
+        found = self._named(scope, name)
         if not found:
+            known = self._known(scope)
             there = ", ".join(sorted({_name(record) for record in known})) or "none"
             hint = names.close_to(name, [_name(record) for record in known])
             raise NotFound(f'Skill "{name}" not found.', f"There are: {there}.{hint}")
@@ -51,32 +52,31 @@ class Skills:
         if not folder:
             raise Invalid(f'"{draft.title}" is no name for a skill.', "Use a few words, like deploy-to-staging.")
         scope = self._memory.scopes.resolve(draft.scope)
+        here = [record for record in self._named(scope, draft.title) if record.scope.path == scope.path]
         if draft.expect:
-            record = self._record(scope, folder)
-            fields = dict(draft.fields)
-            change = Draft(id=record.id, text=draft.text, tags=draft.tags, fields=fields, expect=draft.expect)
+            if not here:
+                raise NotFound(f'Skill "{folder}" not found in {scope.path}.', "Leave expect out to save a new one.")
+            change = msgspec.structs.replace(draft, kind="", title="", scope=None, id=here[0].id)
             return self._memory.keep(change)
-        try:
-            return self._memory.keep(Draft(
-                kind="skill", title=folder, text=draft.text, scope=scope, tags=draft.tags, fields=draft.fields,
-                op_id=draft.op_id,
-            ))  # fmt: skip
-        except AlreadyExists:
-            version = self._record(scope, folder).version
+        if here and not self._memory.knows_op(draft.op_id):
             raise AlreadyExists(
-                f'Skill "{folder}" already exists in {scope.path}.',
-                f'Load it first; to replace it, send expect: "{version}".',
-            ) from None
+                f'Skill "{_name(here[0])}" already exists in {scope.path}.',
+                "Load it first; to replace it, send the version that it has as expect.",
+            )
+        return self._memory.keep(msgspec.structs.replace(draft, kind="skill", title=folder, scope=scope))
+
+    def _named(self, scope: Scope, name: str) -> list[Record]:
+        """Return the skills of this name that hold at a scope."""
+        wanted = {names.same(name), names.slug(name)}
+        return [
+            record
+            for record in self._known(scope)
+            if wanted & {names.same(_name(record)), names.slug(_name(record)), names.same(record.title)}
+        ]
 
     def _known(self, scope: Scope) -> list[Record]:
         tree = Scope(scope.workspace, scope.domain, scope.repository)
         return self._memory.every(Query(kinds=("skill",), scope=tree, above=True))
-
-    def _record(self, scope: Scope, folder: str) -> Record:
-        for record in self._known(scope):
-            if record.scope.path == scope.path and _name(record) == folder:
-                return record
-        raise NotFound(f'Skill "{folder}" not found in {scope.path}.', "Leave expect out to save a new one.")
 
 
 def _name(record: Record) -> str:

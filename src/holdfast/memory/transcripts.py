@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -141,10 +143,10 @@ class _Conversation:
         self._clean = clean
         self._fixed = fixed
         self._source = source = fixed["source"]
-        self._session = redact(_readable(file.name).removesuffix(_SUFFIX))
-        if source != "jsonl":
-            self._session = self._session.rpartition("/")[2]
+        self._session = redact(_readable(file.name).removesuffix(_SUFFIX)).rpartition("/")[2]
         self._log = f"{names.slug(self._session)}-{names.short_hash(file.path)}" if source == "jsonl" else ""
+        self._session = self._log or self._session  # a file's name alone is not unique
+        self._alike: Counter[bytes] = Counter()
         self._headed = False
         self._folder = ""
         self._modified = max(0, modified_ns) // 1_000_000
@@ -161,6 +163,10 @@ class _Conversation:
             if self._source == "codex":
                 self._head(value)
             found += [turn for turn in transcripts.turns(value, self._clean) if turn["text"].strip()]
+        if self._source == "jsonl" and not any("id" in value or "uuid" in value for value in values):
+            form = hashlib.blake2b(raw, digest_size=8).digest()
+            self._alike[form] += 1  # what has no id of its own may be said twice in one second
+            raw += b"\n#%d" % self._alike[form] if self._alike[form] > 1 else b""
         return [self._turn(turn, number, part, raw) for part, turn in enumerate(found)]
 
     def _head(self, value: dict[str, Any]) -> None:

@@ -100,13 +100,13 @@ class Keeper:
     def look(self, where: Filter, *, searching: bool) -> Refreshed:
         """See to it that the answer holds now: look at what it can come from."""
         kinds = where.kinds or where.searchable
-        below = self._places.below(kinds, where.scope, above=where.above)
-        if not searching or not (self._watcher and self._watcher.alive):
-            whole = searching and not where.kinds and (not where.scope or where.shared)
-            return self.refresh_below(() if whole else below)
-        if any(KINDS[name].foreign for name in kinds):  # nobody watches them
-            self.refresh_below(self._places.below(tuple(name for name in kinds if KINDS[name].foreign), ""))
-        return self._as_watched()
+        if not searching:
+            return self.refresh_below(self._places.below(kinds, where.scope, above=where.above))
+        foreign = tuple(name for name in kinds if KINDS[name].foreign)
+        if foreign:  # nobody watches them
+            self.refresh_below(self._places.below(foreign, ""))
+        # how much a word tells depends on all records, not on those of one place
+        return self._as_watched() if self._watcher and self._watcher.alive else self.refresh_below(())
 
     def as_of(self) -> str:
         """Say for which moment an answer holds: now, or as far as the watcher has told."""
@@ -229,7 +229,7 @@ class Keeper:
     def _as_watched(self) -> Refreshed:
         generation = self._index.generation()
         with self._dirty_lock:
-            moved, self._moved = self._moved, set()
+            moved, self._moved = self._moved | self.refresher.linked, set()  # a change behind a link bears another name
         if self._generation != generation:  # another process put its own index in place of the one we kept up
             moved.add("")
         if not moved:

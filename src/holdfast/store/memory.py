@@ -176,13 +176,18 @@ class Memory:
         check_text(identifier)
         if place_in_file := _AT_LINE.match(identifier):
             identifier = self._at(place_in_file[1], int(place_in_file[2]))
+        if not identifier.strip():
+            raise Invalid("There is no name to look for.", "Give the id of a record, or a name.")
         where = self._filter(wanted, wanted.kinds, wanted.tags)
 
         def work() -> list[Tied]:
             self._keeper.look(where, searching=True)
             return self._near(identifier, where, wanted.limit)
 
-        return self._keeper.steady(work)
+        found = self._keeper.steady(work)
+        if not found and (is_id(identifier) or self.places.classify(path_of(identifier))):
+            self.get(identifier)  # nothing is related to it, or it is not there at all
+        return found
 
     def _near(self, identifier: str, where: Filter, most: int) -> list[Tied]:
         return self._keeper.ask(lambda index: index.related(identifier, where, most))
@@ -325,7 +330,7 @@ class Memory:
         return Filter(
             kinds=wanted, scope=where.path, above=query.above, shared=query.shared,
             sessions=_sessions(query.session), tags=tags, since=since, until=until, hidden=query.hidden,
-            searchable=tuple(row.name for row in KINDS.values() if row.searchable and row.layer != "cold"),
+            searchable=tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm")),
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.formats import links, logs, markdown, sections, transcripts
+from holdfast.formats import headings, links, logs, markdown, sections, transcripts
 from holdfast.index import Facts
 from holdfast.kinds import Kind
 from holdfast.places import Place
@@ -20,7 +20,7 @@ from holdfast.scope import Scope, from_path
 from holdfast.times import from_ns, from_prefix, normal
 from holdfast.vault import Document, Line
 
-_HEADING = re.compile(r"^#[ \t]+(.+?)[ \t#\r]*$", re.MULTILINE)
+_HEADING = re.compile(r"^#[ \t](.+)$", re.MULTILINE)
 Blob = Callable[[str], str]
 
 
@@ -28,13 +28,13 @@ def documents(place: Place, document: Document) -> Facts:
     """Read a Markdown file that is one record."""
     page = markdown.parse(document.data)
     fields = page.fields
-    problems = [Problem(place.path, page.fault, page.fault_line)] if page.fault else []
     kind = place.kind
-    problems += [
-        Problem(place.path, f"{name} is {fields[name]!r}; it can be {', '.join(values)}", 1)
-        for name, values in kind.choices.items()
-        if name in fields and fields[name] not in values
-    ]
+    problems = _faults(place, page) if not (kind.write_once and page.conflict) else []
+    for name, values in kind.choices.items():
+        if name in fields and fields[name] not in values:
+            head = document.data[: len(document.data) - len(page.body.encode())].decode("utf-8", "replace")
+            what = f"{name} is {fields[name]!r}; it can be {', '.join(values)}"
+            problems.append(Problem(place.path, what, markdown.line_of(head, name), minor=True))
     changed = from_ns(document.stamp.mtime)
     named = text_of(fields) if fields else ""
     record = Record(
@@ -69,12 +69,12 @@ def is_archived(fields: Mapping[str, Any]) -> bool:
 def entries(place: Place, document: Document) -> Facts:
     """Read a Markdown file of dated entries."""
     page = markdown.parse(document.data)
-    problems = [Problem(place.path, page.fault, page.fault_line)] if page.fault else []
+    problems = _faults(place, page)
     records = []
     for section in sections.parse(page.body):
         line = section.line + page.body_line - 1
         if section.fault:
-            problems.append(Problem(place.path, section.fault, line))
+            problems.append(Problem(place.path, section.fault, line, minor=True))
         records.append(
             Record(
                 id=f"{place.path}#{section.anchor}",
@@ -93,6 +93,10 @@ def entries(place: Place, document: Document) -> Facts:
             )
         )
     return Facts(records, (), problems)
+
+
+def _faults(place: Place, page: markdown.Page) -> list[Problem]:
+    return [Problem(place.path, page.fault, page.fault_line)] if page.fault else []
 
 
 def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
@@ -210,7 +214,7 @@ def _title(place: Place, fields: Mapping[str, Any], body: str) -> str:
         return place.path.rsplit("/", 2)[1]
     heading = _HEADING.search(body, 0, 2000)
     if place.kind.name in ("document", "rule") and heading:
-        return heading.group(1)
+        return headings.title(heading[1])
     return place.name.rpartition("/")[2] or place.path.rpartition("/")[2].removesuffix(".md")
 
 

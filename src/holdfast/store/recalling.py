@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from holdfast.index import Scored, Tied
+from holdfast.kinds import KINDS
 from holdfast.query import Query, Terms, fold
 from holdfast.records import Problem, Record, text_of
-from holdfast.times import age
+from holdfast.times import age, from_prefix
 from holdfast.tokens import count_tokens
 
 SNIPPET = 320
@@ -65,8 +66,18 @@ def hits(
         spent += sum(count_tokens(tied.record.title) + count_tokens(tied.record.id) for tied in ties)
         if query.budget and spent > query.budget:
             return result, len(scored) - position
-        result.append(Hit(record, round(candidate.score, 4), why, snippet, age(record.time), ties))
+        result.append(Hit(record, round(candidate.score, 4), why, snippet, _age(record), ties))
     return result, 0
+
+
+def _age(record: Record) -> str:
+    """Say how old a record is; of a document that does not say so itself, when its file was changed."""
+    told = age(record.time)
+    kind = KINDS[record.kind]
+    name = record.path.rpartition("/")[2]
+    if kind.shape != "document" or record.fields.get(kind.time) or (kind.dated and from_prefix(name)):
+        return told
+    return f"changed {told}" if told else ""
 
 
 def _why(record: Record, terms: Terms) -> tuple[str, ...]:

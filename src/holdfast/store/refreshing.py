@@ -57,6 +57,8 @@ class Refresher:
         self._places = places
         self._limits = limits
         self._classified: dict[str, Place | None] = {}
+        self.linked: set[str] = set()
+        """Links that were followed when everything was looked at last, and since."""
 
     def walk(self, done: Refreshed, below: tuple[str, ...] = ()) -> dict[str, Stamp]:
         """Look at every file that may be memory."""
@@ -65,8 +67,10 @@ class Refresher:
         def blocked(path: str, why: str) -> None:
             done.problems.append(Problem(path, why))
 
+        if not below:
+            self.linked.clear()
         for folder in below or self._places.roots:
-            found.update(self._vault.walk(folder, SUFFIXES, blocked))
+            found.update(self._vault.walk(folder, SUFFIXES, blocked, self.linked.add))
         return {path: stamp for path, stamp in found.items() if self._place(path)}
 
     def changed(self, index: Index, done: Refreshed, below: tuple[str, ...] = ()) -> list[str]:

@@ -50,8 +50,9 @@ class Scopes:
             if "/" in name:
                 raise Invalid(f'"{name}" has a slash.', "Give workspace, domain and repository one by one.")
         if not workspace.strip():
-            level = "domain" if domain else "repository"
-            raise Invalid(f"The {level} was given without its workspace.", "Give scope.workspace as well.")
+            level = "domain" if domain else "repository" if repository else ""
+            what = f"The {level} was given without its workspace." if level else "The workspace is blank."
+            raise Invalid(what, "Give scope.workspace as well." if level else "Give its name.")
         if repository and not domain:
             path = self.resolve(workspace).path
             split(repository)

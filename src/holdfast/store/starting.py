@@ -5,11 +5,14 @@ Nothing that is there is ever overwritten.
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from holdfast import settings, templates
-from holdfast.errors import Invalid, Unavailable
+from holdfast.errors import AlreadyExists, Invalid, Unavailable
 from holdfast.settings import Paths
+from holdfast.store.opening import open_folder
+from holdfast.vault import ABSENT
 
 _TOML = f"""\
 # Settings of this memory. All have defaults; docs/reference/settings.md lists them.
@@ -18,7 +21,6 @@ format = {settings.FORMAT}
 _ATTRIBUTES = ("*.jsonl merge=union",)
 _FOLDERS = ("rules", "memory", "workspaces")
 """What a new root has; other folders come with the first file in them."""
-_IGNORE = (f"{settings.DERIVED}/", "traces/", "runs/", "writes/kept/", ".holdfast-tmp-*")
 
 
 def make_root(location: str, template: bool = False) -> list[str]:
@@ -26,13 +28,15 @@ def make_root(location: str, template: bool = False) -> list[str]:
     try:
         os.makedirs(location, exist_ok=True)
         written = [_create(location, settings.FILE, _TOML)]
+        paths = _paths(location)
         written += [
-            _extend(location, name, lines) for name, lines in ((".gitattributes", _ATTRIBUTES), (".gitignore", _IGNORE))
+            _extend(location, ".gitattributes", _ATTRIBUTES),
+            _extend(location, ".gitignore", _ignored(paths)),
         ]
-        for folder in (getattr(Paths(), name) for name in _FOLDERS):
+        for folder in (getattr(paths, name) for name in _FOLDERS):
             os.makedirs(os.path.join(location, folder), exist_ok=True)
         if template:
-            written += [_create(location, path, text) for path, text in _templates(location).items()]
+            written += _copied(location, _templates(paths))
     except OSError as error:
         raise Unavailable(
             f"{location} cannot be made a memory root: {error.strerror}.", "Choose a folder that you may write to."
@@ -40,14 +44,24 @@ def make_root(location: str, template: bool = False) -> list[str]:
     return [name for name in written if name]
 
 
-def _templates(location: str) -> dict[str, str]:
-    """Return the templates by the paths that they have in this root."""
+def _paths(location: str) -> Paths:
+    """Return where everything is in this root."""
     source = os.path.join(location, settings.FILE)
     try:
         with open(source, encoding="utf-8") as file:
-            paths = settings.load(file.read(), source=source).paths
+            return settings.load(file.read(), source=source).paths
     except UnicodeDecodeError:
         raise Invalid(f"{source} is not UTF-8.", "Save it as UTF-8.") from None
+
+
+def _ignored(paths: Paths) -> tuple[str, ...]:
+    """Say what git should leave alone: what is derived, what is many, what is over soon."""
+    places = ("traces/", "sessions/*/runs/", "writes/kept/")
+    return (f"{settings.DERIVED}/", ".holdfast-tmp-*", *(f"/{paths.memory}/{place}" for place in places))
+
+
+def _templates(paths: Paths) -> dict[str, str]:
+    """Return the templates by the paths that they have in this root."""
     found = {}
     for path, text in templates.files().items():
         for usual, here in ((templates.RULES, paths.rules), (templates.COMMANDS, paths.commands)):
@@ -56,11 +70,23 @@ def _templates(location: str) -> dict[str, str]:
     return found
 
 
-def _create(location: str, name: str, text: str) -> str:
-    path = os.path.join(location, name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+def _copied(location: str, files: dict[str, str]) -> list[str]:
+    """Write the files that are not there yet; through a vault, so that no link leads out of the root."""
+    written = []
+    vault = open_folder(location)
     try:
-        with open(path, "x", encoding="utf-8") as file:
+        for path, text in files.items():
+            with contextlib.suppress(AlreadyExists):
+                vault.write(path, text.encode(), expect=ABSENT)
+                written.append(path)
+    finally:
+        vault.close()
+    return written
+
+
+def _create(location: str, name: str, text: str) -> str:
+    try:
+        with open(os.path.join(location, name), "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         return ""

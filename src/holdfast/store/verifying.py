@@ -57,7 +57,7 @@ def verify(
             report.differences.append(Problem(path, _difference(scratch.records(path), index.records(path))))
     report.records = sum(scratch.counts().values())
     report.damage += [*scratch.problems(), *refresher.torn(index), *_ledgers(vault, places, scratch)]
-    report.damage = list(dict.fromkeys(report.damage))
+    report.damage = [problem for problem in dict.fromkeys(report.damage) if not problem.minor]
     return report
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast import kinds, names, scope
-from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget
+from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats import logs, markdown, sections
 from holdfast.index import Applied
 from holdfast.kinds import KINDS, LEDGER, Kind
@@ -321,12 +321,15 @@ class Writer:
 
         def make(current: bytes | None) -> Made:
             text = (current or f"# {kind.name.title()}s\n".encode()).decode("utf-8", "surrogateescape")
-            start = markdown.body_start(text)
-            for other in sections.parse(text[start:]):
+            start = _body_of(path, text)
+            before = sections.parse(text[start:])
+            for other in before:
                 if same_words(other.text, section.text) and not other.archived:
                     raise AlreadyExists(f"{path}#{other.anchor} says the same.", "Nothing was written.")
             body = sections.add(text[start:], entry)
-            added = sections.parse(body)[-1]
+            *others, added = sections.parse(body)
+            if [one.source.rstrip() for one in others] != [one.source.rstrip() for one in before]:
+                raise Damaged(f"A code fence is open in {path}, so that an entry behind it is text.", "Close it first.")
             data = (text[:start] + body).encode("utf-8", "surrogateescape")
             return Made(data, f"{path}#{added.anchor}", added.version)
 
@@ -351,7 +354,7 @@ class Writer:
 
         def make(current: bytes | None) -> Made:
             text = (current or b"").decode("utf-8", "surrogateescape")
-            start = markdown.body_start(text)
+            start = _body_of(record.path, text)
             found = [section for section in sections.parse(text[start:]) if section.anchor == anchor]
             if not found:
                 raise NotFound(f"{record.id} is not there.", "Search for it; its date or title may have changed.")
@@ -474,6 +477,13 @@ class Made(msgspec.Struct, frozen=True):
     data: bytes
     id: str
     version: str
+
+
+def _body_of(path: str, text: str) -> int:
+    """Return where the entries of a file start; one that git left for a person to resolve is not written to."""
+    if line := markdown.conflict_line(text):
+        raise Damaged(f"{path}:{line}: an unresolved merge conflict; nothing was written.", "Resolve it first.")
+    return markdown.body_start(text)
 
 
 def _check_hidden(record: Record, hidden: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast import secrets
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
@@ -88,7 +89,13 @@ class Runner:
         call = Call(self, context)
         begin = time.perf_counter()
         try:
-            result = tool.function(call, **tool.read(params))
+            values = tool.read(params)
+            if not tool.reads and tool.name not in UNTRACED and (secret := secrets.find(params)):
+                raise Invalid(
+                    f"The text holds what looks like a secret: {secret}. Nothing was written.",
+                    "Take it out; say where it is kept instead.",
+                )
+            result = tool.function(call, **values)
             reply = answered(tool, result)
         except HoldfastError as error:
             reply = failed(error, tool)

@@ -24,7 +24,8 @@ def recall(
     call: Call,
     query: Annotated[str, "a question or some words"],
     scope: Annotated[
-        str | None, "workspace[/domain[/repository]], * for all; the current workspace if left out"
+        str | None,
+        "workspace[/domain[/repository]], * for all; if left out the current workspace, or all if there is none",
     ] = None,
     kinds: Annotated[list[str] | None, "note, decision, lesson, fact, state, plan, message, …"] = None,
     layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "hot and warm if left out"] = None,
@@ -122,6 +123,7 @@ def _hit(hit: Hit) -> dict[str, Any]:
         "where": record.where,
         "scope": record.scope.path,
         "tags": list(record.tags),
+        "status": text_of(record.fields.get("status")) if "status" in KINDS[record.kind].choices else "",
         "age": hit.age,
         "why": list(hit.why),
         "related": [
@@ -138,7 +140,7 @@ def _recalled(reply: dict[str, Any]) -> str:
         return "Nothing relevant."
     parts = []
     for number, hit in enumerate(reply["hits"], 1):
-        head = " · ".join(str(hit[name]) for name in ("kind", "title", "age") if hit.get(name))
+        head = " · ".join(str(hit[name]) for name in ("kind", "title", "status", "age") if hit.get(name))
         quoted = "\n".join(f"> {line}" for line in hit.get("text", "").splitlines())
         near = "; ".join(f"{tied['title']} ({tied['how']})" for tied in hit.get("related", ()))
         parts.append(f"{number}. {head} ({hit['where']})\n{quoted}" + (f"\n   related: {near}" if near else ""))

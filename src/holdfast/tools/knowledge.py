@@ -47,10 +47,11 @@ def retrieve_plans(
     scope: Scoped = None,
     filters: Annotated[PlanFilters | None, "status: new, in_progress, partial, done, abandoned; tags"] = None,
     tier: How = "T0",
+    budget: Annotated[int, msgspec.Meta(ge=0), "most tokens to spend; 0 is no limit"] = 0,
 ) -> dict[str, Any]:
     """Know what was done and what is planned: the plans of a workspace, domain or repository, newest first."""
     wanted = filters or PlanFilters()
-    return call.runner.knowledge.plans(_scope(call, scope), _list(wanted.status), _list(wanted.tags), tier)
+    return call.runner.knowledge.plans(_scope(call, scope), _list(wanted.status), _list(wanted.tags), tier, budget)
 
 
 def retrieve_overview(call: Call, scope: Scoped = None, tier: How = "T1") -> dict[str, Any]:
@@ -77,11 +78,12 @@ def workspace_context(
     scope: Scoped = None,
     topics: Annotated[list[str] | str | None, "folders that start with _, like features or architecture"] = None,
     tier: Annotated[Literal["T0", "T1", "T2"], "how much of the topics' documents"] = "T1",
+    budget: Annotated[int, msgspec.Meta(ge=0), "most tokens of plans, decisions and lessons; 0 is no limit"] = BUDGET,
 ) -> dict[str, Any]:
     """Load all that is known of a workspace, domain or repository in one call: overview, plans, decisions, lessons,
     skills, and the documents of the topics that you name."""
     where = _scope(call, scope)
-    reply = call.runner.knowledge.context(where, _list(topics), tier)
+    reply = call.runner.knowledge.context(where, _list(topics), tier, budget)
     warnings = reply.pop("warnings")
     return reply | {"skills": call.runner.skills.all(where), "warnings": warnings}
 
@@ -116,7 +118,9 @@ def set_plan_status(
         raise Invalid("Give path or id." if not given else "Give path or id, not both.", "retrieve_plans shows them.")
     plan = call.runner.knowledge.plan(given[0].strip(), call.scope if call.context.workspaceId else None)
     receipt = call.runner.knowledge.set_status(plan, status, call.op_id)
-    known = {"path": receipt.path, "status": status, "was": plan.fields.get("status"), "receipt": receipt.status}
+    before = plan.fields.get("status")
+    now, was = (before, None) if receipt.status == "repeated" else (status, before)
+    known = {"path": receipt.path, "status": now, "was": was, "receipt": receipt.status}
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -145,7 +149,7 @@ def save_skill(
 def register(registry: Registry) -> None:
     """Add the tools, in the order in which they are listed."""
     for read in (retrieve_plans, retrieve_overview, retrieve_learnings, workspace_context, load_skill):
-        registry.add("knowledge", reads=True, render=yaml.render)(read)
+        registry.add("knowledge", reads=True, render=yaml.render, mirrored=True)(read)
     for write in (save_learning, set_plan_status, save_skill):
         registry.add("knowledge", render=_done)(write)
 

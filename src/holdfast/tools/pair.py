@@ -37,7 +37,8 @@ def register(registry: Registry) -> None:
     """Add the pair; last, since its help lists all other tools."""
 
     def getTools(
-        call: Call, request: Annotated[list[Wanted], "agents, each with the tools wanted; all of them if left out"]
+        call: Call,
+        request: Annotated[list[Wanted], "agents, each with the tools wanted; all tools of an agent if left out"],
     ) -> dict[str, Any]:
         found, unknown = [], []
         agents = call.runner.registry.agents()
@@ -89,12 +90,19 @@ def use(runner: Runner, params: Any, defaults: Context | None = None) -> Reply:
             replies = list(pool.map(lambda each: _one(runner, each, context), calls))
     else:
         replies = _serial(runner, calls, context)
-    results = [{"agent": each.agent, "tool": each.tool, **reply} for each, reply in zip(calls, replies, strict=True)]
+    results = [_result(runner, each, reply) for each, reply in zip(calls, replies, strict=True)]
     wrong = sum(1 for reply in replies if reply.get("success") is False and reply.get("error") != _NOT_RUN)
     for result in results:
         result.setdefault("success", True)
     reply: Reply = {"success": not wrong, "data": {"results": results}}
     return reply | ({"error": f"{wrong} of {len(calls)} failed"} if wrong else {})
+
+
+def _result(runner: Runner, each: Use, reply: Reply) -> Reply:
+    """Return one of several replies; a text that only mirrors the data beside it is left out."""
+    tool = runner.registry.tools.get(each.tool)
+    said = {"text"} if tool and tool.mirrored else set()
+    return {"agent": each.agent, "tool": each.tool} | {k: value for k, value in reply.items() if k not in said}
 
 
 def _serial(runner: Runner, calls: list[Use], context: Context) -> list[Reply]:

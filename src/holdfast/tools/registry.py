@@ -60,6 +60,8 @@ class Tool(msgspec.Struct, frozen=True):
     """It changes nothing, so calling it again does no harm."""
     render: Callable[[Any], str] | None = None
     """What the model reads, where that is not the reply as JSON."""
+    mirrored: bool = False
+    """Is that text the reply once more, in another form?"""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -100,8 +102,9 @@ class Tool(msgspec.Struct, frozen=True):
     def _takes(self) -> str:
         needed = [name for name, param in self.params.items() if param.required]
         rest = [name for name, param in self.params.items() if not param.required]
-        parts = [f"{self.name} needs {', '.join(needed)}" if needed else f"{self.name} needs nothing"]
-        return "; ".join(parts + ([f"it also takes {', '.join(rest)}"] if rest else [])) + "."
+        if not needed:
+            return f"{self.name} takes {', '.join(rest)}." if rest else f"{self.name} takes nothing."
+        return f"{self.name} needs {', '.join(needed)}" + (f"; it also takes {', '.join(rest)}" if rest else "") + "."
 
 
 class Registry:
@@ -111,14 +114,20 @@ class Registry:
         self.tools: dict[str, Tool] = {}
 
     def add(
-        self, agent: str, *, enveloped: bool = False, reads: bool = False, render: Callable[[Any], str] | None = None
+        self,
+        agent: str,
+        *,
+        enveloped: bool = False,
+        reads: bool = False,
+        render: Callable[[Any], str] | None = None,
+        mirrored: bool = False,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Make a tool of the function below; its name and docstring are the tool's."""
 
         def make(function: Callable[..., Any]) -> Callable[..., Any]:
             name = function.__name__
             about = inspect.cleandoc(function.__doc__ or "")
-            self.tools[name] = Tool(name, agent, function, about, _params(function), enveloped, reads, render)
+            self.tools[name] = Tool(name, agent, function, about, _params(function), enveloped, reads, render, mirrored)
             return function
 
         return make

@@ -100,9 +100,16 @@ class Vault(Protocol):
         ...
 
     def walk(
-        self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None]
+        self,
+        folder: str,
+        suffixes: tuple[str, ...],
+        blocked: Callable[[str, str], None],
+        linked: Callable[[str], None] = lambda _path: None,
     ) -> Iterator[tuple[str, Stamp]]:
-        """Yield every file below a folder, or the file itself; tell `blocked(path, why)` what is out of reach."""
+        """Yield every file below a folder, or the file itself; tell `blocked(path, why)` what is out of reach.
+
+        `linked(path)` is told of every link that was followed: what it leads to has another name as well.
+        """
         ...
 
     def folders(self, folder: str) -> list[str]:

@@ -80,6 +80,8 @@ class Files:
                 os.close(folder)
         except FileExistsError:
             raise raw.exists(path) from None
+        except NotADirectoryError:
+            raise Invalid(f"A folder of {path} is a file.", "Move that file away.") from None
         except OSError as error:
             raise raw.unavailable(error, path) from None
         return version_of(data)
@@ -259,7 +261,11 @@ class Files:
             return None
 
     def walk(
-        self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None]
+        self,
+        folder: str,
+        suffixes: tuple[str, ...],
+        blocked: Callable[[str, str], None],
+        linked: Callable[[str], None] = lambda _path: None,
     ) -> Iterator[tuple[str, Stamp]]:
         check_path(folder)
         top = os.path.join(self.location, folder)
@@ -273,7 +279,7 @@ class Files:
             return
         waiting = [(top, folder, False)]
         while waiting:
-            real, shown, linked = waiting.pop()
+            real, shown, by_link = waiting.pop()
             try:
                 with os.scandir(real) as listing:
                     entries = sorted(listing, key=lambda entry: entry.name)
@@ -290,12 +296,16 @@ class Files:
                     if link and not self._inside(entry.path):
                         raise OSError(errno.EXDEV, _LEADS_OUT)
                     if entry.is_dir():
-                        if link and (linked or self._above(entry.path, real)):
+                        if link and (by_link or self._above(entry.path, real)):
                             raise OSError(errno.ELOOP, "a link to a folder inside a linked folder, or above itself")
-                        waiting.append((entry.path, path, linked or link))
+                        if link:
+                            linked(path)
+                        waiting.append((entry.path, path, by_link or link))
                     elif name.endswith(suffixes):
                         found = entry.stat()
                         if stat.S_ISREG(found.st_mode):
+                            if link:
+                                linked(path)
                             yield path, raw.stamp(found)
                 except UnicodeEncodeError:
                     blocked(path.encode("utf-8", "replace").decode(), "the name is not UTF-8")
