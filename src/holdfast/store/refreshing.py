@@ -170,6 +170,8 @@ class Refresher:
         """Index a log; False when another thread or process changed what was known of it meanwhile."""
         looked = time.time_ns()
         path = place.path
+        if seen and _settled(seen, stamp) and seen.offset == stamp.size and not self._arrived(seen):
+            return True
         if seen and (self._arrived(seen) or not self._grown(path, seen, stamp)):
             seen = None
         if seen and seen.offset == stamp.size:
