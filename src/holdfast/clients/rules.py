@@ -135,6 +135,8 @@ def _one(memory: Memory, vault: Vault, path: str, ours: str, setting: str) -> Ma
     try:
         vault.link(path, _address(memory, vault, ours, path))
     except AlreadyExists:
+        if _leads_to(memory, vault, path, setting) == ours:  # somebody else made it at the same moment
+            return Made(path, "there")
         return Made(path, "kept", "it is a file that was there before")
     return Made(path, "changed" if leads_to else "made", f"leads to {ours}")
 

@@ -73,18 +73,26 @@ def conflict_line(text: str) -> int:
     if "<<<<<<< " not in text or ">>>>>>> " not in text:
         return 0
     lines = lines_of(text)
-    code = fences.closed(lines)
     begun, parted = 0, False
     for number, line in enumerate(lines, 1):
-        if number in code:
-            continue
         if line.startswith("<<<<<<< "):
             begun, parted = number, False
         elif begun and line.rstrip() == "=======":
             parted = True
         elif begun and parted and line.startswith(">>>>>>> "):
-            return begun
+            if not _is_shown(lines, begun, number):
+                return begun
+            begun = 0
     return 0
+
+
+def _is_shown(lines: list[str], begun: int, ended: int) -> bool:
+    """Do these lines stand in one code block, which shows what a conflict looks like? In a real one fences part too."""
+    if any(fences.FENCE.match(line) for line in lines[begun - 1 : ended]):
+        return False
+    entries = {number for number, line in enumerate(lines, 1) if line.startswith("### [")}
+    code = fences.closed(lines, entries)
+    return begun in code and ended in code
 
 
 def line_of(head: str, field: str) -> int:

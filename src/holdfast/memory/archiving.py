@@ -149,6 +149,8 @@ def _proved(path: str, head: str, sources: list[str]) -> bytes:
 def _read(memory: Memory, path: str) -> _File:
     document = memory.vault.read(path, memory.settings.limits.document_bytes)
     text = document.data.decode("utf-8", "surrogateescape")
+    if line := markdown.conflict_line(text):
+        raise Damaged(f"{path}:{line}: an unresolved merge conflict.", "Resolve it first.")
     start = markdown.body_start(text)
     entries = sections.parse(text[start:])
     return _File(path, text[: start + entries[0].start] if entries else text, entries, document.version)

@@ -137,7 +137,8 @@ def _hit(hit: Hit) -> dict[str, Any]:
 
 def _recalled(reply: dict[str, Any]) -> str:
     if not reply["hits"]:
-        return "Nothing relevant."
+        left = reply.get("leftOut")
+        return f"{left} hits, none of which fits the budget: send a larger one." if left else "Nothing relevant."
     parts = []
     for number, hit in enumerate(reply["hits"], 1):
         head = " · ".join(str(hit[name]) for name in ("kind", "title", "status", "age") if hit.get(name))
