@@ -25,7 +25,7 @@ LAYERS = (
         "secrets",
         "templates",
     ),
-    ("formats",),
+    ("formats", "llm", "_posting"),
     ("vault", "index"),
     ("store",),
     ("memory",),

@@ -264,3 +264,31 @@ def test_a_token_file_that_is_empty_or_elsewhere_is_refused(root: Path, tmp_path
     os.symlink(other, path)
     with pytest.raises(HoldfastError):
         token_for(str(root))
+
+
+def test_what_a_connection_noted_for_its_run_ends_with_it(server: Server, root: Path) -> None:
+    """The session is given back by DELETE; notes of the run go, those of the session stay."""
+
+    def post(message: dict[str, Any], **more: str) -> httpx2.Response:
+        headers = server.headers | {"Accept": "application/json, text/event-stream"} | more
+        return httpx2.post(server.url, headers=headers, json={"jsonrpc": "2.0", **message})
+
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    begun = post({"id": 1, "method": "initialize", "params": hello})
+    own = {"mcp-session-id": begun.headers["mcp-session-id"], "mcp-protocol-version": "2025-06-18"}
+    post({"method": "notifications/initialized"}, **own)
+    calls = [
+        {
+            "agent": "compartments",
+            "tool": "save_memory",
+            "params": {"compartment": place, "content": f"for the {place}"},
+        }
+        for place in ("run", "session")
+    ]
+    arguments = {"context": {"workspaceId": "default", "sessionId": "s"}, "calls": calls}
+    post({"id": 2, "method": "tools/call", "params": {"name": "useTools", "arguments": arguments}}, **own)
+    assert len(list(root.glob("user/memory/sessions/*/runs/*.jsonl"))) == 1
+    assert httpx2.delete(server.url, headers=server.headers | own).status_code == 200
+    assert list(root.glob("user/memory/sessions/*/runs/*.jsonl")) == []
+    (kept,) = root.glob("user/memory/sessions/*/entries.jsonl")
+    assert "for the session" in kept.read_text()

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +365,14 @@ def test_a_status_behind_many_spaces_is_set(tree: Path) -> None:
     assert head == "---\nname: p\n"
     assert tail.split("\n")[0].strip() == "done"
     assert tail.split("\n")[1:] == [f"updated: {today()}", "---", ""]
+
+
+def test_many_conflicts_that_are_only_shown_are_text(tree: Path) -> None:
+    marks = "<<<<<<< a\n=======\n>>>>>>> b\n" * 1_000
+    write(tree, {DECISIONS: f"### [2024-01-01] a\n\n```\n{marks}```\n"})
+    reply = ask(tree, "retrieve_learnings", {"scope": "w"})
+    assert "warnings" not in reply
+    assert reply["decisions"][0]["content"].count("<<<<<<<") == 1_000
 
 
 def test_many_headings_are_over_the_budget_of_a_rule(tree: Path) -> None:
@@ -893,10 +902,10 @@ def test_a_spelling_and_a_date_that_is_none_are_for_lint_and_no_damage(tree: Pat
 
 @pytest.mark.parametrize("before", [None, "# Mine\n\nWords of my own.\n"], ids=["new", "there"])
 def test_rules_are_linked_once_by_four_processes_at_once(root: Path, before: str | None) -> None:
-    rules = {
+    files = {
         f"agent/rules/common/{name}.md": f"<!-- budget: 9 lines -->\n# {name}\n" for name in ("one", "two", "three")
     }
-    write(root, rules | ({"AGENTS.md": before} if before else {}))
+    write(root, files | ({"AGENTS.md": before} if before else {}))
     command = [sys.executable, "-m", "holdfast", "hot", "link", "--root", str(root), "--json"]
     processes = [
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -909,13 +918,30 @@ def test_rules_are_linked_once_by_four_processes_at_once(root: Path, before: str
     for name in ("AGENTS.md", "CLAUDE.md"):
         text = (root / name).read_text()
         assert text.count("<!-- holdfast: begin -->") == text.count("<!-- holdfast: end -->") == 1
-        assert all(text.count(path) == 1 for path in rules)
+        assert all(text.count(path) == 1 for path in files)
     assert (root / "AGENTS.md").read_text().startswith(before or "<!-- holdfast: begin -->")
-    for path in rules:
+    for path in files:
         link = root / ".cursor/rules" / Path(path).with_suffix(".mdc").name
         assert link.is_symlink() and link.resolve() == root / path
     assert not list(root.rglob(".holdfast-tmp-*"))
     assert {made["what"] for made in told(root, "hot", "link")} == {"there"}
+
+
+def test_a_folder_that_somebody_else_makes_at_this_moment_is_no_fault(memory: holdfast.Memory, root: Path) -> None:
+    """Where nothing was when it was looked for, there is a folder when it is looked at."""
+    theirs = root / ".cursor/rules"
+
+    def make(delay: float) -> None:
+        time.sleep(delay)
+        theirs.mkdir(parents=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(150):
+            made = pool.submit(make, number % 10 / 10_000)
+            while not made.done():
+                assert memory.hot.rules() == []
+            made.result()
+            shutil.rmtree(theirs.parent)
 
 
 def test_the_root_may_stand_before_the_command_or_behind_it(tree: Path, tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.errors import HoldfastError
+from holdfast.memory.compartments import Compartments, Run
 from holdfast.memory.hot import Hot
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
@@ -13,11 +16,15 @@ from holdfast.memory.states import States
 from holdfast.memory.traces import Traces
 from holdfast.memory.transcripts import Transcripts
 from holdfast.memory.workspaces import Workspaces
+from holdfast.scope import DEFAULT
 from holdfast.store import memory as store
 from holdfast.store import opening
 from holdfast.tools import every, pair
 from holdfast.tools.calling import Reply, Runner
 from holdfast.tools.context import Context
+
+if TYPE_CHECKING:
+    from holdfast.memory.mind import Mind
 
 
 class Memory(store.Memory):
@@ -28,7 +35,7 @@ class Memory(store.Memory):
 
     @functools.cached_property
     def tools(self) -> Runner:
-        return Runner(self, every.registry(), self.context)
+        return Runner(self, every.registry(), self.context, self.compartments)
 
     @property
     def workspaces(self) -> Workspaces:
@@ -58,6 +65,28 @@ class Memory(store.Memory):
     def transcripts(self) -> Transcripts:
         return Transcripts(self)
 
+    @functools.cached_property
+    def compartments(self) -> Compartments:
+        return Compartments(self)
+
+    def run(self, session: str = "", run_id: str = "", workspace: str | None = None) -> Run:
+        """Return a run of an agent in a session, to be used as a context manager: its own memory ends with it."""
+        where = self.scopes.resolve(workspace).path if workspace else ""
+        return Run(self.compartments, session, run_id, where)
+
+    def close(self) -> None:
+        """End the runs that live here, bring the index up to what was written, and let go of everything."""
+        try:
+            self.compartments.close()
+        finally:
+            super().close()
+
+    def mind(self, session: str = "", scope: str | None = None, *, on_error: Literal["raise", "log"] = "raise") -> Mind:
+        """Return the four memories of a session; two of the same session share what they work on."""
+        from holdfast.memory.mind import Mind
+
+        return Mind(self, session, scope, window=self.tools.windows.of(session or DEFAULT), on_error=on_error)
+
     def call(self, tool: str, params: Any = None, context: Any = None) -> Reply:
         """Run any tool by its contract name and return the reply that an agent would get; an error is a reply."""
         if tool == "useTools":
@@ -68,4 +97,7 @@ class Memory(store.Memory):
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
     """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
-    return opening.open_memory(root, watch=watch, writer=writer, kind=Memory)
+    memory = opening.open_memory(root, watch=watch, writer=writer, kind=Memory)
+    with contextlib.suppress(HoldfastError):
+        memory.compartments.sweep()  # what is left of runs whose process is gone
+    return memory

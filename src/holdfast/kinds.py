@@ -134,6 +134,14 @@ _ROWS = (
         required=("text",),
     ),
     Kind(
+        "summary", "what older entries of a memory come to", "line", "{memory}/sessions/{session}/summaries.jsonl",
+        also="{memory}/summaries.jsonl", required=("text",), owned=True,
+    ),
+    Kind(
+        "entry", "a note of a session or of a plan", "line", "{memory}/sessions/{session}/entries.jsonl",
+        text="content", choices={"compartment": ("session", "plan")}, required=("text",), owned=True,
+    ),
+    Kind(
         "trace", "one line for every tool call", "line", "{memory}/traces/{workspace}/{month}.jsonl",
         text="result", title="tool", quiet="read", owned=True, layer="own",
     ),

@@ -75,6 +75,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The record to change; for documents that live where a person put them, the path to create."""
     expect: str = ""
     """The version this change was made from; needed to replace the text of a document or section."""
+    data: Any = None
+    """For a line: a JSON value in the place of its text."""
     op_id: str = ""
     """The same op_id has effect once, however often the call is repeated."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -65,6 +65,37 @@ class Learnings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Entries that a file of decisions or lessons may have before `lint` asks to archive the older ones."""
 
 
+class Compartments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    max_chars: _Size = 10_000
+    """Characters that each of the compartments run, session and plan may hold."""
+    plan_scope: Literal["run", "session"] = "session"
+    """How long plans last: as long as the `session`, or no longer than the `run`."""
+
+
+class Mind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    window_entries: _Size = 50
+    """Entries that working memory holds; what falls out of it is gone."""
+    window_tokens: _Size = 8_000
+    """Tokens that working memory holds."""
+    summary_tokens: _Size = 1_000
+    """Tokens that a summary of older entries may have."""
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    url: str = ""
+    """Where an OpenAI-compatible model answers, like `http://127.0.0.1:8080/v1`; without it, no model is asked."""
+    name: str = ""
+    """The model to ask for, by the name that its server knows."""
+    key_env: Annotated[str, msgspec.Meta(pattern="^HOLDFAST_")] = "HOLDFAST_MODEL_KEY"
+    """The variable of the environment that holds the key, named HOLDFAST_…; the key itself stands in no file."""
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0
+    """How long one call may take, from the first byte sent to the last one read."""
+    call_tokens: _Size = 4_000
+    """Most tokens of one call, prompt and answer together."""
+    day_tokens: _Size = 100_000
+    """Most tokens of one day, in UTC; a call that would go over is not made."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
     """Version of the layout on disk; a newer one is refused."""
@@ -73,6 +104,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     search: Search = Search()
     hot: Hot = Hot()
     learnings: Learnings = Learnings()
+    compartments: Compartments = Compartments()
+    mind: Mind = Mind()
+    model: Model = Model()
 
 
 def load(text: str, environment: Mapping[str, str] = os.environ, source: str = FILE) -> Settings:
@@ -97,11 +131,13 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
 
 
 def _from_environment(given: dict[str, Any], environment: Mapping[str, str]) -> None:
+    usual = Settings()
     for section, fields in tables().items():
         for field in fields:
             value = environment.get(f"HOLDFAST_{section}_{field}".upper())
             if value is not None and isinstance(given.setdefault(section, {}), dict):
-                given[section][field] = value if section == "paths" else _number(value)
+                text = isinstance(getattr(getattr(usual, section), field), str)
+                given[section][field] = value if text else _number(value)
 
 
 def _number(text: str) -> int | float | str:
@@ -122,6 +158,9 @@ def tables() -> dict[str, tuple[str, ...]]:
         "search": Search.__struct_fields__,
         "hot": Hot.__struct_fields__,
         "learnings": Learnings.__struct_fields__,
+        "compartments": Compartments.__struct_fields__,
+        "mind": Mind.__struct_fields__,
+        "model": Model.__struct_fields__,
     }
 
 

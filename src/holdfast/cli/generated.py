@@ -38,6 +38,17 @@ VERBS = {
     "plan": {"list": "retrieve_plans"},
     "learnings": {"list": "retrieve_learnings", "save": "save_learning"},
     "skill": {"load": "load_skill", "save": "save_skill"},
+    "compartment": {"save": "save_memory", "get": "get_memory", "clear": "clear_memory"},
+    "mind": {
+        "append": "memory_append",
+        "search": "memory_search",
+        "learn": "memory_learn",
+        "recall": "memory_recall",
+        "match": "memory_match",
+        "compact": "memory_compact",
+        "stats": "memory_stats",
+    },
+    "value": {"read": "value_read", "search": "value_search", "summarize": "value_summarize"},
 }
 _ABOUT = {
     "workspace": "The places that a project's memory belongs to.",
@@ -45,6 +56,9 @@ _ABOUT = {
     "plan": "What was done and what is planned.",
     "learnings": "What was decided, and what went wrong.",
     "skill": "Ways of doing something that agents wrote down for themselves.",
+    "compartment": "Notes of a session or a plan; those of a run end with the command.",
+    "mind": "Episodes, knowledge by key, procedures: the memories of an agent loop.",
+    "value": "Large results that an entry refers to.",
 }
 _LEARNED = ("date", "category", "scope", "title")
 _TABLES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -222,6 +236,9 @@ learnings = _group("learnings")
 learnings.add_command(tidying.archive)
 skill = _group("skill")
 skill.add_command(_skill_list)
+compartment = _group("compartment")
+mind = _group("mind")
+value = _group("value")
 overview = _command("overview", _TOOLS["retrieve_overview"])
 context = _command("context", _TOOLS["workspace_context"])
 recall = _command("recall", _TOOLS["recall"])

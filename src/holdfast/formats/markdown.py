@@ -73,26 +73,26 @@ def conflict_line(text: str) -> int:
     if "<<<<<<< " not in text or ">>>>>>> " not in text:
         return 0
     lines = lines_of(text)
-    begun, parted = 0, False
+    code: set[int] | None = None
+    begun, parted, fenced = 0, False, False
     for number, line in enumerate(lines, 1):
         if line.startswith("<<<<<<< "):
-            begun, parted = number, False
+            begun, parted, fenced = number, False, False
         elif begun and line.rstrip() == "=======":
             parted = True
         elif begun and parted and line.startswith(">>>>>>> "):
-            if not _is_shown(lines, begun, number):
-                return begun
+            code = _code(lines) if code is None else code
+            if fenced or begun not in code or number not in code:
+                return begun  # else it stands in one code block, which shows what a conflict looks like
             begun = 0
+        elif fences.FENCE.match(line):
+            fenced = True  # where fences part too, it is a real one
     return 0
 
 
-def _is_shown(lines: list[str], begun: int, ended: int) -> bool:
-    """Do these lines stand in one code block, which shows what a conflict looks like? In a real one fences part too."""
-    if any(fences.FENCE.match(line) for line in lines[begun - 1 : ended]):
-        return False
-    entries = {number for number, line in enumerate(lines, 1) if line.startswith("### [")}
-    code = fences.closed(lines, entries)
-    return begun in code and ended in code
+def _code(lines: list[str]) -> set[int]:
+    """Return the lines that are code; no block reaches over an entry's heading."""
+    return fences.closed(lines, {number for number, line in enumerate(lines, 1) if line.startswith("### [")})
 
 
 def line_of(head: str, field: str) -> int:

@@ -163,6 +163,10 @@ class Index(Protocol):
 
     def problem_count(self) -> int: ...
 
+    def count(self, path: str, after: str) -> int:
+        """Return how many records of a log hold, with an order greater than `after`."""
+        ...
+
     def counts(self) -> dict[str, int]:
         """Return how many records of each kind are held."""
         ...

@@ -315,6 +315,19 @@ class SqliteIndex:
                 if own and db.in_transaction:
                     db.execute("COMMIT")
 
+    def count(self, path: str, after: str) -> int:
+        with self._using() as db:
+            file = self._file(db, path)
+            if after:
+                sql = "SELECT count(*) FROM records WHERE file = ? AND sort > ? AND NOT hidden AND NOT superseded"
+                return int(db.execute(sql, (file, after)).get)
+            every = db.execute("SELECT count(*) FROM records INDEXED BY records_file WHERE file = ?", (file,)).get
+            gone = db.execute(
+                "SELECT count(*) FROM records INDEXED BY records_gone WHERE file = ? AND (hidden OR superseded)",
+                (file,),
+            ).get
+            return int(every) - int(gone)
+
     def counts(self) -> dict[str, int]:
         with self._using() as db:
             rows: Iterable[tuple[Any, ...]] = db.execute(
@@ -485,7 +498,9 @@ def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
     if not kind.searchable or (kind.quiet and record.fields.get(kind.quiet)):
         return
     rest = [
-        text_of(value) for name, value in record.fields.items() if name not in kind.choices and name not in _UNSEARCHED
+        text_of(value)
+        for name, value in record.fields.items()
+        if name not in kind.choices and name not in _UNSEARCHED and name != kind.text
     ]
     db.execute(
         f"INSERT INTO {_rank.words_of(kind)} (rowid, title, text, rest) VALUES (?, ?, ?, ?)",
@@ -493,7 +508,7 @@ def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
     )
 
 
-_UNSEARCHED = frozenset({"op", "writer", "ref", "size", "created", "updated", "date"})
+_UNSEARCHED = frozenset({"op", "writer", "ref", "size", "created", "updated", "date", "covers", "by"})
 
 
 def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:

@@ -18,6 +18,7 @@ import stat
 import sys
 from typing import Any
 
+import anyio.to_thread
 import uvicorn
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
@@ -25,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.door import Memory
-from holdfast.errors import Damaged, Unavailable
+from holdfast.errors import Damaged, HoldfastError, Unavailable
 from holdfast.mcp import opening, server
 from holdfast.tools.context import Context
 
@@ -73,20 +74,30 @@ def application(memory: Memory | opening.Opening, toolset: str, host: str, token
         streamable_http_path=PATH, json_response=True, max_request_body_size=server.MAX_MESSAGE,
         transport_security=security, host=host,
     )  # fmt: skip
-    return Guard(app, token, security)
+    held = memory if isinstance(memory, opening.Opening) else opening.Opening(lambda: memory)
+    return Guard(app, token, security, held)
 
 
 class Guard:
-    """Lets a request through that comes from the right place and bears the token."""
+    """Lets a request through that comes from the right place and bears the token; ends the run of who takes leave."""
 
-    def __init__(self, app: ASGIApp, token: str, security: TransportSecuritySettings) -> None:
+    def __init__(self, app: ASGIApp, token: str, security: TransportSecuritySettings, memory: opening.Opening) -> None:
         self._app = app
+        self._memory = memory
         self._token = token.encode()
         self._security = TransportSecurityMiddleware(security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = None if scope["type"] == "lifespan" else await self._refusal(Request(scope))
+        if refusal is None and scope.get("method") == "DELETE":
+            await anyio.to_thread.run_sync(self._end_run, _run_of(Request(scope).headers.get("mcp-session-id")))
         await (refusal or self._app)(scope, receive, send)
+
+    def _end_run(self, run: str) -> None:
+        """End what a connection noted for itself; a connection that there never was has noted nothing."""
+        if run:
+            with contextlib.suppress(HoldfastError):
+                self._memory().compartments.close(run)
 
     async def _refusal(self, request: Request) -> Response | None:
         if refusal := await self._security.validate_request(request):
@@ -161,7 +172,10 @@ def _names(host: str) -> list[str]:
 
 def _session(request: server.Request) -> str:
     """Return the name of the connection that a request came over; the stateless protocol has none."""
-    identifier = request.request.headers.get("mcp-session-id") if request.request else None
+    return _run_of(request.request.headers.get("mcp-session-id") if request.request else None)
+
+
+def _run_of(identifier: str | None) -> str:
     return f"http-{identifier[:8]}" if identifier else ""
 
 

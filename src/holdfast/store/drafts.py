@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import Invalid, OverBudget
 from holdfast.kinds import Kind
-from holdfast.records import Draft
+from holdfast.records import Draft, text_of
 from holdfast.times import normal, today, utc_now
 
 
@@ -24,7 +24,8 @@ def with_defaults(kind: Kind, draft: Draft) -> Draft:
 
 def check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
     """Refuse a draft that breaks the kind's rules, naming every fault at once; a change may leave things out."""
-    given: dict[str, Any] = {"title": draft.title or None, "text": draft.text, **draft.fields}
+    text = draft.text if draft.data is None else text_of(draft.data) or "-"
+    given: dict[str, Any] = {"title": draft.title or None, "text": text, **draft.fields}
     missing = [
         name
         for name in kind.required
@@ -46,6 +47,8 @@ def check_fit(kind: Kind, draft: Draft) -> None:
     """Refuse what this kind cannot keep, rather than dropping it."""
     if draft.expect:
         raise Invalid("A version was given and no record to change.", "Give the id of the record as well.")
+    if draft.data is not None and kind.shape != "line":
+        raise Invalid(f"A {kind.name} is kept as text.", "Give text.")
     if draft.id and "{any}" not in kind.place:
         raise Invalid(f"A new {kind.name} gets its own id.", "To change a record, give its id and leave the kind out.")
     if draft.session and kind.shape != "line":

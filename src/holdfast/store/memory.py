@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,7 +26,7 @@ from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
 from holdfast.store.writing import Writer
 from holdfast.times import bound, is_id, iso, now_ms
-from holdfast.vault import Vault
+from holdfast.vault import LogEnd, Vault
 
 _FOREIGN = tuple(name for name, row in KINDS.items() if row.foreign)
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
@@ -251,9 +251,35 @@ class Memory:
         found = [one for one in self._in_file(path, lambda index: index.by_key(path, key)) if not one.hidden]
         return found[0] if found else None
 
+    def history(self, kind: Kind, key: str) -> list[Record]:
+        """Return every line that a key of a keyed kind ever had, oldest first."""
+        path = self.places.path_for(kind, Scope())
+        return self._in_file(path, lambda index: index.by_key(path, key, history=True))
+
+    def count(self, path: str, after: str = "") -> int:
+        """Return how many records of a log hold, with an order greater than `after`."""
+
+        def work() -> int:
+            self._keeper.note(path)
+            self._keeper.catch_up()
+            return self._keeper.ask(lambda index: index.count(path, after))
+
+        return self._keeper.steady(work)
+
     def knows_op(self, op_id: str) -> bool:
         """Was something done, or about to be done, under this op_id?"""
         return bool(op_id) and bool(self._keeper.known(op_id).applied)
+
+    def add(
+        self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
+        durable: bool = True,
+    ) -> list[str]:  # fmt: skip
+        """Append lines to a log in one piece and return their ids; `guard` sees the held log first, and may refuse."""
+        return self._writer.add(path, lines, guard=guard, durable=durable)
+
+    def offload(self, data: Any, session: str) -> Any:
+        """Return a value as it is, or where a large one was put, durably: its ref, head and size."""
+        return self._writer.offload(data, session)
 
     def bring(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
         """Add lines from elsewhere, which carry their own ids, to a log of this name, each once; return how many."""

@@ -110,6 +110,8 @@ def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
             problems.append(Problem(place.path, f"skipped: {found_here}", number))
             continue
         for value in found_here:
+            if place.kind.name == "entry" and isinstance(value.get("access"), list) and place.kind.text not in value:
+                continue  # which entries of a compartment were read
             if value.get("hide") == "":
                 problems.append(Problem(place.path, "skipped: it hides nothing", number))
             elif isinstance(value.get("hide"), str):
@@ -154,7 +156,9 @@ def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) ->
     text, problem = _line_text(kind, value, blob)
     key = value.get(kind.key) if kind.key else None
     title = value.get(kind.title)
-    known = {"id", "workspace", "session", "run", "tags", kind.time, kind.text, kind.title}
+    known = {"id", "workspace", "session", "run", "tags", kind.time, kind.title}
+    if isinstance(value.get(kind.text), str):
+        known.add(kind.text)  # what is no text stays among the fields as it is
     record = Record(
         id=identifier,
         kind=kind.name,

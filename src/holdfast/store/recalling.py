@@ -56,18 +56,20 @@ def hits(
 ) -> tuple[list[Hit], int]:
     """Turn candidates into hits within the budget; the number is how many had no room."""
     result: list[Hit] = []
-    spent = 0
-    for position, candidate in enumerate(scored):
+    spent = left_out = 0
+    for candidate in scored:
         record = candidate.record
         why = _why(record, terms)
         snippet = _snippet(record.text, why)
         ties = tuple(related(record.id)) if query.related else ()
-        spent += count_tokens(record.title) + count_tokens(snippet)
-        spent += sum(count_tokens(tied.record.title) + count_tokens(tied.record.id) for tied in ties)
-        if query.budget and spent > query.budget:
-            return result, len(scored) - position
+        cost = count_tokens(record.title) + count_tokens(snippet)
+        cost += sum(count_tokens(tied.record.title) + count_tokens(tied.record.id) for tied in ties)
+        if query.budget and spent + cost > query.budget:
+            left_out += 1  # a smaller one behind it may still fit
+            continue
+        spent += cost
         result.append(Hit(record, round(candidate.score, 4), why, snippet, _age(record), ties))
-    return result, 0
+    return result, left_out
 
 
 def _age(record: Record) -> str:

@@ -12,7 +12,7 @@ import contextlib
 import random
 import re
 import time as clock
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -269,7 +269,7 @@ class Writer:
     def hide(self, record: Record, hidden: bool, op_id: str = "") -> Receipt:
         """Hide a record or show it again: a line by a mark in its log, a document by a field, an entry likewise."""
         kind = KINDS[record.kind]
-        if kind.owned:
+        if kind.owned and kind.name != "entry":
             raise Invalid(f"A {kind.name} cannot be hidden.", "It is Holdfast's own account of what was written.")
         wanted = Wanted(ANY, op_id, "hidden" if hidden else "shown")
         if kind.shape == "line" or kind.write_once:
@@ -385,7 +385,7 @@ class Writer:
         line: dict[str, Any] = {}
         if kind.key:
             line[kind.key] = draft.fields.get(kind.key)
-        line |= self._text(kind, path, draft.text or "")
+        line |= self._text(kind, path, draft.text or "") if draft.data is None else self._data(kind, path, draft.data)
         line |= {name: value for name, value in draft.fields.items() if name not in line}
         if draft.title and kind.title not in line:
             line[kind.title] = draft.title
@@ -412,6 +412,46 @@ class Writer:
         with contextlib.suppress(AlreadyExists):  # the name is made of the content
             self._vault.write(ref, data, expect=ABSENT)
         return {"ref": ref, "size": len(text), "head": text[:200]}
+
+    def _data(self, kind: Kind, path: str, data: Any) -> dict[str, Any]:
+        """Return the fields that carry a JSON value in the place of text; a large one goes to a file as its text."""
+        check_plain(data)
+        text = logs.render({"": data})[4:-2].decode()
+        if isinstance(data, str) or len(text) > self._limits.inline_chars:
+            return self._text(kind, path, data if isinstance(data, str) else text)
+        return {kind.text: data}
+
+    def offload(self, data: Any, session: str) -> Any:
+        """Return a value as it is, or where a large one was put, durably: its ref, head and size."""
+        kind = KINDS["episode"]
+        path = self._places.path_for(kind, _NOWHERE, session=session)
+        kept = self._data(kind, path, data)
+        return kept.get(kind.text, kept)
+
+    def add(
+        self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
+        durable: bool = True,
+    ) -> list[str]:  # fmt: skip
+        """Append lines to a log in one piece and return their ids; `guard` sees the held log first, and may refuse."""
+        by = {"writer": self._by} if self._by else {}
+        rendered = [logs.render({"time": utc_now(), **line, **by}) for line in lines]
+        if max(map(len, rendered), default=0) > self._limits.line_bytes - 100:
+            raise OverBudget(f"A line of {path} would be longer than {self._limits.line_bytes:,} bytes.", "Shorten it.")
+        ids: list[str] = []
+
+        def compose(end: LogEnd) -> bytes:
+            if guard:
+                guard(end)
+            last = sayings.last_id(end)
+            for _ in rendered:
+                last = mint(last)
+                ids.append(last)
+            return b"".join(logs.with_id(made, rest) for made, rest in zip(ids, rendered, strict=True))
+
+        if rendered:
+            self._vault.append(path, compose, durable=durable)
+            self._tell(path)
+        return ids
 
     def _log_line(
         self, path: str, line: Mapping[str, Any], op_id: str = "", *,

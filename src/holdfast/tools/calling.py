@@ -11,10 +11,13 @@ import msgspec
 
 from holdfast import secrets
 from holdfast.errors import HoldfastError, Invalid
+from holdfast.memory._window import Windows
+from holdfast.memory.compartments import Compartments
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
 from holdfast.memory.traces import Trace, Traces
+from holdfast.memory.values import Values
 from holdfast.memory.workspaces import Workspaces
 from holdfast.names import close_to
 from holdfast.scope import DEFAULT, Scope
@@ -54,7 +57,10 @@ class Call:
 class Runner:
     """All tools over one memory, with the context that the server was started with."""
 
-    def __init__(self, memory: Memory, registry: Registry, defaults: Context | None = None) -> None:
+    def __init__(
+        self, memory: Memory, registry: Registry, defaults: Context | None = None,
+        compartments: Compartments | None = None,
+    ) -> None:  # fmt: skip
         self.memory = memory
         self.registry = registry
         self.defaults = defaults or Context()
@@ -62,6 +68,9 @@ class Runner:
         self.states = States(memory)
         self.knowledge = Knowledge(memory)
         self.skills = Skills(memory)
+        self.values = Values(memory)
+        self.windows = Windows(memory.settings.mind)
+        self.compartments = compartments or Compartments(memory)
         self.traces = Traces(memory)
 
     def call(self, name: str, params: Any = None, context: Any = None) -> Reply:
@@ -131,20 +140,26 @@ class Runner:
                 run=call.context.runId,
                 agent=call.context.agentId,
                 goal=call.context.goal,
-                params=dict(params) if isinstance(params, Mapping) else {},
+                params=_told(tool, params),
                 success=success,
                 error="" if success else str(reply.get("error")),
-                result=_short(reply) if success else "",
+                result=_short(reply) if success and not tool.private else "",
                 ms=round((time.perf_counter() - begin) * 1000, 3),
                 read=tool.reads,
             )
         )
 
 
+def _told(tool: Tool, params: Any) -> dict[str, Any]:
+    """Return what a trace holds of the parameters; of a private tool only those that name no content."""
+    given = dict(params) if isinstance(params, Mapping) else {}
+    return {name: value for name, value in given.items() if name == "compartment"} if tool.private else given
+
+
 def answered(tool: Tool, result: Any) -> Reply:
     """Return the reply of a tool that did its work."""
     if tool.enveloped:
-        return {"success": True} if result is None else {"success": True, "data": result}
+        return {"success": True} if result is None and not tool.reads else {"success": True, "data": result}
     reply: Reply = dict(result)
     if tool.render and "text" not in reply:
         reply["text"] = tool.render(result)

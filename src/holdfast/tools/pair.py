@@ -87,7 +87,7 @@ def use(runner: Runner, params: Any, defaults: Context | None = None) -> Reply:
         return _one(runner, calls[0], context)
     if values.get("strategy") == "parallel":
         with ThreadPoolExecutor(max_workers=min(8, len(calls))) as pool:
-            replies = list(pool.map(lambda each: _one(runner, each, context), calls))
+            replies = list(pool.map(lambda place: _one(runner, calls[place], _part(context, place)), range(len(calls))))
     else:
         replies = _serial(runner, calls, context)
     results = [_result(runner, each, reply) for each, reply in zip(calls, replies, strict=True)]
@@ -105,14 +105,19 @@ def _result(runner: Runner, each: Use, reply: Reply) -> Reply:
     return {"agent": each.agent, "tool": each.tool} | {k: value for k, value in reply.items() if k not in said}
 
 
+def _part(context: Context, place: int) -> Context:
+    """Return the context of one of several calls: each has an effect of its own under the op id of them all."""
+    return msgspec.structs.replace(context, opId=f"{context.opId}:{place}") if context.opId else context
+
+
 def _serial(runner: Runner, calls: list[Use], context: Context) -> list[Reply]:
     replies: list[Reply] = []
     stopped = False
-    for each in calls:
+    for place, each in enumerate(calls):
         if stopped:
             replies.append({"success": False, "error": _NOT_RUN})
             continue
-        replies.append(_one(runner, each, context))
+        replies.append(_one(runner, each, _part(context, place)))
         stopped = replies[-1].get("success") is False and not each.continueOnFailure
     return replies
 

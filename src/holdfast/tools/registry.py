@@ -62,6 +62,10 @@ class Tool(msgspec.Struct, frozen=True):
     """What the model reads, where that is not the reply as JSON."""
     mirrored: bool = False
     """Is that text the reply once more, in another form?"""
+    private: bool = False
+    """Is what it is told and tells nobody else's business? Then its traces do not hold it."""
+    check: Callable[[Mapping[str, Any]], None] | None = None
+    """Looks at the parameters first, where a contract has its own words for what is wrong with them."""
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -83,6 +87,8 @@ class Tool(msgspec.Struct, frozen=True):
         if unknown:
             hint = close_to(unknown[0], self.params) if len(unknown) == 1 else ""
             raise Invalid(f"{self.name} has no parameter {', '.join(unknown)}.{hint}", self._takes())
+        if self.check:
+            self.check(given)
         missing = [name for name, param in self.params.items() if param.required and _blank(given.get(name))]
         if missing:
             raise Invalid(f"Missing or blank: {', '.join(missing)}.", self._takes())
@@ -121,13 +127,17 @@ class Registry:
         reads: bool = False,
         render: Callable[[Any], str] | None = None,
         mirrored: bool = False,
+        private: bool = False,
+        check: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Make a tool of the function below; its name and docstring are the tool's."""
 
         def make(function: Callable[..., Any]) -> Callable[..., Any]:
             name = function.__name__
             about = inspect.cleandoc(function.__doc__ or "")
-            self.tools[name] = Tool(name, agent, function, about, _params(function), enveloped, reads, render, mirrored)
+            self.tools[name] = Tool(
+                name, agent, function, about, _params(function), enveloped, reads, render, mirrored, private, check
+            )
             return function
 
         return make

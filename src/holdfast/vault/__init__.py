@@ -124,6 +124,13 @@ class Vault(Protocol):
         """Make a folder and what is missing above it; a database, which has no folders, makes none."""
         ...
 
+    def hold(self, path: str) -> Callable[[], None] | None:
+        """Say that a log is in use until the returned function is called or this process ends; None when it is already.
+
+        The log is made if it is not there. Holding keeps nobody from writing to it: it only tells that somebody lives.
+        """
+        ...
+
     def link(self, path: str, target: str) -> None:
         """Make a symbolic link to a target as it is given; AlreadyExists when something is there.
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import struct
 import time
 
 from holdfast.errors import Busy
 
 _YIELDS = 100
+_WHOLE_FILE = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
@@ -38,6 +40,21 @@ def hold(fd: int, seconds: float, what: str) -> None:
 
 def release(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def claim(fd: int) -> bool:
+    """Mark an open file as in use by whoever has it open; False when it is already.
+
+    This lock also belongs to the open file and dies with it, and is another one than `flock`: a log that is claimed can
+    be appended to. Where a system has no such lock, every file counts as in use.
+    """
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        return False
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def _try(fd: int) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 import zlib
@@ -273,10 +274,15 @@ class Files:
             blocked(folder, _LEADS_OUT)
             return
         if not os.path.isdir(top):
-            stamp = self.stat(folder)
-            if stamp:
-                yield folder, stamp
-            return
+            try:
+                stamp = self.stat(folder)
+            except Invalid:
+                if not os.path.isdir(top):  # else somebody made the folder at this moment
+                    raise
+            else:
+                if stamp:
+                    yield folder, stamp
+                return
         waiting = [(top, folder, False)]
         while waiting:
             real, shown, by_link = waiting.pop()
@@ -358,6 +364,26 @@ class Files:
             os.close(self._folder(parts))
         except OSError as error:
             raise raw.unavailable(error, folder) from None
+
+    def hold(self, path: str) -> Callable[[], None] | None:
+        parts = check_path(path)
+        try:
+            for _ in range(_REOPENINGS):
+                os.close(self._folder(parts[:-1]))
+                fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
+                try:
+                    held = _locks.claim(fd)
+                    if held and self._named(path, os.fstat(fd)):
+                        return functools.partial(os.close, fd)
+                except BaseException:
+                    os.close(fd)
+                    raise
+                os.close(fd)
+                if not held:
+                    return None
+        except OSError as error:
+            raise raw.unavailable(error, path) from None
+        raise Busy(f"{path} is removed by others all the time.", "Try again.")
 
     def link(self, path: str, target: str) -> None:
         parts = check_path(path)

@@ -1,0 +1,121 @@
+"""Following logs: each is read on from where it was read to, so that a call sees what other processes added.
+
+A log is read anew when it is another file, is shorter, or when the bytes before that place have changed. A line that
+cannot be read is passed over; the file as it is gets copied to `<path>.damaged-<time>`, once for each damage, and
+whoever met it is told. A last line that is still being written, or was torn, is no damage and is looked at again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.errors import HoldfastError, NotFound
+from holdfast.formats import logs
+from holdfast.memory._fold import Fold
+from holdfast.times import utc_now
+from holdfast.vault import ABSENT, Line, Stamp, Vault
+
+_WINDOW = 1 << 18
+_MOST_LOGS = 256
+_NAMED = 5
+Answer = TypeVar("Answer")
+
+
+class Followed(msgspec.Struct):
+    """How far a log was read, and what it said up to there."""
+
+    fold: Fold
+    inode: int
+    offset: int = 0
+    lines: int = 0
+    checksum: int = 0
+
+
+class Follower:
+    """Keeps the folds of one vault's logs. Safe to use from several threads, also while a log is held."""
+
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
+        self._known: dict[str, Followed] = {}
+        self._lock = threading.Lock()
+
+    def ask(self, path: str, usual: str, warnings: list[str], question: Callable[[Fold], Answer]) -> Answer:
+        """Put a question to what a log says now; `warnings` gets what could not be read. No log says nothing."""
+        with self._lock:
+            stamp = self._vault.stat(path)
+            known = self._known.pop(path, None)
+            if stamp is None:
+                return question(Fold(usual))
+            if known is None or not self._grown(path, known, stamp):
+                known = Followed(Fold(usual), stamp.inode)
+            try:
+                warnings += self._read_on(path, known, stamp)
+            except NotFound:  # a run that ended this moment
+                return question(Fold(usual))
+            self._known[path] = known  # the one that was asked last stands last
+            if len(self._known) > _MOST_LOGS:
+                del self._known[next(iter(self._known))]
+            return question(known.fold)
+
+    def _grown(self, path: str, known: Followed, stamp: Stamp) -> bool:
+        """Has this log, at most, grown since it was read?"""
+        if stamp.inode != known.inode or stamp.size < known.offset:
+            return False
+        try:
+            return self._vault.fingerprint(path, _window(known.offset), known.offset) == known.checksum
+        except NotFound:
+            return False
+
+    def _read_on(self, path: str, known: Followed, stamp: Stamp) -> list[str]:
+        bad: list[tuple[int, Line]] = []
+        before = known.offset
+        for line in self._vault.scan(path, known.offset, stamp.size):
+            found = "too long" if line.cut else logs.parse(line.data)
+            if isinstance(found, str) and not line.whole:
+                break
+            known.offset = line.end
+            known.lines += line.whole
+            if isinstance(found, str):
+                bad.append((known.lines, line))
+                continue
+            for value in found:
+                known.fold.add(value)
+        if known.offset != before:
+            known.checksum = self._vault.fingerprint(path, _window(known.offset), known.offset)
+        return self._set_aside(path, bad) if bad else []
+
+    def _set_aside(self, path: str, bad: list[tuple[int, Line]]) -> list[str]:
+        """Copy a damaged file, unless a copy has all that cannot be read; return what is to be told."""
+        kept = {_same(line) for copy in copies(self._vault, path) for line in self._vault.scan(copy)}
+        new = [number for number, line in bad if _same(line) not in kept]
+        if not new:
+            return []
+        copy = f"{path}.damaged-{''.join(sign for sign in utc_now() if sign.isalnum())}"
+        try:
+            self._vault.write(copy, self._vault.read(path).data, expect=ABSENT)
+            became = f"the file as it is was copied to {copy}"
+        except HoldfastError as error:
+            became = f"the file could not be copied ({error.message})"
+        which = ", ".join(map(str, new[:_NAMED])) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
+        return [f"{path}: line {which} cannot be read; {became}. All else in it is still used."]
+
+
+def copies(vault: Vault, path: str) -> Iterator[str]:
+    """Yield the copies of a damaged log."""
+    folder = path.rpartition("/")[0]
+    for found, _ in vault.walk(folder, ("",), lambda _path, _why: None):
+        if found.startswith(f"{path}.damaged-"):
+            yield found
+
+
+def _same(line: Line) -> tuple[int, bytes]:
+    """Return what tells a line from others; of one that is too long, its length."""
+    return line.end - line.offset, line.data
+
+
+def _window(offset: int) -> int:
+    return max(0, offset - _WINDOW)

@@ -1,0 +1,311 @@
+"""Four memories of an agent: working, episodic, semantic, procedural, each to append to, to search, and to compact.
+
+Working memory is this process's. Episodic memory is one log per session; what was learned by key and how to act are one
+log each, across sessions. Nothing is summarised unless it is asked for: a summary is one appended entry that names what
+it covers. Covered entries leave the window, the last n and the counts; they stay in the file, and search finds them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from holdfast.errors import Invalid
+from holdfast.kinds import KINDS, Kind
+from holdfast.memory import _compaction
+from holdfast.memory._compaction import Compacted, Summary
+from holdfast.memory._window import Remembered, Window
+from holdfast.names import close_to
+from holdfast.query import Query, fold, parse
+from holdfast.records import Draft, Record, text_of
+from holdfast.scope import DEFAULT, Scope
+from holdfast.store.memory import Memory
+from holdfast.times import bound
+from holdfast.tokens import count_tokens
+
+TYPES = ("working", "episodic", "semantic", "procedural")
+_KINDS = {"episodic": KINDS["episode"], "semantic": KINDS["fact"], "procedural": KINDS["procedure"]}
+STATS = (
+    "workingMemoryTokens", "episodicEntryCount", "semanticEntryCount", "proceduralRuleCount", "totalStorageBytes",
+)  # fmt: skip
+_MOST = 1_000
+_log = logging.getLogger("holdfast")
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+
+
+def _safely(
+    otherwise: Callable[[], Any],
+) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
+    """Let a failing memory not fail the agent, where that is wanted: log it, and answer as if nothing were there."""
+
+    def make(method: Callable[Given, Answer]) -> Callable[Given, Answer]:
+        @functools.wraps(method)
+        def call(*args: Given.args, **kwargs: Given.kwargs) -> Answer:
+            mind: Any = args[0]
+            try:
+                return method(*args, **kwargs)
+            except Exception as error:
+                if mind.on_error == "raise":
+                    raise
+                _log.warning("memory %s failed: %s", method.__name__, error)
+                answer: Answer = otherwise()
+                return answer
+
+        return call
+
+    return make
+
+
+class Mind:
+    """The memories of one session. With `on_error="log"` no call raises because of the memory."""
+
+    def __init__(
+        self, memory: Memory, session: str = "", scope: str | Scope | None = None, *,
+        window: Window | None = None, on_error: Literal["raise", "log"] = "raise",
+    ) -> None:  # fmt: skip
+        if on_error not in ("raise", "log"):
+            raise Invalid(f"on_error is {on_error!r}.", "Use raise or log.")
+        limits = memory.settings.mind
+        self._memory = memory
+        self._scope = scope
+        self.session = session or DEFAULT
+        self.working = window if window is not None else Window(limits.window_entries, limits.window_tokens)
+        self.on_error = on_error
+
+    # what is remembered
+
+    @_safely(lambda: "")
+    def append(self, type: str, entry: Any, op_id: str = "") -> str:
+        """Add an entry, text or any JSON object, and return its id; all but working memory is durable then."""
+        _check_type(type)
+        if not (isinstance(entry, str) and entry.strip()) and not (isinstance(entry, Mapping) and entry):
+            raise Invalid("An entry is text or an object, and not empty.", "Give what happened.")
+        if type == "semantic":
+            return self._learn(entry, op_id)
+        if type == "procedural":
+            return self._advise(entry, op_id)
+        if type == "working":
+            return self.working.add(self._memory.offload(entry, self.session))
+        draft = Draft(kind="episode", data=entry, session=self.session, scope=self._scope, op_id=op_id)
+        return self._memory.keep(draft).id
+
+    @_safely(lambda: "")
+    def learn(self, key: Any, value: Any = None, op_id: str = "") -> str:
+        """Keep knowledge by key; the value that held before stays in its history."""
+        return self._learn(key if isinstance(key, Mapping) else {"key": key, "value": value}, op_id)
+
+    def _learn(self, entry: Any, op_id: str) -> str:
+        key, value = (entry.get("key"), entry.get("value")) if isinstance(entry, Mapping) else (None, None)
+        if not isinstance(key, str) or not key.strip() or value is None or value == "":
+            raise Invalid("Knowledge is {key, value}, the key text that is not blank.", "Say what it is about.")
+        more = {name: inner for name, inner in entry.items() if name != "value"}
+        return self._memory.keep(Draft(kind="fact", data=value, fields=more, scope=self._scope, op_id=op_id)).id
+
+    def _advise(self, entry: Any, op_id: str) -> str:
+        when, do = (entry.get("when"), entry.get("do")) if isinstance(entry, Mapping) else (None, None)
+        if not (isinstance(when, str) and when.strip()) or not do:
+            raise Invalid("A procedure is {when, do}.", "Say when it applies, and what to do then.")
+        more = {name: inner for name, inner in entry.items() if name != "do"}
+        return self._memory.keep(Draft(kind="procedure", data=do, fields=more, scope=self._scope, op_id=op_id)).id
+
+    @_safely(lambda: None)
+    def recall(self, key: str, history: bool = False, as_of: str = "") -> Any:
+        """Return what is known under a key, None when nothing is; or all it ever was; or what it was at a time."""
+        if not isinstance(key, str) or not key.strip():
+            raise Invalid("The key is text that is not blank.", "Give the key.")
+        kind = _KINDS["semantic"]
+        if not history and not as_of:
+            held = self._memory.held(kind, key)
+            return _knowledge(held) if held else None
+        past = [record for record in self._memory.history(kind, key) if not record.hidden]
+        if history:
+            return [_knowledge(record) for record in past]
+        until = bound(as_of, end=True)
+        then = [record for record in past if record.time <= until]
+        return _knowledge(then[-1]) if then else None
+
+    # finding
+
+    @_safely(list)
+    def search(self, type: str, query: Any, limit: int = 10) -> list[Remembered]:
+        """Return the best entries for some words, or with `{"last": n}` the last n, oldest first."""
+        _check_type(type)
+        last = query.get("last") if isinstance(query, Mapping) and set(query) == {"last"} else None
+        if last is not None:
+            return self._last(type, _number("last", last))
+        if not isinstance(query, str) or not query.strip():
+            raise Invalid("A query is some words, or {last: n}.", "Give either.")
+        limit = _number("limit", limit)
+        if type == "working":
+            return self.working.search(query, limit)
+        found = self._memory.find(Query(text=query, kinds=(_KINDS[type].name,), session=self._of(type), limit=limit))
+        summary = self._summary(type)
+        hits = [_remembered(hit.record, summary.last if summary else "", hit.score) for hit in found]
+        words = {token for run in (*parse(query).words, *parse(query).phrases) for token in run}
+        if summary and len(hits) < limit and not words.isdisjoint(fold(summary.text)):
+            hits.append(_compaction.entry_of(summary))
+        return hits
+
+    def _last(self, type: str, count: int) -> list[Remembered]:
+        if type == "working":
+            return self.working.last(count)
+        summary = self._summary(type)
+        found = [_remembered(record, "") for record in itertools.islice(self._newest(type, summary), count)][::-1]
+        return [_compaction.entry_of(summary), *found] if summary and len(found) < count else found
+
+    def _newest(self, type: str, summary: Summary | None) -> Iterator[Record]:
+        """Yield the entries that no summary covers, newest first."""
+        kind, after = _KINDS[type], summary.last if summary else ""
+        path = self._path(kind)
+        if kind.key:
+            every = self._memory.every(Query(kinds=(kind.name,)))
+            return iter(sorted((one for one in every if one.order > after), key=lambda one: one.order, reverse=True))
+        records = self._memory.backwards(path, session=self.session)
+        return (record for record in records if record.order > after)
+
+    @_safely(list)
+    def match(self, situation: str, limit: int = 5) -> list[dict[str, Any]]:
+        """Return the procedures that apply to a situation, the one whose condition fits best first."""
+        words = set(fold(situation))
+        if not words:
+            raise Invalid("The situation is blank.", "Say what is going on.")
+        found = self._memory.find(Query(text=situation, kinds=("procedure",), limit=_MOST))
+        ranked = []
+        for hit in found:
+            wanted = {token for run in parse(hit.record.title).words for token in run}
+            fits = len([word for word in wanted if any(_alike(word, given) for given in words)])
+            if fits:
+                ranked.append((-fits / len(wanted), -hit.score, hit.record))
+        ranked.sort(key=lambda item: (item[0], item[1], item[2].order))
+        return [
+            {"when": record.title, "do": _given(record), "id": record.id, "fit": round(-fit, 3)}
+            for fit, _, record in ranked[: _number("limit", limit)]
+        ]
+
+    @_safely(str)
+    def context(self, task: str, budget: int = 2_000) -> str:
+        """Return what is relevant to a task, within a budget of tokens: what to do, what is known, what happened."""
+        parts: list[str] = []
+        left = budget
+        summary = self._summary("episodic")
+        offers: list[tuple[str, list[str]]] = [
+            ("What to do", [f"When {one['when']}: {text_of(one['do'])}" for one in self.match(task)]),
+            ("What is known", [f"{_key(hit)}: {hit.text}" for hit in self.search("semantic", task)]),
+            ("What happened before", [summary.text] if summary else []),
+            ("What happened", [hit.text for hit in self.search("episodic", task) if not hit.summary]),
+        ]
+        for title, lines in offers:
+            left -= count_tokens(title) + 2
+            kept = []
+            for line in lines:
+                flat = " ".join(line.split())
+                cost = count_tokens(flat) + 2
+                if cost > left:
+                    continue
+                left -= cost
+                kept.append(f"- {flat}")
+            if kept:
+                parts.append("\n".join((f"## {title}", *kept)))
+        return "\n\n".join(parts)
+
+    # keeping it small
+
+    @_safely(Compacted)
+    def compact(self, type: str, keep_last: int = 10, summarize_older: bool = True) -> Compacted:
+        """Summarise all but the last entries; doing it again changes nothing."""
+        _check_type(type)
+        if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 0:
+            raise Invalid(f"keepLast is {keep_last!r}.", "Use a number from 0 on.")
+        summariser = _compaction.Summariser(self._memory, summarize=summarize_older)
+        if type == "working":
+            covered = self.working.compact(
+                keep_last, lambda older: summariser.text([(one.time, one.text) for one in older])
+            )
+            return Compacted(covered=covered, kept=len(self.working.last(_MOST)), by=summariser.by)
+        path, session = self._summaries(type), self._of(type)
+
+        def live(after: str) -> list[Record]:
+            known = Summary(last=after) if after else None
+            return list(self._newest(type, known))[::-1]
+
+        return _compaction.compact(self._memory, _compaction.Log(path, type, session), live, keep_last, summariser)
+
+    @_safely(lambda: dict.fromkeys(STATS, 0))
+    def stats(self) -> dict[str, int]:
+        """Return how much is remembered."""
+        vault, places = self._memory.vault, self._memory.places
+        counts = {}
+        for type, kind in _KINDS.items():
+            summary = self._summary(type)
+            after = summary.last if summary else ""
+            live = self._memory.count(self._path(kind), after)
+            counts[type] = live + bool(summary)
+        logs = {self._path(kind) for kind in _KINDS.values()} | {self._summaries(type) for type in _KINDS}
+        size = sum(stamp.size for path in logs if (stamp := vault.stat(path)))
+        for folder in (f"{self._path(_KINDS['episodic']).rpartition('/')[0]}/values", f"{places.memory}/values"):
+            size += sum(stamp.size for _, stamp in vault.walk(folder, (".txt", ".json"), lambda _path, _why: None))
+        numbers = (self.working.tokens, counts["episodic"], counts["semantic"], counts["procedural"], size)
+        return dict(zip(STATS, numbers, strict=True))
+
+    def _of(self, type: str) -> str:
+        """Return the session that a memory belongs to, "" for one that belongs to all."""
+        return self.session if type == "episodic" else ""
+
+    def _path(self, kind: Kind) -> str:
+        return self._memory.places.path_for(kind, Scope(), session=self.session)
+
+    def _summaries(self, type: str) -> str:
+        """Return the log of the summaries of a memory."""
+        if type == "episodic":
+            return self._path(KINDS["summary"])
+        return f"{self._memory.places.memory}/summaries.jsonl"
+
+    def _summary(self, type: str) -> Summary | None:
+        return _compaction.newest(self._memory, self._summaries(type), type)
+
+
+def _check_type(given: object) -> None:
+    if given not in TYPES:
+        raise Invalid(f"There is no memory {given!r}.{close_to(str(given), TYPES)}", f"Use one of: {', '.join(TYPES)}.")
+
+
+def _number(name: str, given: object) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST:
+        raise Invalid(f"{name} is {given!r}.", f"Use a number from 1 to {_MOST}.")
+    return given
+
+
+def _given(record: Record) -> Any:
+    """Return what a line carries as it was given; of what was too large for it, where that is."""
+    kind = KINDS[record.kind]
+    if "ref" in record.fields:
+        return {name: record.fields.get(name) for name in ("ref", "size", "head")}
+    return record.fields.get(kind.text, record.text)
+
+
+def _remembered(record: Record, covered: str, score: float = 0.0) -> Remembered:
+    entry = _given(record)
+    if record.kind == "fact":
+        entry = {"key": record.key, "value": entry}
+    elif record.kind == "procedure":
+        entry = {"when": record.key, "do": entry}
+    is_covered = bool(covered) and record.order <= covered
+    return Remembered(record.id, entry, record.time, covered=is_covered, score=score)
+
+
+def _knowledge(record: Record) -> dict[str, Any]:
+    return {"key": record.key, "value": _given(record), "time": record.time, "id": record.id}
+
+
+def _key(hit: Remembered) -> str:
+    return str(hit.entry["key"]) if isinstance(hit.entry, Mapping) and "key" in hit.entry else "summary"
+
+
+def _alike(one: str, other: str) -> bool:
+    """Are these forms of one word, roughly?"""
+    short, long = sorted((one, other), key=len)
+    return long.startswith(short[: max(4, len(short) - 2)]) if len(short) > 3 else one == other

@@ -1,0 +1,110 @@
+"""Tools over the four memories and over large values, agent `mind`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from holdfast.memory import values
+from holdfast.memory._window import Remembered
+from holdfast.memory.mind import TYPES, Mind
+from holdfast.tools.calling import Call
+from holdfast.tools.registry import Registry
+
+Kind = Annotated[str, f"which memory: {', '.join(TYPES)}"]
+Ref = Annotated[str, "the ref that an entry shows; or episodic, the history of this session; or history, the chat"]
+
+
+def memory_append(call: Call, type: Kind, entry: Annotated[str | dict[str, Any], "text, or any object"]) -> Any:
+    """Add to a memory. Episodic takes what happened, semantic {key, value}, procedural {when, do}, working what
+    matters now."""
+    return {"id": _mind(call).append(type, entry, call.op_id)}
+
+
+def memory_search(
+    call: Call,
+    type: Kind,
+    query: Annotated[str | None, "some words"] = None,
+    last: Annotated[int | None, "instead: the last n entries, oldest first"] = None,
+    limit: Annotated[int, "most entries to return"] = 10,
+) -> Any:
+    """Search a memory by words, or look at its last entries. Covered entries are those that a summary speaks for."""
+    wanted: Any = {"last": last} if last is not None and not query else query or ""
+    return [_shown(found) for found in _mind(call).search(type, wanted, limit)]
+
+
+def memory_learn(call: Call, key: Annotated[str, "what it is about"], value: Annotated[Any, "what is known"]) -> Any:
+    """Keep a piece of knowledge by key; the value that held before stays in its history."""
+    return {"id": _mind(call).learn(key, value, call.op_id)}
+
+
+def memory_recall(
+    call: Call,
+    key: str,
+    history: Annotated[bool, "all values it ever had, oldest first"] = False,
+    as_of: Annotated[str | None, "what held at this ISO date or time"] = None,
+) -> Any:
+    """Recall knowledge by its key; null when nothing is known."""
+    return _mind(call).recall(key, history, as_of or "")
+
+
+def memory_match(call: Call, situation: Annotated[str, "what is going on"], limit: int = 5) -> Any:
+    """Find the procedures that apply to a situation, best first."""
+    return _mind(call).match(situation, limit)
+
+
+def memory_compact(
+    call: Call,
+    type: Kind,
+    keepLast: Annotated[int, "entries that stay as they are"] = 10,
+    summarizeOlder: Annotated[bool, "false covers them without a summary"] = True,
+) -> Any:
+    """Summarise the older entries of a memory, so that its window stays small. They stay in the file and in search."""
+    return msgspec.to_builtins(_mind(call).compact(type, keepLast, summarizeOlder))
+
+
+def memory_stats(call: Call) -> Any:
+    """Say how much is remembered."""
+    return _mind(call).stats()
+
+
+def value_read(
+    call: Call,
+    ref: Ref,
+    offset: Annotated[int, msgspec.Meta(ge=0), "character to start at"] = 0,
+    limit: Annotated[int, msgspec.Meta(ge=1, le=values.MOST), "most characters"] = values.READ,
+) -> Any:
+    """Read a part of a large value that an entry refers to."""
+    return call.runner.values.read(ref, offset, limit, call.session)
+
+
+def value_search(call: Call, ref: Ref, query: str, limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10) -> Any:
+    """Find the places of a large value that have some words."""
+    return call.runner.values.search(ref, query, limit, call.session)
+
+
+def value_summarize(call: Call, ref: Ref, budget: Annotated[int, msgspec.Meta(ge=1), "most tokens"] = 500) -> Any:
+    """Summarise a large value in sentences of its own."""
+    return {"ref": ref, "summary": call.runner.values.summarize(ref, budget, call.session)}
+
+
+def register(registry: Registry) -> None:
+    """Add the tools, in the order in which they are listed."""
+    for function in (
+        memory_append, memory_search, memory_learn, memory_recall, memory_match, memory_compact, memory_stats,
+        value_read, value_search, value_summarize,
+    ):  # fmt: skip
+        reads = function not in (memory_append, memory_learn, memory_compact)
+        registry.add("mind", enveloped=True, reads=reads)(function)
+
+
+def _mind(call: Call) -> Mind:
+    """Return the memories of the session that a call belongs to; working memory lives as long as the process."""
+    window = call.runner.windows.of(call.session)
+    return Mind(call.memory, call.session, call.scope if call.context.workspaceId else None, window=window)
+
+
+def _shown(found: Remembered) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(found)
+    return shown

@@ -1,0 +1,431 @@
+"""The four memories through Python and through their tools: append, search, learn, recall, match, compact, stats."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.errors import Invalid, NotFound
+from holdfast.settings import load
+from holdfast.tokens import count_tokens
+
+Reply = dict[str, Any]
+STEP = {"iteration": 42, "action": "analyzed dataset", "result": "found 3 anomalies", "timestamp": 1770000000000}
+
+
+def ask(memory: holdfast.Memory, tool: str, params: Reply, session: str = "s") -> Any:
+    reply = memory.call(tool, params, {"sessionId": session, "workspaceId": "default"})
+    assert reply["success"] is True, reply
+    return reply.get("data")
+
+
+def fill(memory: holdfast.Memory, count: int, session: str = "s") -> None:
+    mind = memory.mind(session)
+    for number in range(count):
+        mind.append("episodic", f"Step {number}: measured run {number} at {number * 7} ms.")
+
+
+# the design's own examples
+
+
+def test_the_designs_example_works_word_for_word(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    mind.append("episodic", STEP)
+    assert [found.entry for found in mind.search("episodic", "anomaly detection")] == [STEP]
+    mind.learn({"key": "dataset-patterns", "value": "Anomalies cluster around timestamps ending in :00"})
+    assert mind.recall("dataset-patterns")["value"] == "Anomalies cluster around timestamps ending in :00"
+    assert [found.entry for found in mind.search("semantic", "dataset patterns")] == [
+        {"key": "dataset-patterns", "value": "Anomalies cluster around timestamps ending in :00"}
+    ]
+    mind.compact("episodic", keep_last=10, summarize_older=True)
+    assert [found.entry for found in mind.search("episodic", {"last": 5})] == [STEP]
+    assert mind.recall("nothing of the kind") is None
+
+
+def test_the_tools_say_the_same(memory: holdfast.Memory) -> None:
+    ask(memory, "memory_append", {"type": "episodic", "entry": STEP})
+    (found,) = ask(memory, "memory_search", {"type": "episodic", "query": "anomalies"})
+    assert found["entry"] == STEP
+    assert ask(memory, "memory_search", {"type": "episodic", "last": 1})[0]["entry"] == STEP
+    ask(memory, "memory_learn", {"key": "k", "value": {"deep": [1, 2]}})
+    assert ask(memory, "memory_recall", {"key": "k"})["value"] == {"deep": [1, 2]}
+    reply = memory.call("memory_recall", {"key": "unknown"})
+    assert reply == {"success": True, "data": None}
+    ask(memory, "memory_append", {"type": "procedural", "entry": {"when": "the build fails", "do": "read the log"}})
+    (rule,) = ask(memory, "memory_match", {"situation": "our build failed again"})
+    assert (rule["when"], rule["do"]) == ("the build fails", "read the log")
+    assert set(ask(memory, "memory_stats", {})) == {
+        "workingMemoryTokens", "episodicEntryCount", "semanticEntryCount", "proceduralRuleCount", "totalStorageBytes",
+    }  # fmt: skip
+
+
+# episodes
+
+
+def test_the_last_entries_come_oldest_first_and_per_session(memory: holdfast.Memory) -> None:
+    fill(memory, 7, "one")
+    fill(memory, 2, "two")
+    last = memory.mind("one").search("episodic", {"last": 3})
+    assert [found.entry.partition(":")[0] for found in last] == ["Step 4", "Step 5", "Step 6"]
+    assert len(memory.mind("two").search("episodic", {"last": 100})) == 2
+    assert memory.mind("two").stats()["episodicEntryCount"] == 2
+
+
+def test_an_object_is_kept_as_it_is_and_all_of_it_is_searched(memory: holdfast.Memory, root: Path) -> None:
+    entry = {"tool": "grep", "nested": {"path": "src/zebra.py", "hits": [1, None, True]}, "ünïcode": "出荷"}
+    mind = memory.mind("s")
+    mind.append("episodic", entry)
+    for words in ("zebra", "出荷", "grep"):
+        assert [found.entry for found in mind.search("episodic", words)] == [entry]
+    (line,) = next(root.glob("user/memory/sessions/s-*/episodic.jsonl")).read_text().splitlines()
+    assert json.loads(line)["text"] == entry
+
+
+def _append(root: Path, name: str) -> None:
+    with holdfast.open(root) as memory:
+        fill_as(memory, name)
+
+
+def fill_as(memory: holdfast.Memory, name: str) -> None:
+    mind = memory.mind("shared")
+    for number in range(200):
+        mind.append("episodic", f"{name} {number}")
+
+
+def test_two_processes_in_one_session_lose_no_entry(root: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    writers = [spawn.Process(target=_append, args=(root, name)) for name in ("a", "b")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    with holdfast.open(root) as memory:
+        entries = {found.entry for found in memory.mind("shared").search("episodic", {"last": 1000})}
+    assert entries == {f"{name} {number}" for name in "ab" for number in range(200)}
+
+
+# knowledge
+
+
+def test_knowledge_is_superseded_with_its_history(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    mind.learn("office", "Berlin")
+    between = mind.recall("office")["time"]
+    mind.learn("office", "Lisbon")
+    assert mind.recall("office")["value"] == "Lisbon"
+    assert [one["value"] for one in mind.recall("office", history=True)] == ["Berlin", "Lisbon"]
+    assert mind.recall("office", as_of=between)["value"] == "Berlin"
+    assert mind.recall("office", as_of="2020-01-01") is None
+    assert mind.stats()["semanticEntryCount"] == 1
+
+
+# procedures
+
+
+def test_the_procedure_whose_condition_fits_best_comes_first(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    mind.append("procedural", {"when": "a test is flaky", "do": "run it a hundred times"})
+    mind.append("procedural", {"when": "a flaky test fails on Friday evening", "do": "go home"})
+    mind.append("procedural", {"when": "the disk is full", "do": "remove old builds"})
+    assert mind.match("this test looks flaky to me")[0]["do"] == "run it a hundred times"
+    assert [rule["do"] for rule in mind.match("disk full on the server")] == ["remove old builds"]
+    assert mind.match("nothing of all that") == []
+    mind.append("procedural", {"when": "the disk is full", "do": "call ops"})
+    assert [rule["do"] for rule in mind.match("disk full")] == ["call ops"]
+    assert mind.stats()["proceduralRuleCount"] == 3
+
+
+# working memory
+
+
+def test_working_memory_is_a_rolling_window(root: Path) -> None:
+    (root / "holdfast.toml").write_text("[mind]\nwindow_entries = 5\nwindow_tokens = 40\n")
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s")
+        for number in range(20):
+            mind.append("working", f"thought {number}")
+        assert [found.entry for found in mind.search("working", {"last": 50})] == [
+            f"thought {n}" for n in range(15, 20)
+        ]
+        mind.append("working", "word " * 30)
+        assert mind.stats()["workingMemoryTokens"] <= 40
+        assert memory.mind("other").search("working", {"last": 5}) == []
+        assert [found.entry for found in memory.mind("s").search("working", {"last": 1})] == ["word " * 30]
+    assert not list(root.glob("user/memory/sessions/*"))
+
+
+def test_what_is_large_is_offloaded_and_leaves_a_ref(memory: holdfast.Memory) -> None:
+    large = "\n".join(f"line {number} of the report" for number in range(2_000)) + "\nthe zebra is here\n"
+    mind = memory.mind("s")
+    for type in ("working", "episodic"):
+        mind.append(type, large)
+        (found,) = mind.search(type, {"last": 1})
+        assert set(found.entry) == {"ref", "head", "size"}
+        assert found.entry["size"] == len(large)
+        ref = found.entry["ref"]
+    part = ask(memory, "value_read", {"ref": ref, "offset": 5, "limit": 10})
+    assert (part["text"], part["next"], part["size"]) == (large[5:15], 15, len(large))
+    (place,) = ask(memory, "value_search", {"ref": ref, "query": "zebra"})
+    assert large[place["offset"] :].startswith("the zebra is here")
+    summary = ask(memory, "value_summarize", {"ref": ref, "budget": 100})["summary"]
+    assert 0 < count_tokens(summary) <= 100
+    assert len(mind.search("episodic", "zebra")) == 1
+
+
+def test_the_history_of_a_conversation_is_a_value_too(memory: holdfast.Memory) -> None:
+    fill(memory, 30)
+    text = ask(memory, "value_read", {"ref": "episodic", "limit": 100_000})["text"]
+    assert "Step 0:" in text and "Step 29:" in text
+    assert ask(memory, "value_search", {"ref": "episodic", "query": "measured 119"})[0]["text"].endswith("119 ms.")
+
+
+# compaction
+
+
+def test_compacting_covers_the_older_entries_and_loses_none(memory: holdfast.Memory) -> None:
+    fill(memory, 40)
+    mind = memory.mind("s")
+    done = mind.compact("episodic", keep_last=10)
+    assert (done.covered, done.kept, done.by) == (30, 10, "extract")
+    assert count_tokens(done.summary) <= 1_000
+    last = mind.search("episodic", {"last": 100})
+    assert [found.summary for found in last] == [True] + [False] * 10
+    assert last[0].entry == done.summary
+    assert [found.entry.partition(":")[0] for found in mind.search("episodic", {"last": 2})] == ["Step 38", "Step 39"]
+    assert mind.stats()["episodicEntryCount"] == 11
+    hits = mind.search("episodic", "measured run 3 at 21 ms", limit=50)
+    assert any(found.covered and found.entry.startswith("Step 3:") for found in hits)
+    assert not any(found.covered for found in hits if found.entry.startswith("Step 39:"))
+
+
+def test_compacting_twice_changes_nothing(memory: holdfast.Memory, root: Path) -> None:
+    fill(memory, 40)
+    mind = memory.mind("s")
+    mind.compact("episodic")
+    before = {path: path.read_bytes() for path in root.rglob("*.jsonl")}
+    again = mind.compact("episodic")
+    assert (again.covered, again.summary) == (0, "")
+    assert {path: path.read_bytes() for path in root.rglob("*.jsonl")} == before
+
+
+def test_a_later_summary_speaks_for_the_earlier_one(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    mind.append("episodic", "The admin password hint is stored in vault 77-B since 2026-03-04.")
+    fill(memory, 30)
+    mind.compact("episodic")
+    fill(memory, 30)
+    done = mind.compact("episodic")
+    assert done.covered == 30
+    assert "77-B" in done.summary
+    assert [found.summary for found in mind.search("episodic", {"last": 100})].count(True) == 1
+
+
+def _compact(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        memory.mind("s").compact("episodic")
+
+
+def test_two_processes_that_compact_at_once_make_one_summary(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        fill(memory, 60)
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=_compact, args=(root,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    (log,) = root.glob("user/memory/sessions/s-*/summaries.jsonl")
+    assert len(log.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("type", ["semantic", "procedural", "working"])
+def test_every_memory_can_be_compacted(memory: holdfast.Memory, type: str) -> None:
+    mind = memory.mind("s")
+    for number in range(30):
+        entry: Any = {"key": f"k{number}", "value": f"value number {number}"}
+        if type == "procedural":
+            entry = {"when": f"case {number} comes", "do": f"do {number}"}
+        mind.append(type, entry if type != "working" else f"thought number {number}")
+    assert mind.compact(type, keep_last=5).covered == 25
+    assert len(mind.search(type, {"last": 100})) == 6
+    assert mind.compact(type, keep_last=5).covered == 0
+    if type == "semantic":
+        assert mind.recall("k3")["value"] == "value number 3"
+
+
+def test_older_entries_can_be_covered_without_a_summary(memory: holdfast.Memory) -> None:
+    fill(memory, 20)
+    done = memory.mind("s").compact("episodic", summarize_older=False)
+    assert "nothing of them is summarised here" in done.summary
+    assert done.covered == 10
+
+
+# what an agent gets of it
+
+
+def test_what_is_relevant_to_a_task_comes_within_a_budget(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    mind.learn("deploy day", "We deploy on Thursdays.")
+    mind.append("procedural", {"when": "a deploy fails", "do": "roll back first, then look"})
+    fill(memory, 200)
+    mind.append("episodic", "The deploy of version 4.2 failed because of a missing migration.")
+    text = mind.context("the deploy failed, what now?", budget=300)
+    assert "roll back first" in text and "Thursdays" in text and "missing migration" in text
+    assert count_tokens(text) <= 300
+
+
+def test_a_thousand_turns_keep_the_prompt_small_and_an_early_fact_is_found(memory: holdfast.Memory) -> None:
+    mind = memory.mind("long")
+    budget, largest = 4_000, 0
+    for turn in range(1_000):
+        said = f"Turn {turn}: we looked at part {turn % 37} of the system and changed file_{turn}.py a little."
+        if turn == 3:
+            said = "Turn 3: the license key of the staging server is kept in drawer 19 at Maria's desk."
+        mind.append("episodic", said)
+        if turn % 25 == 24:
+            mind.compact("episodic", keep_last=10)
+        prompt = "\n".join(found.text for found in mind.search("episodic", {"last": 40}))
+        prompt += mind.context("where is the license key of the staging server?", budget=1_000) if turn > 990 else ""
+        largest = max(largest, count_tokens(prompt))
+    assert largest <= budget
+    assert "drawer 19" in prompt
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda mind: mind.append("episodical", "x"), "There is no memory 'episodical'. Did you mean \"episodic\"?"),
+        (lambda mind: mind.append("episodic", ""), "An entry is text or an object"),
+        (lambda mind: mind.append("episodic", {}), "An entry is text or an object"),
+        (lambda mind: mind.append("episodic", ["a"]), "An entry is text or an object"),
+        (lambda mind: mind.append("semantic", "x"), "Knowledge is {key, value}"),
+        (lambda mind: mind.append("procedural", {"when": "x"}), "A procedure is {when, do}"),
+        (lambda mind: mind.learn("", "x"), "Knowledge is {key, value}"),
+        (lambda mind: mind.learn("k", None), "Knowledge is {key, value}"),
+        (lambda mind: mind.search("episodic", ""), "A query is some words, or {last: n}"),
+        (lambda mind: mind.search("episodic", {"first": 1}), "A query is some words, or {last: n}"),
+        (lambda mind: mind.search("episodic", {"last": 0}), "last is 0"),
+        (lambda mind: mind.search("episodic", "x", limit=0), "limit is 0"),
+        (lambda mind: mind.compact("episodic", keep_last=-1), "keepLast is -1"),
+        (lambda mind: mind.recall("k", as_of="yesterday"), "is not a date or time"),
+        (lambda mind: mind.match(" "), "The situation is blank"),
+    ],
+)
+def test_what_cannot_be_done_says_why(memory: holdfast.Memory, call: Any, said: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        call(memory.mind("s"))
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "ref", ["nothing", "../../etc/passwd", "user/memory/MEMORY.md", "user/memory/values/x.txt", ""]
+)
+def test_an_unknown_ref_is_not_there(memory: holdfast.Memory, ref: str) -> None:
+    with pytest.raises(NotFound, match=r"There is no value|is not there"):
+        memory.tools.values.read(ref)
+
+
+def test_a_failing_memory_need_not_fail_the_agent(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s", on_error="log")
+        shutil.rmtree(root / "user")
+        (root / "user").write_text("no folder any more")
+        with caplog.at_level(logging.WARNING, logger="holdfast"):
+            assert mind.append("episodic", "x") == ""
+            assert mind.search("episodic", "x") == []
+            assert mind.append("nonsense", "x") == ""
+            assert mind.compact("episodic").covered == 0
+        assert "memory append failed" in caplog.text
+        with pytest.raises(holdfast.errors.HoldfastError):
+            memory.mind("s").append("episodic", "x")
+        (root / "user").unlink()
+
+
+def test_settings_of_the_mind_are_bounded() -> None:
+    with pytest.raises(Invalid):
+        load("[mind]\nwindow_entries = 0\n")
+
+
+def test_a_model_writes_the_summary_within_its_budget_and_is_done_without_when_it_fails(root: Path) -> None:
+    replies: list[tuple[int, bytes]] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, body = replies.pop(0)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Stay quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        (root / "holdfast.toml").write_text(f'[model]\nurl = "{url}"\nname = "small"\ntimeout_seconds = 2\n')
+        good = {"choices": [{"message": {"content": "Thirty runs were measured."}}], "usage": {"total_tokens": 700}}
+        with holdfast.open(root) as memory:
+            mind = memory.mind("s")
+            fill(memory, 40)
+            replies.append((200, json.dumps(good).encode()))
+            done = mind.compact("episodic")
+            assert (done.by, done.summary, done.fallback) == ("small", "Thirty runs were measured.", "")
+            fill(memory, 20)
+            replies.append((200, b"nonsense"))
+            done = mind.compact("episodic")
+            assert done.by == "extract" and done.covered == 20
+            assert done.fallback
+        spent = [json.loads(line) for line in (root / "user/memory/model.jsonl").read_text().splitlines()]
+        assert sum(line["tokens"] for line in spent) >= 700
+    finally:
+        server.shutdown()
+        server.server_close()
+    with holdfast.open(root) as memory:
+        fill(memory, 20)
+        assert memory.mind("s").compact("episodic").by == "extract"  # nobody listens there any more
+
+
+def test_a_field_called_access_hides_nothing(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    mind.append("procedural", {"when": "the database is locked", "do": "wait", "access": ["admin"]})
+    assert mind.match("the database is locked")[0]["do"] == "wait"
+
+
+def test_summaries_do_not_crowd_entries_out_of_a_search(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    for _ in range(12):
+        fill(memory, 12)
+        mind.append("episodic", "The kiwi harvest was good.")
+        mind.compact("episodic", keep_last=1)
+    hits = mind.search("episodic", "kiwi harvest", limit=10)
+    assert [found.summary for found in hits].count(True) <= 1
+    assert sum(found.covered for found in hits) >= 9
+    assert "2026-11-16: 2026" not in mind.search("episodic", {"last": 100})[0].text
+
+
+def test_what_is_appended_while_a_window_is_summarised_stays(memory: holdfast.Memory) -> None:
+    window = memory.mind("s").working
+    for number in range(10):
+        window.add(f"thought {number}")
+
+    def slowly(_older: Any) -> str:
+        window.add("IMPORTANT")
+        return "ten thoughts"
+
+    assert window.compact(2, slowly) == 8
+    assert [found.entry for found in window.last(10)] == ["ten thoughts", "thought 8", "thought 9", "IMPORTANT"]
