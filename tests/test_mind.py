@@ -6,6 +6,8 @@ import json
 import logging
 import multiprocessing
 import shutil
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -429,3 +431,17 @@ def test_what_is_appended_while_a_window_is_summarised_stays(memory: holdfast.Me
 
     assert window.compact(2, slowly) == 8
     assert [found.entry for found in window.last(10)] == ["ten thoughts", "thought 8", "thought 9", "IMPORTANT"]
+
+
+def test_a_key_is_found_however_it_is_composed(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    mind.learn("Gr\u00f6\u00dfe", "12 cm")
+    assert mind.recall(" Gro\u0308\u00dfe ")["value"] == "12 cm"
+
+
+def test_the_example_of_a_loop_works() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.agent_loop", "--turns", "45"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "room 214" in done.stdout

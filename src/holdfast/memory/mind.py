@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -102,7 +103,7 @@ class Mind:
         key, value = (entry.get("key"), entry.get("value")) if isinstance(entry, Mapping) else (None, None)
         if not isinstance(key, str) or not key.strip() or value is None or value == "":
             raise Invalid("Knowledge is {key, value}, the key text that is not blank.", "Say what it is about.")
-        more = {name: inner for name, inner in entry.items() if name != "value"}
+        more = {name: inner for name, inner in entry.items() if name != "value"} | {"key": _form(key)}
         return self._memory.keep(Draft(kind="fact", data=value, fields=more, scope=self._scope, op_id=op_id)).id
 
     def _advise(self, entry: Any, op_id: str) -> str:
@@ -117,7 +118,7 @@ class Mind:
         """Return what is known under a key, None when nothing is; or all it ever was; or what it was at a time."""
         if not isinstance(key, str) or not key.strip():
             raise Invalid("The key is text that is not blank.", "Give the key.")
-        kind = _KINDS["semantic"]
+        kind, key = _KINDS["semantic"], _form(key)
         if not history and not as_of:
             held = self._memory.held(kind, key)
             return _knowledge(held) if held else None
@@ -277,6 +278,11 @@ def _number(name: str, given: object) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST:
         raise Invalid(f"{name} is {given!r}.", f"Use a number from 1 to {_MOST}.")
     return given
+
+
+def _form(key: str) -> str:
+    """Return a key as it is kept: composed, and without space around it."""
+    return unicodedata.normalize("NFC", key).strip()
 
 
 def _given(record: Record) -> Any:
