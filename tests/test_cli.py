@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import pty
 import subprocess
 import sys
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from tools.reference import every_command
 
 from holdfast.cli.main import cli
+from terminal import on_terminal
 
 
 def run(*words: str, root: pathlib.Path | None = None, text: str | None = None, cwd: pathlib.Path | None = None) -> Any:
@@ -31,27 +31,6 @@ def answer(*words: str, root: pathlib.Path, text: str | None = None) -> Any:
     done = run(*words, "--json", root=root, text=text)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def on_terminal(*words: str, root: pathlib.Path) -> str:
-    """Run a command on a pseudo-terminal and return what a person would see."""
-    command = [sys.executable, "-m", "holdfast", *words]
-    leader, follower = pty.openpty()
-    environment = os.environ | {"HOLDFAST_ROOT": str(root), "COLUMNS": "140", "TERM": "xterm"}
-    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment)
-    os.close(follower)
-    shown = b""
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        shown += part
-    os.close(leader)
-    assert process.wait(30) == 0, shown
-    return shown.decode("utf-8", "replace")
 
 
 @pytest.fixture

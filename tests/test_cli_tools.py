@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import pty
 import subprocess
 import sys
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from holdfast.cli.generated import VERBS, kebab
 from holdfast.tools import every
+from terminal import on_terminal
 
 WORKSPACE = ("--description", "d", "--root-folder", "projects/alpha", "--purpose", "p")
 STATE = ("--workspace", "alpha", "--conversation-context", "We talked.", "--active-task", "Ship it")
@@ -41,26 +41,6 @@ def refusal(*words: str, root: pathlib.Path) -> tuple[int, str]:
     told = json.loads(done.stderr)
     assert told["success"] is False
     return done.returncode, told["error"]
-
-
-def on_terminal(*words: str, root: pathlib.Path) -> str:
-    leader, follower = pty.openpty()
-    environment = os.environ | {"HOLDFAST_ROOT": str(root), "COLUMNS": "140", "TERM": "dumb"}
-    command = [sys.executable, "-m", "holdfast", *words]
-    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment)
-    os.close(follower)
-    shown = b""
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        shown += part
-    os.close(leader)
-    assert process.wait(30) == 0, shown
-    return shown.decode("utf-8", "replace")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from holdfast.errors import Invalid, NotFound
 from holdfast.formats import transcripts
 from holdfast.memory.transcripts import Report, find_sources
 from holdfast.times import mint
+from terminal import on_terminal
 
 SESSION = "550e8400-e29b-41d4-a716-446655440000"
 ROLLOUT = "0199a213-81c0-7800-8aa1-bbab2a035a53"
@@ -648,22 +648,9 @@ def test_the_command_warns_of_what_it_skipped_and_refuses_what_is_not_there(root
 
 def test_a_person_is_told_in_one_line(root: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "chat.jsonl", CURSOR)
-    leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "holdfast", "import", "jsonl", str(path)]
-    environment = os.environ | {"HOLDFAST_ROOT": str(root), "COLUMNS": "140", "TERM": "xterm"}
-    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment) as process:
-        os.close(follower)
-        shown = b""
-        while True:
-            try:
-                part = os.read(leader, 65536)
-            except OSError:
-                break
-            shown += part
-        os.close(leader)
-        assert process.wait(60) == 0
-    assert b"1 files, 2 turns: 2 added, 0 already there, 0 lines or files skipped." in shown
-    assert "--layers cold" in shown.decode()
+    shown = on_terminal("import", "jsonl", str(path), root=root)
+    assert "1 files, 2 turns: 2 added, 0 already there, 0 lines or files skipped." in shown
+    assert "--layers cold" in shown
 
 
 # many processes, and processes that die

@@ -71,6 +71,11 @@ class Terms(msgspec.Struct, frozen=True):
     def empty(self) -> bool:
         return not self.words and not self.phrases
 
+    @property
+    def tokens(self) -> set[str]:
+        """All that is looked for, one by one."""
+        return {token for run in (*self.words, *self.phrases) for token in run}
+
 
 def parse(text: str) -> Terms:
     """Read a query; every word counts unless it only shapes the question."""

@@ -66,7 +66,7 @@ class Window:
 
     def search(self, query: str, limit: int) -> list[Remembered]:
         """Return the entries that have most of the words, best first, newer ones before older ones."""
-        words = {token for run in (*parse(query).words, *parse(query).phrases) for token in run}
+        words = parse(query).tokens
         found = []
         for place, entry in enumerate(self.last(len(self._entries))):
             score = len(words & set(fold(entry.text)))

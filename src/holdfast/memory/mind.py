@@ -146,7 +146,7 @@ class Mind:
         found = self._memory.find(Query(text=query, kinds=(_KINDS[type].name,), session=self._of(type), limit=limit))
         summary = self._summary(type)
         hits = [_remembered(hit.record, summary.last if summary else "", hit.score) for hit in found]
-        words = {token for run in (*parse(query).words, *parse(query).phrases) for token in run}
+        words = parse(query).tokens
         if summary and len(hits) < limit and not words.isdisjoint(fold(summary.text)):
             hits.append(_compaction.entry_of(summary))
         return hits
@@ -177,7 +177,7 @@ class Mind:
         found = self._memory.find(Query(text=situation, kinds=("procedure",), limit=_MOST))
         ranked = []
         for hit in found:
-            wanted = {token for run in parse(hit.record.title).words for token in run}
+            wanted = parse(hit.record.title).tokens
             fits = len([word for word in wanted if any(_alike(word, given) for given in words)])
             if fits:
                 ranked.append((-fits / len(wanted), -hit.score, hit.record))

@@ -43,7 +43,7 @@ class Values:
 
     def search(self, ref: str, query: str, limit: int = 10, session: str = "") -> list[dict[str, Any]]:
         """Return the places of a value that have most of the words, best first, each with its offset."""
-        words = {token for run in (*parse(query).words, *parse(query).phrases) for token in run}
+        words = parse(query).tokens
         if not words:
             raise Invalid("There is nothing to look for.", "Give some words.")
         text = self._text(ref, session)

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import Invalid, OverBudget
 from holdfast.kinds import Kind
-from holdfast.records import Draft, text_of
+from holdfast.records import Draft
 from holdfast.times import normal, today, utc_now
 
 
@@ -24,7 +24,7 @@ def with_defaults(kind: Kind, draft: Draft) -> Draft:
 
 def check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
     """Refuse a draft that breaks the kind's rules, naming every fault at once; a change may leave things out."""
-    text = draft.text if draft.data is None else text_of(draft.data) or "-"
+    text = draft.text if draft.data is None else draft.data if isinstance(draft.data, str) else "a value"
     given: dict[str, Any] = {"title": draft.title or None, "text": text, **draft.fields}
     missing = [
         name

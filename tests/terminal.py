@@ -1,0 +1,30 @@
+"""A command on a pseudo-terminal, as a person sees it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+
+def on_terminal(*words: str, root: Path, term: str = "xterm") -> str:
+    """Run a command that must succeed and return what a person would see."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "holdfast", *words]
+    environment = os.environ | {"HOLDFAST_ROOT": str(root), "COLUMNS": "140", "TERM": term}
+    with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment) as process:
+        os.close(follower)
+        shown = b""
+        while True:
+            try:
+                part = os.read(leader, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            shown += part
+        os.close(leader)
+        assert process.wait(60) == 0, shown
+    return shown.decode("utf-8", "replace")
