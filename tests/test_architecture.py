@@ -51,7 +51,14 @@ CLI = (
     "tidying",
 )
 HEAVY = {
-    "apsw": {"holdfast.index.sqlite", "holdfast.index._rank", "holdfast.index._ties", "holdfast.cli.checking"},
+    "apsw": {
+        "holdfast.index.sqlite",
+        "holdfast.index._rank",
+        "holdfast.index._ties",
+        "holdfast.index._proof",
+        "holdfast.index._records",
+        "holdfast.cli.checking",
+    },
     "ryaml": {"holdfast.formats.markdown"},
     "watchfiles": {"holdfast.store.watching"},
     "rich": {"holdfast.cli.show"},

@@ -18,18 +18,29 @@ import apsw
 import msgspec
 
 from holdfast.errors import Busy
-from holdfast.index import Applied, Facts, Filter, Scored, Seen, Stale, Tied, Unusable, _rank, _schema, _ties
-from holdfast.kinds import KINDS
-from holdfast.query import Terms, spaced
-from holdfast.records import Problem, Record, text_of
+from holdfast.index import (
+    Applied,
+    Facts,
+    Filter,
+    Scored,
+    Seen,
+    Stale,
+    Tied,
+    Unusable,
+    _proof,
+    _rank,
+    _records,
+    _schema,
+    _ties,
+)
+from holdfast.query import Terms
+from holdfast.records import Problem, Record
 from holdfast.settings import Search
 
 _CURRENT = "current"
 _PREFIX = "index-"
 _BUSY_MS = 5_000
-_LOW64 = (1 << 64) - 1
 _seen_out, _seen_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
-_record_out, _record_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(Record).decode
 _DAMAGE = (
     apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, apsw.ConstraintError,
     apsw.CantOpenError, apsw.IOError,
@@ -178,7 +189,7 @@ class SqliteIndex:
                 targets = self._clear(db, file)
                 db.execute("DELETE FROM files WHERE file = ?", (file,))
                 for target in targets:
-                    _apply(db, file, target)
+                    _records.apply(db, file, target)
 
     def _file(self, db: apsw.Connection, path: str) -> int | None:
         found: int | None = db.execute("SELECT file FROM files WHERE path = ?", (path,)).get
@@ -205,9 +216,9 @@ class SqliteIndex:
             ((file, mark.target, mark.order, mark.hidden, mark.op or None) for mark in facts.marks),
         )
         marked = db.execute("SELECT 1 FROM marks LIMIT 1").get is not None
-        twins = [problem for record in facts.records if (problem := _insert(db, file, record, marked))]
+        twins = [problem for record in facts.records if (problem := _records.insert(db, file, record, marked))]
         for target in targets | {mark.target for mark in facts.marks}:
-            _apply(db, file, target)
+            _records.apply(db, file, target)
         db.executemany(
             "INSERT INTO problems VALUES (?, ?, ?, ?)",
             ((file, problem.line, problem.what, problem.minor) for problem in (*facts.problems, *twins)),
@@ -233,13 +244,13 @@ class SqliteIndex:
             else:
                 rows = _rank.rank(db, terms, where, limit, self._settings)
             scores = dict(rows)
-            records = dict(_load(db, list(scores)))
+            records = dict(_records.load(db, list(scores)))
             return [Scored(records[row], score) for row, score in rows if row in records]
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         with self._using() as db:
             rows = _ties.related(db, identifier, where, limit)
-            records = dict(_load(db, [row for row, _, _ in rows]))
+            records = dict(_records.load(db, [row for row, _, _ in rows]))
             return [Tied(records[row], score, tuple(how)) for row, score, how in rows if row in records]
 
     def by_id(self, identifier: str) -> list[Record]:
@@ -279,7 +290,7 @@ class SqliteIndex:
                 f" WHERE {condition} ORDER BY {order}",
                 values,
             )
-            return [_revive(*row) for row in rows]
+            return [_records.revive(*row) for row in rows]
 
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
         condition, values = _rank.at_or_below(below)
@@ -297,7 +308,7 @@ class SqliteIndex:
 
     def hidden_in(self, path: str) -> dict[str, bool]:
         with self._using() as db:
-            rows = _rows(
+            rows = _proof.rows(
                 db,
                 "SELECT target, hidden, max(sort) FROM marks JOIN files USING (file) WHERE path = ? GROUP BY target",
                 (path,),
@@ -337,26 +348,7 @@ class SqliteIndex:
 
     def proof(self) -> dict[str, int]:
         with self._using() as db:
-            if (fault := db.pragma("integrity_check")) != "ok":
-                raise Stale(f"the index is damaged: {fault}")
-            paths: dict[int, str] = dict(db.execute("SELECT file, path FROM files"))
-            sums = dict.fromkeys(paths, 0)
-            homes: dict[int, tuple[int, int]] = {}
-            for row, file, *rest in _rows(db, "SELECT * FROM records"):
-                sums[file] = (sums.get(file, 0) + hash(tuple(rest))) & _LOW64
-                homes[row] = (file, hash(rest[0]))
-            for file, *rest in _rows(db, "SELECT * FROM marks"):
-                sums[file] = (sums.get(file, 0) + hash(tuple(rest))) & _LOW64
-            for row, *rest in _ties.proof(db):
-                if row in homes:
-                    file, identity = homes[row]
-                    sums[file] = (sums[file] + hash((identity, *rest))) & _LOW64
-            retired = {row for (row,) in _rows(db, "SELECT row FROM records WHERE superseded")}
-            for row, *rest in (*_vocabulary(db), *_lengths(db)):
-                if row in homes and row not in retired:
-                    file, identity = homes[row]
-                    sums[file] = (sums[file] + hash((identity, *rest))) & _LOW64
-            return {paths.get(file, f"a file that is not known ({file})"): total for file, total in sums.items()}
+            return _proof.proof(db)
 
     # replacing the whole
 
@@ -401,42 +393,6 @@ class SqliteIndex:
                 _delete(os.path.join(self._folder, other))
 
 
-def _rows(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterator[Any]:
-    yield from db.execute(sql, values)
-
-
-def _vocabulary(db: apsw.Connection) -> Iterator[tuple[Any, ...]]:
-    """Yield every word of every record, and where it stands."""
-    for words in _schema.WORDS:
-        name = f"temp.{words}_said"
-        db.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS {name} USING fts5vocab (main, {words}, instance)")
-        yield from _rows(db, f"SELECT doc, term, col, offset FROM {name}")
-
-
-def _lengths(db: apsw.Connection) -> Iterator[tuple[int, ...]]:
-    """Yield how many words each record has, by which ranking weighs them; Stale when they do not add up."""
-    for words in _schema.WORDS:
-        total = [0, 0, 0, 0]
-        for row, size in _rows(db, f"SELECT id, sz FROM {words}_docsize"):
-            lengths = _varints(size)
-            total = [one + other for one, other in zip(total, [1, *lengths], strict=True)]
-            yield row, *lengths
-        noted = db.execute(f"SELECT block FROM {words}_data WHERE id = 1").get
-        if total[0] and (not isinstance(noted, bytes) or _varints(noted) != total):
-            raise Stale("the index is damaged: the lengths of its records do not add up")
-
-
-def _varints(data: bytes) -> list[int]:
-    """Read numbers as SQLite writes them: seven bits a byte, the greatest first."""
-    numbers, number = [], 0
-    for byte in data:
-        number = number << 7 | byte & 0x7F
-        if byte < 0x80:
-            numbers.append(number)
-            number = 0
-    return numbers
-
-
 def _fresh(path: str, identity: str) -> apsw.Connection:
     db = apsw.Connection(path)
     db.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536")
@@ -452,106 +408,6 @@ def _tune(db: apsw.Connection) -> None:
     if db.pragma("journal_mode") != "wal":
         db.pragma("journal_mode", "wal" if apsw.SQLITE_VERSION_NUMBER >= 3_051_003 else "truncate")
     db.execute("PRAGMA synchronous = NORMAL")
-
-
-def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Problem | None:
-    """Add one record; a line that is there already is not added twice."""
-    there = db.execute("SELECT record FROM records WHERE id = ? AND file = ?", (record.id, file)).get
-    if there is not None:
-        if _record_in(there).version == record.version:
-            return None
-        return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
-    superseded = bool(record.key) and not _take_over(db, file, record)
-    hidden = record.hidden or (marked and _hidden(db, file, record))
-    op = record.fields.get("op")
-    db.execute(
-        "INSERT INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
-            op if isinstance(op, str) else None, _rank.tagged(record.tags), record.order, hidden, superseded,
-            _record_out(record),
-        ),
-    )  # fmt: skip
-    row = db.last_insert_rowid()
-    if not superseded:
-        _ties.insert(db, row, record)
-        _index_words(db, row, record)
-    return None
-
-
-def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
-    """Retire the line that this one supersedes; False when this one is the older."""
-    held: list[tuple[Any, ...]] = db.execute(
-        "SELECT row, sort FROM records WHERE key = ? AND file = ? AND superseded = 0", (record.key, file)
-    ).fetchall()
-    if held and held[0][1] >= record.order:
-        return False
-    for row, _ in held:
-        db.execute("UPDATE records SET superseded = 1 WHERE row = ?", (row,))
-        db.execute(f"DELETE FROM {_rank.words_of(KINDS[record.kind])} WHERE rowid = ?", (row,))
-        db.execute("DELETE FROM ties WHERE row = ?", (row,))
-    return True
-
-
-def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
-    kind = KINDS[record.kind]
-    if not kind.searchable or (kind.quiet and record.fields.get(kind.quiet)):
-        return
-    rest = [
-        text_of(value)
-        for name, value in record.fields.items()
-        if name not in kind.choices and name not in _UNSEARCHED and name != kind.text
-    ]
-    db.execute(
-        f"INSERT INTO {_rank.words_of(kind)} (rowid, title, text, rest) VALUES (?, ?, ?, ?)",
-        (row, spaced(record.title), spaced(record.text), spaced("\n".join((*record.tags, *rest)))),
-    )
-
-
-_UNSEARCHED = frozenset({"op", "writer", "ref", "size", "created", "updated", "date", "covers", "by"})
-
-
-def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:
-    """Does the newest mark hide this record? A key's mark speaks only of lines older than itself."""
-    newest = db.execute(
-        "SELECT hidden FROM marks WHERE target = ? OR (target = ? AND file = ? AND sort > ?)"
-        " ORDER BY sort DESC LIMIT 1",
-        (record.id, record.key, file, record.order),
-    ).get
-    return bool(newest)
-
-
-def _apply(db: apsw.Connection, file: int, target: str) -> None:
-    """Bring the records that a mark speaks of in line with the marks there are now."""
-    rows: list[tuple[Any, ...]] = db.execute(
-        "SELECT row, file, record FROM records WHERE id = ? UNION"
-        " SELECT row, file, record FROM records WHERE key = ? AND file = ?",
-        (target, target, file),
-    ).fetchall()
-    for row, home, blob in rows:
-        record = _record_in(blob)
-        hidden = record.hidden or _hidden(db, home, record)
-        db.execute("UPDATE records SET hidden = ? WHERE row = ?", (hidden, row))
-
-
-def _load(db: apsw.Connection, values: list[int]) -> Iterator[tuple[int, Record]]:
-    for start in range(0, len(values), 500):
-        part = values[start : start + 500]
-        holes = ",".join("?" * len(part))
-        rows = db.execute(
-            f"SELECT r.row, r.record, r.hidden, r.superseded FROM records r WHERE r.row IN ({holes})", part
-        )
-        for row, record, hidden, superseded in rows:
-            yield row, _revive(record, hidden, superseded)
-
-
-def _revive(blob: bytes, hidden: int, superseded: int) -> Record:
-    if not isinstance(blob, bytes):
-        raise Stale("the index is damaged: a record is missing")
-    record = _record_in(blob)
-    if hidden != record.hidden or superseded:
-        return msgspec.structs.replace(record, hidden=bool(hidden), superseded=bool(superseded))
-    return record
 
 
 def _make_folder(folder: str) -> None:

@@ -1,0 +1,116 @@
+"""Records in the SQLite index: adding one with its words and ties, superseding, hiding, and reading it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.index import Stale, _rank, _ties
+from holdfast.kinds import KINDS
+from holdfast.query import spaced
+from holdfast.records import Problem, Record, text_of
+
+_record_out, _record_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(Record).decode
+
+
+def insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Problem | None:
+    """Add one record; a line that is there already is not added twice."""
+    there = db.execute("SELECT record FROM records WHERE id = ? AND file = ?", (record.id, file)).get
+    if there is not None:
+        if _record_in(there).version == record.version:
+            return None
+        return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
+    superseded = bool(record.key) and not _take_over(db, file, record)
+    hidden = record.hidden or (marked and _hidden(db, file, record))
+    op = record.fields.get("op")
+    db.execute(
+        "INSERT INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
+            op if isinstance(op, str) else None, _rank.tagged(record.tags), record.order, hidden, superseded,
+            _record_out(record),
+        ),
+    )  # fmt: skip
+    row = db.last_insert_rowid()
+    if not superseded:
+        _ties.insert(db, row, record)
+        _index_words(db, row, record)
+    return None
+
+
+def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
+    """Retire the line that this one supersedes; False when this one is the older."""
+    held: list[tuple[Any, ...]] = db.execute(
+        "SELECT row, sort FROM records WHERE key = ? AND file = ? AND superseded = 0", (record.key, file)
+    ).fetchall()
+    if held and held[0][1] >= record.order:
+        return False
+    for row, _ in held:
+        db.execute("UPDATE records SET superseded = 1 WHERE row = ?", (row,))
+        db.execute(f"DELETE FROM {_rank.words_of(KINDS[record.kind])} WHERE rowid = ?", (row,))
+        db.execute("DELETE FROM ties WHERE row = ?", (row,))
+    return True
+
+
+def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
+    kind = KINDS[record.kind]
+    if not kind.searchable or (kind.quiet and record.fields.get(kind.quiet)):
+        return
+    rest = [
+        text_of(value)
+        for name, value in record.fields.items()
+        if name not in kind.choices and name not in _UNSEARCHED and name != kind.text
+    ]
+    db.execute(
+        f"INSERT INTO {_rank.words_of(kind)} (rowid, title, text, rest) VALUES (?, ?, ?, ?)",
+        (row, spaced(record.title), spaced(record.text), spaced("\n".join((*record.tags, *rest)))),
+    )
+
+
+_UNSEARCHED = frozenset({"op", "writer", "ref", "size", "created", "updated", "date", "covers", "by"})
+
+
+def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:
+    """Does the newest mark hide this record? A key's mark speaks only of lines older than itself."""
+    newest = db.execute(
+        "SELECT hidden FROM marks WHERE target = ? OR (target = ? AND file = ? AND sort > ?)"
+        " ORDER BY sort DESC LIMIT 1",
+        (record.id, record.key, file, record.order),
+    ).get
+    return bool(newest)
+
+
+def apply(db: apsw.Connection, file: int, target: str) -> None:
+    """Bring the records that a mark speaks of in line with the marks there are now."""
+    rows: list[tuple[Any, ...]] = db.execute(
+        "SELECT row, file, record FROM records WHERE id = ? UNION"
+        " SELECT row, file, record FROM records WHERE key = ? AND file = ?",
+        (target, target, file),
+    ).fetchall()
+    for row, home, blob in rows:
+        record = _record_in(blob)
+        hidden = record.hidden or _hidden(db, home, record)
+        db.execute("UPDATE records SET hidden = ? WHERE row = ?", (hidden, row))
+
+
+def load(db: apsw.Connection, values: list[int]) -> Iterator[tuple[int, Record]]:
+    for start in range(0, len(values), 500):
+        part = values[start : start + 500]
+        holes = ",".join("?" * len(part))
+        rows = db.execute(
+            f"SELECT r.row, r.record, r.hidden, r.superseded FROM records r WHERE r.row IN ({holes})", part
+        )
+        for row, record, hidden, superseded in rows:
+            yield row, revive(record, hidden, superseded)
+
+
+def revive(blob: bytes, hidden: int, superseded: int) -> Record:
+    if not isinstance(blob, bytes):
+        raise Stale("the index is damaged: a record is missing")
+    record = _record_in(blob)
+    if hidden != record.hidden or superseded:
+        return msgspec.structs.replace(record, hidden=bool(hidden), superseded=bool(superseded))
+    return record
