@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
+import re
 import shutil
 import subprocess
 import sys
@@ -142,8 +143,12 @@ def test_the_procedure_whose_condition_fits_best_comes_first(memory: holdfast.Me
     assert [rule["do"] for rule in mind.match("disk full on the server")] == ["remove old builds"]
     assert mind.match("nothing of all that") == []
     mind.append("procedural", {"when": "the disk is full", "do": "call ops"})
-    assert [rule["do"] for rule in mind.match("disk full")] == ["call ops"]
-    assert mind.stats()["proceduralRuleCount"] == 3
+    assert [rule["do"] for rule in mind.match("disk full")] == ["call ops", "remove old builds"], "the newer one first"
+    mind.append("procedural", {"when": "the disk is full", "do": "call ops"})
+    assert [rule["do"] for rule in mind.match("disk full")] == ["call ops", "remove old builds"], (
+        "said twice, told once"
+    )
+    assert mind.stats()["proceduralRuleCount"] == 5
 
 
 # working memory
@@ -445,3 +450,73 @@ def test_the_example_of_a_loop_works() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "room 214" in done.stdout
+
+
+def test_a_second_summary_leaves_room_for_what_is_new(root: Path) -> None:
+    """An earlier summary that fills its budget does not crowd out the entries that came after it."""
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s")
+        for number in range(400):
+            mind.append("episodic", f"Decision {number}: the service Alpha{number} moves to port {4000 + number}.")
+        mind.compact("episodic", keep_last=0)
+        for number in range(200):
+            mind.append("episodic", f"Lesson {number}: the queue Omega{number} lost {number} messages on restart.")
+        second = mind.compact("episodic", keep_last=0).summary
+    assert second.count("Omega") > 5
+    assert second.count("Alpha") > 5
+    accounts = [line for line in second.splitlines() if "in no sentence here" in line]
+    assert [re.sub(r"\d+", "n", line) for line in accounts] == [
+        "(n of n earlier sentences are in no sentence here.)",
+        "(n of n entries are in no sentence here.)",
+    ]
+    assert " of 200 entries" in accounts[1]
+    assert count_tokens(second) <= 1_000
+
+
+def test_a_line_in_brackets_is_kept_in_the_next_summary(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s")
+        mind.append("episodic", "(the owner prefers tea)")
+        mind.compact("episodic", keep_last=0)
+        mind.append("episodic", "and the release is on Friday")
+        assert "(the owner prefers tea)" in mind.compact("episodic", keep_last=0).summary
+
+
+def test_a_value_that_its_owner_hid_is_not_recalled_from_the_past_either(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    first = mind.learn("door code", "1234")
+    memory.hide(first)
+    assert mind.recall("door code", as_of="2999-01-01") is None
+    mind.learn("door code", "5678")
+    assert [one["value"] for one in mind.recall("door code", history=True)] == ["5678"]
+    assert mind.recall("door code", as_of="2999-01-01")["value"] == "5678"
+
+
+def test_broken_numbers_in_the_logs_are_not_taken_for_numbers(root: Path) -> None:
+    """A summary line without a count, a model line whose tokens are text: both are read for what they still say."""
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s")
+        for number in range(5):
+            mind.append("episodic", f"step {number}")
+        mind.compact("episodic", keep_last=1)
+        (log,) = root.glob("user/memory/sessions/s-*/summaries.jsonl")
+        log.write_text(re.sub(r'"count":\d+', '"count":"many"', log.read_text()))
+        (root / "user/memory/model.jsonl").write_text('{"day":"2026-01-01","tokens":"lots"}\n{"day":5,"tokens":3}\n')
+        assert [one.summary for one in mind.search("episodic", {"last": 9})] == [True, False]
+        mind.append("episodic", "one more")
+        assert mind.compact("episodic", keep_last=1).covered == 1
+
+
+def test_a_memory_that_fails_is_logged_and_nothing_is_raised(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s", on_error="log")
+        shutil.rmtree(root / "user", ignore_errors=True)
+        (root / "user").write_text("a file where a folder should be")
+        with caplog.at_level(logging.WARNING, "holdfast"):
+            assert mind.append("episodic", "x") == ""
+            assert mind.learn("k", "v") == ""
+            assert mind.search("episodic", "x") == []
+            assert mind.recall("k") is None
+            assert mind.match("x") == []
+            assert mind.stats()["episodicEntryCount"] == 0
+    assert "memory append failed" in caplog.text

@@ -20,7 +20,7 @@ many = settings(max_examples=200, deadline=None, suppress_health_check=list(Heal
 PREFIX = re.compile(r"(?:\d{4}-\d\d-\d\d|undated): ")
 LEFT_OUT = re.compile(
     r"\((?:\d+ of \d+ entr(?:y|ies) (?:is|are) in no sentence here(?:; \d+ of them holds? no more than a greeting)?\."
-    r"|Every entry has a sentence here, but not all of its text\.|\d+ of \d+ left out)\)|…"
+    r"|All of them are here, but not with all of their text\.|\d+ of \d+ left out)\)|…"
 )
 CHATTER = (
     "Good morning!", "Thanks, that sounds great.", "Now let me look at the next file.", "That seems fine to me.",
@@ -134,7 +134,7 @@ def test_a_sentence_that_is_too_long_is_cut_where_the_fact_is() -> None:
     long = "the text goes on about nothing in particular, " * 40 + tail
     made = extract([entry(1, long)], 100)
     assert tail in made and f"…{tail}" not in long
-    assert made.splitlines()[-1] == "(Every entry has a sentence here, but not all of its text.)"
+    assert made.splitlines()[-1] == "(All of them are here, but not with all of their text.)"
     assert all(len(line) < 300 for line in made.splitlines())
 
 

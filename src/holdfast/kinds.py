@@ -69,6 +69,11 @@ class Kind(msgspec.Struct, frozen=True):
     dates: tuple[str, ...] = ()
     """Fields that hold a date of the calendar."""
 
+    @property
+    def one(self) -> str:
+        """The kind as a sentence about it begins: A note, An episode."""
+        return f"{'An' if self.name[0] in 'aeiou' else 'A'} {self.name}"
+
 
 _WORKSPACE = "{workspaces}/{scope}"
 _LEARNED = "{memory}/workspaces/{scope}"
@@ -127,7 +132,7 @@ _ROWS = (
     ),
     Kind(
         "procedure", "when this happens, do that", "line", "{memory}/procedural.jsonl",
-        text="do", title="when", key="when", required=("when", "text"),
+        text="do", title="when", required=("when", "text"),
     ),
     Kind(
         "episode", "what happened in a session", "line", "{memory}/sessions/{session}/episodic.jsonl",

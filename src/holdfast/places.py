@@ -75,7 +75,7 @@ class Places:
     def _fill(self, kind: str, scope: str, name: str, month: str, session: str, workspace: str) -> str:
         place = KINDS[kind].place
         if "{any}" in place:
-            raise Invalid(f"A {kind} is written by its path.", "Give the path as the id.")
+            raise Invalid(f"{KINDS[kind].one} is written by its path.", "Give the path as the id.")
         folder = session_folder(session or DEFAULT) if "{session}" in place else ""
         return place.format(
             scope=scope or DEFAULT, session=folder, name=name, month=month, workspace=workspace, **self._folders

@@ -22,6 +22,8 @@ from holdfast.tokens import WIDE, count_tokens
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _DIGITS = re.compile(r"\d+")
 _UNDATED = "undated"
+_ALL = "All of them are here, but not with all of their text"
+_ACCOUNT = re.compile(rf"\((?:\d+ of \d+ .*(?:in no sentence here|left out)\b.*|{_ALL}\.)\)|{_telling.CUT}")
 _PREFIX = len("2026-01-01: ")
 _KNOWN = 0.3
 """What a word still counts for, each time that it is in the summary already."""
@@ -54,8 +56,11 @@ class _Sentence(msgspec.Struct):
     """How many sentences were chosen when it was last weighed."""
 
 
-def extract(entries: Sequence[Entry], budget: int) -> str:
-    """Summarise entries, oldest first, in at most so many tokens; what is short enough is returned whole."""
+def extract(entries: Sequence[Entry], budget: int, noun: str = "entries") -> str:
+    """Summarise entries, oldest first, in at most so many tokens; what is short enough is returned whole.
+
+    `noun` says what they are, where the last line tells how many were left out.
+    """
     if budget < 1 or not entries:
         return ""
     days = [day[0] if (day := _DAY.match(entry.time)) else "" for entry in entries]
@@ -64,11 +69,12 @@ def extract(entries: Sequence[Entry], budget: int) -> str:
     if count_tokens(whole) <= budget:
         return whole
     found, empty = _read(texts)
-    last = _size(_left_out(len(entries), len(entries), len(entries), 2 * budget))
+    every = f"{len(entries)} {noun}"
+    last = _size(_left_out(every, len(entries), len(entries), 2 * budget))
     chosen = _choose(found, days, 4 * budget - last - 1)
     said = {number for sentence in chosen for number in sentence.entries}
     lines = _lines([(days[sentence.entries[0]], sentence.text) for sentence in chosen])
-    return f"{lines}\n{_left_out(len(entries), len(entries) - len(said), empty, last)}".strip()
+    return f"{lines}\n{_left_out(every, len(entries) - len(said), empty, last)}".strip()
 
 
 def head(text: str, most: int) -> str:
@@ -193,14 +199,28 @@ def _lines(said: Sequence[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def _left_out(entries: int, missing: int, empty: int, room: int) -> str:
+def again(before: Sequence[Entry], entries: Sequence[Entry], budget: int) -> str:
+    """Summarise what an earlier summary said and newer entries, which get half of the room if they need it."""
+    spare = budget - count_tokens("\n".join(said.text for said in before)) - len(before)
+    recent = extract(entries, max(spare, budget // 2))
+    earlier = extract(before, budget - count_tokens(recent) - 1, "earlier sentences")
+    return f"{earlier}\n{recent}".strip()
+
+
+def is_account(line: str) -> bool:
+    """Is this the line of a summary that says what was left out?"""
+    return bool(_ACCOUNT.fullmatch(line))
+
+
+def _left_out(every: str, missing: int, empty: int, room: int) -> str:
     """Say what a summary does not say, in at most so many characters."""
     verb = "is" if missing == 1 else "are"
     greeting = f"; {empty} of them {'holds' if empty == 1 else 'hold'} no more than a greeting" if empty else ""
-    full = f"({missing} of {entries} entries {verb} in no sentence here{greeting}.)"
+    full = f"({missing} of {every} {verb} in no sentence here{greeting}.)"
     if not missing:
-        full = "(Every entry has a sentence here, but not all of its text.)"
-    return next((text for text in (full, f"({missing} of {entries} left out)") if _size(text) <= room), _telling.CUT)
+        full = f"({_ALL}.)"
+    short = f"({missing} of {every.partition(' ')[0]} left out)"
+    return next((text for text in (full, short) if _size(text) <= room), _telling.CUT)
 
 
 def _size(text: str) -> int:

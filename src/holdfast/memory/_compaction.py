@@ -96,9 +96,13 @@ class Summariser:
         self.by = "extract" if summarize else ""
         self.fallback = ""
 
-    def text(self, entries: Iterable[tuple[str, str]]) -> str:
-        """Return what these entries, each a time and a text, come to."""
-        given = [summaries.Entry(id=str(place), time=time, text=text) for place, (time, text) in enumerate(entries)]
+    def text(self, entries: Iterable[tuple[str, str]], told: Iterable[tuple[str, str]] = ()) -> str:
+        """Return what these entries, each a time and a text, come to, with what was told of those before them."""
+        before, newer = (
+            [summaries.Entry(id=str(place), time=time, text=text) for place, (time, text) in enumerate(those)]
+            for those in (told, entries)
+        )
+        given = [*before, *newer]
         budget = self._memory.settings.mind.summary_tokens
         if not self._summarize:
             return _NOTHING.format(count=len(given), first=given[0].time or "?", last=given[-1].time or "?")
@@ -116,7 +120,7 @@ class Summariser:
                 return said
             except HoldfastError as error:
                 self.fallback = str(error)
-        return summaries.extract(given, budget)
+        return summaries.again(before, newer, budget)
 
 
 def compact(
@@ -130,7 +134,7 @@ def compact(
         if not older:
             return Compacted(kept=len(entries))
         told = list(_sentences(before)) if before else []
-        text = summariser.text([*told, *((record.time, record.text) for record in older)])
+        text = summariser.text(((record.time, record.text) for record in older), told)
         covers = {
             "first": before.first if before else older[0].order,
             "last": older[-1].order,
@@ -151,7 +155,7 @@ def _sentences(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield what a summary says, each sentence with the day that it speaks of, but for what it left out."""
     day = ""
     for line in summary.text.splitlines():
-        if line.startswith("(") and line.endswith(")"):
+        if summaries.is_account(line):
             continue
         if found := _DAY.match(line):
             day, line = found[1].replace("undated", ""), line[found.end() :]

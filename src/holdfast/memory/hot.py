@@ -113,7 +113,7 @@ class Hot:
         kind = KINDS[record.kind]
         if kind.layer != "warm" or kind.owned:
             raise Invalid(
-                f"{identifier} is a {kind.name}.", "Promote a decision, a lesson, a note, a fact or the like."
+                f"{identifier} is {kind.one.lower()}.", "Promote a decision, a lesson, a note, a fact or the like."
             )
         if record.hidden or record.superseded:
             raise Invalid(f"{identifier} is hidden or no longer holds.", "Promote what holds now, or show it again.")

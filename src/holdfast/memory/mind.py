@@ -165,7 +165,7 @@ class Mind:
         if kind.key:
             every = self._memory.every(Query(kinds=(kind.name,)))
             return iter(sorted((one for one in every if one.order > after), key=lambda one: one.order, reverse=True))
-        records = self._memory.backwards(path, session=self.session)
+        records = self._memory.backwards(path, session=self._of(type))
         return (record for record in records if record.order > after)
 
     @_safely(list)
@@ -181,11 +181,13 @@ class Mind:
             fits = len([word for word in wanted if any(_alike(word, given) for given in words)])
             if fits:
                 ranked.append((-fits / len(wanted), -hit.score, hit.record))
-        ranked.sort(key=lambda item: (item[0], item[1], item[2].order))
-        return [
-            {"when": record.title, "do": _given(record), "id": record.id, "fit": round(-fit, 3)}
-            for fit, _, record in ranked[: _number("limit", limit)]
-        ]
+        ranked.sort(key=lambda item: item[2].order, reverse=True)
+        ranked.sort(key=lambda item: item[:2])
+        told: dict[tuple[str, str], dict[str, Any]] = {}  # what was said twice is told once
+        for fit, _, record in ranked:
+            rule = {"when": record.title, "do": _given(record), "id": record.id, "fit": round(-fit, 3)}
+            told.setdefault((record.title, record.text), rule)
+        return list(told.values())[: _number("limit", limit)]
 
     @_safely(str)
     def context(self, task: str, budget: int = 2_000) -> str:
@@ -298,7 +300,7 @@ def _remembered(record: Record, covered: str, score: float = 0.0) -> Remembered:
     if record.kind == "fact":
         entry = {"key": record.key, "value": entry}
     elif record.kind == "procedure":
-        entry = {"when": record.key, "do": entry}
+        entry = {"when": record.title, "do": entry}
     is_covered = bool(covered) and record.order <= covered
     return Remembered(record.id, entry, record.time, covered=is_covered, score=score)
 

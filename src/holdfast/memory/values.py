@@ -63,7 +63,7 @@ class Values:
         if budget < 1:
             raise Invalid(f"budget is {budget}.", "Use a number of tokens.")
         lines = [summaries.Entry(id=str(start), time="", text=line) for start, line in _lines(self._text(ref, session))]
-        return summaries.extract(lines, budget)
+        return summaries.extract(lines, budget, "lines")
 
     def _text(self, ref: str, session: str) -> str:
         memory = self._memory

@@ -33,10 +33,11 @@ def check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
         and (not isinstance(given.get(name), str) or not given[name].strip())
     ]
     if missing:
-        raise Invalid(f"A {kind.name} needs {', '.join(missing)}.", "Give each of them, as text that is not blank.")
+        raise Invalid(f"{kind.one} needs {', '.join(missing)}.", "Give each of them, as text that is not blank.")
     if len(draft.text or "") > kind.max_chars:
         raise OverBudget(
-            f"The text has {len(draft.text or ''):,} characters; a {kind.name} takes {kind.max_chars:,}.", "Split it."
+            f"The text has {len(draft.text or ''):,} characters; {kind.one.lower()} takes {kind.max_chars:,}.",
+            "Split it.",
         )
     if reserved := draft.fields.keys() & _RESERVED[kind.shape]:
         raise Invalid(f"{', '.join(sorted(reserved))} cannot be given as a field.", "Use the parameter of that name.")
@@ -48,11 +49,11 @@ def check_fit(kind: Kind, draft: Draft) -> None:
     if draft.expect:
         raise Invalid("A version was given and no record to change.", "Give the id of the record as well.")
     if draft.data is not None and kind.shape != "line":
-        raise Invalid(f"A {kind.name} is kept as text.", "Give text.")
+        raise Invalid(f"{kind.one} is kept as text.", "Give text.")
     if draft.id and "{any}" not in kind.place:
         raise Invalid(f"A new {kind.name} gets its own id.", "To change a record, give its id and leave the kind out.")
     if draft.session and kind.shape != "line":
-        raise Invalid(f"A {kind.name} belongs to a workspace, not to a session.", "Leave the session out.")
+        raise Invalid(f"{kind.one} belongs to a workspace, not to a session.", "Leave the session out.")
     if kind.dated and "created" in draft.fields and not normal(draft.fields["created"]):
         raise Invalid(f"created is {draft.fields['created']!r}.", "Use a date, like 2026-02-23.")
 

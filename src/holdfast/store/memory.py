@@ -196,7 +196,7 @@ class Memory:
         """Return the last records of a log, oldest first, read from the end of the file."""
         row = kinds.kind(kind)
         if row.shape != "line":
-            raise Invalid(f"A {kind} is not kept in a log.", "Use find, which returns the newest first.")
+            raise Invalid(f"{row.one} is not kept in a log.", "Use find, which returns the newest first.")
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise Invalid(f"The count is {count!r}.", "Use a number from 1 on.")
         if not isinstance(session, str):
@@ -293,7 +293,7 @@ class Memory:
         """Return the path of a log of a kind that other programs write."""
         row = kinds.kind(kind)
         if not row.foreign:
-            raise Invalid(f"A {kind} is not brought from elsewhere.", "Use put.")
+            raise Invalid(f"{row.one} is not brought from elsewhere.", "Use put.")
         path = row.place.format(any=name, **msgspec.structs.asdict(self.settings.paths))
         place = self.places.classify(path)
         if place is None or place.kind is not row:

@@ -80,7 +80,7 @@ class Writer:
         kind = kinds.kind(draft.kind)
         drafts.check_fit(kind, draft)
         if kind.owned:
-            raise Invalid(f"A {kind.name} is written by Holdfast itself.", "Choose another kind.")
+            raise Invalid(f"{kind.one} is written by Holdfast itself.", "Choose another kind.")
         draft = drafts.with_defaults(kind, draft)
         drafts.check(kind, draft)
         if kind.shape == "line":
@@ -110,9 +110,7 @@ class Writer:
         if "{any}" in kind.place:
             place = self._places.classify(draft.id) if draft.id else None
             if place is None or place.kind is not kind:
-                raise Invalid(
-                    f"A {kind.name} is written by its path.", f"Give an id like {self._places.example(kind)}."
-                )
+                raise Invalid(f"{kind.one} is written by its path.", f"Give an id like {self._places.example(kind)}.")
             return draft.id
         if kind.name == "overview":
             parent = self._scopes.resolve(draft.scope).path if draft.scope else ""
@@ -155,7 +153,7 @@ class Writer:
             if wanted.op_id:
                 self._account(account | {"intent": True}, wanted.op_id)
             try:
-                keep = f"{self._places.memory}/writes/kept/{before}" if before and wanted.replaces else ""
+                keep = self._kept(before) if before and wanted.replaces else ""
                 self._vault.write(path, made.data, expect=before, keep=keep)
             except (Conflict, AlreadyExists):
                 if repeated := self._repeated(wanted, path):
@@ -192,11 +190,7 @@ class Writer:
             if line.get("path") != path:
                 raise sayings.other_use(wanted.op_id, str(line.get("path") or applied.path))
             after = str(line.get("after"))
-            came_to_be = (
-                "intent" not in line
-                or self._vault.stat(f"{self._places.memory}/writes/kept/{after}")
-                or self._now(path)[0] == after
-            )
+            came_to_be = "intent" not in line or self._vault.stat(self._kept(after)) or self._now(path)[0] == after
             if came_to_be:
                 return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
@@ -208,10 +202,14 @@ class Writer:
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
-        self._vault.remove(path, expect=expect, keep=f"{self._places.memory}/writes/kept/{expect}")
+        self._vault.remove(path, expect=expect, keep=self._kept(expect))
         with contextlib.suppress(HoldfastError):  # it is done, whatever becomes of its account
             self._account({"path": path, "before": expect}, op_id)
         self._tell(path)
+
+    def _kept(self, version: str) -> str:
+        """Return where the text that a document had before is kept."""
+        return f"{self._places.memory}/writes/kept/{version}"
 
     def _check_size(self, path: str, data: bytes) -> None:
         if len(data) > self._limits.document_bytes:
@@ -241,7 +239,7 @@ class Writer:
     def _change(self, place: Place, draft: Draft) -> Receipt:
         kind = place.kind
         if kind.write_once:
-            raise Invalid(f"A {kind.name} is never changed once it is written.", "Put a new one under another name.")
+            raise Invalid(f"{kind.one} is never changed once it is written.", "Put a new one under another name.")
         if kind.owned or kind.shape == "line":
             raise _no_edit(draft.id)
         changes = drafts.changes(kind, draft)
@@ -270,7 +268,7 @@ class Writer:
         """Hide a record or show it again: a line by a mark in its log, a document by a field, an entry likewise."""
         kind = KINDS[record.kind]
         if kind.owned and kind.name != "entry":
-            raise Invalid(f"A {kind.name} cannot be hidden.", "It is Holdfast's own account of what was written.")
+            raise Invalid(f"{kind.one} cannot be hidden.", "It is Holdfast's own account of what was written.")
         wanted = Wanted(ANY, op_id, "hidden" if hidden else "shown")
         if kind.shape == "line" or kind.write_once:
             return self._mark(record, hidden, wanted)
@@ -310,9 +308,7 @@ class Writer:
         fields = draft.fields
         unknown = set(fields) - {"date", "category"}
         if unknown:
-            raise Invalid(
-                f"A {kind.name} has no field {', '.join(sorted(unknown))}.", "Its fields are date and category."
-            )
+            raise Invalid(f"{kind.one} has no field {', '.join(sorted(unknown))}.", "Its fields are date and category.")
         date = str(fields.get("date") or today())
         entry = sections.render(
             date, draft.title, draft.text or "", str(fields.get("category") or ""), tuple(draft.tags or ())
@@ -416,9 +412,9 @@ class Writer:
     def _data(self, kind: Kind, path: str, data: Any) -> dict[str, Any]:
         """Return the fields that carry a JSON value in the place of text; a large one goes to a file as its text."""
         check_plain(data)
-        text = logs.render({"": data})[4:-2].decode()
+        text = data if isinstance(data, str) else logs.render({"": data})[4:-2].decode()
         if isinstance(data, str) or len(text) > self._limits.inline_chars:
-            return self._text(kind, path, data if isinstance(data, str) else text)
+            return self._text(kind, path, text)
         return {kind.text: data}
 
     def offload(self, data: Any, session: str) -> Any:

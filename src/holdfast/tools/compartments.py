@@ -104,7 +104,7 @@ def _text(reply: dict[str, Any]) -> str:
 
 
 def _told(entry: Entry) -> str:
-    """Return an entry as a model reads it."""
+    """Return an entry as a model reads it; what has several lines goes on indented, so that none of it is a field."""
     metadata = ", ".join(f"{name}: {value}" for name, value in entry.metadata.items())
     lines = {
         "ID": entry.id,
@@ -118,7 +118,9 @@ def _told(entry: Entry) -> str:
         "Access Count": entry.access_count,
     }
     return "\n".join(
-        f"{name}: {value}" for name, value in lines.items() if value or name not in ("Category", "Tags", "Metadata")
+        "\n  ".join(f"{name}: {value}".splitlines())
+        for name, value in lines.items()
+        if value or name not in ("Category", "Tags", "Metadata")
     )
 
 

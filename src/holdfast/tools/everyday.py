@@ -67,14 +67,15 @@ def remember(
     """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key. Says
     where it is, or that it was known already."""
     row = KINDS[kind]
+    named = row.title if row.shape == "line" and row.title in row.required else ""
     draft = Draft(
-        kind=kind, text=text, title=title or ("" if row.key else _title(text)), tags=tuple(tags or ()),
+        kind=kind, text=text, title=title or ("" if named else _title(text)), tags=tuple(tags or ()),
         scope=scope or (None if row.shape == "line" and not call.context.workspaceId else call.scope),
         session=call.session if "{session}" in row.place else "",
-        fields={row.key: key or title or ""} if row.key else {}, op_id=call.op_id,
+        fields={named: key or title or ""} if named else {}, op_id=call.op_id,
     )  # fmt: skip
-    if row.key and not (key or title):
-        raise Invalid(f"A {kind} needs a key.", "Say in a few words what it is about.")
+    if named and not (key or title):
+        raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.")
     return _keep(call, draft, derived=title is None)
 
 
