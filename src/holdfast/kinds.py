@@ -43,6 +43,10 @@ class Kind(msgspec.Struct, frozen=True):
     """The field that says when it happened."""
     key: str = ""
     """The field by which a newer line supersedes an older one."""
+    pair: str = ""
+    """The field that two lines share which count together or not at all."""
+    session: str = "session"
+    """The field that says to which session, or channel, a line belongs."""
     required: tuple[str, ...] = ()
     """What must be given and not be blank: `title`, `text` or a field."""
     choices: Mapping[str, tuple[str, ...]] = {}
@@ -78,6 +82,7 @@ class Kind(msgspec.Struct, frozen=True):
 _WORKSPACE = "{workspaces}/{scope}"
 _LEARNED = "{memory}/workspaces/{scope}"
 LEDGER = "ledger.jsonl"
+ROLES = ("user", "assistant", "system", "tool")
 PLAN_STATUS = ("new", "in_progress", "partial", "done", "abandoned")
 
 _ROWS = (
@@ -123,8 +128,8 @@ _ROWS = (
     Kind("memory", "long-term memory that is in every prompt", "document", "{memory}/MEMORY.md"),
     Kind(
         "message", "one message of the chat history", "line", "{memory}/history.jsonl",
-        text="content", time="timestamp", required=("role", "text"),
-        choices={"role": ("user", "assistant", "system", "tool")}, defaults={"role": "user"},
+        also="{memory}/history/{any}.jsonl", text="content", time="timestamp", pair="exchange", session="channel",
+        required=("role", "text"), choices={"role": ROLES}, defaults={"role": "user"},
     ),
     Kind(
         "fact", "knowledge by key; the newest value holds", "line", "{memory}/semantic.jsonl",
@@ -156,7 +161,7 @@ _ROWS = (
     ),
     Kind(
         "transcript", "one turn of an earlier conversation", "line", "{transcripts}/{any}.jsonl",
-        choices={"role": ("user", "assistant", "system", "tool")}, layer="cold", owned=True, foreign=True,
+        choices={"role": ROLES}, layer="cold", owned=True, foreign=True,
     ),
     Kind(
         "document", "any other Markdown file", "document", _WORKSPACE + "/{any}.md", also="{memory}/{any}.md",

@@ -90,6 +90,9 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str = ""
 
 
+HALF = "half of a pair: the other line is missing, so that it is left out"
+
+
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that could not be read as what it should be; everything else stays readable."""
 

@@ -153,6 +153,10 @@ class Index(Protocol):
         """Return what was done under an op_id."""
         ...
 
+    def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
+        """Return the records of a log that come before or after a place in its order, the nearest first."""
+        ...
+
     def records(self, path: str) -> list[Record]:
         """Return everything indexed from one file, in the order of the file."""
         ...

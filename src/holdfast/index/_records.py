@@ -24,14 +24,16 @@ def insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Prob
             return None
         return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
     superseded = bool(record.key) and not _take_over(db, file, record)
-    hidden = record.hidden or (marked and _hidden(db, file, record))
+    pair = _pair(record)
+    alone = bool(pair) and not _join(db, file, pair)
+    hidden = alone or record.hidden or (marked and _hidden(db, file, record))
     op = record.fields.get("op")
     db.execute(
-        "INSERT INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
-            op if isinstance(op, str) else None, _rank.tagged(record.tags), record.order, hidden, superseded,
-            _record_out(record),
+            op if isinstance(op, str) else None, _rank.tagged(record.tags), record.order, pair or None,
+            alone, hidden, superseded, _record_out(record),
         ),
     )  # fmt: skip
     row = db.last_insert_rowid()
@@ -53,6 +55,24 @@ def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
         db.execute(f"DELETE FROM {_rank.words_of(KINDS[record.kind])} WHERE rowid = ?", (row,))
         db.execute("DELETE FROM ties WHERE row = ?", (row,))
     return True
+
+
+def _pair(record: Record) -> str:
+    """Return the name that the two lines of a pair share."""
+    pair = record.fields.get(KINDS[record.kind].pair) if KINDS[record.kind].pair else None
+    return pair if isinstance(pair, str) else ""
+
+
+def _join(db: apsw.Connection, file: int, pair: str) -> bool:
+    """Show the other half of a pair, now that it is whole; False when it is not there yet."""
+    others: list[tuple[Any, ...]] = db.execute(
+        "SELECT row, record FROM records WHERE pair = ? AND file = ?", (pair, file)
+    ).fetchall()
+    for row, blob in others:
+        record = _record_in(blob)
+        hidden = record.hidden or _hidden(db, file, record)
+        db.execute("UPDATE records SET alone = 0, hidden = ? WHERE row = ?", (hidden, row))
+    return bool(others)
 
 
 def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
@@ -86,14 +106,18 @@ def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:
 def apply(db: apsw.Connection, file: int, target: str) -> None:
     """Bring the records that a mark speaks of in line with the marks there are now."""
     rows: list[tuple[Any, ...]] = db.execute(
-        "SELECT row, file, record FROM records WHERE id = ? UNION"
-        " SELECT row, file, record FROM records WHERE key = ? AND file = ?",
+        "SELECT row, file, alone, record FROM records WHERE id = ? UNION"
+        " SELECT row, file, alone, record FROM records WHERE key = ? AND file = ?",
         (target, target, file),
     ).fetchall()
-    for row, home, blob in rows:
+    for row, home, alone, blob in rows:
         record = _record_in(blob)
-        hidden = record.hidden or _hidden(db, home, record)
+        hidden = bool(alone) or record.hidden or _hidden(db, home, record)
         db.execute("UPDATE records SET hidden = ? WHERE row = ?", (hidden, row))
+
+
+def line_of(blob: bytes) -> int:
+    return _record_in(blob).line
 
 
 def load(db: apsw.Connection, values: list[int]) -> Iterator[tuple[int, Record]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 5
+VERSION = 6
 
 WORDS = ("words", "foreign_words")
 """The words of all records, and apart those of other programs: what is read only on request must not weigh."""
@@ -21,7 +21,8 @@ CREATE TABLE files (
 CREATE TABLE records (
     row INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
     scope TEXT NOT NULL, session TEXT NOT NULL, time TEXT NOT NULL, key TEXT, op TEXT, tagged TEXT NOT NULL,
-    sort TEXT NOT NULL, hidden INTEGER NOT NULL, superseded INTEGER NOT NULL, record BLOB NOT NULL
+    sort TEXT NOT NULL, pair TEXT, alone INTEGER NOT NULL, hidden INTEGER NOT NULL, superseded INTEGER NOT NULL,
+    record BLOB NOT NULL
 );
 CREATE UNIQUE INDEX records_identity ON records (id, file);
 CREATE INDEX records_file ON records (file);
@@ -29,6 +30,8 @@ CREATE INDEX records_place ON records (kind, scope, time);
 CREATE INDEX records_order ON records (file, sort);
 CREATE INDEX records_gone ON records (file) WHERE hidden OR superseded;
 CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
+CREATE INDEX records_pair ON records (pair, file) WHERE pair IS NOT NULL;
+CREATE INDEX records_alone ON records (file) WHERE alone;
 CREATE INDEX records_op ON records (op) WHERE op IS NOT NULL;
 CREATE TABLE marks (
     file INTEGER NOT NULL, target TEXT NOT NULL, sort TEXT NOT NULL, hidden INTEGER NOT NULL, op TEXT,

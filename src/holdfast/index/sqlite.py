@@ -34,7 +34,7 @@ from holdfast.index import (
     _ties,
 )
 from holdfast.query import Terms
-from holdfast.records import Problem, Record
+from holdfast.records import HALF, Problem, Record
 from holdfast.settings import Search
 
 _CURRENT = "current"
@@ -280,6 +280,11 @@ class SqliteIndex:
     def generation(self) -> str:
         return self._current() if self._folder is not None else ""
 
+    def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
+        sign, way = (">", "ASC") if after else ("<", "DESC")
+        condition = f"f.path = ? AND r.sort {sign} ? AND NOT r.hidden AND NOT r.superseded"
+        return self._some(condition, (path, order), f"r.sort {way} LIMIT {int(limit)}")
+
     def records(self, path: str) -> list[Record]:
         return self._some("f.path = ?", (path,), "r.row")
 
@@ -300,11 +305,18 @@ class SqliteIndex:
                 f" WHERE {condition} ORDER BY path, line, what",
                 values,
             )
-            return [Problem(path, what, line, bool(minor)) for path, what, line, minor in rows]
+            found = [Problem(path, what, line, bool(minor)) for path, what, line, minor in rows]
+            halves = db.execute(
+                "SELECT path, record FROM records INDEXED BY records_alone JOIN files USING (file)"
+                f" WHERE alone AND {condition} ORDER BY path, sort",
+                values,
+            )
+            return found + [Problem(path, HALF, _records.line_of(blob)) for path, blob in halves]
 
     def problem_count(self) -> int:
         with self._using() as db:
-            return int(db.execute("SELECT count(*) FROM problems WHERE NOT minor").get)
+            halves = db.execute("SELECT count(*) FROM records INDEXED BY records_alone WHERE alone").get
+            return int(db.execute("SELECT count(*) FROM problems WHERE NOT minor").get) + int(halves)
 
     def hidden_in(self, path: str) -> dict[str, bool]:
         with self._using() as db:

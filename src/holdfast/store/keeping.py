@@ -30,6 +30,8 @@ from holdfast.vault._locks import hold
 _REBUILD_SECONDS = 120.0
 _MANY = 10
 _TRIES = 10
+_NEAR = 1 << 20
+"""Bytes of a log that are read into the index on the way to something else."""
 Answer = TypeVar("Answer")
 
 
@@ -88,14 +90,21 @@ class Keeper:
         return answer
 
     def glance(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
-        """Put a question to the index if it is there and free, after it has read one path; None if it is not."""
+        """Put a question to the index if it is there and free; None if it is not.
+
+        It reads a path first, unless so much of it is new that the asker would wait.
+        """
         try:
             with self._index.impatient():
-                if path:
+                if path and self._is_near(path):
                     self.refresher.apply(self._index, [path], Refreshed())
                 return question(self._index)
         except (Stale, Unusable, Busy):
             return None
+
+    def _is_near(self, path: str) -> bool:
+        seen, stamp = self._index.look(path), self._vault.stat(path)
+        return stamp is None or stamp.size - (seen.offset if seen else 0) <= _NEAR
 
     def look(self, where: Filter, *, searching: bool) -> Refreshed:
         """See to it that the answer holds now: look at what it can come from."""

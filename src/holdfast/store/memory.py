@@ -20,7 +20,7 @@ from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import reading, recalling, verifying
+from holdfast.store import reading, recalling, tailing, verifying
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
@@ -224,26 +224,28 @@ class Memory:
         ]
         return [found.record for found in scored], once([*done.problems, *problems])
 
-    def backwards(self, path: str, scope: str = "", session: str = "") -> Iterator[Record]:
-        """Yield the records of a log from its end; nothing when there is no such log."""
+    def backwards(
+        self, path: str, scope: str = "", session: str = "", problems: list[Problem] | None = None
+    ) -> Iterator[Record]:
+        """Yield the records of a log from its end; nothing when there is no such log.
+
+        `problems` is told of lines that could not be read on the way.
+        """
         place = self.places.classify(path)
         if place is None or self.vault.stat(path) is None:
             return
         # a merge may put a mark before its line
         marks = self._keeper.glance(lambda index: index.hidden_in(path), path) or {}
-        seen: set[str] = set()
-        for line in self.vault.scan_back(path):
-            objects = reading.objects(place, line)
-            for value in reversed(objects) if isinstance(objects, list) else ():
-                if isinstance(value.get("hide"), str):
-                    marks.setdefault(value["hide"], value.get("hidden") is not False)
-                    continue
-                record, _ = reading.line_record(place, value, 0, self._keeper.refresher.blob)
-                inside = not scope or f"{record.scope.path}/".startswith(f"{scope}/")
-                inside = inside and (not session or record.scope.session in ("", *_sessions(session)))
-                if inside and not marks.get(record.id) and record.id not in seen:
-                    seen.add(record.id)
-                    yield record
+        lines = self.vault.scan_back(path)
+        told = [] if problems is None else problems
+        for record in tailing.newest_first(place, lines, marks, self._keeper.refresher.blob, told):
+            inside = not scope or f"{record.scope.path}/".startswith(f"{scope}/")
+            if inside and (not session or record.scope.session in ("", *_sessions(session))):
+                yield record
+
+    def beside(self, record: Record, count: int, *, after: bool = False) -> list[Record]:
+        """Return the records before or after a line in its log, the nearest first, as the index has them."""
+        return self._keeper.ask(lambda index: index.beside(record.path, record.order, count, after=after))
 
     def held(self, kind: Kind, key: str) -> Record | None:
         """Return the line that holds for a key of a keyed kind, None when there is none or it is hidden."""

@@ -163,7 +163,7 @@ def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) ->
         id=identifier,
         kind=kind.name,
         path=place.path,
-        scope=_line_scope(place.scope, value),
+        scope=_line_scope(place.scope, value, kind.session),
         title=title if isinstance(title, str) else "",
         text=text,
         tags=_tags(value.get("tags")),
@@ -188,8 +188,9 @@ def _line_text(kind: Kind, value: Mapping[str, Any], blob: Blob) -> tuple[str, s
     return text_of(value.get(kind.text)), ""
 
 
-def _line_scope(scope: Scope, value: Mapping[str, Any]) -> Scope:
-    workspace, session, run = (value.get(name) for name in ("workspace", "session", "run"))
+def _line_scope(scope: Scope, value: Mapping[str, Any], field: str) -> Scope:
+    workspace, session, run = (value.get(name) for name in ("workspace", field, "run"))
+    session = session or value.get("session")
     if not (workspace or session or run):
         return scope
     tree = from_path(workspace) if isinstance(workspace, str) and workspace else scope
