@@ -44,6 +44,7 @@ class Places:
         self.memory = paths.memory
         self.workspaces = paths.workspaces
         self._folders = {name: getattr(paths, name) for name in paths.__struct_fields__}
+        self._legacy = f"{paths.memory}/summary.md"  # written by older chat bots, and wrong since
         self._path = functools.lru_cache(maxsize=4096)(self._fill)
         self._templates = [
             (row, re.compile(self._pattern(place)))
@@ -54,7 +55,7 @@ class Places:
 
     def classify(self, path: str) -> Place | None:
         """Say what the file at this path is; None when it is no memory at all, as nothing with a leading dot is."""
-        if path.startswith(".") or "/." in path:
+        if path.startswith(".") or "/." in path or path == self._legacy:
             return None
         for kind, pattern in self._templates:
             if found := pattern.fullmatch(path):

@@ -20,11 +20,11 @@ from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import reading, recalling, tailing, verifying
+from holdfast.store import reading, recalling, tailing, undoing, verifying
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
-from holdfast.store.writing import Writer
+from holdfast.store.writing import ANY, Writer
 from holdfast.times import bound, is_id, iso, now_ms
 from holdfast.vault import LogEnd, Vault
 
@@ -80,9 +80,16 @@ class Memory:
         """Hide a record from search and lists, or show it again; its text stays where it is."""
         return self._writer.hide(self.get(identifier), not restore, op_id)
 
-    def replace(self, path: str, data: bytes, expect: str, *, keep: bool = True) -> Receipt:
-        """Write a whole document that was made from version `expect`, "" for a new one; Conflict when it is another."""
-        return self._writer.replace(path, data, expect, keep=keep)
+    def replace(self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "") -> Receipt:
+        """Write a whole document that was made from version `expect`, "" for a new one; Conflict when it is another.
+
+        Without a version it takes the place of whatever is there, which is kept.
+        """
+        return self._writer.replace(path, data, expect, keep=keep, op_id=op_id)
+
+    def undo(self, path: str, op_id: str = "") -> Receipt:
+        """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
+        return undoing.undo(self.vault, self.places, self._writer, path, op_id)
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
@@ -274,10 +281,13 @@ class Memory:
 
     def add(
         self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
-        durable: bool = True,
+        durable: bool = True, op_id: str = "", time: str = "time",
     ) -> list[str]:  # fmt: skip
-        """Append lines to a log in one piece and return their ids; `guard` sees the held log first, and may refuse."""
-        return self._writer.add(path, lines, guard=guard, durable=durable)
+        """Append lines to a log in one piece and return their ids; `guard` sees the held log first, and may refuse.
+
+        Under one op_id they are added once. `time` is the field that says when.
+        """
+        return self._writer.add(path, lines, guard=guard, durable=durable, op_id=op_id, time=time)
 
     def offload(self, data: Any, session: str) -> Any:
         """Return a value as it is, or where a large one was put, durably: its ref, head and size."""

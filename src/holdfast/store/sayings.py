@@ -9,11 +9,13 @@ from typing import Any
 from holdfast.errors import Conflict
 from holdfast.formats import logs
 from holdfast.index import Applied
+from holdfast.kinds import KINDS
 from holdfast.records import Receipt
 from holdfast.times import is_id
 from holdfast.vault import LogEnd
 
 _LOOK_BACK = 1_000
+_KEYS = tuple(row.key for row in KINDS.values() if row.key)
 
 
 def last_id(end: LogEnd) -> str:
@@ -41,7 +43,7 @@ def _speaks_of(value: Mapping[str, Any], target: str) -> bool:
     named = (
         isinstance(hides, str) and bool(hides) and target.endswith(f"/{hides}")
     )  # a ledger names files of its folder
-    return named or target in (value.get("key"), value.get("when"), hides, value.get("id"))
+    return named or target in (hides, value.get("id"), *(value.get(name) for name in _KEYS))
 
 
 def same_op(seen: list[Applied], op_id: str, path: str, target: str = "") -> Receipt | None:
@@ -54,14 +56,11 @@ def same_op(seen: list[Applied], op_id: str, path: str, target: str = "") -> Rec
 
 
 def op_in(end: LogEnd, offset: int, op_id: str, path: str) -> list[Receipt]:
-    """Look for an op_id in the lines that the index has not read yet."""
+    """Return what was done under an op_id, by the lines that the index has not read yet."""
     needle = op_id.encode("utf-8")
-    for data in end.lines(offset):
-        objects = logs.parse(data) if needle in data else []
-        for value in objects if isinstance(objects, list) else []:
-            if value.get("op") == op_id:
-                return [Receipt("repeated", str(value.get("id")), path)]
-    return []
+    found = (logs.parse(data) for data in end.lines(offset) if needle in data)
+    values = [value for objects in found if isinstance(objects, list) for value in objects]
+    return [Receipt("repeated", str(value.get("id")), path) for value in values if value.get("op") == op_id]
 
 
 def other_use(op_id: str, where: str) -> Conflict:

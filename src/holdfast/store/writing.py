@@ -68,8 +68,7 @@ class Writer:
         check_text(draft.kind, draft.text or "", draft.title, draft.session, draft.id, *(draft.tags or ()))
         if draft.fields:
             check_plain(draft.fields)
-        if draft.op_id and not _OP.match(draft.op_id):
-            raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
+        _check_op(draft.op_id)
         if draft.id and (draft.expect or not draft.kind):
             place = self._places.classify(path_of(draft.id))
             if place is None:
@@ -147,13 +146,15 @@ class Writer:
             if made.data == current:
                 return Receipt("unchanged", made.id, path, made.version)
             self._check_size(path, made.data)
-            account = {"path": path, "before": before, "after": made.version}
+            account: dict[str, Any] = {"path": path, "before": before, "after": made.version}
+            if wanted.undoes:
+                account["undo"] = True
             if made.id != path:
                 account |= {"after": version_of(made.data), "record": made.id, "version": made.version}
             if wanted.op_id:
                 self._account(account | {"intent": True}, wanted.op_id)
             try:
-                keep = self._kept(before) if before and wanted.replaces else ""
+                keep = self.kept(before) if before and wanted.replaces else ""
                 self._vault.write(path, made.data, expect=before, keep=keep)
             except (Conflict, AlreadyExists):
                 if repeated := self._repeated(wanted, path):
@@ -190,24 +191,27 @@ class Writer:
             if line.get("path") != path:
                 raise sayings.other_use(wanted.op_id, str(line.get("path") or applied.path))
             after = str(line.get("after"))
-            came_to_be = "intent" not in line or self._vault.stat(self._kept(after)) or self._now(path)[0] == after
+            came_to_be = "intent" not in line or self._vault.stat(self.kept(after)) or self._now(path)[0] == after
             if came_to_be:
                 return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
 
-    def replace(self, path: str, data: bytes, expect: str, *, keep: bool = True) -> Receipt:
+    def replace(
+        self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", undoes: bool = False
+    ) -> Receipt:
         """Write a whole document made from version `expect`, or a new one; with `keep` the old text is kept."""
-        wanted = Wanted(expect, "", "changed" if expect else "stored", replaces=keep)
+        _check_op(op_id)
+        wanted = Wanted(expect, op_id, "changed" if expect else "stored", replaces=keep, undoes=undoes)
         return self._write(path, lambda _: Made(data, path, version_of(data)), wanted)
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
-        self._vault.remove(path, expect=expect, keep=self._kept(expect))
+        self._vault.remove(path, expect=expect, keep=self.kept(expect))
         with contextlib.suppress(HoldfastError):  # it is done, whatever becomes of its account
             self._account({"path": path, "before": expect}, op_id)
         self._tell(path)
 
-    def _kept(self, version: str) -> str:
+    def kept(self, version: str) -> str:
         """Return where the text that a document had before is kept."""
         return f"{self._places.memory}/writes/kept/{version}"
 
@@ -426,11 +430,20 @@ class Writer:
 
     def add(
         self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
-        durable: bool = True,
+        durable: bool = True, op_id: str = "", time: str = "time",
     ) -> list[str]:  # fmt: skip
-        """Append lines to a log in one piece and return their ids; `guard` sees the held log first, and may refuse."""
-        by = {"writer": self._by} if self._by else {}
-        rendered = [logs.render({"time": utc_now(), **line, **by}) for line in lines]
+        """Append lines to a log in one piece and return their ids; `guard` sees the held log first, and may refuse.
+
+        What an op_id had all of its lines written for is not written again.
+        """
+        _check_op(op_id)
+        more = {"writer": self._by} if self._by else {}
+        more |= {"op": op_id} if op_id else {}
+        known = self._known(op_id, path, "") if op_id else _NOTHING
+        sayings.same_op(known.applied, op_id, path)
+        if known.applied and len(known.applied) >= len(lines):
+            return [applied.id for applied in known.applied][-len(lines) :]
+        rendered = [logs.render({time: utc_now(), **line, **more}) for line in lines]
         if max(map(len, rendered), default=0) > self._limits.line_bytes - 100:
             raise OverBudget(f"A line of {path} would be longer than {self._limits.line_bytes:,} bytes.", "Shorten it.")
         ids: list[str] = []
@@ -438,6 +451,11 @@ class Writer:
         def compose(end: LogEnd) -> bytes:
             if guard:
                 guard(end)
+            if op_id:
+                before = sayings.op_in(end, known.offset, op_id, path)
+                if len(before) >= len(rendered):
+                    ids.extend(receipt.id for receipt in before[-len(rendered) :])
+                    return b""
             last = sayings.last_id(end)
             for _ in rendered:
                 last = mint(last)
@@ -505,6 +523,8 @@ class Wanted(msgspec.Struct, frozen=True):
     status: str
     replaces: bool = True
     """False when nothing of the old text is given up, so that there is nothing to keep."""
+    undoes: bool = False
+    """Does it bring back the text from before another write?"""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -513,6 +533,11 @@ class Made(msgspec.Struct, frozen=True):
     data: bytes
     id: str
     version: str
+
+
+def _check_op(op_id: str) -> None:
+    if op_id and not _OP.match(op_id):
+        raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
 
 
 def _body_of(path: str, text: str) -> int:
