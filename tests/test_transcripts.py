@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import transcripts
-from holdfast.memory.transcripts import Report, find_sources
+from holdfast.memory._sources import Report
+from holdfast.memory.transcripts import find_sources
 from holdfast.times import mint
 from terminal import on_terminal
 
@@ -556,11 +557,12 @@ def test_lines_of_another_memory_keep_their_ids(memory: holdfast.Memory, root: P
     assert record.text == "pangolin" and record.scope.workspace == ""
 
 
-def test_only_lines_with_ids_are_brought_and_only_to_foreign_logs(memory: holdfast.Memory, root: Path) -> None:
+def test_only_lines_with_ids_are_brought_and_only_where_they_belong(memory: holdfast.Memory, root: Path) -> None:
     with pytest.raises(Invalid):
         memory.bring("transcript", "x", [{"id": "mine", "role": "user", "text": "a"}])
     for kind, name in (
-        ("message", "x"),
+        ("fact", "x"),
+        ("message", "../x"),
         ("transcript", ".hidden"),
         ("transcript", "../../x"),
         ("transcript", "a/../b"),

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import HoldfastError
+from holdfast.memory.chat import Chat
 from holdfast.memory.compartments import Compartments, Run
 from holdfast.memory.hot import Hot
 from holdfast.memory.knowledge import Knowledge
@@ -60,6 +61,10 @@ class Memory(store.Memory):
     @functools.cached_property
     def hot(self) -> Hot:
         return Hot(self)
+
+    @property
+    def chat(self) -> Chat:
+        return self.tools.chat
 
     @functools.cached_property
     def transcripts(self) -> Transcripts:

@@ -39,6 +39,8 @@ class Kind(msgspec.Struct, frozen=True):
     """The field of a line that carries the text."""
     title: str = "name"
     """The field that carries the title; lines may have none."""
+    inline: bool = False
+    """Does the text of a line stand in it however long it is?"""
     time: str = "time"
     """The field that says when it happened."""
     key: str = ""
@@ -128,7 +130,8 @@ _ROWS = (
     Kind("memory", "long-term memory that is in every prompt", "document", "{memory}/MEMORY.md"),
     Kind(
         "message", "one message of the chat history", "line", "{memory}/history.jsonl",
-        also="{memory}/history/{any}.jsonl", text="content", time="timestamp", pair="exchange", session="channel",
+        also="{memory}/history/{any}.jsonl", text="content", time="timestamp", inline=True, pair="exchange",
+        session="channel",
         required=("role", "text"), choices={"role": ROLES}, defaults={"role": "user"},
     ),
     Kind(

@@ -81,6 +81,25 @@ class Mind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens that a summary of older entries may have."""
 
 
+class Alias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    address: str
+    channel: str = ""
+    """Only in this channel, and in its rooms; "" is every channel."""
+
+
+class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    history_context_messages: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 80
+    """How many of the last messages a prompt shows; must be above 0."""
+    memory_tokens: _Size = 500
+    """Tokens that `MEMORY.md` should have at most; a longer one is saved with a warning."""
+    owner_aliases: tuple[str | Alias, ...] = ()
+    """Who the owner is on each channel: addresses, or `{address, channel}` for one channel alone."""
+
+    def aliases(self) -> tuple[str | dict[str, str], ...]:
+        """Return the aliases as prompts take them."""
+        return tuple(alias if isinstance(alias, str) else msgspec.structs.asdict(alias) for alias in self.owner_aliases)
+
+
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str = ""
     """Where an OpenAI-compatible model answers, like `http://127.0.0.1:8080/v1`; without it, no model is asked."""
@@ -106,6 +125,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     learnings: Learnings = Learnings()
     compartments: Compartments = Compartments()
     mind: Mind = Mind()
+    chat: Chat = Chat()
     model: Model = Model()
 
 
@@ -160,6 +180,7 @@ def tables() -> dict[str, tuple[str, ...]]:
         "learnings": Learnings.__struct_fields__,
         "compartments": Compartments.__struct_fields__,
         "mind": Mind.__struct_fields__,
+        "chat": Chat.__struct_fields__,
         "model": Model.__struct_fields__,
     }
 

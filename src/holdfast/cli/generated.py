@@ -21,6 +21,8 @@ from holdfast.cli import show, tidying
 from holdfast.cli.common import common, open_root
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.kinds import PLAN_STATUS
+from holdfast.times import local
+from holdfast.tokens import count_tokens
 from holdfast.tools import every
 from holdfast.tools.calling import Reply
 from holdfast.tools.context import Context
@@ -48,6 +50,7 @@ VERBS = {
         "compact": "memory_compact",
         "stats": "memory_stats",
     },
+    "chat": {"search": "search_history", "write": "memory_write", "undo": "memory_undo"},
     "value": {"read": "value_read", "search": "value_search", "summarize": "value_summarize"},
 }
 _ABOUT = {
@@ -58,6 +61,7 @@ _ABOUT = {
     "skill": "Ways of doing something that agents wrote down for themselves.",
     "compartment": "Notes of a session or a plan; those of a run end with the command.",
     "mind": "Episodes, knowledge by key, procedures: the memories of an agent loop.",
+    "chat": "What was said on all channels, and MEMORY.md.",
     "value": "Large results that an entry refers to.",
 }
 _LEARNED = ("date", "category", "scope", "title")
@@ -223,6 +227,37 @@ def _skill_list(scope: str | None, root: str | None, as_json: bool) -> None:
         show.lists({"skills": found}, {"skills": ("name", "scope", "description")})
 
 
+@click.command("history")
+@click.option("-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="How many messages.")
+@common
+def _chat_history(last: int, root: str | None, as_json: bool) -> None:
+    """Show the last messages of all channels, oldest first."""
+    with open_root(root) as memory:
+        found = memory.chat.load_history(last)
+        rows = [(local(one.timestamp), memory.chat.label(one) or f"[{one.role}]", one.content) for one in found]
+    if show.wants_json(as_json):
+        show.as_json({"messages": found, "problems": found.problems})
+    elif not found:
+        click.echo("Nothing was said yet.")
+    else:
+        for when, label, content in rows:
+            click.echo(f"{click.style(f'{when} {show.printable(label)}', fg='cyan')}\n{show.printable(content)}\n")
+        for problem in found.problems:
+            click.secho(show.printable(str(problem)), fg="yellow", err=True)
+
+
+@click.command("memory")
+@common
+def _chat_memory(root: str | None, as_json: bool) -> None:
+    """Show MEMORY.md, which is in every prompt."""
+    with open_root(root) as memory:
+        text = memory.chat.load_global_memory()
+    if show.wants_json(as_json):
+        show.as_json({"text": text, "tokens": count_tokens(text)})
+    else:
+        click.echo(show.printable(text) if text.strip() else "MEMORY.md is empty.")
+
+
 def kebab(name: str) -> str:
     """Return the name of a parameter as an option has it: rootFolder is root-folder."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower().replace("_", "-")
@@ -239,6 +274,9 @@ skill.add_command(_skill_list)
 compartment = _group("compartment")
 mind = _group("mind")
 value = _group("value")
+chat = _group("chat")
+chat.add_command(_chat_history)
+chat.add_command(_chat_memory)
 overview = _command("overview", _TOOLS["retrieve_overview"])
 context = _command("context", _TOOLS["workspace_context"])
 recall = _command("recall", _TOOLS["recall"])

@@ -1,4 +1,4 @@
-"""Bringing the transcripts of other programs into cold memory."""
+"""Bringing what other programs recorded into memory: transcripts into cold memory, chats into the chat history."""
 
 from __future__ import annotations
 
@@ -7,38 +7,49 @@ import msgspec
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
+from holdfast.memory._sources import named
 from holdfast.memory.transcripts import SOURCES, find_sources
 
+_CHAT = "chat"
+_NEXT_CHAT = 'holdfast chat search "…"'
 _NEXT = 'holdfast recall "…" --layers cold'
 _SHOWN = 10
 
 
 @click.command("import")
-@click.argument("source", type=click.Choice(SOURCES))
+@click.argument("source", type=click.Choice([*SOURCES, _CHAT]))
 @click.argument("path", type=click.Path(), required=False, default="")
 @click.option("--workspace", help="The workspace, domain or repository that the conversations belong to.")
+@click.option("--channel", default="", help="For chat: the channel of messages that name none.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be brought in.")
 @common
-def import_(source: str, path: str, workspace: str | None, dry_run: bool, root: str | None, as_json: bool) -> None:
+def import_(
+    source: str, path: str, workspace: str | None, channel: str, dry_run: bool, root: str | None, as_json: bool
+) -> None:
     """Bring conversations of SOURCE into cold memory: those in its own folder, or in PATH (a file or a folder).
 
+    SOURCE chat brings older messages of a chat bot, one JSON object per line, into the chat history instead.
     Nothing is brought twice, so the command can be repeated whenever there are new ones. Secrets of known forms are
     removed.
     """
-    files = find_sources(source, path)
+    files = named(path) if source == _CHAT else find_sources(source, path)
     with open_root(root) as memory, show.progress("reading (kB)") as progress:
-        done = memory.transcripts.bring(source, files, workspace, progress, dry=dry_run)
+        if source == _CHAT:
+            done = memory.chat.bring(files, channel, dry=dry_run)
+        else:
+            done = memory.transcripts.bring(source, files, workspace, progress, dry=dry_run)
+    following = _NEXT_CHAT if source == _CHAT else _NEXT
     if show.wants_json(as_json):
         show.as_json({"source": source, "dryRun": dry_run, "files": done.files, "turns": done.turns,
                       "added": done.added, "known": done.turns - done.added, "skipped": done.skipped,
-                      "problems": msgspec.to_builtins(done.problems), "next": _NEXT})  # fmt: skip
+                      "problems": msgspec.to_builtins(done.problems), "next": following})  # fmt: skip
     else:
         click.echo(
             f"{done.files} files, {done.turns} turns: {done.added} {'would be added' if dry_run else 'added'}, "
             f"{done.turns - done.added} already there, {done.skipped} lines or files skipped."
         )
         if not dry_run:
-            click.echo(f"Search them: {_NEXT}")
+            click.echo(f"Search them: {following}")
     for problem in done.problems[:_SHOWN]:
         click.secho(show.printable(str(problem)), fg="yellow", err=True)
     if done.skipped > _SHOWN:

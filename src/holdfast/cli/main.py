@@ -27,6 +27,7 @@ _MODULES = {
         "compartment",
         "mind",
         "value",
+        "chat",
         "overview",
         "context",
         "recall",

@@ -90,7 +90,9 @@ def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
     )
 
 
-_UNSEARCHED = frozenset({"op", "writer", "ref", "size", "created", "updated", "date", "covers", "by"})
+_UNSEARCHED = frozenset(
+    {"op", "writer", "ref", "size", "created", "updated", "date", "covers", "by", "exchange", "tool_call_id"}
+)
 
 
 def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:

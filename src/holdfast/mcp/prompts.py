@@ -1,6 +1,6 @@
-"""The prompts that a person can pick in a client: resume, save a state, save what was learned and when to do so.
+"""The prompts that a person can pick in a client: resume, save a state, save what was learned and when to do so, chat.
 
-The last two are files that an owner can change: what the root has of its own is used instead of what is shipped.
+All but the first two are files that an owner can change: what the root has of its own is used, else what is shipped.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ PROMPTS = (
         title="Watch for what is worth saving",
         description="The moments at which something should be saved, and what to do then.",
     ),
+    types.Prompt(
+        name="chat-memory",
+        title="Remember across channels",
+        description="When a chat bot should look up what was said, and what belongs into MEMORY.md.",
+    ),
 )
 
 
@@ -60,7 +65,10 @@ def render(memory: Memory, name: str, arguments: dict[str, str]) -> types.GetPro
         raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {name[:200]}. There are: {', '.join(known)}.")
     workspace = arguments.get("workspace", "").strip()
     if name == "save-memory":
-        text = _save_memory(memory, workspace)
+        text = _command(memory, templates.SAVE_MEMORY)
+        text += f'\n\nThe workspace is "{workspace}".' if workspace else ""
+    elif name == "chat-memory":
+        text = _command(memory, templates.CHAT_MEMORY)
     elif name == "learning-cycle":
         text = _learning_cycle(memory)
     else:
@@ -78,10 +86,10 @@ def _resume(workspace: str) -> str:
     return _RESUME.format(load=load, within=" (context.workspaceId is that name)")
 
 
-def _save_memory(memory: Memory, workspace: str) -> str:
-    shipped = _body(templates.text(f"{templates.COMMANDS}/{templates.SAVE_MEMORY}").encode())
-    text = _own(memory, f"{memory.settings.paths.commands}/{templates.SAVE_MEMORY}") or shipped
-    return f'{text}\n\nThe workspace is "{workspace}".' if workspace else text
+def _command(memory: Memory, name: str) -> str:
+    """Return a command that agents follow: the root's own, or the one that is shipped."""
+    shipped = _body(templates.text(f"{templates.COMMANDS}/{name}").encode())
+    return _own(memory, f"{memory.settings.paths.commands}/{name}") or shipped
 
 
 def _learning_cycle(memory: Memory) -> str:

@@ -7,21 +7,17 @@ is written. What cannot be read is reported with file and line, and never stops 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
-
 from holdfast import names
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import logs, transcripts
-from holdfast.records import Problem
+from holdfast.memory._sources import SUFFIX, Report, Source, below, named, opened, readable, size_of
 from holdfast.secrets import redact, redact_all
 from holdfast.store.memory import Memory
 from holdfast.times import derived_id, is_id, iso, normal, parse_ms
@@ -30,57 +26,24 @@ from holdfast.vault._lines import forwards
 
 SOURCES = ("claude-code", "codex", "jsonl")
 KIND = "transcript"
-_SUFFIX = ".jsonl"
 _BATCH_LINES = 1_000
 _BATCH_BYTES = 4 << 20
-_MOST_PROBLEMS = 100
 _MARGIN = 256
 _FIELDS = ("session", "workspace", "role", "text", "folder", "agent", "part", "source")
 Progress = Callable[[int, int], None]
-
-
-class Source(msgspec.Struct, frozen=True):
-    """A file to read, and what it is called below the folder that was looked into."""
-
-    path: str
-    name: str
-
-
-class Report(msgspec.Struct, omit_defaults=True):
-    """What became of an import."""
-
-    files: int = 0
-    """Files that were read."""
-    turns: int = 0
-    added: int = 0
-    """Turns that are new; the others were there already."""
-    skipped: int = 0
-    """Lines and files that could not be read."""
-    problems: list[Problem] = []
-    """The first of those, with file and line."""
-
-    def skip(self, path: str, why: str, line: int = 0) -> None:
-        self.skipped += 1
-        if len(self.problems) < _MOST_PROBLEMS:
-            self.problems.append(Problem(_readable(path), why, line))
 
 
 def find_sources(source: str, path: str = "") -> list[Source]:
     """Return the files of a source: those where the program keeps them, or the file or all below the folder given."""
     if source not in SOURCES:
         raise Invalid(f'There is no source "{source}".{names.close_to(source, SOURCES)}', f"Use {', '.join(SOURCES)}.")
-    if path:
-        tops = [os.path.realpath(os.path.expanduser(path))]
-    elif source == "jsonl":
-        raise Invalid("Nobody knows where these transcripts are.", "Name the file or folder.")
-    else:
-        tops = [os.path.realpath(folder) for folder in _homes(source)]
+    if path or source == "jsonl":
+        return named(path)
+    tops = [os.path.realpath(folder) for folder in _homes(source)]
     there = [top for top in tops if os.path.lexists(top)]
     if not there:
-        raise NotFound(
-            f"{tops[0]} is not there.", "Check the path." if path else f"Name the folder in which {source} keeps them."
-        )
-    return [found for top in there for found in _below(top)]
+        raise NotFound(f"{tops[0]} is not there.", f"Name the folder in which {source} keeps them.")
+    return [found for top in there for found in below(top)]
 
 
 class Transcripts:
@@ -99,14 +62,14 @@ class Transcripts:
         workspace = self._memory.scopes.resolve(scope).path if scope else ""
         own = os.path.realpath(os.path.join(self._memory.root, self._memory.settings.paths.transcripts))
         report = Report()
-        sizes = [_size(file.path) for file in files]
+        sizes = [size_of(file.path) for file in files]
         ready, total = 0, max(1, sum(sizes) >> 10)
         for file, size in zip(files, sizes, strict=True):
             shelf = _Shelf(self._memory, report, dry=dry)
             try:
                 if file.path.startswith(own + os.sep):
                     raise OSError(errno.EINVAL, "it lies in the memory already, where it is searched as it is")
-                with _opened(file.path) as fd:
+                with opened(file.path) as fd:
                     report.files += 1
                     fixed = {"source": source, "workspace": workspace}
                     conversation = _Conversation(file, fixed, os.fstat(fd).st_mtime_ns, _as_is if dry else redact_all)
@@ -143,7 +106,7 @@ class _Conversation:
         self._clean = clean
         self._fixed = fixed
         self._source = source = fixed["source"]
-        self._session = redact(_readable(file.name).removesuffix(_SUFFIX)).rpartition("/")[2]
+        self._session = redact(readable(file.name).removesuffix(SUFFIX)).rpartition("/")[2]
         self._log = f"{names.slug(self._session)}-{names.short_hash(file.path)}" if source == "jsonl" else ""
         self._session = self._log or self._session  # a file's name alone is not unique
         self._alike: Counter[bytes] = Counter()
@@ -243,53 +206,3 @@ def _homes(source: str) -> list[str]:
         return [os.path.join(os.environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude"), "projects")]
     home = os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
     return [os.path.join(home, "sessions"), os.path.join(home, "archived_sessions")]
-
-
-def _below(top: str) -> list[Source]:
-    """Return a file, or the files below a folder, by name; what cannot be read is told when it is opened."""
-    if not os.path.isdir(top):
-        return [Source(top, os.path.basename(top))]
-    found, waiting = [], [top]
-    while waiting:
-        folder = waiting.pop()
-        try:
-            with os.scandir(folder) as listing:
-                entries = list(listing)
-        except OSError:
-            found.append(folder)
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(entry.path)
-            elif entry.name.endswith(_SUFFIX) or (entry.is_symlink() and entry.is_dir()):
-                found.append(entry.path)
-    return [Source(path, os.path.relpath(path, top)) for path in sorted(found)]
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
-    """Open a regular file for reading, waiting for nobody and following no link."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(error.errno, "it is a link, and links are not followed") from None
-        raise
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _readable(path: str) -> str:
-    """Return a path as text that can be written down, whatever bytes a name is made of."""
-    return path.encode("utf-8", "replace").decode("utf-8")
-
-
-def _size(path: str) -> int:
-    try:
-        return os.lstat(path).st_size
-    except OSError:
-        return 0

@@ -302,11 +302,12 @@ class Memory:
         return self._writer.missing(self._log_of(kind, name), ids)
 
     def _log_of(self, kind: str, name: str) -> str:
-        """Return the path of a log of a kind that other programs write."""
+        """Return the path of a log for lines from elsewhere; without a name, the one that all lines of a kind go to."""
         row = kinds.kind(kind)
-        if not row.foreign:
+        template = next((place for place in (row.place, row.also) if ("{any}" in place) == bool(name)), "")
+        if row.shape != "line" or row.key or not template:
             raise Invalid(f"{row.one} is not brought from elsewhere.", "Use put.")
-        path = row.place.format(any=name, **msgspec.structs.asdict(self.settings.paths))
+        path = template.format(any=name, **msgspec.structs.asdict(self.settings.paths))
         place = self.places.classify(path)
         if place is None or place.kind is not row:
             raise Invalid(f"{name!r} is not the name of a {kind}.", "Use a name without a leading dot.")

@@ -19,6 +19,8 @@ from holdfast.vault import ABSENT, Vault
 
 def undo(vault: Vault, places: Places, writer: Writer, path: str, op_id: str = "") -> Receipt:
     """Write the text from before the last write that was not undone yet."""
+    if repeated := writer.applied(op_id, path):
+        return repeated
     try:
         current = vault.read(path).version
     except NotFound:

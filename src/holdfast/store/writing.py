@@ -204,6 +204,10 @@ class Writer:
         wanted = Wanted(expect, op_id, "changed" if expect else "stored", replaces=keep, undoes=undoes)
         return self._write(path, lambda _: Made(data, path, version_of(data)), wanted)
 
+    def applied(self, op_id: str, path: str) -> Receipt | None:
+        """Return the receipt of what an op_id did to a document before."""
+        return self._repeated(Wanted(ANY, op_id, ""), path)
+
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
         self._vault.remove(path, expect=expect, keep=self.kept(expect))
@@ -400,7 +404,7 @@ class Writer:
 
     def _text(self, kind: Kind, path: str, text: str) -> dict[str, Any]:
         """Return the fields that carry a line's text; a large one goes to a file of its own first."""
-        if len(text) <= self._limits.inline_chars:
+        if kind.inline or len(text) <= self._limits.inline_chars:
             return {kind.text: text}
         try:
             data = text.encode("utf-8")

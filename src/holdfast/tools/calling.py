@@ -12,6 +12,7 @@ import msgspec
 from holdfast import secrets
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.memory._window import Windows
+from holdfast.memory.chat import Chat
 from holdfast.memory.compartments import Compartments
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
@@ -69,6 +70,7 @@ class Runner:
         self.knowledge = Knowledge(memory)
         self.skills = Skills(memory)
         self.values = Values(memory)
+        self.chat = Chat(memory)
         self.windows = Windows(memory.settings.mind)
         self.compartments = compartments or Compartments(memory)
         self.traces = Traces(memory)

@@ -1,0 +1,282 @@
+"""Chat: everything said on every channel in one log, and what must always be known in `MEMORY.md`.
+
+Nothing is summarised and nothing is chosen behind the owner's back: a prompt is the last messages as they were said,
+with the long-term memory as it stands. Older things are found on demand. A question and its answer are stored in one
+piece; half of one, after a crash, is left out everywhere and reported.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import Invalid, NotFound
+from holdfast.formats import logs, prompts
+from holdfast.formats.prompts import Message
+from holdfast.kinds import KINDS, ROLES
+from holdfast.memory import _older
+from holdfast.memory._sources import SUFFIX, Report, Source
+from holdfast.names import check_text, short_hash
+from holdfast.query import Query
+from holdfast.records import Problem, Receipt, Record, check_plain
+from holdfast.scope import Scope
+from holdfast.store.memory import Memory
+from holdfast.times import iso, mint, normal, now_ms
+from holdfast.tokens import count_tokens
+
+MOST = 50
+"""Matches that one search returns."""
+_KIND = KINDS["message"]
+_DAY = 86_400_000
+_LONGEST = 36_500
+_MARGIN = 256
+_LOOKS = (8, 64, 512)
+"""How many lines are looked at, one after the other, for a neighbour in the same channel."""
+_TEXTS = ("role", "content", "timestamp", "channel", "sender_id", "tool_call_id")
+
+
+class History(list[Message]):
+    """Messages, oldest first, and in `problems` what could not be read on the way to them."""
+
+    def __init__(self, messages: list[Message], problems: list[Problem]) -> None:
+        super().__init__(messages)
+        self.problems = problems
+
+
+class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a text for `MEMORY.md`."""
+
+    receipt: Receipt
+    tokens: int = 0
+    warning: str = ""
+
+
+class Match(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message that was found, with what was said before and after it in the same channel."""
+
+    message: Message
+    snippet: str
+    score: float
+    before: Message | None = None
+    after: Message | None = None
+
+
+class Chat:
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._settings = memory.settings.chat
+        self._log = memory.places.path_for(_KIND, Scope())
+        self._page = memory.places.path_for(KINDS["memory"], Scope())
+
+    # what was said
+
+    def append_message(self, message: Message | Mapping[str, Any], op_id: str = "") -> str:
+        """Add a message to the history and return its id: durable when this returns."""
+        return self._add([_line(message)], op_id)[0]
+
+    def persist_exchange(
+        self, channel: str, sender_id: str, user_message: str, assistant_reply: str, op_id: str = ""
+    ) -> str:
+        """Add what a user said and what was answered, both or neither; return the name that the two share."""
+        exchange = mint()
+        said = {"role": "user", "content": user_message, "channel": channel, "sender_id": sender_id}
+        answer = {"role": "assistant", "content": assistant_reply, "channel": channel}
+        self._add([_line(said) | {"exchange": exchange}, _line(answer) | {"exchange": exchange}], op_id)
+        return exchange
+
+    def _add(self, lines: list[dict[str, Any]], op_id: str) -> list[str]:
+        return self._memory.add(self._log, lines, op_id=op_id, time=_KIND.time)
+
+    def load_history(self, last_n: int | None = None) -> History:
+        """Return the last messages, oldest first, or all of them; lines that are no messages do not count."""
+        if last_n is not None and (isinstance(last_n, bool) or not isinstance(last_n, int) or last_n < 1):
+            raise Invalid(f"last_n is {last_n!r}.", "Use a number from 1 on, or None for everything.")
+        problems: list[Problem] = []
+        found = list(itertools.islice(self._newest(problems), last_n))
+        return History(found[::-1], problems[::-1])
+
+    def _newest(self, problems: list[Problem]) -> Iterator[Message]:
+        """Yield messages from the end of the history on, then those that were brought from older files."""
+        for record in itertools.chain(self._memory.backwards(self._log, problems=problems), self._older(problems)):
+            message = _message(record)
+            if isinstance(message, str):
+                problems.append(Problem(record.path, f"{record.id} is left out: {message}"))
+            else:
+                yield message
+
+    def _older(self, problems: list[Problem]) -> Iterator[Record]:
+        found = [self._memory.backwards(path, problems=problems) for path in self._past_logs()]
+        yield from heapq.merge(*found, key=lambda record: record.order, reverse=True)
+
+    def _past_logs(self) -> list[str]:
+        """Return the logs that were brought from older files."""
+        folder = self._log.removesuffix(SUFFIX)
+        return sorted(path for path, _ in self._memory.vault.walk(folder, (SUFFIX,), lambda _path, _why: None))
+
+    def bring(self, files: Sequence[Source], channel: str = "", *, dry: bool = False) -> Report:
+        """Bring the messages of older files into the history, each once; `channel` is that of messages without one.
+
+        They go behind what is there if they are newer; else into a log of their own beside the history, so that the
+        history stays in the order of time. Secrets of known forms are removed.
+        """
+        report = Report()
+        longest = self._memory.settings.limits.line_bytes - _MARGIN
+        found = [line for file in files for line in _older.messages(file, channel, longest, report)]
+        known = self._ids() if found else set()
+        fresh = {str(line["id"]): line for line in found if line["id"] not in known}
+        report.turns, report.added = len(found), len(fresh)
+        if fresh and not dry:
+            ids = sorted(fresh)
+            last = next(self._memory.backwards(self._log), None)
+            name = "" if last is None or last.order < ids[0] else short_hash("\n".join(ids))
+            self._memory.bring(_KIND.name, name, [fresh[each] for each in ids])
+        return report
+
+    def _ids(self) -> set[str]:
+        """Return the ids of all messages there are, hidden ones too."""
+        paths = [path for path in (self._log, *self._past_logs()) if self._memory.vault.stat(path)]
+        found = (logs.parse(line.data) for path in paths for line in self._memory.vault.scan(path))
+        values = (value for objects in found if isinstance(objects, list) for value in objects)
+        return {logs.identity(value, _KIND.time)[0] for value in values}
+
+    # what must always be known
+
+    def load_global_memory(self) -> str:
+        """Return the text of `MEMORY.md`, "" when there is none."""
+        try:
+            document = self._memory.vault.read(self._page, self._memory.settings.limits.document_bytes)
+        except NotFound:
+            return ""
+        return document.data.decode("utf-8", "replace")
+
+    def save_global_memory(self, content: str, op_id: str = "") -> Saved:
+        """Put a text in the place of `MEMORY.md`; what stood there is kept, and `undo_global_memory` brings it back."""
+        if not isinstance(content, str):
+            raise Invalid(f"The content is {type(content).__name__}.", "Give text.")
+        check_text(content)
+        receipt = self._memory.replace(self._page, content.encode("utf-8"), op_id=op_id)
+        return self._saved(receipt, content)
+
+    def undo_global_memory(self, op_id: str = "") -> Saved:
+        """Bring back the text of `MEMORY.md` from before it was last written here; again, the one before that."""
+        receipt = self._memory.undo(self._page, op_id)
+        return self._saved(receipt, self.load_global_memory())
+
+    def _saved(self, receipt: Receipt, content: str) -> Saved:
+        tokens, most = count_tokens(content), self._settings.memory_tokens
+        warning = f"It has {tokens:,} tokens and should have at most {most:,}: every prompt pays for it. Shorten it."
+        return Saved(receipt, tokens, warning if tokens > most else "")
+
+    # what a model reads
+
+    def build_messages(self, user_message: str, system_prompt: str = "") -> list[dict[str, Any]]:
+        """Return the prompt for what a user says now: the same history, memory and settings give the same prompt."""
+        for name, value in (("user_message", user_message), ("system_prompt", system_prompt)):
+            if not isinstance(value, str):
+                raise Invalid(f"{name} is {type(value).__name__}.", "Give text.")
+        history = self.load_history(self._settings.history_context_messages)
+        return prompts.messages(
+            history, self.load_global_memory(), user_message, system_prompt, self._settings.aliases()
+        )
+
+    def label(self, message: Message) -> str:
+        """Return who said a message and where, as a prompt shows it; "" where nothing says it."""
+        return prompts.label(message, self._settings.aliases())
+
+    # what was said long ago
+
+    def search(self, query: str, days: int | None = None, max_results: int = 10, channel: str = "") -> list[Match]:
+        """Return the messages that fit best, then the newest, each with its neighbours in the same channel."""
+        since = iso(now_ms() - max(1, min(days, _LONGEST)) * _DAY) if days is not None else ""
+        limit = max(1, min(max_results, MOST))
+        wanted = Query(text=query, kinds=(_KIND.name,), session=channel, since=since, limit=limit)
+        found = []
+        for hit in self._memory.find(wanted):
+            message = _message(hit.record)
+            if not isinstance(message, str):
+                before, after = (self._neighbour(hit.record, message.channel, after=way) for way in (False, True))
+                found.append(Match(message, hit.snippet, hit.score, before, after))
+        found.sort(key=lambda match: match.message.timestamp, reverse=True)
+        found.sort(key=lambda match: -match.score)
+        return found
+
+    def _neighbour(self, record: Record, channel: str, *, after: bool) -> Message | None:
+        """Return the message next to a record that was said in a channel."""
+        for count in _LOOKS:
+            near = self._memory.beside(record, count, after=after)
+            for other in near:
+                message = _message(other)
+                if not isinstance(message, str) and message.channel == channel and message.content.strip():
+                    return message
+            if len(near) < count:
+                break
+        return None
+
+
+def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as its line: what must be there, what is set, and nothing else."""
+    values = msgspec.structs.asdict(given) if isinstance(given, Message) else given
+    if not isinstance(values, Mapping):
+        raise Invalid(f"A message is {type(given).__name__}.", "Give {role, content}.")
+    unknown = [str(name) for name in values if name not in (*_TEXTS, "tool_calls", "exchange", "id")]
+    if unknown:
+        raise Invalid(f"A message has no {', '.join(unknown)}.", f"It takes {', '.join((*_TEXTS, 'tool_calls'))}.")
+    calls = values.get("tool_calls") or None
+    line: dict[str, Any] = {"role": values.get("role"), "content": values.get("content")}
+    if line["content"] is None and calls:
+        line["content"] = ""  # what a model says that only calls tools
+    line |= {name: values[name] for name in _TEXTS[2:] if values.get(name) not in (None, "")}
+    if isinstance(line.get("timestamp"), datetime):
+        line["timestamp"] = line["timestamp"].astimezone().isoformat()
+    wrong = [name for name, value in line.items() if not isinstance(value, str)]
+    if wrong:
+        raise Invalid(f"{', '.join(wrong)} of a message must be text.", "Give role and content.")
+    if line["role"] not in ROLES:
+        raise Invalid(f"The role is {line['role']!r}.", f"Use one of: {', '.join(ROLES)}.")
+    check_text(*line.values())
+    if "timestamp" in line:
+        line["timestamp"] = _zoned(line["timestamp"])
+    if calls is not None:
+        if not isinstance(calls, list):
+            raise Invalid("tool_calls of a message must be a list.", "Give the calls as the model made them.")
+        check_plain(calls)
+        line["tool_calls"] = calls
+    return line
+
+
+def _zoned(timestamp: str) -> str:
+    """Return a time with its zone; without one it is local."""
+    known = normal(timestamp)
+    if not known:
+        raise Invalid(f"{timestamp!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
+    return timestamp if len(timestamp) > len("2026-02-23") and datetime.fromisoformat(timestamp).tzinfo else known
+
+
+def _message(record: Record) -> Message | str:
+    """Return the message that a line is, or say why it is none."""
+    fields = record.fields
+    calls = fields.get("tool_calls")
+    if fields.get("role") not in ROLES:
+        return "it has no role of a message"
+    if fields.get(_KIND.text) is not None:
+        return "its content is not text"  # text is no field
+    return Message(
+        role=str(fields["role"]),
+        content=record.text,
+        timestamp=record.time,
+        channel=_text(fields.get("channel")),
+        sender_id=_text(fields.get("sender_id")),
+        tool_calls=calls if isinstance(calls, list) and calls else None,
+        tool_call_id=_text(fields.get("tool_call_id")),
+        exchange=_text(fields.get("exchange")),
+        id=record.id,
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
