@@ -104,6 +104,32 @@ def folder() -> Iterator[str]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def against_bare(run: Run, what: str, root: str, work: Callable[[], Any], data: bytes) -> list[float]:
+    """Compare a durable append with write + fdatasync of the same bytes, in alternating blocks; return our times."""
+    blocks, size = (6, 50) if run.quick else (20, 100)
+    ours: list[float] = []
+    bare: list[float] = []
+    fd = os.open(os.path.join(root, "bare.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def bare_append() -> None:
+        os.write(fd, data)
+        os.fdatasync(fd)
+
+    for _ in range(blocks):
+        ours += [timed(work) for _ in range(size)]
+        bare += [timed(bare_append) for _ in range(size)]
+    os.close(fd)
+    one, other = statistics.median(ours), statistics.median(bare)
+    run.add(
+        f"{what} / bare write + fdatasync",
+        one / other,
+        "x",
+        1.5,
+        detail=f"{one * 1e6:.0f} µs against {other * 1e6:.0f} µs",
+    )
+    return ours
+
+
 class Words:
     """Text with the word frequencies of natural language: a few words everywhere, most of them rare."""
 

@@ -2,7 +2,7 @@
 
     scripts/bench mind [--quick]
 
-The bare append is one write and one fdatasync of the same bytes, in alternation with ours on the same disk.
+The bare append is one write and one fdatasync of the same bytes, in alternating blocks with ours on the same disk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import statistics
 import time
 
 import holdfast
-from bench.harness import Run, Words, folder, median_of, percentile, start
+from bench.harness import Run, Words, against_bare, folder, median_of, percentile, start
 
 STEP = {"iteration": 42, "action": "analyzed dataset", "result": "found 3 anomalies in the second column"}
 
@@ -33,21 +33,9 @@ def appends(run: Run) -> None:
         (log,) = [
             os.path.join(place, name) for place, _, names in os.walk(root) for name in names if name == "episodic.jsonl"
         ]
-        line = open(log, "rb").read()  # noqa: SIM115  # read once, closed by the collector
-        fd = os.open(os.path.join(root, "bare.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        ours, bare = [], []
-        for _ in range(300 if run.quick else 2_000):
-            begin = time.perf_counter()
-            mind.append("episodic", STEP)
-            middle = time.perf_counter()
-            os.write(fd, line)
-            os.fdatasync(fd)
-            bare.append(time.perf_counter() - middle)
-            ours.append(middle - begin)
-        os.close(fd)
-    ratio = statistics.median(ours) / statistics.median(bare)
-    detail = f"{statistics.median(ours) * 1e6:.0f} µs against {statistics.median(bare) * 1e6:.0f} µs"
-    run.add("append, durable / bare write + fdatasync", ratio, "x", 1.5, detail=detail)
+        with open(log, "rb") as file:
+            line = file.read()
+        ours = against_bare(run, "append, durable", root, lambda: mind.append("episodic", STEP), line)
     run.add("append, durable, p99", percentile(ours, 0.99) * 1000, "ms", 10)
 
 

@@ -18,7 +18,7 @@ import sys
 import time
 
 import holdfast
-from bench.harness import Run, Words, folder, median_of, percentile, start, timed
+from bench.harness import Run, Words, against_bare, folder, median_of, percentile, start, timed
 from holdfast.times import mint
 
 
@@ -38,27 +38,11 @@ def main() -> None:
 
 def appends(run: Run, words: Words) -> None:
     """A durable line against write + fdatasync of the same bytes."""
-    blocks, size = (6, 50) if run.quick else (20, 100)
-    ours: list[float] = []
-    bare: list[float] = []
     with folder() as root, holdfast.open(root) as memory:
         memory.put("episode", "warm up", session="bench")
         sample = words.text()
         line = json.dumps({"id": mint(), "time": "2026-01-01T00:00:00.000Z", "text": sample, "session": "bench"}) + "\n"
-        data = line.encode()
-        fd = os.open(os.path.join(root, "bare.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-        def bare_append() -> None:
-            os.write(fd, data)
-            os.fdatasync(fd)
-
-        for _ in range(blocks):
-            ours.append(timed(lambda: memory.put("episode", sample, session="bench"), size))
-            bare.append(timed(bare_append, size))
-        os.close(fd)
-    ratio = statistics.median(ours) / statistics.median(bare)
-    detail = f"{statistics.median(ours) * 1e6:.0f} µs against {statistics.median(bare) * 1e6:.0f} µs"
-    run.add("durable append / bare write + fdatasync", ratio, "x", 1.5, detail=detail)
+        against_bare(run, "durable append", root, lambda: memory.put("episode", sample, session="bench"), line.encode())
 
 
 def documents(run: Run, words: Words) -> None:
