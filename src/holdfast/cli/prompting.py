@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.common import common, open_root
+from holdfast.cli.common import common, nearest, open_root
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
 
@@ -30,7 +30,7 @@ _MARGIN = 0.04
 """Seconds to put together, print and end with."""
 _INPUT = 1 << 16
 _INPUT_SECONDS = 0.02
-_LATE = "there was no time. Ask for them by these names, or run: holdfast refresh"
+_LATE = "There was no time to read more. Use these names to see it, or run: holdfast refresh"
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -122,11 +122,18 @@ def _print(wanted: Wanted, end: float, *, as_json: bool, hook: bool) -> None:
         ms = round((time.monotonic() - _started()) * 1000)
         warnings = [warning for each in found for warning in each.warnings] + ([note] if note else [])
         show.as_json(msgspec.structs.asdict(made) | {"warnings": warnings, "ms": ms})
-    elif made.text and (made.parts or not hook):
+    elif made.text and (made.parts or not hook or (late and _is_there(wanted.root))):
         _write(made.text)
     work.join(max(0.0, end - time.monotonic()))  # so that what was read need not be read again
     if late or hook or work.is_alive():
         _leave()
+
+
+def _is_there(root: str | None) -> bool:
+    """Is there a memory that could be read with more time?"""
+    with contextlib.suppress(HoldfastError):
+        return os.path.isdir(os.path.expanduser(root or nearest()))
+    return False
 
 
 def _write(text: str) -> None:

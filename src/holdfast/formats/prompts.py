@@ -76,6 +76,8 @@ class Gathered(msgspec.Struct, frozen=True):
     part: str
     pieces: list[Piece]
     warnings: list[str]
+    partial: bool = False
+    """Is there more to come, that will take the place of this?"""
 
 
 class Assembled(msgspec.Struct, frozen=True):
@@ -117,16 +119,16 @@ def assemble(pieces: Mapping[str, Sequence[Piece]], budget: int, notes: Sequence
 
 def together(found: Iterable[Gathered], budget: int, notes: Sequence[str] = ()) -> Assembled:
     """Make one text of what was gathered; what could not be read is told at its end, and then the notes."""
-    parts = list(found)
-    told = [f"Could not read all of {each.part}: {warning}" for each in parts for warning in each.warnings]
-    return assemble({each.part: each.pieces for each in parts}, budget, [*told, *notes])
+    parts = {each.part: each for each in found}
+    told = [f"Could not read all of {name}: {warning}" for name, each in parts.items() for warning in each.warnings]
+    return assemble({name: each.pieces for name, each in parts.items()}, budget, [*told, *notes])
 
 
 def missing(found: Iterable[Gathered], why: str) -> str:
-    """Say in one line which parts are not there, and how to see them; "" when all are."""
-    there = {each.part for each in found}
+    """Say in one line which parts are not there as a whole, and how to see them; "" when all are."""
+    there = {each.part for each in found if not each.partial}
     absent = [f"{part.name} ({part.more})" for part in PARTS if part.name not in there]
-    return f"Not shown: {', '.join(absent)}: {why}" if absent else ""
+    return f"Missing: {', '.join(absent)}. {why}" if absent else ""
 
 
 class _Filled(msgspec.Struct, frozen=True):

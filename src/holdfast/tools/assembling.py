@@ -42,8 +42,13 @@ def gather(runner: Runner, context: Context, budget: int = prompts.BUDGET) -> It
     work = _Work(Call(runner, context.over(runner.defaults)), budget)
     if work.call.context.workspaceId:
         _ = work.call.scope
-    for part, pieces in work.parts.items():
-        yield _gathered(work, part, pieces)
+    yield _gathered(work, "rules", work.rules)
+    yield _gathered(work, "memory", work.long_term)
+    yield _gathered(work, "run", work.run)
+    yield _gathered(work, "chat", work.chat)
+    yield msgspec.structs.replace(_gathered(work, "workspace", work.purpose), partial=True)
+    yield _gathered(work, "workspace", work.workspace)
+    yield _gathered(work, "recall", work.recall)
 
 
 class _Work:
@@ -55,14 +60,6 @@ class _Work:
         self.budget = budget
         self.shown: set[str] = set()
         self.warnings: list[str] = []
-        self.parts: Mapping[str, Callable[[], list[Piece]]] = {
-            "rules": self.rules,
-            "memory": self.long_term,
-            "run": self.run,
-            "chat": self.chat,
-            "workspace": self.workspace,
-            "recall": self.recall,
-        }
 
     def rules(self) -> list[Piece]:
         texts, findings = Hot(self.memory).texts()
@@ -91,12 +88,19 @@ class _Work:
         self.shown |= {record.id for record in said}
         return [Piece(record.text, _who(record)) for record in said]
 
+    def purpose(self) -> list[Piece]:
+        """Return what is there of the workspace without looking through all of it."""
+        runner, named = self.call.runner, self.call.context.workspaceId
+        if not named:
+            return [Piece(_line(_about(each))) for each in runner.workspaces.all()]
+        data = runner.workspaces.load(named) | {"plans": [], "states": []}
+        return [Piece(line) for line in _briefing(data | {"recentActivity": runner.traces.recent(self.call.scope)})]
+
     def workspace(self) -> list[Piece]:
-        named = self.call.context.workspaceId
-        lines = [] if named else [_about(each) for each in self.call.runner.workspaces.all()]
-        if named or DEFAULT in self.memory.scopes.children(""):
-            lines += _briefing(loadWorkspace(self.call, named or DEFAULT))
-        return [Piece(line) for line in lines]
+        if named := self.call.context.workspaceId:
+            return [Piece(line) for line in _briefing(loadWorkspace(self.call, named))]
+        here = DEFAULT in self.memory.scopes.children("")
+        return self.purpose() + [Piece(line) for line in (_briefing(loadWorkspace(self.call, DEFAULT)) if here else ())]
 
     def recall(self) -> list[Piece]:
         task = self.call.context.goal
