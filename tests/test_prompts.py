@@ -206,6 +206,13 @@ def test_what_had_no_room_is_told_in_one_line_with_where_to_see_it() -> None:
     assert made.parts["memory"].endswith("tea…")
 
 
+def test_of_a_chat_the_newest_messages_are_kept_in_their_order() -> None:
+    made = prompts.assemble(pieces(chat=[f"message {number} " + "word " * 20 for number in range(30)]), 200)
+    kept = [int(line.split()[2]) for line in made.parts["chat"].splitlines() if line.startswith("> message")]
+    assert kept == list(range(30 - len(kept), 30))
+    assert 2 < len(kept) == 30 - made.left_out["chat"]
+
+
 def test_parts_that_are_there_only_in_part_are_missing_all_the_same() -> None:
     found = [prompts.Gathered("rules", [], []), prompts.Gathered("workspace", [Piece("x")], [], partial=True)]
     line = prompts.missing(found, "Because.")

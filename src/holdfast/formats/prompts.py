@@ -43,6 +43,8 @@ class Part(msgspec.Struct, frozen=True):
     """Is it what somebody wrote down, rather than what the owner wants to hold?"""
     gap: str = "\n"
     closing: str = ""
+    backwards: bool = False
+    """Is the last piece the one that matters most? Then room is given from there."""
 
     @property
     def opening(self) -> str:
@@ -57,13 +59,13 @@ PARTS = (
     Part("workspace", "## Workspace", 20, "loadWorkspace", quoted=True),
     Part("run", RUN[0], 10, "get_memory", closing=RUN[1]),
     Part("recall", "## From Earlier Work", 12, "recall", quoted=True, gap="\n\n"),
-    Part("chat", "## Recent Chat", 8, "search_history", quoted=True, gap="\n\n"),
+    Part("chat", "## Recent Chat", 8, "search_history", quoted=True, gap="\n\n", backwards=True),
 )
 """All parts, in the order in which they stand in the prompt."""
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What a part is made of: shown whole, or left out; only the first one of a part may be cut."""
+    """What a part is made of: shown whole, or left out; only the one that matters most may be cut."""
 
     text: str
     source: str = ""
@@ -140,6 +142,7 @@ class _Filled(msgspec.Struct, frozen=True):
 
 def _fill(part: Part, pieces: Sequence[Piece], room: int) -> _Filled:
     """Return the pieces that fit, from the first on, or the beginning of the first one."""
+    pieces = pieces[::-1] if part.backwards else pieces
     spent = count_tokens(f"{part.opening}{part.closing}\n\n")
     shown: list[str] = []
     for piece in pieces:
@@ -151,7 +154,7 @@ def _fill(part: Part, pieces: Sequence[Piece], room: int) -> _Filled:
         shown.append(made)
     if pieces and not shown and (made := _cut(part, pieces[0], room - spent)):
         return _Filled([made], 0, spent + count_tokens(made + part.gap))
-    return _Filled(shown, len(shown), spent if shown else 0)
+    return _Filled(shown[::-1] if part.backwards else shown, len(shown), spent if shown else 0)
 
 
 def _cut(part: Part, piece: Piece, room: int) -> str:

@@ -6,21 +6,19 @@ who cannot wait uses what there is. A part that fails loses no other; it becomes
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.errors import HoldfastError, Invalid
 from holdfast.formats import prompts
-from holdfast.formats.prompts import Gathered, Message, Piece
+from holdfast.formats.prompts import Gathered, Piece
 from holdfast.formats.summaries import head
 from holdfast.kinds import KINDS
 from holdfast.memory.compartments import Run
 from holdfast.memory.hot import Hot
-from holdfast.query import Query
-from holdfast.records import Record
+from holdfast.query import MAX_LIMIT, Query
 from holdfast.scope import DEFAULT, Scope
 from holdfast.store.recalling import Hit
 from holdfast.times import age
@@ -68,13 +66,8 @@ class _Work:
         return [Piece(text) for text in texts.values()]
 
     def long_term(self) -> list[Piece]:
-        path = self.memory.places.path_for(KINDS["memory"], Scope())
-        self.shown.add(path)
-        try:
-            data = self.memory.vault.read(path, self.memory.settings.limits.document_bytes).data
-        except NotFound:
-            return []
-        return [Piece(data.decode("utf-8", "replace").removeprefix("\ufeff"))]
+        self.shown.add(self.memory.places.path_for(KINDS["memory"], Scope()))
+        return [Piece(self.call.runner.chat.load_global_memory().removeprefix("\ufeff"))]
 
     def run(self) -> list[Piece]:
         run = Run(self.call.runner.compartments, self.call.session, self.call.context.runId or self.call.session)
@@ -83,10 +76,13 @@ class _Work:
         return [Piece(line) for line in lines.split("\n")]
 
     def chat(self) -> list[Piece]:
-        last = self.memory.tail("message", _MESSAGES)
-        said = [each for each in last if each.text.strip() and each.fields.get("role") in ("user", "assistant")]
-        self.shown |= {record.id for record in said}
-        return [Piece(record.text, _who(record)) for record in said]
+        chat = self.call.runner.chat
+        history = chat.load_history(_MESSAGES)
+        self.warnings += [str(problem) for problem in history.problems[:_LISTED]]
+        said = [each for each in history if each.role in ("user", "assistant")]
+        self.shown |= {message.id for message in said}
+        whose = [(chat.label(message) or message.role, age(message.timestamp)) for message in said]
+        return [Piece(message.content, _joined(*who)) for message, who in zip(said, whose, strict=True)]
 
     def purpose(self) -> list[Piece]:
         """Return what is there of the workspace without looking through all of it."""
@@ -107,12 +103,11 @@ class _Work:
         if not task.strip():
             return []
         scope = self.call.scope.path if self.call.context.workspaceId else None
-        found = self.memory.find(
-            Query(text=task, scope=scope, shared=True, above=True, limit=_HITS + len(self.shown), budget=self.budget)
-        )
+        most = min(_HITS + len(self.shown), MAX_LIMIT)
+        found = self.memory.find(Query(text=task, scope=scope, shared=True, above=True, limit=most, budget=self.budget))
         self.warnings += [str(problem) for problem in found.problems[:_LISTED]]
         fresh = [hit for hit in found if hit.record.id not in self.shown]
-        return [Piece(_recalled(hit), _where(hit)) for hit in fresh[:_HITS]]
+        return [Piece(_recalled(hit), _joined(hit.record.where, hit.age)) for hit in fresh[:_HITS]]
 
 
 def _gathered(work: _Work, part: str, pieces: Callable[[], list[Piece]]) -> Gathered:
@@ -154,25 +149,10 @@ def _line(text: str) -> str:
     return head(prompts.one_line(text), _LINE)
 
 
-def _who(record: Record) -> str:
-    """Say who said something, and when."""
-    message = message_of(record)
-    said = prompts.label(message) or message.role
-    return ", ".join(part for part in (said, age(record.time)) if part)
-
-
-def message_of(record: Record) -> Message:
-    """Return a record of the chat history as prompts take it."""
-    known = {name: record.fields[name] for name in ("channel", "sender_id", "role") if name in record.fields}
-    with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert({"role": "user", "content": record.text, **known}, Message)
-    return Message("user", record.text)
-
-
 def _recalled(hit: Hit) -> str:
     title = prompts.one_line(hit.record.title)
     return hit.snippet if not title or title in hit.snippet else f"{title}\n{hit.snippet}"
 
 
-def _where(hit: Hit) -> str:
-    return ", ".join(part for part in (hit.record.where, hit.age) if part)
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
