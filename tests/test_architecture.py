@@ -43,6 +43,7 @@ CLI = (
     "records",
     "generated",
     "calling",
+    "prompting",
     "serving",
     "installing",
     "checking",

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import clients
-from holdfast.clients import CLIENTS, files
+from holdfast.clients import CLIENTS, files, hooks
 from holdfast.errors import Conflict
 
 PLACES = {
@@ -315,3 +315,151 @@ def test_every_platform_has_its_place(home: Home) -> None:
     assert mac.endswith("Library/Application Support/Claude/claude_desktop_config.json")
     assert clients.location(desktop, platform="linux").endswith(".config/Claude/claude_desktop_config.json")
     assert clients.location(desktop, platform="win32").endswith("/Claude/claude_desktop_config.json")
+
+
+# the hook of Claude Code
+
+SETTINGS = ".claude/settings.json"
+THEIRS = {"type": "command", "command": "echo hi"}
+
+
+def commands(path: pathlib.Path) -> list[str]:
+    groups = json.loads(path.read_text())["hooks"]["SessionStart"]
+    return [hook["command"] for group in groups for hook in group["hooks"]]
+
+
+def test_the_hook_is_added_once_runs_is_kept_up_to_date_and_taken_back(home: Home) -> None:
+    (home.root / "user/memory").mkdir(parents=True)
+    (home.root / "user/memory/MEMORY.md").write_text("I like tea.")
+    told = home.do("install", "claude-code", "--hook")
+    path = home.path / SETTINGS
+    assert (told["hook"]["file"], told["hook"]["changed"]) == (str(path), True)
+    (hook,) = json.loads(path.read_text())["hooks"]["SessionStart"][0]["hooks"]
+    assert (hook["type"], hook["timeout"]) == ("command", 5)
+    assert hook["command"].endswith(f" context --hook --root {home.root} 2>/dev/null || true")
+    run = hook["command"].replace(" context ", " context --within 60000 ")
+    done = subprocess.run(["/bin/sh", "-c", run], capture_output=True, text=True, input="{}", timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "I like tea." in done.stdout
+    before = path.read_bytes()
+    assert home.do("install", "claude-code")["hook"]["changed"] is False
+    assert path.read_bytes() == before
+    home.do("install", "claude-code", "--workspace", "my shop")
+    (said,) = commands(path)
+    assert "--workspace 'my shop' 2>" in said
+    assert home.do("uninstall", "claude-code")["hook"]["changed"] is True
+    assert not path.exists()
+    assert not home.file("claude-code").exists()
+
+
+def test_a_hook_is_only_added_when_somebody_wants_it(home: Home) -> None:
+    assert "hook" not in home.do("install", "claude-code")
+    assert "hook" not in home.do("install", "claude-code", "--no-hook")
+    assert not (home.path / SETTINGS).exists()
+    done = home.run("install", "cursor", "--hook", "--yes")
+    assert done.returncode == 2
+    assert "Leave out --hook." in done.stderr
+    assert not home.file("cursor").exists()
+    home.do("install", "claude-code", "--project", "--hook")
+    assert (home.project / SETTINGS).exists()
+    assert not (home.path / SETTINGS).exists()
+    printed = json.loads(home.run("install", "claude-code", "--hook", "--print", "--json").stdout)
+    assert list(json.loads(printed["hook"]["text"])) == ["hooks"]
+
+
+HOOK_TEXTS = [
+    "",
+    "{}",
+    '{"theme": "dark"}\n',
+    '{\n  "hooks": {}\n}\n',
+    '{\n\t"hooks": {\n\t\t"Stop": [\n\t\t\t{ "hooks": [] }\n\t\t]\n\t},\n\t"n": 1.0\n}',
+    '{"hooks":{"SessionStart":[]},"big":12345678901234567890}',
+    '{"hooks": {"SessionStart": [{"matcher": "startup", "hooks": [{"type": "command", "command": "echo é"}]}]}}',
+    '{\r\n  "hooks": {\r\n    "SessionStart": [\r\n      {"hooks": [ ]}\r\n    ]\r\n  }\r\n}\r\n',
+]
+
+
+@pytest.mark.parametrize("text", HOOK_TEXTS)
+def test_other_hooks_and_settings_come_back_byte_by_byte(home: Home, text: str) -> None:
+    path = home.path / SETTINGS
+    path.parent.mkdir()
+    path.write_bytes(text.encode())
+    told = home.do("install", "claude-code", "--hook")
+    assert pathlib.Path(told["hook"]["backup"]).read_bytes() == text.encode()
+    assert sum("context --hook" in each for each in commands(path)) == 1
+    home.do("uninstall", "claude-code")
+    assert path.read_bytes() == text.encode()
+
+
+@given(
+    top=st.dictionaries(st.text(max_size=5), JSON_VALUES, max_size=3),
+    events=st.none() | st.dictionaries(st.sampled_from(["Stop", "SessionStart"]), st.lists(
+        st.fixed_dictionaries({"hooks": st.lists(st.just(THEIRS) | st.just({}), max_size=2)}), max_size=2
+    )),
+    indent=st.none() | st.integers(0, 4) | st.just("\t"),
+)  # fmt: skip
+def test_any_settings_take_our_hook_and_give_it_back(top: dict[str, Any], events: Any, indent: Any) -> None:
+    whole = top if events is None else top | {"hooks": events}
+    text = json.dumps(whole, indent=indent)
+    said = hooks.command(["/bin/holdfast", "context", "--hook", "--root", "/a b"])
+    merged = hooks.merge(text, said)
+    assert hooks.find(merged) == said
+    assert hooks.merge(merged, said) == merged
+    groups = json.loads(merged)["hooks"]["SessionStart"]
+    assert groups[:-1] == (events or {}).get("SessionStart", [])
+    assert json.loads(merged) | {"hooks": 0} == whole | {"hooks": 0}
+    assert hooks.unmerge(merged, text) == text
+    changed = hooks.merge(merged, said.replace("/a b", "/c"))
+    assert json.loads(changed)["hooks"]["SessionStart"][-1]["hooks"][0]["command"] == said.replace("/a b", "/c")
+
+
+def test_what_was_added_beside_our_hook_stays() -> None:
+    said = hooks.command(["/bin/holdfast", "context", "--hook", "--root", "/r"])
+    ours = json.loads(hooks.fragment(said))
+    ours["hooks"]["SessionStart"][0]["hooks"].append(THEIRS)
+    left = hooks.unmerge(json.dumps(ours), None)
+    assert left is not None
+    assert json.loads(left) == {"hooks": {"SessionStart": [{"hooks": [THEIRS]}]}}
+
+
+@pytest.mark.parametrize("text", ['{"hooks": 3}', '{"hooks": {"SessionStart": {}}}', "{} // mine", "[]"])
+def test_hooks_that_cannot_be_edited_safely_are_refused_with_what_to_paste(home: Home, text: str) -> None:
+    path = home.path / SETTINGS
+    path.parent.mkdir()
+    path.write_text(text)
+    done = home.run("install", "claude-code", "--hook", "--yes")
+    assert done.returncode == 2
+    assert "context --hook" in json.loads(done.stderr)["error"].split("Paste into it:\n")[1]
+    assert path.read_text() == text
+    assert home.run("uninstall", "claude-code", "--yes").returncode == 0
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(("said", "written"), [(b"y\n", True), (b"n\n", False)])
+def test_a_person_is_asked_whether_the_hook_is_wanted(home: Home, said: bytes, written: bool) -> None:
+    home.do("install", "claude-code")
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "holdfast", "install", "claude-code"]
+    process = subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, env=home.environment, cwd=home.project
+    )
+    os.close(follower)
+    shown = b""
+    while b"[y/N]" not in shown:
+        shown += os.read(leader, 65536)
+    os.write(leader, said)
+    assert process.wait(30) == 0
+    os.close(leader)
+    assert b"when a session starts?" in shown
+    assert (home.path / SETTINGS).exists() is written
+
+
+def test_doctor_looks_at_the_hook(home: Home) -> None:
+    home.do("install", "claude-code", "--hook")
+    checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
+    assert checks["claude-code hook"]["state"] == "ok"
+    path = home.path / SETTINGS
+    path.write_text(path.read_text().replace(str(home.root), str(home.root) + "-gone"))
+    checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
+    assert checks["claude-code hook"]["state"] == "fail"
+    assert "install claude-code --hook" in checks["claude-code hook"]["next"]

@@ -832,7 +832,11 @@ def test_the_commands_say_what_the_tools_say(tree: Path) -> None:
         (["plan", "list", "devtools", "--status", "done"], "retrieve_plans", {"filters": {"status": ["done"]}}),
         (["learnings", "list", "devtools", "--tags", "pnpm"], "retrieve_learnings", {"filters": {"tags": ["pnpm"]}}),
         (["overview", "devtools"], "retrieve_overview", {}),
-        (["context", "devtools", "--topics", "architecture"], "workspace_context", {"topics": ["architecture"]}),
+        (
+            ["workspace", "context", "devtools", "--topics", "architecture"],
+            "workspace_context",
+            {"topics": ["architecture"]},
+        ),
     ):
         done = cli(tree, *words)
         assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import HoldfastError
+from holdfast.formats import prompts
 from holdfast.memory.chat import Chat
 from holdfast.memory.compartments import Compartments, Run
 from holdfast.memory.hot import Hot
@@ -20,7 +21,7 @@ from holdfast.memory.workspaces import Workspaces
 from holdfast.scope import DEFAULT
 from holdfast.store import memory as store
 from holdfast.store import opening
-from holdfast.tools import every, pair
+from holdfast.tools import assembling, every, pair
 from holdfast.tools.calling import Reply, Runner
 from holdfast.tools.context import Context
 
@@ -91,6 +92,16 @@ class Memory(store.Memory):
         from holdfast.memory.mind import Mind
 
         return Mind(self, session, scope, window=self.tools.windows.of(session or DEFAULT), on_error=on_error)
+
+    def prompt(
+        self, workspace: str = "", session: str = "", run: str = "", task: str = "", budget: int = prompts.BUDGET
+    ) -> str:
+        """Return what an agent should know when it starts: rules, memory, the workspace, what the task brings to mind.
+
+        At most `budget` tokens; the same as `holdfast context` prints.
+        """
+        context = Context(workspaceId=workspace, sessionId=session, runId=run, goal=task)
+        return prompts.together(assembling.gather(self.tools, context, budget), budget).text
 
     def call(self, tool: str, params: Any = None, context: Any = None) -> Reply:
         """Run any tool by its contract name and return the reply that an agent would get; an error is a reply."""

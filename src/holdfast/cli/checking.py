@@ -12,7 +12,7 @@ import msgspec
 from holdfast import clients, settings
 from holdfast.cli import show
 from holdfast.cli.common import common, nearest, open_root
-from holdfast.clients import CLIENTS, Client, files, probing
+from holdfast.clients import CLIENTS, Client, files, hooks, probing
 from holdfast.errors import Busy, HoldfastError, Unavailable
 
 _SQLITE = (3, 43)
@@ -129,13 +129,15 @@ def _clients() -> Iterator[Check]:
     }
     found = [check for (_, path), client in places.items() if (check := _client(client, path))]
     yield from found
+    for client in CLIENTS.values():
+        places_of_hooks = [hooks.location(client, project=project) for project in (False, True)] if client.hooks else []
+        yield from (check for path in dict.fromkeys(places_of_hooks) if (check := _hook(client, path)))
     if not found:
         names = ", ".join(CLIENTS)
         yield Check("clients", "warn", "No client is configured.", f"Run: holdfast install CLIENT ({names})")
 
 
 def _client(client: Client, path: str) -> Check | None:
-    again = f"Run: holdfast install {client.name}"
     try:
         text = files.read(path)
         if text is None or clients.NAME not in text:
@@ -146,12 +148,29 @@ def _client(client: Client, path: str) -> Check | None:
     if entry is None:
         return None
     words = [str(entry.get("command", "")), *map(str, entry.get("args") or [])]
+    return _started(client.name, path, words, f"Run: holdfast install {client.name}")
+
+
+def _hook(client: Client, path: str) -> Check | None:
+    name = f"{client.name} hook"
+    try:
+        text = files.read(path)
+        said = hooks.find(text) if text and clients.NAME in text else None
+    except HoldfastError as error:
+        return Check(name, "warn", f"{path}: {error.message}", "Look at it by hand.")
+    if said is None:
+        return None
+    return _started(name, path, hooks.words(said) or [""], f"Run: holdfast install {client.name} --hook")
+
+
+def _started(name: str, path: str, words: list[str], again: str) -> Check:
+    """Look at a command that a client starts."""
     root = next((words[n + 1] for n, word in enumerate(words[:-1]) if word == "--root"), "")
     if root and not os.path.isdir(root):
-        return Check(client.name, "fail", f"{path} names the root {root}, which does not exist.", again)
+        return Check(name, "fail", f"{path} names the root {root}, which does not exist.", again)
     if os.path.isabs(words[0]) and not os.access(words[0], os.X_OK):
-        return Check(client.name, "fail", f"{path} starts {words[0]}, which cannot be run.", again)
-    return Check(client.name, "ok", f"{path} serves {root or 'the nearest root'}.")
+        return Check(name, "fail", f"{path} starts {words[0]}, which cannot be run.", again)
+    return Check(name, "ok", f"{path} serves {root or 'the nearest root'}.")
 
 
 def _server(location: str) -> Check:

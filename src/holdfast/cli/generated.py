@@ -35,6 +35,7 @@ VERBS = {
         "load": "loadWorkspace",
         "update": "updateWorkspace",
         "archive": "archiveWorkspace",
+        "context": "workspace_context",
     },
     "state": {"create": "createState", "list": "listStates", "load": "loadState", "archive": "archiveState"},
     "plan": {"list": "retrieve_plans"},
@@ -278,6 +279,5 @@ chat = _group("chat")
 chat.add_command(_chat_history)
 chat.add_command(_chat_memory)
 overview = _command("overview", _TOOLS["retrieve_overview"])
-context = _command("context", _TOOLS["workspace_context"])
 recall = _command("recall", _TOOLS["recall"])
 remember = _command("remember", _TOOLS["remember"])

@@ -31,6 +31,8 @@ class Client(msgspec.Struct, frozen=True):
     """The file in a project's folder, where the client has one."""
     extra: Mapping[str, str] = {}
     next_step: str = "Restart it."
+    hooks: str = ""
+    """The file of hooks, in the home folder and in a project's, where the client runs some."""
 
     @property
     def form(self) -> Any:
@@ -41,7 +43,7 @@ CLIENTS = {
     client.name: client
     for client in (
         Client("claude-code", "Claude Code", "mcpServers", {"": "~/.claude.json"}, ".mcp.json", {"type": "stdio"},
-               "Start a new conversation; /mcp shows the server."),
+               "Start a new conversation; /mcp shows the server.", ".claude/settings.json"),
         Client("claude-desktop", "Claude Desktop", "mcpServers", {
             "": "~/.config/Claude/claude_desktop_config.json",
             "darwin": "~/Library/Application Support/Claude/claude_desktop_config.json",

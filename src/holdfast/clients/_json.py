@@ -1,4 +1,4 @@
-"""Editing one member of a JSON text in place; every other character stays.
+"""Editing one member of a JSON text, or one item of a list in it, in place; every other character stays.
 
 Only plain JSON is edited. A text with comments or trailing commas is refused.
 """
@@ -6,13 +6,14 @@ Only plain JSON is edited. A text with comments or trailing commas is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from holdfast.errors import Invalid
 
 _DECODER = json.JSONDecoder()
 _SPACE = " \t\r\n"
+Path = tuple[str | int, ...]
+"""How to get to a value: names of members, numbers of items."""
 
 
 class Member(NamedTuple):
@@ -34,7 +35,7 @@ class Object(NamedTuple):
         return next((member for member in reversed(self.members) if member.key == key), None)
 
 
-def fresh(key: str, name: str, wanted: Mapping[str, Any]) -> str:
+def fresh(key: str, name: str, wanted: Any) -> str:
     return json.dumps({key: {name: wanted}}, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -44,7 +45,7 @@ def find(text: str, key: str, name: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def merge(text: str, key: str, name: str, wanted: Mapping[str, Any]) -> str:
+def merge(text: str, key: str, name: str, wanted: Any) -> str:
     """Set `key.name`, making what is missing on the way."""
     whole = _read(text)
     if not text.strip() or not whole:
@@ -77,6 +78,56 @@ def remove(text: str, key: str, name: str, before: str | None) -> str:
     if emptied and key not in known:
         left = _cut(left, _object(left, _skip(left, 0)), key)
     return before if emptied and before is not None and _read(left) == known else left
+
+
+def add(text: str, path: Path, value: Any) -> str:
+    """Put an item behind the last one of a list that has some, laid out as that one is."""
+    last = _array(text, _at(text, path)).members[-1]
+    space = _before(text, last.start)
+    return f"{text[: last.end]},{space or ' '}{_render(value, text, space)}{text[last.end :]}"
+
+
+def put(text: str, path: Path, value: Any) -> str:
+    """Write another value in the place of one."""
+    start = _at(text, path)
+    _, end = _DECODER.raw_decode(text, start)
+    return text[:start] + _render(value, text, _before(text, start)) + text[end:]
+
+
+def take(text: str, path: Path, number: int) -> str:
+    """Take an item out of a list."""
+    return _cut_one(text, _array(text, _at(text, path)), number)
+
+
+def read(text: str) -> dict[str, Any]:
+    """Return the object that a text is, or refuse it; no text is an empty object."""
+    return _read(text)
+
+
+def _at(text: str, path: Path) -> int:
+    """Return where the value at the end of a path begins; the caller has seen that it is there."""
+    at = _skip(text, 0)
+    for step in path:
+        if isinstance(step, int):
+            at = _array(text, at).members[step].value
+        else:
+            member = _object(text, at).get(step)
+            assert member is not None
+            at = member.value
+    return at
+
+
+def _array(text: str, start: int) -> Object:
+    """Read where the items of the list at `start` are; the text is known to be JSON."""
+    items = []
+    at = _skip(text, start + 1)
+    while text[at] != "]":
+        _, end = _DECODER.raw_decode(text, at)
+        items.append(Member("", at, at, end))
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return Object(start, at, items)
 
 
 def _read(text: str) -> dict[str, Any]:
@@ -117,7 +168,11 @@ def _cut(text: str, out_of: Object, key: str) -> str:
     """Take a member out, with its comma and the space before it."""
     gone = out_of.get(key)
     assert gone is not None  # the caller found it
-    number = out_of.members.index(gone)
+    return _cut_one(text, out_of, out_of.members.index(gone))
+
+
+def _cut_one(text: str, out_of: Object, number: int) -> str:
+    gone = out_of.members[number]
     if number:
         return text[: out_of.members[number - 1].end] + text[gone.end :]
     if len(out_of.members) > 1:

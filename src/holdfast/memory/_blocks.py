@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from holdfast.formats import prompts
 from holdfast.memory._fold import Entry
 from holdfast.settings import Compartments
 
@@ -46,7 +47,7 @@ def content(entries: Iterable[Entry]) -> str:
 def run(entries: Iterable[Entry]) -> str:
     """Return the block that shows the memory of a run, "" when there is none."""
     lines = content(entries)
-    return f"<run_memory>\n## Run Memory\n{lines}\n</run_memory>" if lines else ""
+    return lines.join(prompts.RUN) if lines else ""
 
 
 def _line(entry: Entry) -> str:

@@ -40,6 +40,22 @@ class Hot:
         """Return every rule, by path."""
         return self._survey()[0]
 
+    def texts(self) -> tuple[dict[str, str], list[Finding]]:
+        """Return what each rule of this memory says, by path, and which cannot be read; no client's own are among them.
+
+        Front matter and budgets are left out: they are for programs.
+        """
+        found: list[Finding] = []
+        texts = {}
+        for path in sorted(self._paths(found)):
+            if path.startswith(f"{self._folder}/"):
+                try:
+                    text = self._read(path).data.decode("utf-8", "replace").removeprefix("\ufeff")
+                    texts[path] = _rules.plain(budgets.without_comment(text[markdown.body_start(text) :]))
+                except HoldfastError as error:
+                    found.append(Finding("error", path, 0, error.message, _rules.stem(path)))
+        return texts, [finding for finding in found if finding.level == "error"]
+
     def review(self, by: Order = "age") -> list[Rule]:
         """Return the rules in the order in which to look at them: oldest, largest or greatest part of all first."""
         rules = self.rules()
