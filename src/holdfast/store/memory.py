@@ -272,10 +272,13 @@ class Memory:
 
     def add(
         self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
-        durable: bool = True,
+        after: str = "", durable: bool = True,
     ) -> list[str]:  # fmt: skip
-        """Append lines to a log in one piece and return their ids; `guard` sees the held log first, and may refuse."""
-        return self._writer.add(path, lines, guard=guard, durable=durable)
+        """Append lines to a log in one piece and return their ids, which are greater than `after`.
+
+        `guard` sees the held log first, and may refuse.
+        """
+        return self._writer.add(path, lines, guard=guard, after=after, durable=durable)
 
     def offload(self, data: Any, session: str) -> Any:
         """Return a value as it is, or where a large one was put, durably: its ref, head and size."""

@@ -426,9 +426,12 @@ class Writer:
 
     def add(
         self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
-        durable: bool = True,
+        after: str = "", durable: bool = True,
     ) -> list[str]:  # fmt: skip
-        """Append lines to a log in one piece and return their ids; `guard` sees the held log first, and may refuse."""
+        """Append lines to a log in one piece and return their ids, which are greater than `after`.
+
+        `guard` sees the held log first, and may refuse.
+        """
         by = {"writer": self._by} if self._by else {}
         rendered = [logs.render({"time": utc_now(), **line, **by}) for line in lines]
         if max(map(len, rendered), default=0) > self._limits.line_bytes - 100:
@@ -438,7 +441,7 @@ class Writer:
         def compose(end: LogEnd) -> bytes:
             if guard:
                 guard(end)
-            last = sayings.last_id(end)
+            last = max(sayings.last_id(end), after)
             for _ in rendered:
                 last = mint(last)
                 ids.append(last)
