@@ -49,6 +49,7 @@ CLI = (
     "importing",
     "hot",
     "tidying",
+    "scheduling",
 )
 HEAVY = {
     "apsw": {
@@ -60,6 +61,7 @@ HEAVY = {
         "holdfast.cli.checking",
     },
     "ryaml": {"holdfast.formats.markdown"},
+    "cronsim": {"holdfast.formats.schedules"},
     "watchfiles": {"holdfast.store.watching"},
     "rich": {"holdfast.cli.show"},
     "click": {f"holdfast.cli.{name}" for name in CLI},

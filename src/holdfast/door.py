@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.errors import HoldfastError
 from holdfast.memory.compartments import Compartments, Run
 from holdfast.memory.hot import Hot
+from holdfast.memory.jobs import Jobs
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
@@ -52,6 +53,10 @@ class Memory(store.Memory):
     @property
     def skills(self) -> Skills:
         return self.tools.skills
+
+    @property
+    def jobs(self) -> Jobs:
+        return self.tools.jobs
 
     @property
     def traces(self) -> Traces:

@@ -27,6 +27,7 @@ _MODULES = {
         "compartment",
         "mind",
         "value",
+        "jobs",
         "overview",
         "context",
         "recall",

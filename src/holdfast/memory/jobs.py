@@ -62,9 +62,8 @@ class Table:
             self._marks[hides] = max(made, self._marks.get(hides, ("", False)))
         else:
             self._first[about] = min(order, self._first.get(about, order))
-            self._held[about] = max(
-                (order, identifier, _read(line, time)), self._held.get(about, ("",)), key=lambda held: held[0]
-            )  # type: ignore[assignment]
+            if about not in self._held or self._held[about][0] <= order:
+                self._held[about] = (order, identifier, _read(line, time))
 
     def get(self, identifier: str) -> Job | None:
         """Return a job that is there."""
@@ -72,8 +71,8 @@ class Table:
         if held is None:
             return None
         order, line, job = held
-        marks = (self._marks.get(line, ("", False)), self._marks.get(identifier, ("", False)))
-        newest = max(mark for mark in ((marks[0]), marks[1] if marks[1][0] > order else ("", False)))
+        of_line, of_job = (self._marks.get(target, ("", False)) for target in (line, identifier))
+        newest = max(of_line, of_job) if of_job[0] > order else of_line  # a job's mark speaks of lines before it
         return None if newest[1] else job
 
     def any(self, identifier: str) -> Job | None:
