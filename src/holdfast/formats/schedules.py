@@ -63,9 +63,9 @@ def parse(text: str) -> Schedule:
         raise _invalid(text)
     if _fires(line):
         return Schedule(tidy, cron=line)
-    minute, hour, day, _, weekday = line.split(" ")
-    if not _fires(f"{minute} {hour} {day} * {weekday}"):  # what no month could save is no cron line
-        raise _invalid(text)
+    minute, hour, day, month, weekday = line.split(" ")
+    if not (_fires(f"{minute} {hour} {day} * {weekday}") and _fires(f"{minute} {hour} 1 {month} *")):
+        raise _invalid(text)  # it is not just that this month has no such day
     raise Invalid(f"The schedule '{text}' never fires: there is no such day.", "Use a day that the month has.")
 
 
