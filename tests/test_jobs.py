@@ -21,8 +21,7 @@ import pytest
 import holdfast
 from holdfast.errors import Conflict, Invalid, NotFound, OverBudget
 from holdfast.memory import _due
-from holdfast.memory._claims import Ended
-from holdfast.memory._due import Due, Job
+from holdfast.memory.jobs import Due, Ended, Job
 from holdfast.settings import load
 from holdfast.tools import every
 from terminal import on_terminal

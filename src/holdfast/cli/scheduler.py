@@ -21,8 +21,8 @@ from typing import IO, Any
 
 from holdfast.door import Memory
 from holdfast.errors import HoldfastError
-from holdfast.memory._claims import Ended, Run
-from holdfast.memory._due import Due, fault, text_of
+from holdfast.memory._due import fault, text_of
+from holdfast.memory.jobs import Due, Ended, Run
 
 LOOK_SECONDS = 2.0
 """How often at least a waiting scheduler looks for jobs that are new or changed."""

@@ -21,6 +21,7 @@ from holdfast.kinds import KINDS
 from holdfast.memory._due import Job, moment, text_of
 from holdfast.memory._following import Follower
 from holdfast.scope import Scope
+from holdfast.secrets import redact
 from holdfast.store.memory import Memory
 from holdfast.times import parse_ms
 from holdfast.vault import LogEnd
@@ -125,7 +126,7 @@ class Claims:
         """Note how a slot ended."""
         at = text_of(slot)
         line = {"finish": f"{job.id}@{at}", "job": job.id, "name": job.name, "slot": at}
-        told = msgspec.to_builtins(msgspec.structs.replace(ended, output=ended.output[:_MOST_OUTPUT]))
+        told = msgspec.to_builtins(msgspec.structs.replace(ended, output=redact(ended.output)[:_MOST_OUTPUT]))
         self._memory.add(
             self._path(at[:7]), [line | {name: value for name, value in told.items() if value is not None}]
         )

@@ -28,6 +28,7 @@ from holdfast.store.memory import Memory
 from holdfast.times import normal, utc_now
 from holdfast.vault import LogEnd
 
+__all__ = ["MOST_JOBS", "Due", "Ended", "Job", "Jobs", "Run"]
 MOST_JOBS = 500
 _TRIES = 50
 Answer = TypeVar("Answer")

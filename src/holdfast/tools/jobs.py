@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.formats import schedules
 from holdfast.memory import _due
-from holdfast.memory._due import CHANNEL, Job
-from holdfast.memory.jobs import Jobs
+from holdfast.memory._due import CHANNEL
+from holdfast.memory.jobs import Job, Jobs
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
