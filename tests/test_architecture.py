@@ -50,6 +50,7 @@ CLI = (
     "importing",
     "hot",
     "tidying",
+    "scheduling",
 )
 HEAVY = {
     "apsw": {
@@ -61,6 +62,7 @@ HEAVY = {
         "holdfast.cli.checking",
     },
     "ryaml": {"holdfast.formats.markdown"},
+    "cronsim": {"holdfast.formats.schedules"},
     "watchfiles": {"holdfast.store.watching"},
     "rich": {"holdfast.cli.show"},
     "click": {f"holdfast.cli.{name}" for name in CLI},

@@ -12,6 +12,7 @@ from holdfast.formats import prompts
 from holdfast.memory.chat import Chat
 from holdfast.memory.compartments import Compartments, Run
 from holdfast.memory.hot import Hot
+from holdfast.memory.jobs import Jobs
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
@@ -54,6 +55,10 @@ class Memory(store.Memory):
     @property
     def skills(self) -> Skills:
         return self.tools.skills
+
+    @property
+    def jobs(self) -> Jobs:
+        return self.tools.jobs
 
     @property
     def traces(self) -> Traces:

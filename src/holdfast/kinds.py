@@ -155,6 +155,14 @@ _ROWS = (
         text="content", choices={"compartment": ("session", "plan")}, required=("text",), owned=True,
     ),
     Kind(
+        "job", "a message that is due by a schedule", "line", "{memory}/jobs.jsonl",
+        text="message", key="job", owned=True,
+    ),
+    Kind(
+        "claim", "one line for every slot of a job that was taken, and one for how it ended", "line",
+        "{memory}/claims/{month}.jsonl", text="output", searchable=False, owned=True,
+    ),
+    Kind(
         "trace", "one line for every tool call", "line", "{memory}/traces/{workspace}/{month}.jsonl",
         text="result", title="tool", quiet="read", owned=True, layer="own",
     ),

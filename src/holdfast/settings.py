@@ -7,6 +7,7 @@ environment overrides `lock_seconds` of the table `[limits]`.
 from __future__ import annotations
 
 import os
+import shlex
 import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -100,6 +101,14 @@ class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(alias if isinstance(alias, str) else msgspec.structs.asdict(alias) for alias in self.owner_aliases)
 
 
+class Jobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    command: tuple[str, ...] = ()
+    """Program and arguments that run for a due job, its message on standard input, without a shell; without one, the
+    message is added to the chat history. Nothing but this setting and `jobs run --command` names a command."""
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 600.0
+    """How long the command may take; then it is ended, with all that it started."""
+
+
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str = ""
     """Where an OpenAI-compatible model answers, like `http://127.0.0.1:8080/v1`; without it, no model is asked."""
@@ -126,6 +135,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compartments: Compartments = Compartments()
     mind: Mind = Mind()
     chat: Chat = Chat()
+    jobs: Jobs = Jobs()
     model: Model = Model()
 
 
@@ -156,8 +166,17 @@ def _from_environment(given: dict[str, Any], environment: Mapping[str, str]) -> 
         for field in fields:
             value = environment.get(f"HOLDFAST_{section}_{field}".upper())
             if value is not None and isinstance(given.setdefault(section, {}), dict):
-                text = isinstance(getattr(getattr(usual, section), field), str)
-                given[section][field] = value if text else _number(value)
+                given[section][field] = _typed(value, getattr(getattr(usual, section), field))
+
+
+def _typed(text: str, usual: object) -> Any:
+    """Read a setting from the environment as what it usually is; a list is written like words of a shell."""
+    if isinstance(usual, tuple):
+        try:
+            return shlex.split(text)
+        except ValueError as error:
+            raise Invalid(f"{text[:200]!r} cannot be split into words: {error}.", "Close the quotes.") from None
+    return text if isinstance(usual, str) else _number(text)
 
 
 def _number(text: str) -> int | float | str:
@@ -181,6 +200,7 @@ def tables() -> dict[str, tuple[str, ...]]:
         "compartments": Compartments.__struct_fields__,
         "mind": Mind.__struct_fields__,
         "chat": Chat.__struct_fields__,
+        "jobs": Jobs.__struct_fields__,
         "model": Model.__struct_fields__,
     }
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import click
 import msgspec
 
-from holdfast.cli import show, tidying
+from holdfast.cli import scheduling, show, tidying
 from holdfast.cli.common import common, open_root
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.kinds import PLAN_STATUS
@@ -53,6 +53,7 @@ VERBS = {
     },
     "chat": {"search": "search_history", "write": "memory_write", "undo": "memory_undo"},
     "value": {"read": "value_read", "search": "value_search", "summarize": "value_summarize"},
+    "jobs": {"list": "cron_list", "add": "cron_add", "remove": "cron_remove"},
 }
 _ABOUT = {
     "workspace": "The places that a project's memory belongs to.",
@@ -64,11 +65,27 @@ _ABOUT = {
     "mind": "Episodes, knowledge by key, procedures: the memories of an agent loop.",
     "chat": "What was said on all channels, and MEMORY.md.",
     "value": "Large results that an entry refers to.",
+    "jobs": "Messages that are due by a schedule, and running them.",
 }
 _LEARNED = ("date", "category", "scope", "title")
 _TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "retrieve_plans": {"plans": ("status", "created", "id", "name")},
     "retrieve_learnings": {"decisions": _LEARNED, "lessons": _LEARNED},
+    "cron_list": {
+        "jobs": (
+            "id",
+            "name",
+            "schedule",
+            "timezone",
+            "enabled",
+            "next",
+            "last",
+            "status",
+            "missed",
+            "channel",
+            "fault",
+        )
+    },
 }
 """Replies that a terminal shows as tables: which list of the reply, and which of its fields."""
 _TOOLS = every.registry().tools
@@ -162,7 +179,7 @@ def _parameter(param: Param, *, alone: bool) -> click.Parameter:
     option, about = f"--{kebab(param.name)}", param.about or kebab(param.name).replace("-", " ")
     about = about[0].upper() + about[1:]
     if hints == (bool,):
-        if param.default is None:
+        if param.default is not False:
             return click.Option([f"{option}/--no-{option[2:]}", param.name], default=None, help=f"{about}.")
         return click.Option([option, param.name], is_flag=True, default=param.default, help=f"{about}.")
     if get_origin(hints[0]) is list:
@@ -212,6 +229,20 @@ def _plan_status(plan: str, status: str, root: str | None, as_json: bool) -> Non
         show.as_json(reply)
     else:
         show.reply(reply)
+
+
+def _enabling(verb: str, enabled: bool) -> click.Command:
+    @click.argument("id")
+    @common
+    def run(id: str, root: str | None, as_json: bool) -> None:
+        reply = _run(_TOOLS["cron_set_enabled"], {"id": id, "enabled": enabled}, Context(), root)
+        if show.wants_json(as_json):
+            show.as_json(reply)
+        else:
+            show.reply(reply)
+
+    about = "Let the job ID be due again, from now on." if enabled else "Keep the job ID from being due, for a while."
+    return click.command(verb, help=about)(run)
 
 
 @click.command("list")
@@ -278,6 +309,9 @@ value = _group("value")
 chat = _group("chat")
 chat.add_command(_chat_history)
 chat.add_command(_chat_memory)
+jobs = _group("jobs")
+for _extra in (_enabling("enable", True), _enabling("disable", False), scheduling.run, scheduling.log):
+    jobs.add_command(_extra)
 overview = _command("overview", _TOOLS["retrieve_overview"])
 recall = _command("recall", _TOOLS["recall"])
 remember = _command("remember", _TOOLS["remember"])

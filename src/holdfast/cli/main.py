@@ -28,6 +28,7 @@ _MODULES = {
         "mind",
         "value",
         "chat",
+        "jobs",
         "overview",
         "recall",
         "remember",

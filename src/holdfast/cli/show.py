@@ -69,7 +69,7 @@ def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> Non
 
 def _field(item: Mapping[str, Any], name: str) -> Any:
     """Return a field of an entry; its id is in what is told about it."""
-    return item.get("_meta", {}).get("document_id") if name == "id" else item.get(name)
+    return item.get("_meta", {}).get("document_id", item.get("id")) if name == "id" else item.get(name)
 
 
 def items(found: Sequence[Mapping[str, Any]]) -> None:

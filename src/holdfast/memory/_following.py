@@ -8,14 +8,13 @@ whoever met it is told. A last line that is still being written, or was torn, is
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.formats import logs
-from holdfast.memory._fold import Fold
 from holdfast.times import utc_now
 from holdfast.vault import ABSENT, Line, Stamp, Vault
 
@@ -25,7 +24,18 @@ _NAMED = 5
 Answer = TypeVar("Answer")
 
 
-class Followed(msgspec.Struct):
+class Folded(Protocol):
+    """What the lines of a log add up to."""
+
+    def add(self, line: Mapping[str, Any], /) -> None:
+        """Take in one line."""
+        ...
+
+
+Fold = TypeVar("Fold", bound=Folded)
+
+
+class Followed(msgspec.Struct, Generic[Fold]):
     """How far a log was read, and what it said up to there."""
 
     fold: Fold
@@ -35,33 +45,35 @@ class Followed(msgspec.Struct):
     checksum: int = 0
 
 
-class Follower:
+class Follower(Generic[Fold]):
     """Keeps the folds of one vault's logs. Safe to use from several threads, also while a log is held."""
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        self._known: dict[str, Followed] = {}
+        self._known: dict[str, Followed[Fold]] = {}
         self._lock = threading.Lock()
 
-    def ask(self, path: str, usual: str, warnings: list[str], question: Callable[[Fold], Answer]) -> Answer:
+    def ask(
+        self, path: str, empty: Callable[[], Fold], warnings: list[str], question: Callable[[Fold], Answer]
+    ) -> Answer:
         """Put a question to what a log says now; `warnings` gets what could not be read. No log says nothing."""
         with self._lock:
             stamp = self._vault.stat(path)
             known = self._known.pop(path, None)
             if stamp is None:
-                return question(Fold(usual))
+                return question(empty())
             if known is None or not self._grown(path, known, stamp):
-                known = Followed(Fold(usual), stamp.inode)
+                known = Followed(empty(), stamp.inode)
             try:
                 warnings += self._read_on(path, known, stamp)
             except NotFound:  # a run that ended this moment
-                return question(Fold(usual))
+                return question(empty())
             self._known[path] = known  # the one that was asked last stands last
             if len(self._known) > _MOST_LOGS:
                 del self._known[next(iter(self._known))]
             return question(known.fold)
 
-    def _grown(self, path: str, known: Followed, stamp: Stamp) -> bool:
+    def _grown(self, path: str, known: Followed[Fold], stamp: Stamp) -> bool:
         """Has this log, at most, grown since it was read?"""
         if stamp.inode != known.inode or stamp.size < known.offset:
             return False
@@ -70,7 +82,7 @@ class Follower:
         except NotFound:
             return False
 
-    def _read_on(self, path: str, known: Followed, stamp: Stamp) -> list[str]:
+    def _read_on(self, path: str, known: Followed[Fold], stamp: Stamp) -> list[str]:
         bad: list[tuple[int, Line]] = []
         before = known.offset
         for line in self._vault.scan(path, known.offset, stamp.size):

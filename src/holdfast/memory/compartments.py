@@ -50,7 +50,7 @@ class Compartments:
         self._memory = memory
         self.settings = memory.settings.compartments
         self._runs = Runs(memory.vault, memory.places.memory)
-        self._follower = Follower(memory.vault)
+        self._follower: Follower[Fold] = Follower(memory.vault)
 
     def save(self, owner: Owner, compartment: str, note: Note) -> str:
         """Keep something and return its id; OverBudget when it does not fit into its compartment any more."""
@@ -167,7 +167,7 @@ class Compartments:
         return _Log(self._memory.places.path_for(KINDS["entry"], Scope(), session=session), owner, session, "")
 
     def _ask(self, log: _Log, question: Callable[[Fold], Answer]) -> Answer:
-        return self._follower.ask(log.path, "run" if log.run else "session", log.owner.warnings, question)
+        return self._follower.ask(log.path, lambda: Fold("run" if log.run else "session"), log.owner.warnings, question)
 
     def _claim(self, log: _Log) -> None:
         if log.run:

@@ -281,13 +281,14 @@ class Memory:
 
     def add(
         self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
-        durable: bool = True, op_id: str = "", time: str = "time",
+        after: str = "", durable: bool = True, op_id: str = "", time: str = "time",
     ) -> list[str]:  # fmt: skip
-        """Append lines to a log in one piece and return their ids; `guard` sees the held log first, and may refuse.
+        """Append lines to a log in one piece and return their ids, which are greater than `after`.
 
-        Under one op_id they are added once. `time` is the field that says when.
+        `guard` sees the held log first, and may refuse. Under one op_id they are added once. `time` is the field that
+        says when.
         """
-        return self._writer.add(path, lines, guard=guard, durable=durable, op_id=op_id, time=time)
+        return self._writer.add(path, lines, guard=guard, after=after, durable=durable, op_id=op_id, time=time)
 
     def offload(self, data: Any, session: str) -> Any:
         """Return a value as it is, or where a large one was put, durably: its ref, head and size."""

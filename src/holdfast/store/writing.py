@@ -434,11 +434,11 @@ class Writer:
 
     def add(
         self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
-        durable: bool = True, op_id: str = "", time: str = "time",
+        after: str = "", durable: bool = True, op_id: str = "", time: str = "time",
     ) -> list[str]:  # fmt: skip
-        """Append lines to a log in one piece and return their ids; `guard` sees the held log first, and may refuse.
+        """Append lines to a log in one piece and return their ids, which are greater than `after`.
 
-        What an op_id had all of its lines written for is not written again.
+        `guard` sees the held log first, and may refuse. What an op_id had all of its lines written for is not written again.
         """
         _check_op(op_id)
         more = {"writer": self._by} if self._by else {}
@@ -460,7 +460,7 @@ class Writer:
                 if len(before) >= len(rendered):
                     ids.extend(receipt.id for receipt in before[-len(rendered) :])
                     return b""
-            last = sayings.last_id(end)
+            last = max(sayings.last_id(end), after)
             for _ in rendered:
                 last = mint(last)
                 ids.append(last)

@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.memory._window import Windows
 from holdfast.memory.chat import Chat
 from holdfast.memory.compartments import Compartments
+from holdfast.memory.jobs import Jobs
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
@@ -71,6 +72,7 @@ class Runner:
         self.skills = Skills(memory)
         self.values = Values(memory)
         self.chat = Chat(memory)
+        self.jobs = Jobs(memory)
         self.windows = Windows(memory.settings.mind)
         self.compartments = compartments or Compartments(memory)
         self.traces = Traces(memory)

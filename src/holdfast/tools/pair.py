@@ -63,8 +63,8 @@ def register(registry: Registry) -> None:
         wanted = [msgspec.to_builtins(each) for each in calls]
         return use(call.runner, {"context": context, "calls": wanted, "strategy": strategy})
 
-    listed = "; ".join(f"{agent}: {', '.join(tools)}" for agent, tools in registry.agents().items())
-    getTools.__doc__ = f"Describe tools that are not in your list, with their parameters. Agents and tools: {listed}."
+    listed = "; ".join(f"{agent}: {' '.join(tools)}" for agent, tools in registry.agents().items())
+    getTools.__doc__ = f"Describe tools that are not in your list. Agents and tools: {listed}."
     useTools.__doc__ = "Run one or several tools of any agent, in order or at once. Ask getTools for their parameters."
     registry.add("tools", enveloped=True, reads=True)(getTools)
     registry.add("tools")(useTools)

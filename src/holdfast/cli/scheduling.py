@@ -1,0 +1,97 @@
+"""The commands that run jobs and show how they went."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import Any
+
+import click
+
+from holdfast.cli import show
+from holdfast.cli.common import common, open_root
+from holdfast.errors import Invalid
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Run what is due now, and end.")
+@click.option("--command", default="", help="Program and arguments to run for a job, instead of [jobs] command.")
+@common
+def run(once: bool, command: str, root: str | None, as_json: bool) -> None:
+    """Run the jobs that are due, and those that become due, until a signal comes.
+
+    Each slot is run by one scheduler, at most once. Of several that passed, the newest is run and the others are
+    reported. Without a command the message is added to the chat history. In a pipe, or with --json, every event is one
+    line of JSON.
+    """
+    from holdfast.cli.scheduler import Scheduler
+
+    words = _words(command)
+    in_json = show.wants_json(as_json)
+    with open_root(root) as memory:
+        scheduler = Scheduler(memory, words or memory.settings.jobs.command, lambda event: _tell(event, in_json))
+        scheduler.report()
+        scheduler.serve(once=once)
+
+
+@click.command()
+@click.argument("id", required=False, default="")
+@click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
+@common
+def log(id: str, count: int, root: str | None, as_json: bool) -> None:
+    """Print the last runs, oldest first: of all jobs, or of the job ID."""
+    with open_root(root) as memory:
+        found = memory.jobs.log(count, id)
+    if show.wants_json(as_json):
+        show.as_json(found)
+    elif not found:
+        click.echo("Nothing was run yet.")
+    else:
+        from holdfast.times import local
+
+        rows = [
+            (local(one.slot), one.job, one.name, one.status, "" if one.exit is None else one.exit, f"{one.seconds:.1f}",
+             one.missed, " ".join(one.output.split())[:200])
+            for one in found
+        ]  # fmt: skip
+        show.table(("slot", "job", "name", "ended", "exit", "seconds", "missed", "output"), rows)
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise Invalid(f"--command cannot be split into words: {error}.", "Close the quotes.") from None
+
+
+def _tell(event: dict[str, Any], in_json: bool) -> None:
+    """Print an event; a scheduler goes on when nobody listens."""
+    import msgspec
+
+    known = {name: value for name, value in event.items() if value is not None}
+    try:
+        click.echo(msgspec.json.encode(known) if in_json else show.printable(_sentence(event)))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _sentence(event: dict[str, Any]) -> str:
+    """Say in one line what happened."""
+    from holdfast.times import local, utc_now
+
+    about = f"{event.get('job', '')} {event.get('name', '')}".strip()
+    told = {
+        "missed": lambda: f"missed {event['missed']} slots before {local(event['slot'])}",
+        "started": lambda: f"started for {local(event['slot'])}",
+        "finished": lambda: _ended(event),
+        "unfinished": lambda: f"was started for {local(event['slot'])}, and no end was noted; it is not run again",
+    }
+    what = told.get(event["event"], lambda: f"{event['event']}: {event.get('error', '')}")()
+    return f"{local(utc_now())}  {about}  {what}" if about else f"{local(utc_now())}  {what}"
+
+
+def _ended(event: dict[str, Any]) -> str:
+    code = f" with {event['exit']}" if event["exit"] else ""
+    head = " ".join(event["output"].split())[:200]
+    return f"{event['status']}{code} after {event['seconds']:.1f} s" + (f": {head}" if head else "")

@@ -1,0 +1,188 @@
+"""Schedules: cron lines or `every N` seconds, and the slots at which they fire.
+
+A slot is a moment with whole seconds, in UTC. The slots of a cron line are those of its time zone, as `cronsim` defines
+them at the edges of summer time: a fixed hour that a gap skips fires when the gap ends, and one that happens twice
+fires at the first of the two. The slots of `every N` are counted from the moment since which a job holds, so whoever
+asks gets the same ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.names import close_to
+
+LOCAL = "local"
+MOST_COUNTED = 1_000
+"""Slots are counted up to here: more is "at least that many"."""
+_LONGEST = 200
+_MOST_SECONDS = 366 * 86_400
+_EVERY = re.compile(r"every ([0-9]{1,12})", re.IGNORECASE)
+_NICKNAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_LOCALTIME = "/etc/localtime"
+_SECOND = timedelta(seconds=1)
+_SOME_DAY = datetime(2000, 1, 1)
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A schedule that was read: either a cron line or a number of seconds."""
+
+    text: str
+    cron: str = ""
+    seconds: int = 0
+
+
+@functools.lru_cache(maxsize=1024)
+def parse(text: str) -> Schedule:
+    """Read a schedule, or refuse it; one that never fires is refused too."""
+    tidy = " ".join(text.split())
+    if len(tidy) > _LONGEST:
+        raise _invalid(f"{text[:_LONGEST]}…")
+    if found := _EVERY.fullmatch(tidy):
+        if not 1 <= int(found[1]) <= _MOST_SECONDS:
+            raise _invalid(text)
+        return Schedule(tidy.lower(), seconds=int(found[1]))
+    line = _NICKNAMES.get(tidy.lower(), tidy)
+    if len(line.split(" ")) != 5:
+        raise _invalid(text)
+    if _fires(line):
+        return Schedule(tidy, cron=line)
+    minute, hour, day, month, weekday = line.split(" ")
+    if not (_fires(f"{minute} {hour} {day} * {weekday}") and _fires(f"{minute} {hour} 1 {month} *")):
+        raise _invalid(text)  # it is not just that this month has no such day
+    raise Invalid(f"The schedule '{text}' never fires: there is no such day.", "Use a day that the month has.")
+
+
+def _fires(line: str) -> bool:
+    """Can this be read as a cron line, and is there a moment that it speaks of?"""
+    from cronsim import CronSim, CronSimError
+
+    try:
+        return next(CronSim(line, _SOME_DAY), None) is not None
+    except CronSimError:
+        return False
+
+
+def _invalid(text: str) -> Invalid:
+    return Invalid(f"Invalid schedule '{text}'.", "Use cron syntax or 'every N'.")
+
+
+@functools.lru_cache(maxsize=256)
+def _named(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo, available_timezones
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        hint = close_to(name, available_timezones()) if len(name) <= _LONGEST else ""
+        raise Invalid(
+            f'There is no time zone "{name[:_LONGEST]}".{hint}', "Use an IANA name like Europe/Berlin, or local."
+        ) from None
+
+
+def zone(name: str) -> tzinfo:
+    """Return the time zone of an IANA name; `local` is that of this machine."""
+    return _of_machine(os.environ.get("TZ", "").removeprefix(":")) if name == LOCAL else _named(name)
+
+
+def _of_machine(wanted: str) -> tzinfo:
+    """Return the zone that TZ or the machine names, with its summer time; else the offset that holds now."""
+    from zoneinfo import ZoneInfo
+
+    path = wanted if wanted.startswith("/") else "" if wanted else _LOCALTIME
+    try:
+        if not path:
+            return ZoneInfo(wanted)
+        name = os.path.realpath(path).rpartition("/zoneinfo/")[2]
+        if not name.startswith("/"):
+            return _named(name)
+        with open(path, "rb") as file:
+            return ZoneInfo.from_file(file, key=LOCAL)
+    except (KeyError, ValueError, OSError, Invalid):
+        return datetime.now().astimezone().tzinfo or UTC
+
+
+class Timetable(msgspec.Struct, frozen=True):
+    """The slots of one schedule in one zone, after the moment since which it holds."""
+
+    schedule: Schedule
+    zone: tzinfo
+    since: datetime
+
+    def next(self, after: datetime) -> datetime | None:
+        """Return the first slot after a moment."""
+        return next(self._after(after), None)
+
+    def last(self, moment: datetime) -> datetime | None:
+        """Return the newest slot at or before a moment."""
+        moment, since = _whole(moment), _whole(self.since)
+        if seconds := self.schedule.seconds:
+            passed = (moment - since) // timedelta(seconds=seconds)
+            return since + passed * timedelta(seconds=seconds) if passed > 0 else None
+        before = self._before(moment)
+        if before is None:
+            return None
+        # in the hour that happens twice the way back misses what the way on finds
+        nearer = itertools.takewhile(lambda slot: slot <= moment, self._forwards(before))
+        found = max(itertools.chain((before,), itertools.islice(nearer, MOST_COUNTED)))
+        return found if found > self.since else None
+
+    def count(self, after: datetime, before: datetime) -> int:
+        """Return how many slots lie between two moments, not counting these; at most `MOST_COUNTED`."""
+        after = max(after, self.since)
+        if seconds := self.schedule.seconds:
+            passed = (_whole(after) - _whole(self.since)) // timedelta(seconds=seconds)
+            until = -((_whole(self.since) - before) // timedelta(seconds=seconds)) - 1
+            return min(max(0, until - passed), MOST_COUNTED)
+        between = itertools.takewhile(lambda slot: slot < before, self._after(after))
+        return sum(1 for _ in itertools.islice(between, MOST_COUNTED))
+
+    def _after(self, moment: datetime) -> Iterator[datetime]:
+        moment = max(moment.astimezone(UTC), self.since)
+        if not self.schedule.seconds:
+            yield from self._forwards(moment)
+            return
+        step, since = timedelta(seconds=self.schedule.seconds), _whole(self.since)
+        slot = since + ((_whole(moment) - since) // step + 1) * step
+        while True:
+            yield slot
+            slot += step
+
+    def _forwards(self, moment: datetime) -> Iterator[datetime]:
+        from cronsim import CronSim
+
+        last = moment
+        for found in CronSim(self.schedule.cron, moment.astimezone(self.zone)):
+            slot = found.astimezone(UTC)
+            if slot > last:  # in the hour that happens twice, a line may name its first pass
+                last = slot
+                yield slot
+
+    def _before(self, moment: datetime) -> datetime | None:
+        from cronsim import CronSim
+
+        for found in CronSim(self.schedule.cron, (moment + _SECOND).astimezone(self.zone), reverse=True):
+            slot = found.astimezone(UTC)
+            if slot <= moment:  # a slot of a gap is moved to its end, which may be later
+                return slot
+        return None
+
+
+def _whole(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(microsecond=0)
