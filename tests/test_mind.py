@@ -18,6 +18,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Invalid, NotFound
+from holdfast.formats.summaries import Gist
 from holdfast.settings import load
 from holdfast.tokens import count_tokens
 
@@ -430,11 +431,11 @@ def test_what_is_appended_while_a_window_is_summarised_stays(memory: holdfast.Me
     for number in range(10):
         window.add(f"thought {number}")
 
-    def slowly(_older: Any) -> str:
+    def slowly(_older: Any, _told: Any, _most: int) -> Gist:
         window.add("IMPORTANT")
-        return "ten thoughts"
+        return Gist("ten thoughts")
 
-    assert window.compact(2, slowly) == 8
+    assert window.compact(2, slowly)[0] == 8
     assert [found.entry for found in window.last(10)] == ["ten thoughts", "thought 8", "thought 9", "IMPORTANT"]
 
 
