@@ -77,7 +77,7 @@ class Memory(store.Memory):
 
     def run(self, session: str = "", run_id: str = "", workspace: str | None = None) -> Run:
         """Return a run of an agent in a session, to be used as a context manager: its own memory ends with it."""
-        check_given(session=session, run_id=run_id, workspace=workspace or "")
+        check_given(workspace=workspace or "")
         where = self.scopes.resolve(workspace).path if workspace else ""
         return Run(self.compartments, session, run_id, where)
 

@@ -73,7 +73,6 @@ class Mind:
     ) -> None:  # fmt: skip
         if on_error not in ("raise", "log"):
             raise Invalid(f"on_error is {on_error!r}.", "Use raise or log.")
-        check_given(session=session)
         limits = memory.settings.mind
         self._memory = memory
         self._scope = scope
@@ -89,6 +88,7 @@ class Mind:
     def append(self, type: str, entry: Any, op_id: str = "") -> str:
         """Add an entry, text or any JSON object, and return its id; all but working memory is durable then."""
         _check_type(type)
+        check_given(op_id=op_id)
         if not (isinstance(entry, str) and entry.strip()) and not (isinstance(entry, Mapping) and entry):
             raise Invalid("An entry is text or an object, and not empty.", "Give what happened.")
         if type == "semantic":
@@ -103,6 +103,7 @@ class Mind:
     @_safely(lambda: "")
     def learn(self, key: Any, value: Any = None, op_id: str = "") -> str:
         """Keep knowledge by key; the value that held before stays in its history."""
+        check_given(op_id=op_id)
         return self._learn(key if isinstance(key, Mapping) else {"key": key, "value": value}, op_id)
 
     def _learn(self, entry: Any, op_id: str) -> str:
@@ -205,6 +206,8 @@ class Mind:
     def context(self, task: str, budget: int = 2_000) -> str:
         """Return what is relevant to a task, within a budget of tokens: what to do, what is known, what happened."""
         check_given(task=task)
+        if not task.strip():
+            raise Invalid("The task is blank.", "Say what is to be done.")
         if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
             raise Invalid(f"budget is {budget!r}.", "Use a number of tokens.")
         summary = self._summary("episodic")
@@ -225,7 +228,9 @@ class Mind:
         _check_type(type)
         if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 0:
             raise Invalid(f"keepLast is {keep_last!r}.", "Use a number from 0 on.")
-        summariser = _compaction.Summariser(self._memory, summarize=bool(summarize_older))
+        if not isinstance(summarize_older, bool):
+            raise Invalid(f"summarizeOlder is {summarize_older!r}.", "Use true or false.")
+        summariser = _compaction.Summariser(self._memory, summarize=summarize_older)
         if type == "working":
             return self._compact_working(keep_last, summariser)
         path, session = self._summaries(type), self._of(type)

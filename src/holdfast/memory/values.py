@@ -57,10 +57,7 @@ class Values:
             if hits:
                 found.append((len(hits), start, line, sorted(hits)))
         found.sort(key=lambda item: (-item[0], item[1]))
-        return [
-            {"offset": start, "text": _around(line, hits), "why": hits}
-            for _, start, line, hits in found[:limit]
-        ]
+        return [{"offset": start, "text": _around(line, hits), "why": hits} for _, start, line, hits in found[:limit]]
 
     def summarize(self, ref: str, budget: int = 500, session: str = "") -> str:
         """Return what a value comes to, in sentences of its own."""
