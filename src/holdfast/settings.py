@@ -158,7 +158,7 @@ def _check_each(given: Mapping[str, Any], variables: Mapping[str, str], source: 
                 msgspec.convert(values[field.name], field.type)
             except msgspec.ValidationError as error:
                 name = f"{section.name}.{field.name}"
-                where = variables.get(name, f"{source}: {name}")
+                where = f"{variables[name]} ({name})" if name in variables else f"{source}: {name}"
                 choices = get_args(field.type) if get_origin(field.type) is Literal else ()
                 advice = f"Use one of: {', '.join(choices)}." if choices else "Change it, or leave it out."
                 raise Invalid(f"{where} is {values[field.name]!r}: {error}.", advice) from None

@@ -44,9 +44,6 @@ def check(given: Mapping[str, Any]) -> None:
     content = given.get("content", "-")
     if content is None or (isinstance(content, str) and not content.strip()):
         raise Invalid("Content cannot be empty")
-    if not isinstance(content, str):
-        raise Invalid(f"Content must be text, not {content!r}.", "Send text.")
-    check_given(category=given.get("category", ""))
     priority = given.get("priority", USUAL_PRIORITY)
     if type(priority) is not int or priority not in PRIORITIES:
         raise Invalid("Priority must be between 1 and 10")

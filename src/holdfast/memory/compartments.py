@@ -55,8 +55,9 @@ class Compartments:
     def save(self, owner: Owner, compartment: str, note: Note) -> str:
         """Keep something and return its id; OverBudget when it does not fit into its compartment any more."""
         check(msgspec.structs.asdict(note) | {"compartment": compartment})
+        check_given(content=note.content, category=note.category)
         note = msgspec.structs.replace(note, category=note.category.strip(), tags=words(note.tags))
-        check_text(note.content, note.category, *note.tags, *note.metadata, *note.metadata.values())
+        check_text(*note.tags, *note.metadata, *note.metadata.values())
         log = self._log(owner, compartment)
         needs, most = size_of(note.content, note.category, note.tags, note.metadata), self.settings.max_chars
 

@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.memory import values
-from holdfast.memory._window import Remembered
 from holdfast.memory.mind import TYPES, Mind
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
@@ -37,7 +36,9 @@ def memory_search(
             "Give either.",
         )
     wanted: Any = query if last is None else {"last": last}
-    return [_shown(found) for found in _mind(call).search(type, wanted, limit)]
+    found: list[dict[str, Any]] = msgspec.to_builtins(_mind(call).search(type, wanted, limit))
+    ranked = ("score",) if last is not None else ()
+    return [{name: value for name, value in one.items() if name not in ranked} for one in found]
 
 
 def memory_learn(call: Call, key: Annotated[str, "what it is about"], value: Annotated[Any, "what is known"]) -> Any:
@@ -113,8 +114,3 @@ def _mind(call: Call) -> Mind:
     mind = Mind(call.memory, call.session, call.scope if call.context.workspaceId else None, window=window)
     mind.warnings = call.warnings
     return mind
-
-
-def _shown(found: Remembered) -> dict[str, Any]:
-    shown: dict[str, Any] = msgspec.to_builtins(found)
-    return {name: value for name, value in shown.items() if name != "score" or value}
