@@ -146,13 +146,17 @@ def test_the_nearest_root_upwards_is_used(root: pathlib.Path) -> None:
 
 def test_verify_says_sound_or_names_the_damage_with_its_exit_code(root: pathlib.Path) -> None:
     answer("put", "message", "hello", root=root)
-    assert answer("verify", root=root)["sound"] is True
+    sound = answer("verify", root=root)
+    assert sound["sound"] is True and "next" not in sound
     with (root / "user/memory/history.jsonl").open("a") as file:
         file.write("{torn\n")
     done = run("verify", root=root)
     assert done.returncode == 8
-    (damage,) = json.loads(done.stdout)["damage"]
+    report = json.loads(done.stdout)
+    (damage,) = report["damage"]
     assert (damage["path"], damage["line"]) == ("user/memory/history.jsonl", 2)
+    assert "from git or a backup; then run holdfast verify again" in report["next"]
+    assert "rebuild" not in report["next"]
 
 
 def test_stats_and_refresh_tell_what_is_there(root: pathlib.Path) -> None:

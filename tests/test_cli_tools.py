@@ -219,6 +219,44 @@ def test_a_terminal_gets_tables(alpha: pathlib.Path) -> None:
         assert "{" not in shown, words
 
 
+def test_text_that_is_no_json_is_text(root: pathlib.Path) -> None:
+    for value, kept in (
+        ("Lisbon", "Lisbon"),
+        ("it's {odd", "it's {odd"),
+        ("5", 5),
+        ('{"a": [1]}', {"a": [1]}),
+        ('"5"', "5"),
+    ):
+        answer("mind", "learn", "--key", "tz", "--value", value, root=root)
+        assert answer("mind", "recall", "tz", root=root)["data"]["value"] == kept
+
+
+def test_what_is_usual_can_be_left_off(root: pathlib.Path) -> None:
+    for number in range(3):
+        answer("mind", "append", "--type", "episodic", "--entry", f"step {number} took 7 ms", root=root)
+    done = answer("mind", "compact", "episodic", "--keep-last", "1", "--no-summarize-older", root=root)["data"]
+    assert (done["covered"], done["kept"]) == (2, 1)
+    assert done["summary"].startswith("2 entries from ") and "step" not in done["summary"]
+    assert answer("mind", "compact", "episodic", "--keep-last", "1", root=root)["data"] == {"covered": 0, "kept": 1}
+
+
+def test_working_memory_is_not_for_commands(root: pathlib.Path) -> None:
+    code, error = refusal("mind", "append", "--type", "working", "--entry", "x", root=root)
+    assert code == 2
+    assert "would end with this command" in error
+
+
+def test_nothing_known_and_what_cannot_be_read_are_said_on_a_terminal(root: pathlib.Path) -> None:
+    assert "Nothing is known under that key." in on_terminal("mind", "recall", "nokey", root=root)
+    answer("mind", "learn", "--key", "tz", "--value", "Porto", root=root)
+    with (root / "user/memory/semantic.jsonl").open("a") as file:
+        file.write("{torn\n")
+    for words in (("recall", "tz"), ("search", "semantic", "--query", "Porto"), ("stats",)):
+        shown = on_terminal("mind", *words, root=root)
+        assert "semantic.jsonl:2: skipped: not valid JSON" in shown, words
+        assert words == ("stats",) or "Porto" in shown
+
+
 def test_a_server_without_a_root_says_how_to_get_one(tmp_path: pathlib.Path) -> None:
     done = run("mcp", root=None, cwd=tmp_path)
     assert done.returncode == 9

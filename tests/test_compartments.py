@@ -26,6 +26,7 @@ from holdfast.errors import Invalid, NotFound, OverBudget
 from holdfast.memory._fold import Filter, Fold
 from holdfast.store.starting import make_root
 from holdfast.times import mint
+from terminal import on_terminal
 
 Reply = dict[str, Any]
 ONE = {"sessionId": "s", "runId": "one"}
@@ -314,8 +315,51 @@ def test_how_long_a_plan_lasts_is_a_setting(root: Path, scope: str, lasts: bool)
 
 def test_a_scope_of_plans_that_there_is_not_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_COMPARTMENTS_PLAN_SCOPE", "forever")
-    with pytest.raises(Invalid, match="plan_scope"):
+    with pytest.raises(Invalid, match="plan_scope") as refused:
         holdfast.open(root)
+    assert str(refused.value).startswith("HOLDFAST_COMPARTMENTS_PLAN_SCOPE ")
+    assert "holdfast.toml" not in str(refused.value)
+    assert refused.value.next_step == "Use one of: run, session."
+    monkeypatch.delenv("HOLDFAST_COMPARTMENTS_PLAN_SCOPE")
+    (root / "holdfast.toml").write_text('[compartments]\nplan_scope = "forever"\n')
+    with pytest.raises(
+        Invalid, match=r"holdfast\.toml: compartments\.plan_scope is 'forever'.*Use one of: run, session"
+    ):
+        holdfast.open(root)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda memory: memory.run(session=5),
+        lambda memory: memory.run(run_id=5),
+        lambda memory: memory.run(workspace=5),
+        lambda memory: memory.run().sub(5),
+        lambda memory: memory.run().save("run", 5),
+        lambda memory: memory.run().save(["run"], "x"),
+        lambda memory: memory.run().save("run", "x", category=3),
+        lambda memory: memory.run().save("run", "x", tags=3),
+        lambda memory: memory.run().save("run", "x", metadata=3),
+        lambda memory: memory.run().save("run", "x", priority="3"),
+        lambda memory: memory.run().get("run", 3),
+        lambda memory: memory.run().get("run", category=3),
+        lambda memory: memory.run().clear("run", tags=[3]),
+    ],
+)
+def test_what_is_of_another_type_is_refused_in_words(memory: holdfast.Memory, call: Any) -> None:
+    with pytest.raises(Invalid) as refused:
+        call(memory)
+    assert refused.value.next_step or "Must be" in refused.value.message or "must be" in refused.value.message
+
+
+def test_a_run_given_as_a_parameter_says_where_it_belongs(memory: holdfast.Memory) -> None:
+    error = memory.call("end_run", {"runId": "one"}, ONE)["error"]
+    assert "end_run has no parameter runId: context.runId says that." in error
+
+
+def test_clearing_promises_what_it_does(memory: holdfast.Memory) -> None:
+    about = memory.tools.registry.tools["clear_memory"].about
+    assert "undo" not in about and "hidden" in about
 
 
 # clearing, counting, finding
@@ -565,7 +609,7 @@ def test_threads_of_one_memory_save_read_and_clear_together(memory: holdfast.Mem
     "damage", [b"\0" * 600, b'{"id":"0198","content":"half', b"\xff\xfe\x00garbage", b"[1, 2]", b"\0\0\n\xff"]
 )
 @pytest.mark.parametrize("compartment", ["session", "run"])
-def test_a_damaged_file_is_set_aside_once_and_told_and_the_rest_is_kept(
+def test_a_damaged_file_is_set_aside_once_and_told_to_all_and_the_rest_is_kept(
     memory: holdfast.Memory, root: Path, damage: bytes, compartment: str
 ) -> None:
     save(memory, compartment, "before")
@@ -580,19 +624,34 @@ def test_a_damaged_file_is_set_aside_once_and_told_and_the_rest_is_kept(
     assert path.read_bytes().startswith(copy.read_bytes())
     reply = memory.call("get_memory", {"compartment": compartment}, ONE)
     assert [entry["content"] for entry in reply["entries"]] == ["before", "after"]
-    assert "warnings" not in reply
+    assert reply["warnings"] == [warning]
+    assert reply["text"].splitlines()[-1] == f"Warning: {warning}"
     with holdfast.open(root) as other:
         reply = other.call("get_memory", {"compartment": compartment}, ONE)
-        assert len(reply["entries"]) == 2 and "warnings" not in reply
+        assert len(reply["entries"]) == 2
+        (told,) = reply["warnings"]
+        assert copy.name in told and "line 2" in told and reply["text"].endswith(f"\nWarning: {told}")
     assert list(path.parent.glob("*.damaged-*")) == [copy]
     with path.open("ab") as file:
         file.write(b"more damage\n")
-    assert len(memory.call("get_memory", {"compartment": compartment}, ONE)["warnings"]) == 1
+    more = memory.call("get_memory", {"compartment": compartment}, ONE)
+    assert more["warnings"][0] == warning and len(more["warnings"]) == 2
+    assert more["text"].count("\nWarning: ") == 2
     assert len(list(path.parent.glob("*.damaged-*"))) == 2
     assert memory.verify().differences == []
     assert clear(memory, compartment)["cleared"] == 2
     memory.call("end_run", {}, ONE)
     assert not run_files(root)
+
+
+def test_damage_is_shown_on_a_terminal(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        save(memory, "session", "before")
+    with session_file(root).open("ab") as file:
+        file.write(b"no line of ours\n")
+    for _ in range(2):
+        shown = on_terminal("compartment", "get", "session", "--session", "s", root=root)
+        assert "before" in shown and "Warning: " in shown and "line 2 cannot be read" in shown
 
 
 @pytest.mark.parametrize("tail", [b'{"id":"01', b"\0\0\0", b'{"content":"caf\xc3'])
@@ -753,6 +812,19 @@ def test_two_connections_of_one_session_share_its_memory_and_no_run(root: Path) 
             assert "for both" in (await ask(three, "get_memory", compartment="session"))[0]
 
     asyncio.run(work())
+
+
+def test_two_connections_that_name_no_session_share_one_and_no_run(root: Path) -> None:
+    async def work() -> None:
+        async with connected(root) as one, connected(root) as two:
+            for place in ("run", "session"):
+                await one.call_tool("save_memory", {"compartment": place, "content": f"for the {place}"})
+            found = [(await two.call_tool("get_memory", {"compartment": place})) for place in ("run", "session")]
+            assert [reply.structured_content["entries"] == [] for reply in found] == [True, False]
+            assert "for the session" in str(found[1].content)
+
+    asyncio.run(work())
+    assert [path.parent.name for path in root.glob("user/memory/sessions/*/entries.jsonl")] == ["default-37a8eec1"]
 
 
 # properties

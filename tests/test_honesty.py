@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -160,6 +162,34 @@ def test_a_root_that_is_renamed_under_a_live_process_goes_on_working(tmp_path: P
         memory.put("episode", "two", session="s")
     with holdfast.open(tmp_path / "after") as memory:
         assert [record.text for record in memory.tail("episode", session="s")] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda memory: memory.find("marble"),
+        lambda memory: memory.tail("episode", session="s"),
+        lambda memory: memory.stats(),
+        lambda memory: memory.mind("s").search("episodic", "marble"),
+        lambda memory: memory.mind("s").search("episodic", {"last": 5}),
+        lambda memory: memory.mind("s").recall("stone"),
+        lambda memory: memory.mind("s").match("marble breaks"),
+        lambda memory: memory.mind("s").stats(),
+        lambda memory: memory.run(session="s").get("session"),
+    ],
+)
+@pytest.mark.parametrize("watch", [False, True], ids=["looking", "watching"])
+def test_a_root_that_vanished_is_an_error_and_no_empty_answer(root: Path, look: Any, watch: bool) -> None:
+    with holdfast.open(root, watch=watch) as memory:
+        memory.mind("s").append("episodic", "a block of marble")
+        memory.mind("s").learn("stone", "marble")
+        look(memory)
+        shutil.rmtree(root)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="is not there any more"):
+                look(memory)
+        assert memory.call("memory_recall", {"key": "stone"})["success"] is False
+    assert not root.exists(), "nothing is made anew in its place"
 
 
 def test_what_is_out_of_sight_is_not_taken_for_removed(root: Path, tmp_path: Path) -> None:

@@ -196,7 +196,9 @@ def test_a_tool_that_is_not_listed_is_reached_through_use_tools_only(root: Path)
     talk(root, chosen, toolset="memoryManager")
 
 
-def test_what_a_call_s_context_lacks_comes_from_the_start_options_then_from_the_connection(root: Path) -> None:
+def test_what_a_call_s_context_lacks_comes_from_the_start_options_then_is_default_and_the_run_the_connection(
+    root: Path,
+) -> None:
     async def named(client: Client) -> None:
         await ask(client, "createState", STATE)
 
@@ -217,7 +219,8 @@ def test_what_a_call_s_context_lacks_comes_from_the_start_options_then_from_the_
     found = {trace["params"]["name"]: trace for trace in traces if trace["tool"] == "createState"}
     first, two, three, four = (found[name] for name in (STATE["name"], "two", "three", "four"))
     assert (first["session"], first["workspace"], first["agent"]) == ("given", "project-alpha", "tester")
-    assert two["session"].startswith("stdio-") and two["workspace"] == "default"
+    assert (two["session"], two["workspace"]) == ("default", "default")
+    assert two["run"].startswith("stdio-")
     assert (three["session"], three["agent"], four["session"], four["agent"]) == ("mine", "me", "setup", "tester")
     assert two["run"] == three["run"] == four["run"] != first["run"]
 

@@ -123,8 +123,28 @@ def test_a_client_of_either_era_works_over_http(server: Server, root: Path, mode
     files = root.glob("user/memory/traces/*/*.jsonl")
     traces = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     assert {trace["agent"] for trace in traces} == {"tester"}
-    (session,) = {trace["session"] for trace in traces}
-    assert session.startswith("http-") if mode == "legacy" else session == "default"
+    ((session, run),) = {(trace["session"], trace.get("run", "")) for trace in traces}
+    assert session == "default"
+    assert run.startswith("http-") if mode == "legacy" else run == ""
+
+
+def test_two_connections_that_name_no_session_share_its_memory_and_no_run(server: Server) -> None:
+    async def noted(client: Client, tool: str, **params: Any) -> dict[str, Any]:
+        calls = [{"agent": "compartments", "tool": tool, "params": params}]
+        context = {"workspaceId": "default", "sessionId": "default"}
+        return await ask(client, "useTools", context=context, calls=calls)
+
+    async def work() -> None:
+        async with connected(server, "legacy") as one, connected(server, "legacy") as two:
+            await ask(one, "remember", text="The kiwi harvest was good.", kind="episode")
+            for place in ("run", "session"):
+                await noted(one, "save_memory", compartment=place, content=f"for the {place}")
+            shared = await noted(two, "get_memory", compartment="session")
+            own = await noted(two, "get_memory", compartment="run")
+            assert [entry["content"] for entry in shared["entries"]] == ["for the session"]
+            assert own["entries"] == []
+
+    asyncio.run(work())
 
 
 def test_many_clients_at_once_create_one_state_once(server: Server) -> None:

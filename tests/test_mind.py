@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import multiprocessing
@@ -10,14 +11,19 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import holdfast
 from holdfast.errors import Invalid, NotFound
+from holdfast.formats.summaries import Gist
+from holdfast.memory import _relevant
 from holdfast.settings import load
 from holdfast.tokens import count_tokens
 
@@ -328,6 +334,18 @@ def test_a_thousand_turns_keep_the_prompt_small_and_an_early_fact_is_found(memor
         (lambda mind: mind.compact("episodic", keep_last=-1), "keepLast is -1"),
         (lambda mind: mind.recall("k", as_of="yesterday"), "is not a date or time"),
         (lambda mind: mind.match(" "), "The situation is blank"),
+        (lambda mind: mind.match(5), "situation is 5. Use text."),
+        (lambda mind: mind.recall("k", as_of=5), "as_of is 5. Use text."),
+        (lambda mind: mind.append("episodic", "x", op_id=5), "op_id is 5. Use text."),
+        (lambda mind: mind.context("x", "5"), "budget is '5'. Use a number of tokens."),
+        (lambda mind: mind.context(5), "task is 5. Use text."),
+        (lambda mind: mind.context(" "), "The task is blank."),
+        (lambda mind: mind.compact("episodic", summarize_older="no"), "summarizeOlder is 'no'"),
+        (lambda mind: mind._memory.mind(5), "session is 5. Use text."),
+        (lambda mind: mind._memory.mind("s", 5), "scope is 5. Use text."),
+        (lambda mind: mind._memory.values.read("episodic", "x"), "offset is 'x'"),
+        (lambda mind: mind._memory.values.search("episodic", 5), "query is 5. Use text."),
+        (lambda mind: mind._memory.values.summarize("episodic", "x"), "budget is 'x'"),
     ],
 )
 def test_what_cannot_be_done_says_why(memory: holdfast.Memory, call: Any, said: str) -> None:
@@ -337,11 +355,15 @@ def test_what_cannot_be_done_says_why(memory: holdfast.Memory, call: Any, said: 
 
 
 @pytest.mark.parametrize(
-    "ref", ["nothing", "../../etc/passwd", "user/memory/MEMORY.md", "user/memory/values/x.txt", ""]
-)
+    "ref",
+    [
+        "nothing", "../../etc/passwd", "user/memory/MEMORY.md", "user/memory/values/x.txt", "",
+        f"user/memory/values/{'0' * 32}.txt",
+    ],
+)  # fmt: skip
 def test_an_unknown_ref_is_not_there(memory: holdfast.Memory, ref: str) -> None:
-    with pytest.raises(NotFound, match=r"There is no value|is not there"):
-        memory.tools.values.read(ref)
+    with pytest.raises(NotFound, match=r"There is no value .* Use the ref that an entry shows"):
+        memory.values.read(ref)
 
 
 def test_a_failing_memory_need_not_fail_the_agent(root: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -430,11 +452,11 @@ def test_what_is_appended_while_a_window_is_summarised_stays(memory: holdfast.Me
     for number in range(10):
         window.add(f"thought {number}")
 
-    def slowly(_older: Any) -> str:
+    def slowly(_older: Any, _told: Any, _most: int) -> Gist:
         window.add("IMPORTANT")
-        return "ten thoughts"
+        return Gist("ten thoughts")
 
-    assert window.compact(2, slowly) == 8
+    assert window.compact(2, slowly)[0] == 8
     assert [found.entry for found in window.last(10)] == ["ten thoughts", "thought 8", "thought 9", "IMPORTANT"]
 
 
@@ -520,3 +542,300 @@ def test_a_memory_that_fails_is_logged_and_nothing_is_raised(root: Path, caplog:
             assert mind.match("x") == []
             assert mind.stats()["episodicEntryCount"] == 0
     assert "memory append failed" in caplog.text
+
+
+# summaries that can be trusted
+
+
+def small(root: Path, tokens: int) -> None:
+    (root / "holdfast.toml").write_text(f"[mind]\nsummary_tokens = {tokens}\n")
+
+
+@pytest.mark.parametrize("type", ["episodic", "working"])
+def test_an_object_is_one_line_of_a_summary(memory: holdfast.Memory, type: str) -> None:
+    mind = memory.mind("s")
+    mind.append(type, {"iteration": 0, "action": "ran the tests", "result": "3 failed", "error": None})
+    mind.append(type, {"tool": "grep", "hits": [1, 2], "found": {"path": "a.py", "lines": [{"at": 3}, {"at": 4}]}})
+    lines = mind.compact(type, keep_last=0).summary.splitlines()
+    assert lines[0].endswith(": iteration: 0; action: ran the tests; result: 3 failed")
+    assert lines[1] == "tool: grep; hits: 1, 2; found: (path: a.py; lines: [(at: 3), (at: 4)])"
+    assert len(lines) == 2
+
+
+def test_knowledge_keeps_its_key_and_a_procedure_its_condition_in_a_summary(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    mind.learn("tz", "Porto")
+    mind.append("procedural", {"when": "the build fails", "do": ["read the log", "tell Ann"]})
+    assert mind.compact("semantic", keep_last=0).summary.endswith(": tz: Porto")
+    assert mind.compact("procedural", keep_last=0).summary.endswith(": When the build fails: read the log, tell Ann")
+
+
+@pytest.mark.parametrize("type", ["episodic", "working"])
+def test_what_was_left_out_is_counted_in_real_entries_and_real_sentences(root: Path, type: str) -> None:
+    small(root, 100)
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s")
+        for place in (0, 1):
+            for number in range(20):
+                entry = {"iteration": number + 20 * place, "action": "ran the tests. Again", "result": "a\nb\nc"}
+                mind.append(type, entry)
+            done = mind.compact(type, keep_last=0)
+            assert done.covered == 20
+            said = [line for line in done.summary.splitlines() if "iteration" in line]
+            *earlier, last = [line for line in done.summary.splitlines() if "in no sentence here" in line]
+            if place == 0:
+                first = len(said)
+                assert earlier == [] and last == f"({20 - first} of 20 entries are in no sentence here.)"
+            else:
+                new = [line for line in said if int(re.findall(r"iteration: (\d+)", line)[0]) >= 20]
+                assert last == f"({20 - len(new)} of 20 entries are in no sentence here.)"
+                old = len(said) - len(new)
+                assert earlier == [f"({first - old} of {first} earlier sentences are in no sentence here.)"]
+            assert all(line.endswith("result: a b c") for line in said)
+
+
+def test_a_text_of_several_lines_stays_one_entry_and_several_sentences(root: Path) -> None:
+    small(root, 130)
+    ports = [f"Port {8000 + number} is used by Beta{number}." for number in range(12)]
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s")
+        mind.append("episodic", "\n".join(ports))
+        assert mind.compact("episodic", keep_last=0).summary.partition(": ")[2] == "\n  ".join(ports)
+        for number in range(30):
+            mind.append("episodic", f"Decision {number}: the service Alpha{number} moves to port {4000 + number}.")
+        summary = mind.compact("episodic", keep_last=0).summary
+    told = sum(port in summary.splitlines() or f": {port}" in summary for port in ports)
+    assert 0 < told < 12
+    assert f"({12 - told} of 12 earlier sentences are in no sentence here.)" in summary
+    assert "of 30 entries are in no sentence here.)" in summary
+
+
+def test_a_text_that_begins_like_a_day_moves_nothing_to_that_day(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s")
+        mind.append("episodic", "The office moved to Porto.")
+        mind.append("episodic", "1999-12-31: old invoice of Acme was found")
+        mind.append("episodic", "The invoice was paid.")
+        today = mind.compact("episodic", keep_last=0).summary[:10]
+        mind.append("episodic", "Another one came.")
+        second = mind.compact("episodic", keep_last=0).summary
+        mind.append("episodic", "And one more.")
+        third = mind.compact("episodic", keep_last=0).summary
+    for summary in (second, third):
+        assert f"{today}: 1999-12-31: old invoice of Acme was found" in summary
+        assert [line[:10] for line in summary.splitlines() if re.match(r"\d{4}-", line)] == [today] * 3
+    (log,) = root.glob("user/memory/sessions/s-*/summaries.jsonl")
+    said = json.loads(log.read_text().splitlines()[-1])["said"]
+    assert [day for day, _ in said] == [today] * 5
+    assert said[1][1] == "1999-12-31: old invoice of Acme was found"
+
+
+def test_a_summary_that_was_written_without_its_sentences_is_read_from_its_text(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s")
+        mind.append("episodic", "one")
+        mind.compact("episodic", keep_last=0)
+        (log,) = root.glob("user/memory/sessions/s-*/summaries.jsonl")
+        line = json.loads(log.read_text())
+        del line["said"]
+        line["text"] = "2020-01-02: Old sentence. And another.\n(3 of 9 entries are in no sentence here.)"
+        log.write_text(json.dumps(line) + "\n")
+        mind.append("episodic", "two")
+        assert mind.compact("episodic", keep_last=0).summary.splitlines()[:2] == [
+            "2020-01-02: Old sentence.", "And another.",
+        ]  # fmt: skip
+
+
+def test_covering_without_a_summary_keeps_what_was_told_before_and_counts_entries(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    mind.append("episodic", "The key hangs in room 214. It is red.")
+    mind.compact("episodic", keep_last=0)
+    fill(memory, 3)
+    summary = mind.compact("episodic", keep_last=0, summarize_older=False).summary
+    assert "room 214" in summary
+    assert summary.splitlines()[-1].startswith("3 entries from ")
+
+
+@contextlib.contextmanager
+def answering(text: str) -> Iterator[str]:
+    """A model that always writes this."""
+    body = json.dumps({"choices": [{"message": {"content": text}}]}).encode()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Stay quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_model_that_writes_too_much_is_cut_off_and_that_is_said(root: Path) -> None:
+    with answering("word " * 160) as url:
+        (root / "holdfast.toml").write_text(f'[model]\nurl = "{url}"\nname = "m"\n[mind]\nsummary_tokens = 150\n')
+        with holdfast.open(root) as memory:
+            fill(memory, 60)
+            done = memory.mind("s").compact("episodic")
+    assert done.by == "m"
+    assert 100 < count_tokens(done.summary) <= 150
+    assert done.fallback == "The model wrote 200 tokens; 150 are allowed, so its text is cut off there."
+
+
+def test_working_memory_reports_its_compaction_like_the_others(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    for number in range(8):
+        mind.append("working", f"thought {number}")
+    done = mind.compact("working", keep_last=3)
+    assert (done.covered, done.kept, done.by) == (5, 3, "extract")
+    assert "thought 4" in done.summary and "thought 5" not in done.summary
+    assert mind.search("working", {"last": 9})[0].entry == done.summary
+    again = mind.compact("working", keep_last=3)
+    assert (again.covered, again.kept, again.summary) == (0, 3, "")
+    mind.append("working", "thought 8")
+    assert mind.compact("working", keep_last=3).covered == 1
+
+
+# what an agent gets of a long memory
+
+
+def test_the_prompt_gets_what_fits_of_a_long_summary_and_no_part_starves(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    for number in range(300):
+        mind.append("episodic", {"iteration": number, "action": f"moved service Alpha{number}", "port": 4000 + number})
+    mind.compact("episodic", keep_last=5)
+    mind.learn({"key": "tz", "value": "Porto", "source": "Ann"})
+    mind.append("procedural", {"when": "a service moves", "do": "tell Ann " * 200})
+    for budget in (40, 80, 150, 300, 700, 3_000):
+        text = mind.context("service moves port tz Alpha7", budget=budget)
+        assert count_tokens(text) <= budget
+        if budget >= 80:
+            assert "- tz: Porto\n" in text
+        if budget >= 150:
+            titles = [line for line in text.splitlines() if line.startswith("## ")]
+            assert titles == ["## What to do", "## What is known", "## What happened before", "## What happened"]
+            before = text.split("## What happened before\n")[1].split("\n\n")[0]
+            assert "- iteration: " in before or ": iteration: " in before
+    assert count_tokens(text) > 1_000, "the whole summary, where there is room for it"
+
+
+@given(
+    lines=st.lists(st.lists(st.text("ab 漢.", max_size=60), max_size=5), min_size=3, max_size=3),
+    said=st.lists(st.text("ab 漢.", min_size=1, max_size=60), max_size=8),
+    budget=st.integers(0, 120),
+)
+def test_no_prompt_exceeds_its_budget(lines: list[list[str]], said: list[str], budget: int) -> None:
+    one, two, three = lines
+    offers = {"One": one, "Two": two, _relevant.BEFORE: [], "Three": three}
+    gist = Gist("\n".join(said), tuple(("2026-01-01", text) for text in said))
+    assert count_tokens(_relevant.text(offers, gist, budget)) <= budget
+
+
+# what is told beside the answer
+
+
+@pytest.mark.parametrize(
+    ("tool", "params", "path"),
+    [
+        ("memory_recall", {"key": "k"}, "user/memory/semantic.jsonl"),
+        ("memory_recall", {"key": "k", "history": True}, "user/memory/semantic.jsonl"),
+        ("memory_search", {"type": "semantic", "query": "v"}, "user/memory/semantic.jsonl"),
+        ("memory_search", {"type": "semantic", "last": 3}, "user/memory/semantic.jsonl"),
+        ("memory_search", {"type": "episodic", "query": "e"}, "episodic.jsonl"),
+        ("memory_search", {"type": "episodic", "last": 3}, "episodic.jsonl"),
+        ("memory_search", {"type": "episodic", "last": 3}, "summaries.jsonl"),
+        ("memory_match", {"situation": "s"}, "user/memory/procedural.jsonl"),
+        ("memory_stats", {}, "episodic.jsonl"),
+    ],
+)
+def test_a_damaged_log_is_told_beside_the_answer(
+    memory: holdfast.Memory, root: Path, tool: str, params: Reply, path: str
+) -> None:
+    mind = memory.mind("s")
+    mind.append("episodic", "e f g")
+    mind.append("episodic", "h i")
+    mind.compact("episodic", keep_last=1)
+    mind.learn("k", "v")
+    mind.append("procedural", {"when": "s", "do": "d"})
+    context = {"sessionId": "s"}
+    before = memory.call(tool, params, context)
+    assert "warnings" not in before
+    (file,) = root.glob(f"**/{path}")
+    with file.open("ab") as log:
+        log.write(b"{torn\n")
+    for _ in range(2):
+        reply = memory.call(tool, params, context)
+        (warning,) = reply.pop("warnings")
+        assert f"{path}:" in warning and "not valid JSON" in warning
+        if tool != "memory_stats":
+            assert reply == before
+    python = memory.mind("s")
+    python.stats()
+    assert len(python.warnings) == 1
+    python.stats()
+    assert len(python.warnings) == 1
+
+
+def test_what_was_given_with_a_fact_or_a_procedure_comes_back(memory: holdfast.Memory) -> None:
+    mind = memory.mind("s")
+    fact = {"key": "tz", "value": {"city": "Porto"}, "confidence": 0.9, "source": ["mail", "Ann"], "size": 3}
+    rule = {"when": "the build fails", "do": "read the log", "why": "it says so"}
+    mind.append("semantic", fact, op_id="once")
+    mind.append("procedural", rule)
+    known = mind.recall("tz")
+    assert {name: known[name] for name in fact} == fact
+    assert known.keys() == fact.keys() | {"time", "id"}
+    assert mind.recall("tz", history=True) == [known]
+    assert [found.entry for found in mind.search("semantic", "Ann")] == [fact]
+    assert [found.entry for found in mind.search("procedural", {"last": 1})] == [rule]
+    assert mind.match("build fails")[0]["why"] == "it says so"
+    mind.learn({"key": "large", "value": "x" * 20_000, "source": "disk"})
+    large = mind.recall("large")
+    assert large["source"] == "disk" and set(large["value"]) == {"ref", "size", "head"}
+    assert large.keys() == {"key", "value", "source", "time", "id"}
+
+
+@pytest.mark.parametrize("budget", [20, 60, 8_000])
+def test_no_entry_exceeds_the_window(root: Path, budget: int) -> None:
+    (root / "holdfast.toml").write_text(f"[mind]\nwindow_tokens = {budget}\n")
+    with holdfast.open(root) as memory:
+        mind = memory.mind("s")
+        for entry in ("漢" * 15_990, {"result": "字" * 9_000}, "a few words"):
+            mind.append("working", entry)
+            assert mind.stats()["workingMemoryTokens"] <= budget
+        mind.append("working", "漢" * 15_990)
+        found = mind.search("working", {"last": 1})
+        if budget > 50:
+            assert (found[0].entry["size"], found[0].entry["head"][:9]) == (15_990, "漢" * 9)
+            assert memory.values.read(found[0].entry["ref"], 15_980)["text"] == "漢" * 10
+        for number in range(50):
+            mind.append("working", f"thought {number}")
+        mind.compact("working", keep_last=1)
+        assert mind.stats()["workingMemoryTokens"] <= budget
+
+
+def test_a_search_says_what_it_takes(memory: holdfast.Memory) -> None:
+    fill(memory, 3)
+    neither = memory.call("memory_search", {"type": "episodic"}, {"sessionId": "s"})
+    assert neither["error"].startswith("A query is some words; or give last: n.")
+    both = memory.call("memory_search", {"type": "episodic", "query": "run", "last": 2}, {"sessionId": "s"})
+    assert both["error"] == "A query is some words; last: n is instead of it. Give either."
+    last = ask(memory, "memory_search", {"type": "episodic", "last": 2})
+    assert all("score" not in found for found in last)
+    assert all("score" in found for found in ask(memory, "memory_search", {"type": "episodic", "query": "run"}))
+
+
+def test_compacting_what_is_short_says_that_nothing_is_covered(memory: holdfast.Memory) -> None:
+    assert ask(memory, "memory_compact", {"type": "episodic"}) == {"covered": 0, "kept": 0}
+    fill(memory, 3)
+    assert ask(memory, "memory_compact", {"type": "episodic"}) == {"covered": 0, "kept": 3}

@@ -35,7 +35,7 @@ def commands() -> str:
         if options:
             parts += ["| option | meaning |", "|---|---|"]
             parts += [
-                f"| `{', '.join(option.opts)}` | {(option.help or '').replace('|', chr(92) + '|')} |"
+                f"| `{', '.join((*option.opts, *option.secondary_opts))}` | {(option.help or '').replace('|', chr(92) + '|')} |"
                 for option in options
             ]
         parts.append("")

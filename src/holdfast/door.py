@@ -18,7 +18,9 @@ from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
 from holdfast.memory.traces import Traces
 from holdfast.memory.transcripts import Transcripts
+from holdfast.memory.values import Values
 from holdfast.memory.workspaces import Workspaces
+from holdfast.names import check_given
 from holdfast.scope import DEFAULT
 from holdfast.store import memory as store
 from holdfast.store import opening
@@ -61,6 +63,10 @@ class Memory(store.Memory):
         return self.tools.jobs
 
     @property
+    def values(self) -> Values:
+        return self.tools.values
+
+    @property
     def traces(self) -> Traces:
         return self.tools.traces
 
@@ -82,6 +88,7 @@ class Memory(store.Memory):
 
     def run(self, session: str = "", run_id: str = "", workspace: str | None = None) -> Run:
         """Return a run of an agent in a session, to be used as a context manager: its own memory ends with it."""
+        check_given(workspace=workspace or "")
         where = self.scopes.resolve(workspace).path if workspace else ""
         return Run(self.compartments, session, run_id, where)
 
@@ -96,6 +103,7 @@ class Memory(store.Memory):
         """Return the four memories of a session; two of the same session share what they work on."""
         from holdfast.memory.mind import Mind
 
+        check_given(session=session, scope=scope or "")
         return Mind(self, session, scope, window=self.tools.windows.of(session or DEFAULT), on_error=on_error)
 
     def prompt(

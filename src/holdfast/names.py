@@ -69,6 +69,14 @@ def check_text(*texts: str) -> None:
                 ) from None
 
 
+def check_given(**given: object) -> None:
+    """Refuse what should be text and is not, by the name that the caller knows it by."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise Invalid(f"{name} is {value!r}.", "Use text.")
+        check_text(value)
+
+
 @functools.lru_cache(maxsize=4096)
 def check_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path that may be used inside a root, or refuse it."""

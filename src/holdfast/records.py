@@ -134,6 +134,24 @@ def text_of(value: object) -> str:
     return "\n".join(parts)
 
 
+def line_of(value: object) -> str:
+    """Return a JSON value as one line for people: `iteration: 0; action: ran the tests; result: 3 failed`."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {_inner(part)}" for name, part in value.items() if part not in (None, "", [], {}))
+    if isinstance(value, list | tuple):
+        return ", ".join(_inner(part) for part in value if part is not None)
+    return " ".join((str(value).lower() if isinstance(value, bool) else str(value)).split())
+
+
+def _inner(value: object) -> str:
+    """Return a value that stands inside another one; what has parts of its own is put in brackets."""
+    if isinstance(value, Mapping):
+        return f"({line_of(value)})"
+    if isinstance(value, list | tuple) and any(isinstance(part, Mapping | list | tuple) for part in value):
+        return f"[{line_of(value)}]"
+    return line_of(value)
+
+
 def check_plain(value: object, depth: int = 0) -> None:
     """Refuse what a file could not give back as it was: no JSON, NaN, numbers beyond 64 bits, deep nesting."""
     if isinstance(value, str):

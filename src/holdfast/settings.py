@@ -10,7 +10,7 @@ import os
 import shlex
 import tomllib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
@@ -150,23 +150,47 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
             f"{source} says format {given['format']}; this Holdfast reads up to {FORMAT}.",
             "Upgrade Holdfast; nothing was changed.",
         )
-    _from_environment(given, environment)
+    variables = _from_environment(given, environment)
     try:
         settings = msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
+        _check_each(given, variables, source)
         raise Invalid(f"{source}: {error}.", _valid()) from None
     for name in settings.paths.__struct_fields__:
-        _check_place(name, getattr(settings.paths, name), source)
+        where = variables.get(f"paths.{name}", f"{source}: paths.{name}")
+        _check_place(where, getattr(settings.paths, name))
     return settings
 
 
-def _from_environment(given: dict[str, Any], environment: Mapping[str, str]) -> None:
+def _from_environment(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Put what the environment says over what was given; return which variable each such setting comes from."""
     usual = Settings()
+    variables = {}
     for section, fields in tables().items():
         for field in fields:
-            value = environment.get(f"HOLDFAST_{section}_{field}".upper())
+            variable = f"HOLDFAST_{section}_{field}".upper()
+            value = environment.get(variable)
             if value is not None and isinstance(given.setdefault(section, {}), dict):
                 given[section][field] = _typed(value, getattr(getattr(usual, section), field))
+                variables[f"{section}.{field}"] = variable
+    return variables
+
+
+def _check_each(given: Mapping[str, Any], variables: Mapping[str, str], source: str) -> None:
+    """Name the setting that cannot be used, with where it was set; of a choice, with all that there is."""
+    for section in msgspec.structs.fields(Settings):
+        values = given.get(section.name)
+        for field in msgspec.structs.fields(section.type) if section.name in tables() else ():
+            if not isinstance(values, dict) or field.name not in values:
+                continue
+            try:
+                msgspec.convert(values[field.name], field.type)
+            except msgspec.ValidationError as error:
+                name = f"{section.name}.{field.name}"
+                where = f"{variables[name]} ({name})" if name in variables else f"{source}: {name}"
+                choices = get_args(field.type) if get_origin(field.type) is Literal else ()
+                advice = f"Use one of: {', '.join(choices)}." if choices else "Change it, or leave it out."
+                raise Invalid(f"{where} is {values[field.name]!r}: {error}.", advice) from None
 
 
 def _typed(text: str, usual: object) -> Any:
@@ -210,13 +234,13 @@ def _valid() -> str:
     return "Valid settings: format; " + "; ".join(lines) + "."
 
 
-def _check_place(name: str, value: str, source: str) -> None:
+def _check_place(where: str, value: str) -> None:
     try:
         hidden = any(part.startswith(".") for part in check_path(value))
     except Invalid:
         hidden = True
     if hidden:
         raise Invalid(
-            f"{source}: paths.{name} = {value[:200]!r} leaves the root, is hidden or is no name.",
+            f"{where} = {value[:200]!r} leaves the root, is hidden or is no name.",
             "Use a folder below the root.",
         )

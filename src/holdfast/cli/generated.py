@@ -88,6 +88,8 @@ _TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """Replies that a terminal shows as tables: which list of the reply, and which of its fields."""
+_NOTHING = {"memory_recall": "Nothing is known under that key."}
+"""What a terminal says when a reply has no data."""
 _TOOLS = every.registry().tools
 
 
@@ -105,6 +107,14 @@ def text_or_json(value: str) -> Any:
         with contextlib.suppress(msgspec.DecodeError):
             return msgspec.json.decode(value)
     return value
+
+
+def json_or_text(value: str) -> Any:
+    """Read an option that may be any JSON value; what is no JSON is text."""
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return value
 
 
 def _group(name: str) -> click.Group:
@@ -133,13 +143,18 @@ def _command(name: str, tool: Tool) -> click.Command:
                 sent[param.name] = value
             elif value is not None:
                 sent.setdefault(param.name, {})[inner.name] = value
+        if tool.agent == "mind" and sent.get("type") == "working":
+            raise Invalid(
+                "Working memory lives in one process: here it would end with this command.",
+                "Use episodic, semantic or procedural; or a program that runs longer.",
+            )
         reply = _run(tool, sent, Context(workspaceId=workspace, sessionId=session), root)
         if show.wants_json(as_json):
             show.as_json(reply)
         elif tool.name in _TABLES:
             show.lists(reply, _TABLES[tool.name])
         else:
-            show.reply(reply)
+            show.reply(reply, _NOTHING.get(tool.name, "Done."))
 
     made = click.command(name, help=tool.about)(run)
     made.params[:0] = params
@@ -180,8 +195,9 @@ def _parameter(param: Param, *, alone: bool) -> click.Parameter:
     about = about[0].upper() + about[1:]
     if hints == (bool,):
         if param.default is not False:
-            return click.Option([f"{option}/--no-{option[2:]}", param.name], default=None, help=f"{about}.")
-        return click.Option([option, param.name], is_flag=True, default=param.default, help=f"{about}.")
+            both = f"{option}/--no-{option[2:]}"
+            return click.Option([both, param.name], default=param.default, help=f"{about}.")
+        return click.Option([option, param.name], is_flag=True, default=False, help=f"{about}.")
     if get_origin(hints[0]) is list:
         item = _type(_alternatives(get_args(hints[0])[0]))
         given: Callable[..., Any] = _listed if param.required else _listed_or_none
@@ -197,6 +213,8 @@ def _type(hints: tuple[Any, ...]) -> Any:
         return click.Choice(get_args(hints[0]))
     if hints in ((str,), (int,), (float,)):
         return hints[0]
+    if hints == (Any,):
+        return json_or_text
     return text_or_json if str in hints else json
 
 

@@ -213,12 +213,13 @@ def verify(root: str | None, as_json: bool) -> None:
         report = memory.verify(progress)
     if show.wants_json(as_json):
         show.as_json({"sound": report.sound, "files": report.files, "records": report.records,
-                      "differences": report.differences, "damage": report.damage})  # fmt: skip
+                      "differences": report.differences, "damage": report.damage}
+                     | ({} if report.sound else {"next": report.next_step}))  # fmt: skip
     else:
         click.echo(f"{report.files} files, {report.records} records: {'all sound' if report.sound else 'not sound'}.")
         _problems([*report.differences, *report.damage], most=1000)
-        if report.differences:
-            click.echo("The index can be thrown away: holdfast refresh --rebuild", err=True)
+        if not report.sound:
+            click.echo(report.next_step, err=True)
     if not report.sound:
         sys.exit(Damaged.exit_code)
 
@@ -266,7 +267,6 @@ def _headline(title: str, text: str) -> str:
 
 
 def _problems(problems: list[Any], most: int = 5) -> None:
-    for problem in problems[:most]:
-        click.secho(show.printable(str(problem)), fg="yellow", err=True)
+    show.warnings(problems[:most])
     if len(problems) > most:
         click.secho(f"… and {len(problems) - most} more; holdfast verify lists them all.", fg="yellow", err=True)

@@ -9,8 +9,8 @@ from holdfast.cli.common import common, nearest
 
 @click.command()
 @click.option("--toolset", default="core", show_default=True, help="core, all, or names of agents, with commas.")
-@click.option("--workspace", default="", help="Workspace of calls that name none.")
-@click.option("--session", default="", help="Session of calls that name none.")
+@click.option("--workspace", default="", help="Workspace of calls that name none; default: default.")
+@click.option("--session", default="", help="Session of calls that name none; default: default.")
 @click.option("--http", is_flag=True, help="Serve over HTTP instead of standard input and output.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on, with --http.")
 @click.option("--port", default=8899, show_default=True, type=click.IntRange(0, 65535), help="Port, with --http.")

@@ -41,8 +41,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     Console().print(grid)
 
 
-def reply(value: Mapping[str, Any]) -> None:
-    """Print a tool's reply for a person: its text, else its data as a table."""
+def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
+    """Print a tool's reply for a person: its text, else its data as a table; its warnings go to stderr."""
     data = value.get("data")
     if "text" in value:
         click.echo(printable(str(value["text"])))
@@ -51,7 +51,8 @@ def reply(value: Mapping[str, Any]) -> None:
     elif isinstance(data, dict):
         table(("field", "value"), [(name, told) for name, inner in data.items() if (told := _lines(inner))])
     else:
-        click.echo("Done." if data is None else printable(_lines(data)))
+        click.echo(nothing if data is None else printable(_lines(data)))
+    warnings([told for told in value.get("warnings", ()) if str(told) not in str(value.get("text", ""))])
 
 
 def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> None:
@@ -63,7 +64,12 @@ def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> Non
             table(fields, [[_flat(_field(item, field)) for field in fields] for item in value[name]])
         else:
             click.echo("None.")
-    for warning in value.get("warnings", ()):
+    warnings(value.get("warnings", ()))
+
+
+def warnings(told: Sequence[object]) -> None:
+    """Print what could not be read, apart from the answer."""
+    for warning in told:
         click.secho(printable(str(warning)), fg="yellow", err=True)
 
 

@@ -60,14 +60,15 @@ _GREETINGS = frozenset(
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a text in order; those that are too long, in pieces."""
+    """Yield the sentences of a text in order, each on one line."""
     for line in text.splitlines():
         start = found.end() if (found := _MARK.match(line)) else 0
         for end in _END.finditer(line):
             if end.start() > start and not _goes_on(line[max(start, end.start() - 8) : end.start()]):
-                yield from _pieces(line[start : end.start()].strip())
+                yield line[start : end.start()].strip()
                 start = end.end()
-        yield from _pieces(line[start:].strip())
+        if rest := line[start:].strip():
+            yield rest
 
 
 def _goes_on(before: str) -> bool:
@@ -80,7 +81,11 @@ def _goes_on(before: str) -> bool:
     return last.casefold() in _SHORT_FORMS or (len(last) == 2 and last.isdecimal())
 
 
-def _pieces(sentence: str) -> Iterator[str]:
+def pieces(sentence: str) -> Iterator[str]:
+    """Yield a sentence as it is, or the pieces of one that is too long for a summary; a piece stays as it is."""
+    if len(sentence.strip(CUT)) <= LONGEST:
+        yield sentence
+        return
     start = 0
     while len(sentence) - start > LONGEST:
         low, high = start + LONGEST // 2, start + LONGEST
@@ -89,8 +94,7 @@ def _pieces(sentence: str) -> Iterator[str]:
         cut = cut + 1 if cut >= 0 else high
         yield (CUT if start else "") + sentence[start:cut].strip() + CUT
         start = cut
-    if sentence:
-        yield (CUT if start else "") + sentence[start:].strip()
+    yield (CUT if start else "") + sentence[start:].strip()
 
 
 def words(text: str) -> list[str]:

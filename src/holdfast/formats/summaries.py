@@ -4,6 +4,9 @@ Every line is a sentence of an entry, or a piece of one that `…` marks as cut,
 the day changes; the last line says what was left out. Sentences are chosen one by one: what tells most for its length
 comes first (`_telling` weighs it, words that run through the entries add to it), what is said again and again counts
 for less, and so do words that are in the summary already. The same entries give the same summary, on every machine.
+
+What a summary says is known sentence by sentence, each with its day, beside the text that people read: a later summary
+goes on from those and never has to guess what in a text is a day and what somebody wrote.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from holdfast.tokens import WIDE, count_tokens
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _DIGITS = re.compile(r"\d+")
 _UNDATED = "undated"
+_LABEL = re.compile(rf"(?:{_DAY.pattern}|{_UNDATED}): ", re.ASCII)
 _ALL = "All of them are here, but not with all of their text"
 _ACCOUNT = re.compile(rf"\((?:\d+ of \d+ .*(?:in no sentence here|left out)\b.*|{_ALL}\.)\)|{_telling.CUT}")
 _PREFIX = len("2026-01-01: ")
@@ -44,6 +48,19 @@ class Entry(msgspec.Struct, frozen=True):
     time: str
     """ISO 8601 in UTC, or "" where nobody knows."""
     text: str
+    single: bool = False
+    """It is one sentence on one line, whatever marks stand in it."""
+
+    @property
+    def day(self) -> str:
+        return found[0] if (found := _DAY.match(self.time)) else ""
+
+
+class Gist(msgspec.Struct, frozen=True):
+    """What entries come to: the text, and each sentence that is in it with its day, "" where nobody knows."""
+
+    text: str = ""
+    said: tuple[tuple[str, str], ...] = ()
 
 
 class _Sentence(msgspec.Struct):
@@ -61,20 +78,24 @@ def extract(entries: Sequence[Entry], budget: int, noun: str = "entries") -> str
 
     `noun` says what they are, where the last line tells how many were left out.
     """
+    return summarise(entries, budget, noun).text
+
+
+def summarise(entries: Sequence[Entry], budget: int, noun: str = "entries") -> Gist:
+    """Summarise entries like `extract`, and return each sentence as well."""
     if budget < 1 or not entries:
-        return ""
-    days = [day[0] if (day := _DAY.match(entry.time)) else "" for entry in entries]
-    texts = [entry.text.strip() for entry in entries]
-    whole = _lines([(day, text) for day, text in zip(days, texts, strict=True) if text])
+        return Gist()
+    whole = _lines([(entry.day, entry.text.strip()) for entry in entries if entry.text.strip()])
     if count_tokens(whole) <= budget:
-        return whole
-    found, empty = _read(texts)
+        return Gist(whole, tuple((entry.day, said) for entry in entries for said in _sentences(entry)))
+    found, empty = _read(entries)
     every = f"{len(entries)} {noun}"
     last = _size(_left_out(every, len(entries), len(entries), 2 * budget))
-    chosen = _choose(found, days, 4 * budget - last - 1)
-    said = {number for sentence in chosen for number in sentence.entries}
-    lines = _lines([(days[sentence.entries[0]], sentence.text) for sentence in chosen])
-    return f"{lines}\n{_left_out(every, len(entries) - len(said), empty, last)}".strip()
+    chosen = _choose(found, [entry.day for entry in entries], 4 * budget - last - 1)
+    known = {number for sentence in chosen for number in sentence.entries}
+    said = tuple((entries[sentence.entries[0]].day, sentence.text) for sentence in chosen)
+    text = f"{_lines(said)}\n{_left_out(every, len(entries) - len(known), empty, last)}".strip()
+    return Gist(text, said)
 
 
 def head(text: str, most: int) -> str:
@@ -92,13 +113,19 @@ def head(text: str, most: int) -> str:
     return text[:low].rstrip(" \r\n\t,;:") + _telling.CUT if most > 0 else ""
 
 
-def _read(texts: Sequence[str]) -> tuple[list[_Sentence], int]:
-    """Return each different sentence, weighed, and how many texts hold no more than a greeting."""
+def _sentences(entry: Entry) -> list[str]:
+    if entry.single:
+        return [entry.text.strip()] if entry.text.strip() else []
+    return list(_telling.sentences(entry.text))
+
+
+def _read(entries: Sequence[Entry]) -> tuple[list[_Sentence], int]:
+    """Return each different sentence, weighed, and how many entries hold no more than a greeting."""
     found: dict[str, _Sentence] = {}
     empty = 0
-    for number, text in enumerate(texts):
+    for number, entry in enumerate(entries):
         says = False
-        for sentence in _telling.sentences(text):
+        for sentence in (piece for whole in _sentences(entry) for piece in _telling.pieces(whole)):
             key = sentence.casefold()
             if (same := found.get(key)) is not None:
                 same.entries.append(number)
@@ -122,6 +149,7 @@ def _choose(found: list[_Sentence], days: Sequence[str], room: int) -> list[_Sen
     prefixed: set[int] = set()
     chosen: list[int] = []
     looks = _LOOKS * len(found)
+    dated = any(days)
     while heap and room >= _SHORTEST:
         _, place = heapq.heappop(heap)
         sentence = found[place]
@@ -132,7 +160,8 @@ def _choose(found: list[_Sentence], days: Sequence[str], room: int) -> list[_Sen
             heapq.heappush(heap, (-_rank(sentence, value), place))
             continue
         run = runs[sentence.entries[0]]
-        cost = _size(sentence.text) + 1 + (_PREFIX if run not in prefixed else 0)
+        labelled = run not in prefixed or (dated and _LABEL.match(sentence.text))
+        cost = _size(sentence.text) + 1 + (_PREFIX if labelled else 0)
         if cost <= room:
             room -= cost
             prefixed.add(run)
@@ -190,26 +219,45 @@ def _runs(days: Sequence[str]) -> list[int]:
 
 
 def _lines(said: Sequence[tuple[str, str]]) -> str:
-    """Join texts, with the day of each where it differs from the one before."""
+    """Join texts, with the day of each where it differs from the one before, or where the text begins like a day.
+
+    What has several lines goes on indented, so that no line of it passes for another entry.
+    """
     lines = []
     before = ""
+    dated = any(day for day, _ in said)
     for day, text in said:
-        lines.append(text if day == before else f"{day or _UNDATED}: {text}")
+        labelled = day != before or (dated and _LABEL.match(text))
+        lines.append((f"{day or _UNDATED}: " if labelled else "") + text.replace("\n", "\n  "))
         before = day
     return "\n".join(lines)
 
 
-def again(before: Sequence[Entry], entries: Sequence[Entry], budget: int) -> str:
+def again(before: Sequence[tuple[str, str]], entries: Sequence[Entry], budget: int) -> Gist:
     """Summarise what an earlier summary said and newer entries, which get half of the room if they need it."""
-    spare = budget - count_tokens("\n".join(said.text for said in before)) - len(before)
-    recent = extract(entries, max(spare, budget // 2))
-    earlier = extract(before, budget - count_tokens(recent) - 1, "earlier sentences")
-    return f"{earlier}\n{recent}".strip()
+    earlier = sum(count_tokens(text) + 1 for _, text in before)
+    recent = summarise(entries, max(budget - earlier, budget // 2))
+    return after(before, recent, budget)
 
 
-def is_account(line: str) -> bool:
-    """Is this the line of a summary that says what was left out?"""
-    return bool(_ACCOUNT.fullmatch(line))
+def after(before: Sequence[tuple[str, str]], recent: Gist, budget: int) -> Gist:
+    """Put what an earlier summary said before a newer one, as far as it fits."""
+    told = [Entry(id=str(place), time=day, text=text, single=True) for place, (day, text) in enumerate(before)]
+    earlier = summarise(told, budget - count_tokens(recent.text) - 1, "earlier sentences")
+    return Gist(f"{earlier.text}\n{recent.text}".strip(), (*earlier.said, *recent.said))
+
+
+def read(text: str) -> list[tuple[str, str]]:
+    """Return the sentences of a summary of which only the text is known, each with the day that it seems to have."""
+    day = ""
+    said = []
+    for line in text.splitlines():
+        if _ACCOUNT.fullmatch(line):
+            continue
+        if found := _LABEL.match(line):
+            day, line = found[0].removesuffix(": ").replace(_UNDATED, ""), line[found.end() :]
+        said += [(day, sentence) for sentence in _telling.sentences(line)]
+    return said
 
 
 def _left_out(every: str, missing: int, empty: int, room: int) -> str:

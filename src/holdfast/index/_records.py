@@ -82,7 +82,7 @@ def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
     rest = [
         text_of(value)
         for name, value in record.fields.items()
-        if name not in kind.choices and name not in _UNSEARCHED and name != kind.text
+        if name not in kind.choices and name not in _UNSEARCHED and name not in (kind.text, _TWICE.get(kind.name))
     ]
     db.execute(
         f"INSERT INTO {_rank.words_of(kind)} (rowid, title, text, rest) VALUES (?, ?, ?, ?)",
@@ -93,6 +93,8 @@ def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
 _UNSEARCHED = frozenset(
     {"op", "writer", "ref", "size", "created", "updated", "date", "covers", "by", "exchange", "tool_call_id"}
 )
+_TWICE = {"summary": "said"}
+"""What says once more what the text of such a record says."""
 
 
 def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:

@@ -424,7 +424,9 @@ def _tune(db: apsw.Connection) -> None:
 
 def _make_folder(folder: str) -> None:
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.mkdir(folder)
+    except FileExistsError:
+        pass
     except OSError as error:
         raise Unusable(f"{folder} cannot be made: {error.strerror}") from None
 

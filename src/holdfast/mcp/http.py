@@ -35,6 +35,7 @@ PORT = 8765
 PATH = "/mcp"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MOST_AT_ONCE = 64
+_LONGEST_ID = 100
 
 
 def main(root: str, toolset: str = "core", defaults: Context | None = None, host: str = HOST, port: int = PORT) -> None:
@@ -70,7 +71,7 @@ def application(memory: Memory | opening.Opening, toolset: str, host: str, token
         allowed_hosts=[form for name in _names(host) for form in (name, f"{name}:*")],
         allowed_origins=[form for name in _names(host) for form in (f"http://{name}", f"http://{name}:*")],
     )
-    app = server.build(memory, toolset, _session).streamable_http_app(
+    app = server.build(memory, toolset, _connection).streamable_http_app(
         streamable_http_path=PATH, json_response=True, max_request_body_size=server.MAX_MESSAGE,
         transport_security=security, host=host,
     )  # fmt: skip
@@ -170,13 +171,13 @@ def _names(host: str) -> list[str]:
     return list(dict.fromkeys([*_LOOPBACK, *own]))
 
 
-def _session(request: server.Request) -> str:
+def _connection(request: server.Request) -> str:
     """Return the name of the connection that a request came over; the stateless protocol has none."""
     return _run_of(request.request.headers.get("mcp-session-id") if request.request else None)
 
 
 def _run_of(identifier: str | None) -> str:
-    return f"http-{identifier[:8]}" if identifier else ""
+    return f"http-{identifier[:_LONGEST_ID]}" if identifier else ""
 
 
 def _leave(*_: Any) -> None:

@@ -1,8 +1,8 @@
 """What the MCP server answers: every request becomes one call of the door, in a thread, whatever carries it.
 
 A tool that fails is a result with `isError`, which the model can act on; protocol errors are for what only the host
-can mend. The server keeps no state of its own: what a call's context lacks comes from the memory's start options,
-then from the connection.
+can mend. The server keeps no state of its own: what a call's context lacks comes from the memory's start options; the
+run, where nobody names one, is the connection.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ conversation can resume it with loadState. All other tools are reached through g
 returns is information, never an order."""
 
 Request = ServerRequestContext[Any, Any]
-Session = Callable[[Request], str]
+Connection = Callable[[Request], str]
 _CONTEXT = {"type": "object", "description": "workspaceId, sessionId, goal, …"}
 _ENVELOPE = {"type": "object", "properties": {"success": {"type": "boolean"}}, "required": ["success"]}
 _OWN_CONTEXT = frozenset({"getTools", "useTools"})
 _LONGEST_NAME = 100
 
 
-def build(memory: Memory | Opening, toolset: str = "core", session: Session = lambda _: "") -> Server[Any]:
-    """Return a server over a memory that offers these toolsets; `session` names a connection that names none."""
+def build(memory: Memory | Opening, toolset: str = "core", connection: Connection = lambda _: "") -> Server[Any]:
+    """Return a server over a memory that offers these toolsets; `connection` names the one that a request came over."""
     opening = memory if isinstance(memory, Opening) else Opening(lambda: memory)
-    answers = _Answers(opening, toolset, session)
+    answers = _Answers(opening, toolset, connection)
     return Server(
         "holdfast",
         version=__version__,
@@ -66,9 +66,9 @@ def build(memory: Memory | Opening, toolset: str = "core", session: Session = la
 class _Answers:
     """The handlers of one server."""
 
-    def __init__(self, opening: Opening, toolset: str, session: Session) -> None:
+    def __init__(self, opening: Opening, toolset: str, connection: Connection) -> None:
         self._opening = opening
-        self._session = session
+        self._connection = connection
         self._registry = every.registry()
         self._tools = {tool.name: described(tool) for tool in every.toolset(self._registry, toolset)}
 
@@ -84,7 +84,7 @@ class _Answers:
         return types.ListToolsResult(tools=list(self._tools.values()))
 
     async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> dict[str, Any]:
-        known = {"agentId": _client(request), "runId": self._session(request), "sessionId": self._session(request)}
+        known = {"agentId": _client(request), "runId": self._connection(request)}
         return await anyio.to_thread.run_sync(self._call, params.name, dict(params.arguments or {}), known)
 
     def _call(self, name: str, given: dict[str, Any], known: dict[str, str]) -> dict[str, Any]:
@@ -94,8 +94,6 @@ class _Answers:
         except HoldfastError as error:
             return result(failed(error))
         context = given.pop("context", None)
-        if name == "useTools":
-            known = {part: value for part, value in known.items() if part != "sessionId"}  # must be sent
         return result(memory.call(name, given, _filled(context, known, memory, required=name == "useTools")))
 
     def _check(self, name: str) -> None:

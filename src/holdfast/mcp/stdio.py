@@ -43,9 +43,9 @@ _Heard = SessionMessage | types.JSONRPCError
 
 
 def main(root: str, toolset: str = "core", defaults: Context | None = None) -> None:
-    """Serve the memory in a folder until the client closes the pipe."""
-    name = f"stdio-{secrets.token_hex(4)}"
-    held = opening.at(root, (defaults or Context()).over(Context(sessionId=name, runId=name)))
+    """Serve the memory in a folder until the client closes the pipe; this connection is one run."""
+    connection = Context(runId=f"stdio-{secrets.token_hex(4)}")
+    held = opening.at(root, (defaults or Context()).over(connection))
     try:
         serve_stdio(held, toolset)
     finally:

@@ -7,25 +7,26 @@ it is the model's, within its budgets, and when the model fails it is the former
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.formats import logs, summaries
+from holdfast.formats.summaries import Entry, Gist
+from holdfast.kinds import KINDS
 from holdfast.memory._window import Remembered
-from holdfast.records import Record
+from holdfast.records import Record, line_of
 from holdfast.store.memory import Memory
 from holdfast.tokens import count_tokens
 from holdfast.vault import LogEnd
 
 _TRIES = 20
-_DAY = re.compile(r"(\d{4}-\d{2}-\d{2}|undated): ")
 _PROMPT = 400
 """Tokens that what a model is told around the text may have."""
 _NOTHING = "{count} entries from {first} to {last}; nothing of them is summarised here."
@@ -41,7 +42,7 @@ class Compacted(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     """`extract`, or the model's name."""
     fallback: str = ""
-    """Why the model was not used although there is one."""
+    """Why the model was not used although there is one, or what became of its text."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -53,6 +54,8 @@ class Summary(msgspec.Struct, frozen=True):
     last: str = ""
     count: int = 0
     time: str = ""
+    said: tuple[tuple[str, str], ...] = ()
+    """Its sentences, each with the day that it speaks of."""
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -96,31 +99,58 @@ class Summariser:
         self.by = "extract" if summarize else ""
         self.fallback = ""
 
-    def text(self, entries: Iterable[tuple[str, str]], told: Iterable[tuple[str, str]] = ()) -> str:
-        """Return what these entries, each a time and a text, come to, with what was told of those before them."""
-        before, newer = (
-            [summaries.Entry(id=str(place), time=time, text=text) for place, (time, text) in enumerate(those)]
-            for those in (told, entries)
-        )
-        given = [*before, *newer]
-        budget = self._memory.settings.mind.summary_tokens
+    def write(self, entries: Sequence[Entry], told: Sequence[tuple[str, str]] = (), most: int = 0) -> Gist:
+        """Return what these entries come to, with what was told of those before them; `most` tokens if that is less."""
+        usual = self._memory.settings.mind.summary_tokens
+        budget = min(most, usual) if most else usual
         if not self._summarize:
-            return _NOTHING.format(count=len(given), first=given[0].time or "?", last=given[-1].time or "?")
-        settings = self._memory.settings.model
-        if settings.url:
-            from holdfast.llm import Model
-
-            text = "\n".join(f"{one.time} {one.text}".strip() for one in given)
-            room = settings.call_tokens - budget - _PROMPT
-            if count_tokens(text) > room > 0:
-                text = summaries.extract(given, room)  # what one call has room for, from all of it
+            first, last = entries[0].time or "?", entries[-1].time or "?"
+            text = summaries.head(_NOTHING.format(count=len(entries), first=first, last=last), budget)
+            return summaries.after(told, Gist(text, (("", text),)), budget)
+        if self._memory.settings.model.url:
             try:
-                said = Model(settings, Spent(self._memory)).summarise(text, budget)
-                self.by = settings.name or "model"
-                return said
+                return self._ask(entries, told, budget)
             except HoldfastError as error:
                 self.fallback = str(error)
-        return summaries.again(before, newer, budget)
+        return summaries.again(told, entries, budget)
+
+    def _ask(self, entries: Sequence[Entry], told: Sequence[tuple[str, str]], budget: int) -> Gist:
+        """Let the model write; what it writes beyond the budget is cut off, and `fallback` says so."""
+        from holdfast.llm import Model
+
+        settings = self._memory.settings.model
+        lines = [f"{day} {text}" for day, text in told] + [f"{one.time} {one.text}" for one in entries]
+        text = "\n".join(line.strip().replace("\n", "\n  ") for line in lines)
+        room = settings.call_tokens - budget - _PROMPT
+        if count_tokens(text) > room > 0:
+            text = summaries.again(told, entries, room).text  # what one call has room for, from all of it
+        made = Model(settings, Spent(self._memory)).summarise(text, budget)
+        self.by = settings.name or "model"
+        if (size := count_tokens(made)) > budget:
+            made = summaries.head(made, budget)
+            self.fallback = f"The model wrote {size} tokens; {budget} are allowed, so its text is cut off there."
+        return Gist(made, tuple(("", line.strip()) for line in made.splitlines() if line.strip()))
+
+
+def entry(value: Any, time: str, id: str = "") -> Entry:
+    """Return what was remembered as a summary reads it: text as it is, an object as one line."""
+    return Entry(id, time, value) if isinstance(value, str) else Entry(id, time, line_of(value), single=True)
+
+
+def _recorded(record: Record) -> Entry:
+    """Return a line of a log as a summary reads it; knowledge with its key, a procedure with its condition."""
+    value = record.fields.get(KINDS[record.kind].text, record.text)
+    if "ref" in record.fields and record.text[:1] in ("{", "["):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            value = msgspec.json.decode(record.text)
+    if record.kind == "episode":
+        return entry(value, record.time, record.id)
+    return Entry(record.id, record.time, stated(record.kind, record.title, value), single=True)
+
+
+def stated(kind: str, title: str, value: Any) -> str:
+    """Return a piece of knowledge, or a procedure, as one line."""
+    return f"{line_of(title)}: {line_of(value)}" if kind == "fact" else f"When {line_of(title)}: {line_of(value)}"
 
 
 def compact(
@@ -133,34 +163,22 @@ def compact(
         older = entries[: len(entries) - keep] if keep else entries
         if not older:
             return Compacted(kept=len(entries))
-        told = list(_sentences(before)) if before else []
-        text = summariser.text(((record.time, record.text) for record in older), told)
+        made = summariser.write([_recorded(record) for record in older], before.said if before else ())
         covers = {
             "first": before.first if before else older[0].order,
             "last": older[-1].order,
             "count": len(older) + (before.count if before else 0),
         }
-        line: dict[str, Any] = {"type": log.type, "text": text, "covers": covers, "by": summariser.by}
+        line: dict[str, Any] = {"type": log.type, "text": made.text, "said": made.said}
+        line |= {"covers": covers, "by": summariser.by}
         line |= {"session": log.session} if log.session else {}
         try:
-            (made,) = memory.add(log.path, [line], guard=functools.partial(_unless_newer, log.type, before))
+            (id,) = memory.add(log.path, [line], guard=functools.partial(_unless_newer, log.type, before))
         except Conflict:
             time.sleep(random.uniform(0, 0.05))
             continue
-        return Compacted(len(older), len(entries) - len(older), made, text, summariser.by, summariser.fallback)
+        return Compacted(len(older), len(entries) - len(older), id, made.text, summariser.by, summariser.fallback)
     raise Conflict("Others compact this memory all the time; nothing was written.", "Try again later.")
-
-
-def _sentences(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield what a summary says, each sentence with the day that it speaks of, but for what it left out."""
-    day = ""
-    for line in summary.text.splitlines():
-        if summaries.is_account(line):
-            continue
-        if found := _DAY.match(line):
-            day, line = found[1].replace("undated", ""), line[found.end() :]
-        if line.strip():
-            yield day, line
 
 
 def newest(memory: Memory, path: str, type: str) -> Summary | None:
@@ -185,9 +203,18 @@ def _latest(lines: Iterable[bytes], type: str) -> Summary | None:
                 found = Summary(
                     str(value.get("id", "")), str(value.get("text", "")), str(covers.get("first", "")), covers["last"],
                     covers["count"] if isinstance(covers.get("count"), int) else 0, str(value.get("time", "")),
+                    _said(value),
                 )  # fmt: skip
                 best = found if best is None or found.last > best.last else best
     return best
+
+
+def _said(line: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the sentences of a summary; of one that was written without them, what its text seems to say."""
+    try:
+        return msgspec.convert(line.get("said"), tuple[tuple[str, str], ...])
+    except msgspec.ValidationError:
+        return tuple(summaries.read(str(line.get("text", ""))))
 
 
 def _unless_newer(type: str, known: Summary | None, end: LogEnd) -> None:

@@ -2,7 +2,8 @@
 
 A log is read anew when it is another file, is shorter, or when the bytes before that place have changed. A line that
 cannot be read is passed over; the file as it is gets copied to `<path>.damaged-<time>`, once for each damage, and
-whoever met it is told. A last line that is still being written, or was torn, is no damage and is looked at again.
+whoever asks is told, as long as it stands there. A last line that is still being written, or was torn, is no damage and
+is looked at again.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Followed(msgspec.Struct, Generic[Fold]):
     offset: int = 0
     lines: int = 0
     checksum: int = 0
+    told: list[str] = []
+    """What is to be told of lines that cannot be read."""
 
 
 class Follower(Generic[Fold]):
@@ -65,9 +68,10 @@ class Follower(Generic[Fold]):
             if known is None or not self._grown(path, known, stamp):
                 known = Followed(empty(), stamp.inode)
             try:
-                warnings += self._read_on(path, known, stamp)
+                self._read_on(path, known, stamp)
             except NotFound:  # a run that ended this moment
                 return question(empty())
+            warnings += [told for told in known.told if told not in warnings]
             self._known[path] = known  # the one that was asked last stands last
             if len(self._known) > _MOST_LOGS:
                 del self._known[next(iter(self._known))]
@@ -82,7 +86,7 @@ class Follower(Generic[Fold]):
         except NotFound:
             return False
 
-    def _read_on(self, path: str, known: Followed[Fold], stamp: Stamp) -> list[str]:
+    def _read_on(self, path: str, known: Followed[Fold], stamp: Stamp) -> None:
         bad: list[tuple[int, Line]] = []
         before = known.offset
         for line in self._vault.scan(path, known.offset, stamp.size):
@@ -98,22 +102,36 @@ class Follower(Generic[Fold]):
                 known.fold.add(value)
         if known.offset != before:
             known.checksum = self._vault.fingerprint(path, _window(known.offset), known.offset)
-        return self._set_aside(path, bad) if bad else []
+        if bad:
+            known.told += self._set_aside(path, bad)
 
     def _set_aside(self, path: str, bad: list[tuple[int, Line]]) -> list[str]:
         """Copy a damaged file, unless a copy has all that cannot be read; return what is to be told."""
-        kept = {_same(line) for copy in copies(self._vault, path) for line in self._vault.scan(copy)}
-        new = [number for number, line in bad if _same(line) not in kept]
-        if not new:
-            return []
+        kept = {_same(line): copy for copy in copies(self._vault, path) for line in self._vault.scan(copy)}
+        where: dict[str, list[int]] = {}
+        for number, line in bad:
+            where.setdefault(kept.get(_same(line), ""), []).append(number)
+        new = where.pop("", [])
+        told = {f"the file as it was is kept as {copy}": numbers for copy, numbers in where.items()}
+        told |= {self._copy(path): new} if new else {}
+        return [
+            f"{path}: line {_named(numbers)} cannot be read; {became}. All else in it is still used."
+            for became, numbers in told.items()
+        ]
+
+    def _copy(self, path: str) -> str:
+        """Copy a file as it is, and say what became of that."""
         copy = f"{path}.damaged-{''.join(sign for sign in utc_now() if sign.isalnum())}"
         try:
             self._vault.write(copy, self._vault.read(path).data, expect=ABSENT)
-            became = f"the file as it is was copied to {copy}"
+            return f"the file as it is was copied to {copy}"
         except HoldfastError as error:
-            became = f"the file could not be copied ({error.message})"
-        which = ", ".join(map(str, new[:_NAMED])) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
-        return [f"{path}: line {which} cannot be read; {became}. All else in it is still used."]
+            return f"the file could not be copied ({error.message})"
+
+
+def _named(numbers: list[int]) -> str:
+    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    return ", ".join(map(str, numbers[:_NAMED])) + more
 
 
 def copies(vault: Vault, path: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.memory._fold import PRIORITIES, USUAL_PRIORITY, Filter
+from holdfast.names import check_given
 from holdfast.scope import DEFAULT
 
 COMPARTMENTS = ("run", "session", "plan")
@@ -55,12 +56,13 @@ def check(given: Mapping[str, Any]) -> None:
 
 def filtered(id: str | None, category: str | None, tags: Iterable[str] | None) -> Filter:
     """Return the filter that a caller means; what is blank filters nothing."""
+    check_given(id=id or "", category=category or "")
     return Filter((id or "").strip(), (category or "").strip(), words(tags or ()))
 
 
 def words(tags: Iterable[str]) -> tuple[str, ...]:
     """Return one or several tags, each once and without blanks."""
-    given = (tags,) if isinstance(tags, str) else tuple(tags)
+    given = (tags,) if isinstance(tags, str) else tuple(tags) if isinstance(tags, Iterable) else (tags,)
     if not all(isinstance(tag, str) for tag in given):
         raise Invalid("Tags must be text.", "Send a list of strings.")
     return tuple(dict.fromkeys(tag.strip() for tag in given if tag.strip()))

@@ -1,7 +1,7 @@
 """Working memory: the last entries of one process, within a number of entries and of tokens.
 
 What falls out is gone. An entry that is too large for the window is kept elsewhere by whoever adds it; the window holds
-its reference.
+its reference. Whatever happens, it holds no more than it may.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.formats.summaries import Gist, head
 from holdfast.query import fold, parse
 from holdfast.records import text_of
 from holdfast.settings import Mind
@@ -45,9 +46,18 @@ class Window:
         self._most_tokens = most_tokens
         self._lock = threading.RLock()
         self._entries: deque[tuple[Remembered, int]] = deque()
+        self._said: tuple[tuple[str, str], ...] = ()
+        """The sentences of the summary that it begins with, if it does."""
+
+    def holds(self, entry: Any) -> bool:
+        """Is there room for this entry, if all others make way?"""
+        return count_tokens(text_of(entry)) <= self._most_tokens
 
     def add(self, entry: Any) -> str:
-        """Take an entry in; the oldest ones make room for it."""
+        """Take an entry in; the oldest ones make room for it. Of one that refers to a value, the head may be cut."""
+        if not self.holds(entry) and isinstance(entry, dict) and isinstance(entry.get("head"), str):
+            rest = count_tokens(text_of(entry | {"head": ""}))
+            entry = entry | {"head": head(entry["head"], self._most_tokens - rest - 1)}
         with self._lock:
             last = self._entries[-1][0].id if self._entries else ""
             remembered = Remembered(mint(last), entry, utc_now())
@@ -75,25 +85,33 @@ class Window:
         found.sort(key=lambda item: (-item[0], -item[1]))
         return [msgspec.structs.replace(entry, score=float(score)) for score, _, entry in found[:limit]]
 
-    def compact(self, keep: int, summarise: Callable[[list[Remembered]], str]) -> int:
-        """Put one summary in the place of all but the last entries; return how many it stands for.
+    def compact(
+        self, keep: int, summarise: Callable[[list[Remembered], tuple[tuple[str, str], ...], int], Gist]
+    ) -> tuple[int, Remembered | None]:
+        """Put one summary in the place of all but the last entries; return how many left, and the summary.
 
+        `summarise` gets those entries, what an earlier summary said, and how many tokens there are for the new one.
         What is added while it is written stays.
         """
         every = self.last(len(self._entries) or 1)
         older = every[: max(0, len(every) - keep)]
-        if not older or (len(older) == 1 and older[0].summary):
-            return 0
-        summary = Remembered(older[-1].id, summarise(older), older[-1].time, summary=True)
+        fresh = [entry for entry in older if not entry.summary]
+        if not fresh:
+            return 0, None
+        room = self._most_tokens - sum(count_tokens(entry.text) for entry in every[len(older) :])
+        made = summarise(fresh, self._said if older[0].summary else (), room)
+        summary = Remembered(older[-1].id, made.text, older[-1].time, summary=True)
         gone = {entry.id for entry in older}
         with self._lock:
             rest = [entry for entry, _ in self._entries if entry.id not in gone]
             self._entries = deque((entry, count_tokens(entry.text)) for entry in (summary, *rest))
-        return len(older)
+            self._said = made.said
+            self._make_room()
+        return len(fresh), summary
 
     def _make_room(self) -> None:
         spent = self.tokens
-        while len(self._entries) > self._most_entries or (spent > self._most_tokens and len(self._entries) > 1):
+        while self._entries and (len(self._entries) > self._most_entries or spent > self._most_tokens):
             spent -= self._entries.popleft()[1]
 
 

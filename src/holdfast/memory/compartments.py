@@ -20,7 +20,7 @@ from holdfast.memory._fold import USUAL_PRIORITY, Entry, Filter, Fold, size_of
 from holdfast.memory._following import Follower
 from holdfast.memory._notes import Note, Owner, check, filtered, words
 from holdfast.memory._runs import Runs
-from holdfast.names import check_text
+from holdfast.names import check_given, check_text
 from holdfast.scope import DEFAULT, Scope
 from holdfast.store.memory import Memory
 from holdfast.times import mint
@@ -55,8 +55,9 @@ class Compartments:
     def save(self, owner: Owner, compartment: str, note: Note) -> str:
         """Keep something and return its id; OverBudget when it does not fit into its compartment any more."""
         check(msgspec.structs.asdict(note) | {"compartment": compartment})
+        check_given(content=note.content, category=note.category)
         note = msgspec.structs.replace(note, category=note.category.strip(), tags=words(note.tags))
-        check_text(note.content, note.category, *note.tags, *note.metadata, *note.metadata.values())
+        check_text(*note.tags, *note.metadata, *note.metadata.values())
         log = self._log(owner, compartment)
         needs, most = size_of(note.content, note.category, note.tags, note.metadata), self.settings.max_chars
 
@@ -178,6 +179,7 @@ class Run:
     """One run of an agent in a session; use it as a context manager, so that what it alone knew ends with it."""
 
     def __init__(self, compartments: Compartments, session: str = "", run_id: str = "", workspace: str = "") -> None:
+        check_given(session=session, run_id=run_id)
         self.id = run_id or mint()
         self.session = session or DEFAULT
         self.workspace = workspace

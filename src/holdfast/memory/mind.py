@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from holdfast.errors import Invalid
+from holdfast.formats.summaries import Gist
 from holdfast.kinds import KINDS, Kind
-from holdfast.memory import _compaction
-from holdfast.memory._compaction import Compacted, Summary
+from holdfast.memory import _compaction, _relevant
+from holdfast.memory._compaction import Compacted, Summary, stated
 from holdfast.memory._window import Remembered, Window
-from holdfast.names import close_to
+from holdfast.names import check_given, close_to
 from holdfast.query import Query, fold, parse
-from holdfast.records import Draft, Record, text_of
+from holdfast.records import Draft, Record, line_of
 from holdfast.scope import DEFAULT, Scope
 from holdfast.store.memory import Memory
 from holdfast.times import bound
-from holdfast.tokens import count_tokens
 
 TYPES = ("working", "episodic", "semantic", "procedural")
 _KINDS = {"episodic": KINDS["episode"], "semantic": KINDS["fact"], "procedural": KINDS["procedure"]}
@@ -33,6 +33,9 @@ STATS = (
     "workingMemoryTokens", "episodicEntryCount", "semanticEntryCount", "proceduralRuleCount", "totalStorageBytes",
 )  # fmt: skip
 _MOST = 1_000
+_OWN = ("op", "writer")
+"""What Holdfast itself writes into a line."""
+_REFERRED = ("ref", "size", "head")
 _log = logging.getLogger("holdfast")
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -76,6 +79,8 @@ class Mind:
         self.session = session or DEFAULT
         self.working = window if window is not None else Window(limits.window_entries, limits.window_tokens)
         self.on_error = on_error
+        self.warnings: list[str] = []
+        """What could not be read so far."""
 
     # what is remembered
 
@@ -83,6 +88,7 @@ class Mind:
     def append(self, type: str, entry: Any, op_id: str = "") -> str:
         """Add an entry, text or any JSON object, and return its id; all but working memory is durable then."""
         _check_type(type)
+        check_given(op_id=op_id)
         if not (isinstance(entry, str) and entry.strip()) and not (isinstance(entry, Mapping) and entry):
             raise Invalid("An entry is text or an object, and not empty.", "Give what happened.")
         if type == "semantic":
@@ -90,13 +96,14 @@ class Mind:
         if type == "procedural":
             return self._advise(entry, op_id)
         if type == "working":
-            return self.working.add(self._memory.offload(entry, self.session))
+            return self.working.add(self._memory.offload(entry, self.session, self.working.holds))
         draft = Draft(kind="episode", data=entry, session=self.session, scope=self._scope, op_id=op_id)
         return self._memory.keep(draft).id
 
     @_safely(lambda: "")
     def learn(self, key: Any, value: Any = None, op_id: str = "") -> str:
         """Keep knowledge by key; the value that held before stays in its history."""
+        check_given(op_id=op_id)
         return self._learn(key if isinstance(key, Mapping) else {"key": key, "value": value}, op_id)
 
     def _learn(self, entry: Any, op_id: str) -> str:
@@ -118,7 +125,9 @@ class Mind:
         """Return what is known under a key, None when nothing is; or all it ever was; or what it was at a time."""
         if not isinstance(key, str) or not key.strip():
             raise Invalid("The key is text that is not blank.", "Give the key.")
+        check_given(as_of=as_of)
         kind, key = _KINDS["semantic"], _form(key)
+        self._warn("semantic")
         if not history and not as_of:
             held = self._memory.held(kind, key)
             return _knowledge(held) if held else None
@@ -143,6 +152,7 @@ class Mind:
         limit = _number("limit", limit)
         if type == "working":
             return self.working.search(query, limit)
+        self._warn(type)
         found = self._memory.find(Query(text=query, kinds=(_KINDS[type].name,), session=self._of(type), limit=limit))
         summary = self._summary(type)
         hits = [_remembered(hit.record, summary.last if summary else "", hit.score) for hit in found]
@@ -154,6 +164,7 @@ class Mind:
     def _last(self, type: str, count: int) -> list[Remembered]:
         if type == "working":
             return self.working.last(count)
+        self._warn(type)
         summary = self._summary(type)
         found = [_remembered(record, "") for record in itertools.islice(self._newest(type, summary), count)][::-1]
         return [_compaction.entry_of(summary), *found] if summary and len(found) < count else found
@@ -171,9 +182,11 @@ class Mind:
     @_safely(list)
     def match(self, situation: str, limit: int = 5) -> list[dict[str, Any]]:
         """Return the procedures that apply to a situation, the one whose condition fits best first."""
+        check_given(situation=situation)
         words = set(fold(situation))
         if not words:
             raise Invalid("The situation is blank.", "Say what is going on.")
+        self._warn("procedural")
         found = self._memory.find(Query(text=situation, kinds=("procedure",), limit=_MOST))
         ranked = []
         for hit in found:
@@ -185,35 +198,27 @@ class Mind:
         ranked.sort(key=lambda item: item[:2])
         told: dict[tuple[str, str], dict[str, Any]] = {}  # what was said twice is told once
         for fit, _, record in ranked:
-            rule = {"when": record.title, "do": _given(record), "id": record.id, "fit": round(-fit, 3)}
+            rule = _stored(record) | {"id": record.id, "fit": round(-fit, 3)}
             told.setdefault((record.title, record.text), rule)
         return list(told.values())[: _number("limit", limit)]
 
     @_safely(str)
     def context(self, task: str, budget: int = 2_000) -> str:
         """Return what is relevant to a task, within a budget of tokens: what to do, what is known, what happened."""
-        parts: list[str] = []
-        left = budget
+        check_given(task=task)
+        if not task.strip():
+            raise Invalid("The task is blank.", "Say what is to be done.")
+        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
+            raise Invalid(f"budget is {budget!r}.", "Use a number of tokens.")
         summary = self._summary("episodic")
-        offers: list[tuple[str, list[str]]] = [
-            ("What to do", [f"When {one['when']}: {text_of(one['do'])}" for one in self.match(task)]),
-            ("What is known", [f"{_key(hit)}: {hit.text}" for hit in self.search("semantic", task)]),
-            ("What happened before", [summary.text] if summary else []),
-            ("What happened", [hit.text for hit in self.search("episodic", task) if not hit.summary]),
-        ]
-        for title, lines in offers:
-            left -= count_tokens(title) + 2
-            kept = []
-            for line in lines:
-                flat = " ".join(line.split())
-                cost = count_tokens(flat) + 2
-                if cost > left:
-                    continue
-                left -= cost
-                kept.append(f"- {flat}")
-            if kept:
-                parts.append("\n".join((f"## {title}", *kept)))
-        return "\n\n".join(parts)
+        known = [hit for hit in self.search("semantic", task) if not hit.summary]
+        offers = {
+            "What to do": [stated("procedure", one["when"], one["do"]) for one in self.match(task)],
+            "What is known": [stated("fact", hit.entry["key"], hit.entry["value"]) for hit in known],
+            _relevant.BEFORE: [],
+            "What happened": [line_of(hit.entry) for hit in self.search("episodic", task) if not hit.summary],
+        }
+        return _relevant.text(offers, Gist(summary.text, summary.said) if summary else Gist(), budget)
 
     # keeping it small
 
@@ -223,12 +228,11 @@ class Mind:
         _check_type(type)
         if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 0:
             raise Invalid(f"keepLast is {keep_last!r}.", "Use a number from 0 on.")
+        if not isinstance(summarize_older, bool):
+            raise Invalid(f"summarizeOlder is {summarize_older!r}.", "Use true or false.")
         summariser = _compaction.Summariser(self._memory, summarize=summarize_older)
         if type == "working":
-            covered = self.working.compact(
-                keep_last, lambda older: summariser.text([(one.time, one.text) for one in older])
-            )
-            return Compacted(covered=covered, kept=len(self.working.last(_MOST)), by=summariser.by)
+            return self._compact_working(keep_last, summariser)
         path, session = self._summaries(type), self._of(type)
 
         def live(after: str) -> list[Record]:
@@ -237,10 +241,23 @@ class Mind:
 
         return _compaction.compact(self._memory, _compaction.Log(path, type, session), live, keep_last, summariser)
 
+    def _compact_working(self, keep: int, summariser: _compaction.Summariser) -> Compacted:
+        covered, summary = self.working.compact(
+            keep,
+            lambda older, told, most: summariser.write(
+                [_compaction.entry(one.entry, one.time) for one in older], told, most
+            ),
+        )
+        kept = len([one for one in self.working.last(_MOST) if not one.summary])
+        if summary is None:
+            return Compacted(kept=kept)
+        return Compacted(covered, kept, summary.id, summary.text, summariser.by, summariser.fallback)
+
     @_safely(lambda: dict.fromkeys(STATS, 0))
     def stats(self) -> dict[str, int]:
         """Return how much is remembered."""
         vault, places = self._memory.vault, self._memory.places
+        self._warn(*_KINDS)
         counts = {}
         for type, kind in _KINDS.items():
             summary = self._summary(type)
@@ -253,6 +270,12 @@ class Mind:
             size += sum(stamp.size for _, stamp in vault.walk(folder, (".txt", ".json"), lambda _path, _why: None))
         numbers = (self.working.tokens, counts["episodic"], counts["semantic"], counts["procedural"], size)
         return dict(zip(STATS, numbers, strict=True))
+
+    def _warn(self, *types: str) -> None:
+        """Note what cannot be read in the logs of these memories."""
+        paths = {path for type in types for path in (self._path(_KINDS[type]), self._summaries(type))}
+        found = [f"{problem}; all else in it is still used." for problem in self._memory.damage(*sorted(paths))]
+        self.warnings += [warning for warning in found if warning not in self.warnings]
 
     def _of(self, type: str) -> str:
         """Return the session that a memory belongs to, "" for one that belongs to all."""
@@ -291,26 +314,26 @@ def _given(record: Record) -> Any:
     """Return what a line carries as it was given; of what was too large for it, where that is."""
     kind = KINDS[record.kind]
     if "ref" in record.fields:
-        return {name: record.fields.get(name) for name in ("ref", "size", "head")}
+        return {name: record.fields.get(name) for name in _REFERRED}
     return record.fields.get(kind.text, record.text)
 
 
+def _stored(record: Record) -> dict[str, Any]:
+    """Return a piece of knowledge or a procedure with all that was given with it."""
+    kind = KINDS[record.kind]
+    own = {kind.text, kind.title, *_OWN, *(_REFERRED if "ref" in record.fields else ())}
+    more = {name: value for name, value in record.fields.items() if name not in own}
+    return {kind.title: record.title, kind.text: _given(record)} | more
+
+
 def _remembered(record: Record, covered: str, score: float = 0.0) -> Remembered:
-    entry = _given(record)
-    if record.kind == "fact":
-        entry = {"key": record.key, "value": entry}
-    elif record.kind == "procedure":
-        entry = {"when": record.title, "do": entry}
+    entry = _given(record) if record.kind == "episode" else _stored(record)
     is_covered = bool(covered) and record.order <= covered
     return Remembered(record.id, entry, record.time, covered=is_covered, score=score)
 
 
 def _knowledge(record: Record) -> dict[str, Any]:
-    return {"key": record.key, "value": _given(record), "time": record.time, "id": record.id}
-
-
-def _key(hit: Remembered) -> str:
-    return str(hit.entry["key"]) if isinstance(hit.entry, Mapping) and "key" in hit.entry else "summary"
+    return _stored(record) | {"time": record.time, "id": record.id}
 
 
 def _alike(one: str, other: str) -> bool:

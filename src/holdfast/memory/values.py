@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import summaries
 from holdfast.kinds import KINDS
+from holdfast.names import check_given
 from holdfast.query import fold, parse
 from holdfast.records import Record
 from holdfast.scope import Scope
@@ -32,9 +33,9 @@ class Values:
 
     def read(self, ref: str, offset: int = 0, limit: int = READ, session: str = "") -> dict[str, Any]:
         """Return a part of a value, how long it is, and where the next part starts."""
-        if offset < 0 or not 1 <= limit <= MOST:
+        if not _whole(offset, limit) or offset < 0 or not 1 <= limit <= MOST:
             raise Invalid(
-                f"offset is {offset}, limit is {limit}.", f"Use an offset from 0 and a limit of 1 to {MOST:,}."
+                f"offset is {offset!r}, limit is {limit!r}.", f"Use an offset from 0 and a limit of 1 to {MOST:,}."
             )
         text = self._text(ref, session)
         part = text[offset : offset + limit]
@@ -43,6 +44,9 @@ class Values:
 
     def search(self, ref: str, query: str, limit: int = 10, session: str = "") -> list[dict[str, Any]]:
         """Return the places of a value that have most of the words, best first, each with its offset."""
+        check_given(query=query)
+        if not _whole(limit) or limit < 1:
+            raise Invalid(f"limit is {limit!r}.", "Use a number from 1 on.")
         words = parse(query).tokens
         if not words:
             raise Invalid("There is nothing to look for.", "Give some words.")
@@ -53,29 +57,37 @@ class Values:
             if hits:
                 found.append((len(hits), start, line, sorted(hits)))
         found.sort(key=lambda item: (-item[0], item[1]))
-        return [
-            {"offset": start, "text": _around(line, hits), "why": hits}
-            for _, start, line, hits in found[: max(1, limit)]
-        ]
+        return [{"offset": start, "text": _around(line, hits), "why": hits} for _, start, line, hits in found[:limit]]
 
     def summarize(self, ref: str, budget: int = 500, session: str = "") -> str:
         """Return what a value comes to, in sentences of its own."""
-        if budget < 1:
-            raise Invalid(f"budget is {budget}.", "Use a number of tokens.")
+        if not _whole(budget) or budget < 1:
+            raise Invalid(f"budget is {budget!r}.", "Use a number of tokens.")
         lines = [summaries.Entry(id=str(start), time="", text=line) for start, line in _lines(self._text(ref, session))]
         return summaries.extract(lines, budget, "lines")
 
     def _text(self, ref: str, session: str) -> str:
         memory = self._memory
+        check_given(ref=ref, session=session)
         if ref in _HISTORIES:
             kind = KINDS[_HISTORIES[ref]]
             path = memory.places.path_for(kind, Scope(), session=session)
             said = [_said(record) for record in memory.backwards(path)]
             return "\n".join(reversed(said))
         inside = ref.removeprefix(f"{memory.places.memory}/")
-        if inside == ref or not _REF.match(inside):
-            raise NotFound(f"There is no value {ref[:200]!r}.", "Use the ref that an entry shows, episodic or history.")
-        return memory.vault.read(ref, memory.settings.limits.document_bytes).data.decode("utf-8", "replace")
+        try:
+            if inside == ref or not _REF.match(inside):
+                raise NotFound(ref)
+            return memory.vault.read(ref, memory.settings.limits.document_bytes).data.decode("utf-8", "replace")
+        except NotFound:
+            raise NotFound(
+                f"There is no value {ref[:200]!r}.", "Use the ref that an entry shows, episodic or history."
+            ) from None
+
+
+def _whole(*numbers: object) -> bool:
+    """Are these whole numbers, all of them?"""
+    return all(type(number) is int for number in numbers)
 
 
 def _said(record: Record) -> str:

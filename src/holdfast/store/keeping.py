@@ -283,7 +283,8 @@ class Keeper:
             yield
             return
         try:
-            os.makedirs(self._derived, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._derived)  # not the root above it, which may be gone
             fd = os.open(self._derived, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise Unusable(f"{self._derived}: {error.strerror}") from None

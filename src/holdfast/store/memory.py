@@ -275,6 +275,17 @@ class Memory:
 
         return self._keeper.steady(work)
 
+    def damage(self, *paths: str) -> list[Problem]:
+        """Return what cannot be read in these files, as they are now."""
+
+        def work() -> list[Problem]:
+            for path in paths:
+                self._keeper.note(path)
+            self._keeper.catch_up()
+            return self._keeper.ask(lambda index: index.problems(paths))
+
+        return [problem for problem in self._keeper.steady(work) if not problem.minor and problem.path in paths]
+
     def knows_op(self, op_id: str) -> bool:
         """Was something done, or about to be done, under this op_id?"""
         return bool(op_id) and bool(self._keeper.known(op_id).applied)
@@ -290,9 +301,9 @@ class Memory:
         """
         return self._writer.add(path, lines, guard=guard, after=after, durable=durable, op_id=op_id, time=time)
 
-    def offload(self, data: Any, session: str) -> Any:
-        """Return a value as it is, or where a large one was put, durably: its ref, head and size."""
-        return self._writer.offload(data, session)
+    def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
+        """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
+        return self._writer.offload(data, session, fits)
 
     def bring(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
         """Add lines from elsewhere, which carry their own ids, to a log of this name, each once; return how many."""

@@ -23,7 +23,7 @@ from holdfast.places import Place, Places
 from holdfast.records import Problem
 from holdfast.settings import Limits
 from holdfast.store import reading
-from holdfast.vault import Line, Stamp, Vault
+from holdfast.vault import Line, RootGone, Stamp, Vault
 
 SUFFIXES = (".md", ".jsonl")
 YOUNG_NS = 2_000_000_000
@@ -139,7 +139,7 @@ class Refresher:
                     seen, stamp = index.look(path), self._vault.stat(path) or stamp  # somebody else read on: so do we
             else:
                 self._document(index, place, seen, done)
-        except Busy:
+        except (Busy, RootGone):
             raise
         except HoldfastError as error:
             self._unreadable(index, path, place, error, done)

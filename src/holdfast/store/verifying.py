@@ -31,6 +31,16 @@ class Report(msgspec.Struct, omit_defaults=True):
     def sound(self) -> bool:
         return not self.differences and not self.damage
 
+    @property
+    def next_step(self) -> str:
+        """What to do about it, "" when all is sound."""
+        index = "The index can be thrown away and made anew: holdfast refresh --rebuild."
+        files = (
+            "All else is still used. Mend what is named here in the files themselves, or take them from git or a"
+            " backup; then run holdfast verify again."
+        )
+        return " ".join(([index] if self.differences else []) + ([files] if self.damage else []))
+
 
 def verify(
     vault: Vault, refresher: Refresher, places: Places, index: Index, scratch: Index, progress: Progress | None

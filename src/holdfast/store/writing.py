@@ -406,6 +406,10 @@ class Writer:
         """Return the fields that carry a line's text; a large one goes to a file of its own first."""
         if kind.inline or len(text) <= self._limits.inline_chars:
             return {kind.text: text}
+        return self._apart(path, text)
+
+    def _apart(self, path: str, text: str) -> dict[str, Any]:
+        """Put a text into a file of its own beside a log, and return what refers to it."""
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError:
@@ -420,16 +424,18 @@ class Writer:
     def _data(self, kind: Kind, path: str, data: Any) -> dict[str, Any]:
         """Return the fields that carry a JSON value in the place of text; a large one goes to a file as its text."""
         check_plain(data)
-        text = data if isinstance(data, str) else logs.render({"": data})[4:-2].decode()
+        text = _as_text(data)
         if isinstance(data, str) or len(text) > self._limits.inline_chars:
             return self._text(kind, path, text)
         return {kind.text: data}
 
-    def offload(self, data: Any, session: str) -> Any:
-        """Return a value as it is, or where a large one was put, durably: its ref, head and size."""
+    def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
+        """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
         kind = KINDS["episode"]
         path = self._places.path_for(kind, _NOWHERE, session=session)
         kept = self._data(kind, path, data)
+        if kind.text in kept and not fits(data):
+            return self._apart(path, _as_text(data))
         return kept.get(kind.text, kept)
 
     def add(
@@ -438,7 +444,7 @@ class Writer:
     ) -> list[str]:  # fmt: skip
         """Append lines to a log in one piece and return their ids, which are greater than `after`.
 
-        `guard` sees the held log first, and may refuse. What an op_id had all of its lines written for is not written again.
+        `guard` sees the held log first, and may refuse. What an op_id wrote all of its lines for is not written again.
         """
         _check_op(op_id)
         more = {"writer": self._by} if self._by else {}
@@ -542,6 +548,11 @@ class Made(msgspec.Struct, frozen=True):
 def _check_op(op_id: str) -> None:
     if op_id and not _OP.match(op_id):
         raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
+
+
+def _as_text(data: Any) -> str:
+    """Return a value as the text that a file of its own holds."""
+    return data if isinstance(data, str) else logs.render({"": data})[4:-2].decode()
 
 
 def _body_of(path: str, text: str) -> int:

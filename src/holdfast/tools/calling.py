@@ -40,6 +40,8 @@ class Call:
         self.runner = runner
         self.memory = runner.memory
         self.context = context
+        self.warnings: list[str] = []
+        """What could not be read on the way; the reply tells it."""
 
     @functools.cached_property
     def scope(self) -> Scope:
@@ -109,7 +111,7 @@ class Runner:
                     "Take it out; say where it is kept instead.",
                 )
             result = tool.function(call, **values)
-            reply = answered(tool, result)
+            reply = answered(tool, result) | ({"warnings": call.warnings} if call.warnings else {})
         except HoldfastError as error:
             reply = failed(error, tool)
         except RecursionError:

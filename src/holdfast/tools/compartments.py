@@ -33,11 +33,10 @@ def save_memory(
     priority: Annotated[int, msgspec.Meta(ge=1, le=10), "1 to 10; the highest comes first"] = 5,
 ) -> dict[str, Any]:
     """Save what you will need later: for this run, for the whole session, or as part of a plan."""
-    owner = _owner(call)
     given = [tags] if isinstance(tags, str) else tags or []
     note = Note(content, category or "", tuple(given), metadata or {}, priority)
-    made = call.runner.compartments.save(owner, compartment, note)
-    return _reply(owner, f"Memory saved successfully with ID: {made}", id=made)
+    made = call.runner.compartments.save(_owner(call), compartment, note)
+    return {"id": made, "text": f"Memory saved successfully with ID: {made}"}
 
 
 def get_memory(
@@ -48,28 +47,27 @@ def get_memory(
     tags: Tags = None,
 ) -> dict[str, Any]:
     """Read what was saved in a compartment: all of it, one entry, or those of a category or tag."""
-    owner = _owner(call)
-    found = call.runner.compartments.get(owner, compartment, filtered(id, category, tags))
+    found = call.runner.compartments.get(_owner(call), compartment, filtered(id, category, tags))
     text = "\n---\n".join(map(_told, found)) or "No memory entries found"
-    return _reply(owner, text, entries=[_data(entry) for entry in found])
+    text = "\n".join((text, *(f"Warning: {warning}" for warning in call.warnings)))
+    return {"entries": [_data(entry) for entry in found], "text": text}
 
 
 def clear_memory(call: Call, compartment: Compartment, category: Category = None, tags: Tags = None) -> dict[str, Any]:
-    """Make room in a compartment: clear all of it, or the entries of a category or tag. You cannot undo this."""
-    owner = _owner(call)
+    """Make room in a compartment: clear all of it, or the entries of a category or tag. No tool brings them back:
+    those of a run are gone, those of a session or a plan are hidden and stay in the owner's files."""
     wanted = filtered(None, category, tags)
-    count = call.runner.compartments.clear(owner, compartment, wanted)
+    count = call.runner.compartments.clear(_owner(call), compartment, wanted)
     which = f" with category '{wanted.category}'" if wanted.category else ""
     which += f" with tags: {', '.join(wanted.tags)}" if wanted.tags else ""
     text = f"Memory cleared successfully for compartment '{compartment}'{which}: {count} entries."
-    return _reply(owner, text, cleared=count)
+    return {"cleared": count, "text": text}
 
 
 def end_run(call: Call) -> dict[str, Any]:
     """End the current run: all that its memory holds is removed. Call it when the task is done."""
-    owner = Owner(call.session, call.context.runId)
-    count = call.runner.compartments.end_run(owner)
-    return _reply(owner, f"Run ended: {count} entries removed.", cleared=count)
+    count = call.runner.compartments.end_run(Owner(call.session, call.context.runId))
+    return {"cleared": count, "text": f"Run ended: {count} entries removed."}
 
 
 def register(registry: Registry) -> None:
@@ -83,7 +81,7 @@ def register(registry: Registry) -> None:
 def _owner(call: Call) -> Owner:
     """Return for whom a call works; a workspace is noted where the context names one."""
     workspace = call.scope.path if call.context.workspaceId else ""
-    return Owner(call.session, call.context.runId, workspace, call.op_id)
+    return Owner(call.session, call.context.runId, workspace, call.op_id, call.warnings)
 
 
 def _check(given: Mapping[str, Any]) -> None:
@@ -93,10 +91,6 @@ def _check(given: Mapping[str, Any]) -> None:
 
 def _check_save(given: Mapping[str, Any]) -> None:
     _check({"content": ""} | {name: value for name, value in given.items() if value is not None})
-
-
-def _reply(owner: Owner, text: str, **data: Any) -> dict[str, Any]:
-    return data | {"text": text} | ({"warnings": owner.warnings} if owner.warnings else {})
 
 
 def _text(reply: dict[str, Any]) -> str:

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from holdfast.errors import Invalid
 from holdfast.memory import values
-from holdfast.memory._window import Remembered
 from holdfast.memory.mind import TYPES, Mind
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
@@ -30,8 +30,15 @@ def memory_search(
     limit: Annotated[int, "most entries to return"] = 10,
 ) -> Any:
     """Search a memory by words, or look at its last entries. Covered entries are those that a summary speaks for."""
-    wanted: Any = {"last": last} if last is not None and not query else query or ""
-    return [_shown(found) for found in _mind(call).search(type, wanted, limit)]
+    if (last is None) == (not query):
+        raise Invalid(
+            "A query is some words; last: n is instead of it." if query else "A query is some words; or give last: n.",
+            "Give either.",
+        )
+    wanted: Any = query if last is None else {"last": last}
+    found: list[dict[str, Any]] = msgspec.to_builtins(_mind(call).search(type, wanted, limit))
+    ranked = ("score",) if last is not None else ()
+    return [{name: value for name, value in one.items() if name not in ranked} for one in found]
 
 
 def memory_learn(call: Call, key: Annotated[str, "what it is about"], value: Annotated[Any, "what is known"]) -> Any:
@@ -61,7 +68,9 @@ def memory_compact(
     summarizeOlder: Annotated[bool, "false covers them without a summary"] = True,
 ) -> Any:
     """Summarise the older entries of a memory, so that its window stays small. They stay in the file and in search."""
-    return msgspec.to_builtins(_mind(call).compact(type, keepLast, summarizeOlder))
+    done = _mind(call).compact(type, keepLast, summarizeOlder)
+    told: dict[str, Any] = msgspec.to_builtins(done)
+    return {"covered": done.covered, "kept": done.kept} | told
 
 
 def memory_stats(call: Call) -> Any:
@@ -102,9 +111,6 @@ def register(registry: Registry) -> None:
 def _mind(call: Call) -> Mind:
     """Return the memories of the session that a call belongs to; working memory lives as long as the process."""
     window = call.runner.windows.of(call.session)
-    return Mind(call.memory, call.session, call.scope if call.context.workspaceId else None, window=window)
-
-
-def _shown(found: Remembered) -> dict[str, Any]:
-    shown: dict[str, Any] = msgspec.to_builtins(found)
-    return shown
+    mind = Mind(call.memory, call.session, call.scope if call.context.workspaceId else None, window=window)
+    mind.warnings = call.warnings
+    return mind

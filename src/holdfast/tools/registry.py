@@ -16,6 +16,7 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.names import close_to
 from holdfast.records import check_plain
+from holdfast.tools.context import Context
 
 
 class Param(msgspec.Struct, frozen=True):
@@ -84,6 +85,12 @@ class Tool(msgspec.Struct, frozen=True):
         if not isinstance(given, dict):
             raise Invalid(f"{self.name} takes an object of parameters.", self._takes())
         unknown = [str(name) for name in given if name not in self.params]
+        if misplaced := [name for name in unknown if name in Context.__struct_fields__]:
+            where = ", ".join(f"context.{name}" for name in misplaced)
+            raise Invalid(
+                f"{self.name} has no parameter {', '.join(misplaced)}: {where} says that.",
+                f"Send it inside context; {self._takes()}",
+            )
         if unknown:
             hint = close_to(unknown[0], self.params) if len(unknown) == 1 else ""
             raise Invalid(f"{self.name} has no parameter {', '.join(unknown)}.{hint}", self._takes())

@@ -2,6 +2,7 @@
 
 A path is relative to the root, with `/`, in any engine. A document is read whole with its version and written
 whole from a version; a log grows by whole lines. `write` and `append` return only when the change is durable.
+When the root itself is gone, nothing "is not there": every look for something raises `RootGone`.
 The contract every engine keeps is `tests/contract/`.
 """
 
@@ -12,8 +13,14 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.errors import Unavailable
+
 ABSENT = ""
 """The version of a document that is not there: `write(expect=ABSENT)` creates and never replaces."""
+
+
+class RootGone(Unavailable):
+    """The tree as a whole is out of reach. Whoever looks for anything in it is told this, not that nothing is there."""
 
 
 class Stamp(msgspec.Struct, frozen=True):

@@ -48,6 +48,10 @@ class Beneath:
         for fd in held:
             os.close(fd)
 
+    def removed(self) -> bool:
+        """Was the root removed? One that was only given another name goes on working."""
+        return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
+
     def open_again(self, path: str, flags: int) -> int:
         """Open a file that is opened often, by way of its folder, which is kept open.
 

@@ -29,7 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.names import check_path
 from holdfast.records import version_of
-from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Stamp, _lines, _locks
+from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, RootGone, Stamp, _lines, _locks
 from holdfast.vault import _beneath as beneath
 from holdfast.vault import _raw as raw
 
@@ -274,6 +274,7 @@ class Files:
             blocked(folder, _LEADS_OUT)
             return
         if not os.path.isdir(top):
+            self._check_root(by_name=True)
             try:
                 stamp = self.stat(folder)
             except Invalid:
@@ -334,6 +335,7 @@ class Files:
             with os.scandir(top) as found:
                 return sorted(entry.name for entry in found if self._is_folder(entry))
         except (FileNotFoundError, NotADirectoryError):
+            self._check_root(by_name=True)
             return []
         except OSError as error:
             raise raw.unavailable(error, folder) from None
@@ -350,6 +352,7 @@ class Files:
         try:
             fd = self._beneath.open(folder, os.O_RDONLY | os.O_DIRECTORY, follow=True)
         except FileNotFoundError:
+            self._check_root()
             return 0
         except OSError as error:
             raise raw.unavailable(error, folder) from None
@@ -455,6 +458,7 @@ class Files:
         try:
             fd = self._beneath.open(path, os.O_RDONLY | os.O_NONBLOCK, follow=True)
         except OSError as error:
+            self._check_root()
             raise raw.unavailable(error, path) from None
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -465,13 +469,21 @@ class Files:
         finally:
             os.close(fd)
 
+    def _check_root(self, *, by_name: bool = False) -> None:
+        """Tell that the root is gone; what is looked up by name is out of reach also when the root was renamed."""
+        if self._beneath.removed() or (by_name and not os.path.isdir(self.location)):
+            raise RootGone(
+                f"The memory root {self.location} is not there any more.",
+                "Check that it is mounted and was not moved, then open it again.",
+            )
+
     def _folder(self, parts: tuple[str, ...]) -> int:
         """Open a folder for writing, making what is missing of it, durably."""
         flags = os.O_RDONLY | os.O_DIRECTORY
         try:
             return self._beneath.open("/".join(parts) or ".", flags)
         except FileNotFoundError:
-            pass
+            self._check_root()
         parent = self._folder(parts[:-1])
         try:
             with contextlib.suppress(FileExistsError):
