@@ -227,9 +227,8 @@ def test_jobs_are_saved_and_loaded(memory: holdfast.Memory, root: Path) -> None:
     assert [(one.name, one.message) for one in saved] == [("Standup", "Blocked?"), ("New", "Say hello.")]
     with holdfast.open(root) as other:
         assert other.jobs.load_cron_jobs() == saved
-    assert memory.jobs.save_cron_jobs([*saved, second]) == [saved[0], second, saved[1]], (
-        "what was removed can come back"
-    )
+    assert memory.jobs.save_cron_jobs([*saved, second]) == [*saved, second], "what was removed can come back"
+    assert memory.jobs.load_cron_jobs() == [saved[0], second, saved[1]]
     assert memory.verify().sound
 
 
@@ -241,9 +240,16 @@ def test_saving_a_list_takes_nothing_back_that_others_did_meanwhile(root: Path) 
         agent.jobs.set_enabled(first.id, False)
         third = Job(name="Third", message="3", schedule="@daily")
         saved = bot.jobs.save_cron_jobs([*listed, third])
-        assert [(one.name, one.enabled) for one in saved] == [("First", False), ("Second", True), ("Third", True)]
-        assert [one.name for one in bot.jobs.save_cron_jobs([saved[2]])] == ["Third"]
-        assert second.id not in {one.id for one in agent.jobs.load_cron_jobs()}
+        assert [(one.name, one.enabled) for one in saved] == [("First", False), ("Third", True)]
+        fourth = bot.call("cron_add", {"name": "Fourth", "message": "4", "schedule": "@daily"})["job"]
+        assert len(bot.call("cron_list")["jobs"]) == 4
+        assert bot.jobs.save_cron_jobs(saved[1:]) == saved[1:]
+        assert {one.id for one in agent.jobs.all()} == {second.id, saved[1].id, fourth["id"]}
+        agent.jobs.remove(second.id)
+        loaded = bot.jobs.load_cron_jobs()
+        assert [one.name for one in loaded] == ["Third", "Fourth"]
+        bot.jobs.save_cron_jobs(loaded[:1])
+        assert [one.name for one in agent.jobs.all()] == ["Third"]
 
 
 def test_an_op_id_has_effect_once(memory: holdfast.Memory) -> None:

@@ -79,12 +79,12 @@ class Scheduler:
 
     def _until_next(self) -> float:
         now = datetime.now(UTC)
-        slots = [slot for job in self._jobs.load_cron_jobs() if (slot := self._jobs.next(job, now))]
+        slots = [slot for job in self._jobs.all() if (slot := self._jobs.next(job, now))]
         return min([LOOK_SECONDS, *(max(0.0, (slot - now).total_seconds()) for slot in slots)])
 
     def _faults(self) -> None:
         """Tell once of each job that can never be due."""
-        for job in self._jobs.load_cron_jobs():
+        for job in self._jobs.all():
             what = fault(job)
             if what and f"{job.id} {what}" not in self._told:
                 self._told.add(f"{job.id} {what}")

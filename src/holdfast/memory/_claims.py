@@ -82,10 +82,10 @@ class Taken:
             elif self.last[run.job].slot == run.slot:
                 self.last[run.job] = over(run, ended)
             return
-        run = _run(line)
-        slots, ms = self.slots.setdefault(run.job, set()), parse_ms(run.slot) or 0
-        if ms in slots:
-            return  # two copies of a log that were merged
+        run, ms = _run(line), parse_ms(line["slot"])
+        slots = self.slots.setdefault(run.job, set())
+        if ms is None or ms in slots:
+            return  # two copies of a log that were merged, or no slot at all
         slots.add(ms)
         if name in self._ended:
             run = over(run, self._ended.pop(name))
@@ -204,13 +204,13 @@ def key_of(line: Mapping[str, Any]) -> str:
     """Return which slot of which job a line is about, "" when it is about none."""
     job, slot = line.get("job"), line.get("slot")
     about = isinstance(line.get("claim"), str) or isinstance(line.get("finish"), str)
-    return f"{job}@{slot}" if about and isinstance(job, str) and parse_ms(slot) else ""
+    return f"{job}@{slot}" if about and isinstance(job, str) and isinstance(slot, str) else ""
 
 
 def _run(line: Mapping[str, Any]) -> Run:
-    name, missed = line.get("name"), line.get("missed")
+    name, missed, time = line.get("name"), line.get("missed"), line.get("time")
     return Run(
-        job=line["job"], slot=str(line["slot"]), time=logs.identity(line, "time")[2],
+        job=line["job"], slot=line["slot"], time=time if isinstance(time, str) else "",
         name=name if isinstance(name, str) else "", missed=missed if isinstance(missed, int) else 0,
     )  # fmt: skip
 

@@ -95,13 +95,17 @@ class Jobs:
         self._follower: Follower[Table] = Follower(memory.vault)
         self._claims = Claims(memory)
         self._seen: dict[str, Job] | None = None
-        """The jobs as this process knew them last: what differs from them is what a caller changed."""
+        """The jobs as they were loaded or saved last: what a list has otherwise is what its owner changed."""
         self.warnings = self._claims.warnings
 
     # what there is
 
-    def load_cron_jobs(self) -> list[Job]:
+    def all(self) -> list[Job]:
         """Return all jobs, in the order in which they were added."""
+        return list(self._ask(Table.jobs).values())
+
+    def load_cron_jobs(self) -> list[Job]:
+        """Return all jobs, to be changed and saved; see `save_cron_jobs`."""
         self._seen = self._ask(Table.jobs)
         return list(self._seen.values())
 
@@ -146,9 +150,9 @@ class Jobs:
         return self._one(id, line, op_id)
 
     def save_cron_jobs(self, jobs: Iterable[Job]) -> list[Job]:
-        """Make the log say what the list says and return it: new jobs, changed ones, and those that are missing.
+        """Make the log say what the list says: new jobs, changed ones, and those that are missing; return it as kept.
 
-        What this process has not loaded since others changed it is left as they made it.
+        What others changed or added since the list was loaded is left as they made it.
         """
         wanted = [job if job.id else msgspec.structs.replace(job, id=secrets.token_hex(4)) for job in jobs]
 
@@ -161,8 +165,10 @@ class Jobs:
             lines = [_line(job) for job in changed if job != there.get(job.id)]
             return [*lines, *({"hide": id, "hidden": True} for id in sorted(gone))]
 
-        self._change(decide)
-        return self.load_cron_jobs()
+        table = self._change(decide)
+        found = ((job.id, table.get(job.id)) for job in wanted)
+        self._seen = {id: job for id, job in found if job is not None}
+        return list(self._seen.values())
 
     # when they run
 
@@ -232,16 +238,8 @@ class Jobs:
                 )  # fmt: skip
             except _Changed:
                 continue
-            for id in (line.get("hide") or line["job"] for line in lines if self._seen is not None):
-                self._note(id)
             return self._ask(lambda table: table)
         raise Busy(f"{self._path} is changed by others all the time; nothing was written.", "Try again.")
-
-    def _note(self, id: str) -> None:
-        """Know a job as it is now: this process changed it."""
-        known, job = dict(self._seen or {}), self._ask(lambda table: table.get(id))
-        known.pop(id, None)
-        self._seen = known if job is None else known | {id: job}
 
     def _unless(self, state: tuple[int, str], _end: LogEnd) -> None:
         if self._ask(lambda table: (table.lines, table.order)) != state:

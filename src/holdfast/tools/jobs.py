@@ -24,7 +24,7 @@ Id = Annotated[str, "the id that cron_list shows"]
 def cron_list(call: Call) -> dict[str, Any]:
     """List the jobs: when each one is due, where its message goes, how it went last."""
     jobs = call.runner.jobs
-    return {"jobs": [shown(jobs, job) for job in jobs.load_cron_jobs()]} | _warned(jobs)
+    return {"jobs": [shown(jobs, job) for job in jobs.all()]} | _warned(jobs)
 
 
 def cron_add(
