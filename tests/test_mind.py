@@ -24,7 +24,6 @@ import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats.summaries import Gist
 from holdfast.memory import _relevant
-from holdfast.memory.mind import Mind
 from holdfast.settings import load
 from holdfast.tokens import count_tokens
 
