@@ -52,8 +52,7 @@ class _Part(msgspec.Struct):
 
 def text(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) -> str:
     """Return what fits of these lines, each part under its title, in at most so many tokens."""
-    summary = _Part(BEFORE, gist.text.splitlines())
-    summary.take(_cost(gist.text) + 2 * len(summary.lines) + budget)  # all of it, to see what that costs
+    summary = _told(gist)
     parts = [_Part(title, lines) for title, lines in offers.items() if lines]
     share = budget // max(1, len(parts) + bool(gist.text))
     for part in parts:
@@ -71,13 +70,17 @@ def text(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) -> str:
     return "\n\n".join(made[title].text for title in offers if title in made)
 
 
+def _told(gist: Gist) -> _Part:
+    """Return all of a summary."""
+    return _Part(BEFORE, (), {place: f"- {line}" for place, line in enumerate(gist.text.splitlines())})
+
+
 def _shortened(gist: Gist, room: int) -> _Part:
     """Return as much of a summary as fits into so many tokens, title included."""
     said = [Entry(str(place), day, text, single=True) for place, (day, text) in enumerate(gist.said)]
     tokens = room - _cost(f"## {BEFORE}\n")
     while (made := summaries.summarise(said, tokens, "earlier sentences")).said:
-        lines = made.text.splitlines()
-        part = _Part(BEFORE, lines, {place: f"- {line}" for place, line in enumerate(lines)})
+        part = _told(made)
         if part.cost <= room:
             return part
         tokens -= part.cost - room
