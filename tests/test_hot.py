@@ -615,7 +615,7 @@ def test_templates_go_where_the_settings_say(tmp_path: Path) -> None:
 def test_a_file_where_a_folder_belongs_is_named(tmp_path: Path) -> None:
     (tmp_path / "agent").mkdir()
     (tmp_path / "agent/commands").write_text("a file")
-    with pytest.raises(Invalid, match=r"A folder of agent/commands/common/save-memory\.md is a file\."):
+    with pytest.raises(Invalid, match=r"A folder of agent/commands/common/chat-memory\.md is a file\."):
         make_root(str(tmp_path), template=True)
 
 

@@ -229,13 +229,14 @@ def test_what_a_call_s_context_lacks_comes_from_the_start_options_then_is_defaul
 def test_prompts(root: Path, mode: str) -> None:
     async def work(client: Client) -> None:
         listed = [prompt.name for prompt in (await client.list_prompts()).prompts]
-        assert listed == ["resume", "save-state", "save-memory", "learning-cycle"]
+        assert listed == ["resume", "save-state", "save-memory", "learning-cycle", "chat-memory"]
         resume = await client.get_prompt("resume", {"workspace": "Project Alpha"})
         (message,) = resume.messages
         assert isinstance(message.content, types.TextContent)
         assert 'loadWorkspace with the name "Project Alpha"' in message.content.text
         assert "createState" in str((await client.get_prompt("save-state")).messages)
         assert "listWorkspaces" in str((await client.get_prompt("resume")).messages)
+        assert "call `search_history` first" in str((await client.get_prompt("chat-memory")).messages)
         with pytest.raises(MCPError, match="Unknown prompt: nothing"):
             await client.get_prompt("nothing")
 

@@ -110,7 +110,7 @@ def test_a_client_of_either_era_works_over_http(server: Server, root: Path, mode
             assert await ask(client, "createState", **STATE) == {"success": True}
             assert (await ask(client, "loadState", name="Progress"))["data"] == STATE
             assert "already exists" in (await ask(client, "createState", **STATE))["error"]
-            assert len((await client.list_prompts()).prompts) == 4
+            assert len((await client.list_prompts()).prompts) == 5
             (listed,) = (await client.list_resources()).resources
             assert "Half way." in str((await client.read_resource(listed.uri)).contents)
             long = "x " * 499_000 + "end"
