@@ -80,10 +80,30 @@ class Applied(msgspec.Struct, frozen=True):
     fields: Mapping[str, Any] = {}
 
 
-class Scored(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True):
+    """A record that may answer a question."""
+
     record: Record
-    score: float
-    """Greater is better; 0 where nothing was searched for."""
+    counts: tuple[float, ...]
+    """How often each word stands in it."""
+    length: float
+    """In words."""
+    inside: bool = True
+    """Does it pass the filters? One that does not still tells something about its neighbours."""
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """What may answer a question, and what ranking has to know of all records."""
+
+    words: tuple[str, ...] = ()
+    held: tuple[int, ...] = ()
+    """In how many records each word stands."""
+    records: int = 1
+    length: float = 1.0
+    """Words of a record, on average."""
+    candidates: Mapping[int, Candidate] = {}
+    after: Mapping[int, int] = {}
+    """Which candidate follows which, in the same session."""
 
 
 class Tied(msgspec.Struct, frozen=True):
@@ -131,8 +151,12 @@ class Index(Protocol):
 
     def remove(self, path: str) -> None: ...
 
-    def search(self, terms: Terms, where: Filter, limit: int) -> list[Scored]:
-        """Return the best records for these words; without words the newest."""
+    def newest(self, where: Filter, limit: int) -> list[Record]:
+        """Return the newest records that pass a filter; all of them with a negative limit."""
+        ...
+
+    def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
+        """Return the records that fit these words best, with what stands beside them; words are weighed per pool."""
         ...
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:

@@ -15,25 +15,17 @@ import apsw
 
 from holdfast.index import Filter
 from holdfast.index._schema import WORDS
-from holdfast.kinds import KINDS, Kind
+from holdfast.kinds import Kind
 from holdfast.names import same
 from holdfast.query import Terms
 from holdfast.scope import from_path
 from holdfast.settings import Search
 
-_SCORE = "bm25({table}, 4.0, 1.0, 1.0)"
+TITLE = 4.0
+"""What a word counts for that stands in the title."""
+_SCORE = f"bm25({{table}}, {TITLE}, 1.0, 1.0)"
 _SPARE = 100
 Row = tuple[Any, ...]
-
-
-def rank(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings: Search) -> list[tuple[int, float]]:
-    """Return the rows of the best records and their scores, best first."""
-    kinds = where.kinds or where.searchable
-    tables = dict.fromkeys(words_of(KINDS[name]) for name in kinds)
-    found = [row for table in tables for row in _rank(db, table, terms, where, limit, settings)]
-    if len(tables) > 1:
-        found.sort(key=lambda row: -row[1])
-    return found[:limit]
 
 
 def words_of(kind: Kind) -> str:
@@ -41,9 +33,10 @@ def words_of(kind: Kind) -> str:
     return WORDS[kind.foreign]
 
 
-def _rank(
+def of_table(
     db: apsw.Connection, table: str, terms: Terms, where: Filter, limit: int, settings: Search
 ) -> list[tuple[int, float]]:
+    """Return the rows of the best records of a table and their scores, best first."""
     expression = _expression(db, table, terms, settings)
     if not expression:
         return []
@@ -70,7 +63,13 @@ def _rank(
     return [(row, -score) for row, score in rows]
 
 
-def newest(db: apsw.Connection, where: Filter, limit: int) -> list[tuple[int, float]]:
+def passing(db: apsw.Connection, rows: list[int], where: Filter) -> list[int]:
+    """Return those of some rows that pass the filter."""
+    condition, values = conditions(where)
+    return [row for row, _ in _among(db, [(row, 0.0) for row in rows], condition, values)]
+
+
+def newest(db: apsw.Connection, where: Filter, limit: int) -> list[int]:
     """Return the rows of the newest records."""
     condition, values = conditions(where)
     rows = db.execute(
@@ -78,7 +77,7 @@ def newest(db: apsw.Connection, where: Filter, limit: int) -> list[tuple[int, fl
         " ORDER BY r.time DESC, f.path, r.sort DESC, r.id LIMIT ?",
         (*values, limit),
     )
-    return [(row, 0.0) for (row,) in rows]
+    return [row for (row,) in rows]
 
 
 def conditions(where: Filter) -> tuple[str, list[Any]]:
@@ -87,16 +86,16 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
     if not where.hidden:
         parts.append("r.hidden = 0")
     if kinds := where.kinds or where.searchable:
-        parts.append(f"r.kind IN ({_holes(kinds)})")
+        parts.append(f"r.kind IN ({holes(kinds)})")
         values += kinds
     if where.scope:
         others = (*from_path(where.scope).above,) if where.above else ()
         others += ("",) if where.shared else ()
-        more = f" OR r.scope IN ({_holes(others)})" if others else ""
+        more = f" OR r.scope IN ({holes(others)})" if others else ""
         parts.append(f"(r.scope = ? OR (r.scope > ? AND r.scope < ?){more})")
         values += [where.scope, where.scope + "/", where.scope + "0", *others]
     if where.sessions:
-        parts.append(f"r.session IN ({_holes(where.sessions)})")
+        parts.append(f"r.session IN ({holes(where.sessions)})")
         values += where.sessions
     if where.tags:
         parts.append("(" + " OR ".join("instr(r.tagged, ?)" for _ in where.tags) + ")")
@@ -131,7 +130,7 @@ def _among(db: apsw.Connection, best: list[Row], condition: str, values: list[An
         rows = db.execute(
             "SELECT r.row, r.time, f.path, r.sort, r.id"
             " FROM records r NOT INDEXED CROSS JOIN files f ON f.file = r.file"
-            f" WHERE r.row IN ({_holes(part)}) AND {condition}",
+            f" WHERE r.row IN ({holes(part)}) AND {condition}",
             (*part, *values),
         )
         result += [(part[row[0]], row) for row in rows]
@@ -163,6 +162,11 @@ def _rarer(db: apsw.Connection, table: str, words: list[str], settings: Search) 
     return [min(common, key=lambda word: (_count(db, table, word, -1), word))] if common else words
 
 
+def count(db: apsw.Connection, table: str, run: tuple[str, ...]) -> int:
+    """Return in how many records a word stands."""
+    return _count(db, table, _quoted(run), -1)
+
+
 def _count(db: apsw.Connection, table: str, word: str, most: int) -> int:
     sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
     return int(db.execute(sql, (word, most)).get)
@@ -172,5 +176,5 @@ def _quoted(run: tuple[str, ...]) -> str:
     return '"' + " ".join(run) + '"'
 
 
-def _holes(values: object) -> str:
+def holes(values: object) -> str:
     return ",".join("?" * len(values))  # type: ignore[arg-type]  # any sized collection

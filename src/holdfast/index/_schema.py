@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 6
+VERSION = 7
 
 WORDS = ("words", "foreign_words")
 """The words of all records, and apart those of other programs: what is read only on request must not weigh."""
@@ -28,6 +28,7 @@ CREATE UNIQUE INDEX records_identity ON records (id, file);
 CREATE INDEX records_file ON records (file);
 CREATE INDEX records_place ON records (kind, scope, time);
 CREATE INDEX records_order ON records (file, sort);
+CREATE INDEX records_talk ON records (file, session, sort);
 CREATE INDEX records_gone ON records (file) WHERE hidden OR superseded;
 CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
 CREATE INDEX records_pair ON records (pair, file) WHERE pair IS NOT NULL;

@@ -22,11 +22,12 @@ from holdfast.index import (
     Applied,
     Facts,
     Filter,
-    Scored,
+    Pool,
     Seen,
     Stale,
     Tied,
     Unusable,
+    _pool,
     _proof,
     _rank,
     _records,
@@ -237,15 +238,15 @@ class SqliteIndex:
             found = db.execute("SELECT seen FROM files WHERE path = ?", (path,)).get
             return _seen_in(found) if found is not None else None
 
-    def search(self, terms: Terms, where: Filter, limit: int) -> list[Scored]:
+    def newest(self, where: Filter, limit: int) -> list[Record]:
         with self._using() as db:
-            if terms.empty:
-                rows = _rank.newest(db, where, limit)
-            else:
-                rows = _rank.rank(db, terms, where, limit, self._settings)
-            scores = dict(rows)
-            records = dict(_records.load(db, list(scores)))
-            return [Scored(records[row], score) for row, score in rows if row in records]
+            rows = _rank.newest(db, where, limit)
+            records = dict(_records.load(db, rows))
+            return [records[row] for row in rows if row in records]
+
+    def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
+        with self._using() as db:
+            return _pool.pools(db, terms, where, most, self._settings)
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         with self._using() as db:

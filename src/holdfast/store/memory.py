@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import msgspec
 
-from holdfast import kinds, settings
+from holdfast import asking, kinds, settings
 from holdfast.errors import Invalid, NotFound
-from holdfast.index import Filter, Index, Scored, Tied
+from holdfast.index import Filter, Index, Tied
 from holdfast.kinds import KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
@@ -22,6 +22,7 @@ from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import reading, recalling, tailing, undoing, verifying
 from holdfast.store.keeping import Keeper, once
+from holdfast.store.ranking import Ranked
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
 from holdfast.store.writing import ANY, Writer
@@ -164,17 +165,22 @@ class Memory:
         if wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds):
             return recalling.Found([], iso(now_ms()))
         where = self._filter(wanted, (*wanted.kinds, *terms.kinds), (*wanted.tags, *terms.tags))
-        done, scored = self._keeper.steady(lambda: self._search(terms, where, wanted.limit))
+        done, ranked = self._keeper.steady(lambda: self._search(terms, where, wanted))
         near = functools.partial(
             self._near, where=msgspec.structs.replace(where, tags=(), since="", until=""), most=wanted.related
         )
-        kept, left_out = recalling.hits(scored, terms, wanted, near)
+        kept, left_out = recalling.hits(ranked, terms, wanted, near)
         damaged = self._keeper.ask(lambda index: index.problem_count())
         return recalling.Found(kept, self._keeper.as_of(), done.behind, left_out, done.problems, damaged)
 
-    def _search(self, terms: Terms, where: Filter, limit: int) -> tuple[Refreshed, list[Scored]]:
+    def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Ranked]]:
         done = self._keeper.look(where, searching=not terms.empty)
-        return done, self._keeper.ask(lambda index: index.search(terms, where, limit))
+        if terms.empty:
+            newest = self._keeper.ask(lambda index: index.newest(where, query.limit))
+            return done, [Ranked(record, 0.0) for record in newest]
+        most = max(self.settings.search.candidates, 2 * query.limit)
+        pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
+        return done, recalling.choose(pools, query, self.settings.search)
 
     def related(self, identifier: str, query: Query | None = None) -> list[Tied]:
         """Return what has to do with a record, or with a name: by links, by what both speak of, by tags. One hop."""
@@ -222,14 +228,18 @@ class Memory:
     def survey(self, query: Query) -> tuple[list[Record], list[Problem]]:
         """Return all records that pass the filters, newest first, and what could not be read where they lie."""
         where = self._filter(query, query.kinds, query.tags)
-        done, scored = self._keeper.steady(lambda: self._search(Terms(), where, -1))
+        done, found = self._keeper.steady(lambda: self._newest(where))
         wanted = where.kinds or where.searchable
         below = self.places.below(wanted, where.scope, above=where.above)
         known = self._keeper.ask(lambda index: index.problems(below))
         problems = [
             problem for problem in known if (place := self.places.classify(problem.path)) and place.kind.name in wanted
         ]
-        return [found.record for found in scored], once([*done.problems, *problems])
+        return found, once([*done.problems, *problems])
+
+    def _newest(self, where: Filter) -> tuple[Refreshed, list[Record]]:
+        done = self._keeper.look(where, searching=False)
+        return done, self._keeper.ask(lambda index: index.newest(where, -1))
 
     def backwards(
         self, path: str, scope: str = "", session: str = "", problems: list[Problem] | None = None
@@ -375,6 +385,9 @@ class Memory:
             kinds.kind(name)
         since = bound(query.since) if query.since else ""
         until = bound(query.until, end=True) if query.until else ""
+        if query.asked:
+            end = asking.end_of_day(query.asked)
+            until = min(until, end) if until else end
         if since and until and since > until:
             raise Invalid(f"since {query.since} is after until {query.until}.", "Swap them.")
         where = self.scopes.resolve(query.scope) if query.scope else Scope()

@@ -6,15 +6,20 @@ as of when it holds and how many changed files it could not look at.
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast.index import Scored, Tied
+from holdfast import asking
+from holdfast.index import Pool, Tied
 from holdfast.kinds import KINDS
 from holdfast.query import Query, Terms, fold
 from holdfast.records import Problem, Record, text_of
+from holdfast.settings import Search
+from holdfast.store import ranking
+from holdfast.store.ranking import Ranked
 from holdfast.times import age, from_prefix
 from holdfast.tokens import count_tokens
 
@@ -51,13 +56,48 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
         return len(self.hits)
 
 
+def choose(pools: list[Pool], query: Query, weights: Search) -> list[Ranked]:
+    """Return the records that answer a query, best first, as many as it wants."""
+    ask = asking.read(query.text, query.asked)
+    found: list[Ranked] = []
+    for pool in pools:
+        ranked, matched = ranking.rank(pool, ask, weights)
+        if not query.associate:
+            found += [one for one in ranked if one.said]
+        elif matched >= weights.floor:
+            found += ranked
+    if len(pools) > 1:
+        found.sort(key=lambda one: -one.score)
+    if query.level == "sessions":
+        found = _best_of_each(found)
+    return list(itertools.islice(_distinct(found) if query.associate else found, query.limit))
+
+
+def _best_of_each(ranked: list[Ranked]) -> list[Ranked]:
+    """Keep the best record of each session."""
+    best: dict[tuple[str, str], Ranked] = {}
+    for one in ranked:
+        best.setdefault(ranking.session_of(one.record), one)
+    return list(best.values())
+
+
+def _distinct(ranked: list[Ranked]) -> Iterator[Ranked]:
+    """Leave out what says the same as something better."""
+    seen: set[str] = set()
+    for one in ranked:
+        text = " ".join(one.record.text.split()).casefold() or one.record.id
+        if text not in seen:
+            seen.add(text)
+            yield one
+
+
 def hits(
-    scored: list[Scored], terms: Terms, query: Query, related: Callable[[str], list[Tied]]
+    ranked: list[Ranked], terms: Terms, query: Query, related: Callable[[str], list[Tied]]
 ) -> tuple[list[Hit], int]:
     """Turn candidates into hits within the budget; the number is how many had no room."""
     result: list[Hit] = []
     spent = left_out = 0
-    for candidate in scored:
+    for candidate in ranked:
         record = candidate.record
         why = _why(record, terms)
         snippet = _snippet(record.text, why)
