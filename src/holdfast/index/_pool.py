@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apsw
+import msgspec
 
 from holdfast.index import Candidate, Filter, Pool, _proof, _rank, _records
+from holdfast.index._schema import WORDS
 from holdfast.kinds import KINDS
 from holdfast.query import Terms
 from holdfast.settings import Search
@@ -27,21 +29,42 @@ _TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2", "categories", "L
 def pools(db: apsw.Connection, terms: Terms, where: Filter, most: int, settings: Search) -> list[Pool]:
     """Return what may answer, apart for our own records and for those of other programs, whose words count apart."""
     tables = dict.fromkeys(_rank.words_of(KINDS[name]) for name in where.kinds or where.searchable)
-    found = (_pool(db, table, terms, where, most, settings) for table in tables)
-    return [pool for pool in found if pool.candidates]
+    return [_pool(db, table, terms, where, most, settings) for table in tables]
+
+
+def widened(db: apsw.Connection, pool: Pool, terms: Terms, where: Filter, rows: Sequence[int]) -> Pool:
+    """Return a pool with these rows added, which pass the filter, as far as they are searched by words too."""
+    table = WORDS[pool.foreign]
+    fresh = [row for row in rows if row not in pool.candidates]
+    _, lengths = _lengths(db, table, fresh)
+    more, after = _candidates(db, table, terms, where, [row for row in fresh if row in lengths])
+    return msgspec.structs.replace(pool, candidates={**more, **pool.candidates}, after={**after, **pool.after})
 
 
 def _pool(db: apsw.Connection, table: str, terms: Terms, where: Filter, most: int, settings: Search) -> Pool:
     best = [row for row, _ in _rank.of_table(db, table, terms, where, most, settings)]
+    candidates, after = _candidates(db, table, terms, where, best)
+    runs = [*terms.phrases, *terms.words]
+    totals, _ = _lengths(db, table, [])
+    return Pool(
+        foreign=table != WORDS[0], words=tuple(" ".join(run) for run in runs),
+        held=tuple([_rank.count(db, table, run) for run in runs]), records=max(1, totals[0]),
+        length=max(1.0, sum(totals[1:]) / max(1, totals[0])), candidates=candidates, after=after,
+    )  # fmt: skip
+
+
+def _candidates(
+    db: apsw.Connection, table: str, terms: Terms, where: Filter, best: list[int]
+) -> tuple[dict[int, Candidate], dict[int, int]]:
+    """Return these rows and what stands beside them as candidates, and which of them follows which."""
     if not best:
-        return Pool()
+        return {}, {}
     beside = _beside(db, best)
     rows = list(dict.fromkeys([*best, *beside, *beside.values()]))
     inside = {*best, *_rank.passing(db, rows[len(best) :], where)}
-    runs = [*terms.phrases, *terms.words]
-    stems = [tuple(_stems(db, " ".join(run))) for run in runs]
+    stems = [tuple(_stems(db, " ".join(run))) for run in (*terms.phrases, *terms.words)]
     counts = {stem: _counts(db, table, stem, rows) for stem in dict.fromkeys(s for run in stems for s in run)}
-    totals, lengths = _lengths(db, table, rows)
+    _, lengths = _lengths(db, table, rows)
     records = dict(_records.load(db, rows))
     candidates = {
         row: Candidate(
@@ -53,12 +76,8 @@ def _pool(db: apsw.Connection, table: str, terms: Terms, where: Filter, most: in
         for row in rows
         if row in records
     }
-    held = [_rank.count(db, table, run) for run in runs]
-    return Pool(
-        words=tuple(" ".join(run) for run in runs), held=tuple(held), records=max(1, totals[0]),
-        length=max(1.0, sum(totals[1:]) / max(1, totals[0])), candidates=candidates,
-        after={one: other for one, other in beside.items() if one in candidates and other in candidates},
-    )  # fmt: skip
+    after = {one: other for one, other in beside.items() if one in candidates and other in candidates}
+    return candidates, after
 
 
 def _beside(db: apsw.Connection, rows: list[int]) -> dict[int, int]:
@@ -108,4 +127,4 @@ def _stems(db: apsw.Connection, text: str) -> list[str]:
 
 
 def _carray(rows: Iterable[int]) -> Any:
-    return apsw.carray(array("q", rows))
+    return apsw.carray(array("q", rows) or array("q", [0]))  # an empty array has no place; no row is 0

@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -247,6 +247,31 @@ class SqliteIndex:
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
         with self._using() as db:
             return _pool.pools(db, terms, where, most, self._settings)
+
+    def widened(self, pool: Pool, terms: Terms, where: Filter, rows: Sequence[int]) -> Pool:
+        with self._using() as db:
+            return _pool.widened(db, pool, terms, where, rows)
+
+    def passing(self, scored: Sequence[tuple[int, float]], where: Filter) -> list[int]:
+        with self._using() as db:
+            return _rank.best_of(db, scored, where)
+
+    def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
+        by = "NOT INDEXED" if after else "INDEXED BY records_place"
+        sql = f"SELECT row FROM records {by} WHERE kind IN ({_rank.holes(kinds)}) AND row > ?"
+        gone = "SELECT row FROM records INDEXED BY records_gone WHERE (hidden OR superseded) AND superseded AND row > ?"
+        with self._using() as db:
+            without = {row for (row,) in db.execute(gone, (after,))}
+            return sorted(row for (row,) in db.execute(sql, (*kinds, after)) if row not in without)
+
+    def inside(self, where: Filter) -> list[int]:
+        condition, values = _rank.conditions(where)
+        with self._using() as db:
+            return [row for (row,) in db.execute(f"SELECT r.row FROM records r WHERE {condition}", values)]
+
+    def at(self, rows: Sequence[int]) -> dict[int, Record]:
+        with self._using() as db:
+            return dict(_records.load(db, list(rows)))
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         with self._using() as db:

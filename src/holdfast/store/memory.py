@@ -22,7 +22,8 @@ from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import reading, recalling, tailing, undoing, verifying
 from holdfast.store.keeping import Keeper, once
-from holdfast.store.ranking import Ranked
+from holdfast.store.meaning import Embedded, Meaning
+from holdfast.store.ranking import Near, Ranked
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
 from holdfast.store.writing import ANY, Writer
@@ -44,6 +45,7 @@ class Memory:
         self.places = Places(config.paths)
         self.scopes = Scopes(vault, self.places)
         self._keeper = Keeper(vault, self.places, index, config, derived)
+        self._meaning = Meaning(config.search.embedder if config.search.meaning else "none", derived)
         self._writer = Writer(
             vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, writer
         )
@@ -62,6 +64,7 @@ class Memory:
 
     def close(self) -> None:
         """Bring the index up to what was written here, and let go of everything."""
+        self._meaning.close()
         self._keeper.close()
         self.vault.close()
 
@@ -180,7 +183,10 @@ class Memory:
             return done, [Ranked(record, 0.0) for record in newest]
         most = max(self.settings.search.candidates, 2 * query.limit)
         pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
-        return done, recalling.choose(pools, query, self.settings.search)
+        near = Near()
+        if query.associate:
+            pools, near = self._keeper.ask(lambda index: self._meaning.widen(index, pools, query, terms, where))
+        return done, recalling.choose(pools, query, self.settings.search, near)
 
     def related(self, identifier: str, query: Query | None = None) -> list[Tied]:
         """Return what has to do with a record, or with a name: by links, by what both speak of, by tags. One hop."""
@@ -344,7 +350,9 @@ class Memory:
     def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
         """Bring the index up to the files; `rebuild` throws it away first."""
         if rebuild:
-            return self._keeper.rebuild(progress)
+            done = self._keeper.rebuild(progress)
+            self._meaning.forget()
+            return done
         done = self._keeper.refresh_below((), progress)
         known = self._keeper.ask(lambda index: [*index.problems(), *self._keeper.refresher.torn(index)])
         done.problems = once([*done.problems, *known])
@@ -375,6 +383,16 @@ class Memory:
             "behind": behind,
             "problems": len(once([*done.problems, *self._keeper.ask(lambda index: index.problems())])),
         }
+
+    def embed(self, progress: Progress | None = None) -> Embedded:
+        """Make the vectors that records lack by which they are found by meaning; Unavailable without an embedder."""
+        self.refresh()
+        return self._keeper.ask(lambda index: self._meaning.embed(index, progress))
+
+    def embedded(self) -> Embedded:
+        """Say how far the vectors are, and with which model."""
+        self.refresh()
+        return self._keeper.ask(self._meaning.status)
 
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""

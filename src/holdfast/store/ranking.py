@@ -46,6 +46,14 @@ class Ranked(msgspec.Struct, frozen=True):
     """Does it have a word of the question itself?"""
 
 
+class Near(msgspec.Struct, frozen=True):
+    """How near records are to a question in meaning, by their ids."""
+
+    values: Mapping[str, float] = {}
+    enough: float = 2.0
+    """From here on, a record is about the question even if it has none of its words."""
+
+
 class _Field:
     """The candidates of a pool in a row, and what stands beside each."""
 

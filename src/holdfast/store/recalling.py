@@ -19,7 +19,7 @@ from holdfast.query import Query, Terms, fold
 from holdfast.records import Problem, Record, text_of
 from holdfast.settings import Search
 from holdfast.store import ranking
-from holdfast.store.ranking import Ranked
+from holdfast.store.ranking import Near, Ranked
 from holdfast.times import age, from_prefix
 from holdfast.tokens import count_tokens
 
@@ -56,21 +56,30 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
         return len(self.hits)
 
 
-def choose(pools: list[Pool], query: Query, weights: Search) -> list[Ranked]:
+_FAR = Near()
+
+
+def choose(pools: list[Pool], query: Query, weights: Search, near: Near = _FAR) -> list[Ranked]:
     """Return the records that answer a query, best first, as many as it wants."""
     ask = asking.read(query.text, query.asked)
     found: list[Ranked] = []
     for pool in pools:
-        ranked, matched = ranking.rank(pool, ask, weights)
+        if not pool.candidates:
+            continue
+        ranked, matched = ranking.rank(pool, ask, weights, near.values)
         if not query.associate:
             found += [one for one in ranked if one.said]
-        elif matched >= weights.floor:
+        elif matched >= weights.floor or _is_near(ranked, near):
             found += ranked
     if len(pools) > 1:
         found.sort(key=lambda one: -one.score)
     if query.level == "sessions":
         found = _best_of_each(found)
     return list(itertools.islice(_distinct(found) if query.associate else found, query.limit))
+
+
+def _is_near(ranked: list[Ranked], near: Near) -> bool:
+    return any(near.values.get(one.record.id, 0.0) >= near.enough for one in ranked)
 
 
 def _best_of_each(ranked: list[Ranked]) -> list[Ranked]:

@@ -1,0 +1,243 @@
+"""Recall by meaning: the vectors of the records, kept up with the index, and what lies near a question.
+
+Vectors are made of text alone, so they can be lost at any time. A search makes those that are missing before it
+answers, as long as they are not too many for the model; then it goes by words alone, since half of the records with
+vectors and half without would be ranked by accident. Without an embedder nothing of this is loaded.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast import embedding
+from holdfast.errors import Unavailable
+from holdfast.index import Filter, Index, Pool
+from holdfast.kinds import KINDS
+from holdfast.query import Query, Terms
+from holdfast.records import Record
+from holdfast.store.ranking import Near
+from holdfast.store.refreshing import Progress
+
+if TYPE_CHECKING:
+    from holdfast.embedding import Embedder, Floats
+    from holdfast.embedding.vectors import Vectors
+
+KEPT = tuple(name for name, row in KINDS.items() if row.searchable and row.layer != "own")
+"""Kinds whose records have vectors: all that a search looks through unless it names a kind."""
+_CHARS = 4_000
+"""So much of a text is embedded: the mean of more says less."""
+_BATCH = 500
+_NEAREST = 50
+_OFFERED = 200
+_RARE = 0.001
+"""A word that is this share of all words of the memory weighs half of what one weighs that is never said."""
+
+
+class Embedded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far the vectors are."""
+
+    embedder: str
+    """Which one the settings mean here; "" is none."""
+    model: str = ""
+    version: str = ""
+    vectors: int = 0
+    missing: int = 0
+    bytes: int = 0
+    made: int = 0
+    """How many were made now."""
+    problem: str = ""
+    """Why the embedder that is installed cannot be used."""
+
+
+class Meaning:
+    """The vectors of one memory. `derived` is the folder for them; None keeps them in memory."""
+
+    def __init__(self, setting: str, derived: str | None) -> None:
+        self._setting = setting
+        self._derived = derived
+        self._lock = threading.RLock()
+        self._loaded = False
+        self._model: Embedder | None = None
+        self._broken = ""
+        self._vectors: Vectors | None = None
+        self._generation: str | None = None
+        self._last = 0
+        """The greatest row of the index that was looked at."""
+        self._missing: list[int] = []
+
+    def close(self) -> None:
+        with self._lock:
+            self.forget()
+
+    def forget(self) -> None:
+        """Let go of the vectors at hand: the index that they belong to was replaced."""
+        with self._lock:
+            if self._vectors is not None:
+                self._vectors.close()
+            self._vectors = self._generation = None
+
+    # searching
+
+    def widen(
+        self, index: Index, pools: list[Pool], query: Query, terms: Terms, where: Filter
+    ) -> tuple[list[Pool], Near]:
+        """Add to the pools what lies nearest to the question in meaning, and say how near each candidate lies."""
+        with self._lock:
+            model, vectors = self._open(index)
+            if model is None or vectors is None or not self._catch_up(index, model, vectors, model.at_once):
+                return pools, Near()
+            values: dict[str, float] = {}
+            result = []
+            for pool in pools:
+                question = model.question(query.text, _weighed(pool))
+                if question.any():
+                    rows = _nearest(index, vectors, question, where)
+                    pool = index.widened(pool, terms, where, rows)
+                    values |= _nearness(pool, model, vectors, question)
+                result.append(pool)
+            return result, Near(values, model.near)
+
+    # making
+
+    def embed(self, index: Index, progress: Progress | None = None) -> Embedded:
+        """Make all vectors that are missing."""
+        with self._lock:
+            model, vectors = self._open(index)
+            if model is None or vectors is None:
+                raise self._unavailable()
+            before = len(vectors)
+            self._catch_up(index, model, vectors, -1, progress)
+            vectors.keep_only(index.rows(KEPT))
+            return msgspec.structs.replace(self.status(index), made=max(0, len(vectors) - before))
+
+    def status(self, index: Index) -> Embedded:
+        """Say how far the vectors are, and make none."""
+        with self._lock:
+            model, vectors = self._open(index)
+            if model is None or vectors is None:
+                return Embedded("", problem=self._broken)
+            self._look(index, vectors)
+            held = len(index.rows(KEPT)) - len(self._missing)
+            return Embedded(
+                embedding.chosen(self._setting), model.name, model.version, held, len(self._missing),
+                vectors.bytes_on_disk(),
+            )  # fmt: skip
+
+    def _open(self, index: Index) -> tuple[Embedder | None, Vectors | None]:
+        """Return the model and its vectors for the index in use now; None when there is no model."""
+        if not self._loaded:
+            self._loaded = True
+            name = embedding.chosen(self._setting)
+            try:
+                self._model = embedding.load(name) if name else None
+            except Exception as error:  # a broken installation raises whatever it likes: then there is none
+                self._broken = f"The embedder {name} cannot be loaded: {error}."
+        if self._model is None:
+            return None, None
+        generation = index.generation()
+        if self._vectors is None or generation != self._generation:
+            from holdfast.embedding.vectors import Vectors
+
+            self.forget()
+            self._vectors = Vectors(self._derived if generation else None, self._model, generation)
+            self._generation, self._last, self._missing = generation, 0, []
+        return self._model, self._vectors
+
+    def _unavailable(self) -> Unavailable:
+        if self._setting == "none":
+            return Unavailable(
+                "No embedder is to be used.", 'Set embedder = "auto" in [search], and a weight of meaning.'
+            )
+        wanted = "semantic" if self._setting == "auto" else self._setting
+        return Unavailable(
+            self._broken or f"The embedder {wanted} is not installed.", f"Run: pip install 'holdfast[{wanted}]'"
+        )
+
+    def _look(self, index: Index, vectors: Vectors) -> None:
+        """Find out which records have no vector; only the first look goes through all of them."""
+        if vectors.read_on():
+            self._last = 0
+        rows = index.rows(KEPT, self._last)
+        self._missing = vectors.missing(sorted({*(self._missing if self._last else ()), *rows}))
+        self._last = max(self._last, *rows[-1:], 0)
+
+    def _catch_up(
+        self, index: Index, model: Embedder, vectors: Vectors, most: int, progress: Progress | None = None
+    ) -> bool:
+        """Make the vectors that are missing, at most so many; return whether none is missing now."""
+        self._look(index, vectors)
+        total = len(self._missing)
+        wanted = self._missing if most < 0 else self._missing[:most]
+        for start in range(0, len(wanted), _BATCH):
+            _make(index.at(wanted[start : start + _BATCH]), model, vectors)
+            if progress:
+                progress(min(start + _BATCH, len(wanted)), len(wanted))
+        self._missing = self._missing[len(wanted) :]
+        if total and not self._missing:
+            vectors.tidy()
+        return not self._missing
+
+
+def _make(records: Mapping[int, Record], model: Embedder, vectors: Vectors) -> None:
+    """Make vectors of records, or take those that the same texts had before."""
+    texts = [text_of(record) for record in records.values()]
+    marks = [mark(text) for text in texts]
+    known = vectors.earlier(marks)
+    fresh = [number for number, one in enumerate(known) if one is None]
+    for number, vector in zip(fresh, vectors.small(model.texts([texts[number] for number in fresh])), strict=True):
+        known[number] = vector
+    if records:
+        vectors.add(list(records), marks, known)
+
+
+def text_of(record: Record) -> str:
+    """Return what is embedded of a record."""
+    return f"{record.title}\n{record.text}".strip()[:_CHARS]
+
+
+def mark(text: str) -> int:
+    """Return what tells one text from another."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _weighed(pool: Pool) -> list[tuple[str, float]]:
+    """Return the words of the question, and how much each of them tells in this memory."""
+    total = pool.records * pool.length
+    return [(word, _RARE / (_RARE + held / total)) for word, held in zip(pool.words, pool.held, strict=True)]
+
+
+def _nearest(index: Index, vectors: Vectors, question: Floats, where: Filter) -> list[int]:
+    """Return the rows of the records that pass the filter and lie nearest."""
+    found = vectors.nearest(question)
+    rows = index.passing(_top(found), where)
+    if len(rows) < _NEAREST and len(vectors) > _OFFERED:  # few pass: look among those alone
+        rows = index.passing(_top(vectors.nearest(question, index.inside(where))), where)
+    return rows[:_NEAREST]
+
+
+def _top(scored: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Keep the best; a group of equals is never cut."""
+    if len(scored) <= _OFFERED:
+        return scored
+    edge = sorted((score for _, score in scored), reverse=True)[_OFFERED]
+    return [(row, score) for row, score in scored if score >= edge]
+
+
+def _nearness(pool: Pool, model: Embedder, vectors: Vectors, question: Floats) -> dict[str, float]:
+    """Return how near each candidate lies; a vector that turns out to be of another text is made anew."""
+    rows = list(pool.candidates)
+    records = {row: one.record for row, one in pool.candidates.items()}
+    marks = [mark(text_of(record)) for record in records.values()]
+    near = vectors.nearness(rows, marks, question)
+    wrong = {
+        row: records[row] for row, one in zip(rows, near, strict=True) if one is None and records[row].kind in KEPT
+    }
+    if wrong:
+        _make(wrong, model, vectors)
+        near = vectors.nearness(rows, marks, question)
+    return {records[row].id: one for row, one in zip(rows, near, strict=True) if one is not None}
