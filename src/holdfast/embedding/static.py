@@ -27,7 +27,7 @@ _TOKENIZER = ("tokenizers", "l2_supercat_tokenizer_config.json")
 class Static:
     name = "wordllama"
     at_once = 100_000
-    near = 0.5
+    near = 0.35
 
     def __init__(self, folder: str, version: str) -> None:
         self.version = version

@@ -7,15 +7,17 @@ vectors and half without would be ranked by accident. Without an embedder nothin
 
 from __future__ import annotations
 
+import contextlib
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast import embedding
-from holdfast.errors import Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.index import Filter, Index, Pool
 from holdfast.kinds import KINDS
 from holdfast.query import Query, Terms
@@ -31,7 +33,10 @@ KEPT = tuple(name for name, row in KINDS.items() if row.searchable and row.layer
 """Kinds whose records have vectors: all that a search looks through unless it names a kind."""
 _CHARS = 4_000
 """So much of a text is embedded: the mean of more says less."""
+_WORD = re.compile(r"[^\W_]+")
 _BATCH = 500
+_FEW, _PAUSE = 16, 0.01
+"""What a thread makes at a time while others may search, and how long it lets them in."""
 _NEAREST = 50
 _OFFERED = 200
 _RARE = 0.001
@@ -69,8 +74,18 @@ class Meaning:
         self._last = 0
         """The greatest row of the index that was looked at."""
         self._missing: list[int] = []
+        self._filler: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    @property
+    def embedder(self) -> str:
+        """Which embedder is used, "" when there is none; it need not be loaded yet."""
+        return "" if self._broken else embedding.chosen(self._setting)
 
     def close(self) -> None:
+        self._closed.set()
+        if self._filler:
+            self._filler.join(10)
         with self._lock:
             self.forget()
 
@@ -94,13 +109,31 @@ class Meaning:
             values: dict[str, float] = {}
             result = []
             for pool in pools:
-                question = model.question(query.text, _weighed(pool))
+                question = model.question(query.text, _weighed(pool, query.text))
                 if question.any():
                     rows = _nearest(index, vectors, question, where)
                     pool = index.widened(pool, terms, where, rows)
                     values |= _nearness(pool, model, vectors, question)
                 result.append(pool)
             return result, Near(values, model.near)
+
+    def fill(self, ask: Callable[[Callable[[Index], bool]], bool]) -> None:
+        """Make what is missing in a thread of its own, if a search could not; `ask` puts a question to the index."""
+        with self._lock:
+            if not self._missing or self._closed.is_set() or (self._filler and self._filler.is_alive()):
+                return
+            self._filler = threading.Thread(target=self._fill, args=(ask,), name="holdfast-embedding", daemon=True)
+            self._filler.start()
+
+    def _fill(self, ask: Callable[[Callable[[Index], bool]], bool]) -> None:
+        with contextlib.suppress(HoldfastError):  # the next search tries again, and its errors are told
+            while not self._closed.is_set() and not ask(self._some):
+                self._closed.wait(_PAUSE)
+
+    def _some(self, index: Index) -> bool:
+        with self._lock:
+            model, vectors = self._open(index)
+            return model is None or vectors is None or self._catch_up(index, model, vectors, _FEW)
 
     # making
 
@@ -124,7 +157,7 @@ class Meaning:
             self._look(index, vectors)
             held = len(index.rows(KEPT)) - len(self._missing)
             return Embedded(
-                embedding.chosen(self._setting), model.name, model.version, held, len(self._missing),
+                self.embedder, model.name, model.version, held, len(self._missing),
                 vectors.bytes_on_disk(),
             )  # fmt: skip
 
@@ -205,10 +238,12 @@ def mark(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
-def _weighed(pool: Pool) -> list[tuple[str, float]]:
-    """Return the words of the question, and how much each of them tells in this memory."""
+def _weighed(pool: Pool, text: str) -> list[tuple[str, float]]:
+    """Return the telling words of a question as they are written, and how much each of them tells in this memory."""
+    written = {word.casefold(): word for word in reversed(_WORD.findall(text))}
     total = pool.records * pool.length
-    return [(word, _RARE / (_RARE + held / total)) for word, held in zip(pool.words, pool.held, strict=True)]
+    shares = [held / total for held in pool.held]
+    return [(written.get(word, word), _RARE / (_RARE + share)) for word, share in zip(pool.words, shares, strict=True)]
 
 
 def _nearest(index: Index, vectors: Vectors, question: Floats, where: Filter) -> list[int]:

@@ -186,6 +186,8 @@ class Memory:
         near = Near()
         if query.associate:
             pools, near = self._keeper.ask(lambda index: self._meaning.widen(index, pools, query, terms, where))
+            if self._keeper.watching:
+                self._meaning.fill(self._keeper.ask)
         return done, recalling.choose(pools, query, self.settings.search, near)
 
     def related(self, identifier: str, query: Query | None = None) -> list[Tied]:
@@ -383,6 +385,11 @@ class Memory:
             "behind": behind,
             "problems": len(once([*done.problems, *self._keeper.ask(lambda index: index.problems())])),
         }
+
+    @property
+    def embedder(self) -> str:
+        """Which embedder is installed and meant by the settings, "" when records are found by words alone."""
+        return self._meaning.embedder
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         """Make the vectors that records lack by which they are found by meaning; Unavailable without an embedder."""
