@@ -161,10 +161,18 @@ class Vectors:
     def _entries(self, numbers: Array) -> Array:
         """Read entries; one that does not hold what it did is all zero."""
         stride = self._dtype.itemsize
-        empty = b"\0" * stride
-        parts = [data if len(data := self._read(place, stride)) == stride else empty
-                 for place in self._places[numbers].tolist()]  # fmt: skip
-        found = numpy.frombuffer(b"".join(parts), self._dtype).copy()
+        places = self._places[numbers]
+        order = numpy.argsort(places, kind="stable")
+        ordered = places[order]
+        breaks = numpy.flatnonzero(numpy.diff(ordered) != stride) + 1  # what lies together is read at once
+        starts = [0, *breaks.tolist()] if len(ordered) else []
+        sizes = numpy.diff([*starts, len(ordered)]).tolist() if starts else []
+        parts = [
+            self._read(place, count * stride).ljust(count * stride, b"\0")
+            for place, count in zip(ordered[starts].tolist() if starts else [], sizes, strict=True)
+        ]
+        found = numpy.zeros(len(numbers), self._dtype)
+        found[order] = numpy.frombuffer(b"".join(parts), self._dtype)
         found[_checks(found) != found["check"]] = 0
         return found
 

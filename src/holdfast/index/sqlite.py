@@ -257,12 +257,15 @@ class SqliteIndex:
             return _rank.best_of(db, scored, where)
 
     def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
-        by = "NOT INDEXED" if after else "INDEXED BY records_place"
-        sql = f"SELECT row FROM records {by} WHERE kind IN ({_rank.holes(kinds)}) AND row > ?"
-        gone = "SELECT row FROM records INDEXED BY records_gone WHERE (hidden OR superseded) AND superseded AND row > ?"
+        wanted = f"kind IN ({_rank.holes(kinds)})"
         with self._using() as db:
-            without = {row for (row,) in db.execute(gone, (after,))}
-            return sorted(row for (row,) in db.execute(sql, (*kinds, after)) if row not in without)
+            if after:
+                later = f"SELECT row FROM records WHERE row > ? AND {wanted} AND NOT superseded ORDER BY row"
+                return [row for (row,) in db.execute(later, (after, *kinds))]
+            every = f"SELECT row FROM records INDEXED BY records_place WHERE {wanted}"
+            older = "SELECT row FROM records INDEXED BY records_gone WHERE (hidden OR superseded) AND superseded"
+            gone = {row for (row,) in db.execute(older)}
+            return sorted(row for (row,) in db.execute(every, kinds) if row not in gone)
 
     def inside(self, where: Filter) -> list[int]:
         condition, values = _rank.conditions(where)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import zlib
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,8 +37,9 @@ _WORD = re.compile(r"[^\W_]+")
 _BATCH = 500
 _FEW, _PAUSE = 16, 0.01
 """What a thread makes at a time while others may search, and how long it lets them in."""
-_NEAREST = 50
-_OFFERED = 200
+_NEAREST = 30
+"""So many of the records that lie nearest may answer, whatever their words."""
+_OFFERED = 100
 _RARE = 0.001
 """A word that is this share of all words of the memory weighs half of what one weighs that is never said."""
 
@@ -219,7 +220,7 @@ class Meaning:
 def _make(records: Mapping[int, Record], model: Embedder, vectors: Vectors) -> None:
     """Make vectors of records, or take those that the same texts had before."""
     texts = [text_of(record) for record in records.values()]
-    marks = [mark(text) for text in texts]
+    marks = [mark(record, text) for record, text in zip(records.values(), texts, strict=True)]
     known = vectors.earlier(marks)
     fresh = [number for number, one in enumerate(known) if one is None]
     for number, vector in zip(fresh, vectors.small(model.texts([texts[number] for number in fresh])), strict=True):
@@ -233,9 +234,9 @@ def text_of(record: Record) -> str:
     return f"{record.title}\n{record.text}".strip()[:_CHARS]
 
 
-def mark(text: str) -> int:
-    """Return what tells one text from another."""
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+def mark(record: Record, text: str) -> int:
+    """Return what tells a record of this content from any other: its version, and what of its text lies elsewhere."""
+    return int(record.version[:16] or "0", 16) ^ zlib.crc32(text.encode("utf-8", "surrogatepass"))
 
 
 def _weighed(pool: Pool, text: str) -> list[tuple[str, float]]:
@@ -267,7 +268,7 @@ def _nearness(pool: Pool, model: Embedder, vectors: Vectors, question: Floats) -
     """Return how near each candidate lies; a vector that turns out to be of another text is made anew."""
     rows = list(pool.candidates)
     records = {row: one.record for row, one in pool.candidates.items()}
-    marks = [mark(text_of(record)) for record in records.values()]
+    marks = [mark(record, text_of(record)) for record in records.values()]
     near = vectors.nearness(rows, marks, question)
     wrong = {
         row: records[row] for row, one in zip(rows, near, strict=True) if one is None and records[row].kind in KEPT
