@@ -43,7 +43,12 @@ def main() -> None:
     choose, words = random.Random(7), Words()
     texts = [f"{_sentence(choose)}; {words.text(3, 12)}" for _ in range(count)]
     lines = [
-        {"role": "user", "content": text, "channel": f"c{number // 20}", "timestamp": f"2026-01-{number % 28 + 1:02}T10:00:00Z"}
+        {
+            "role": "user",
+            "content": text,
+            "channel": f"c{number // 20}",
+            "timestamp": f"2026-01-{number % 28 + 1:02}T10:00:00Z",
+        }
         for number, text in enumerate(texts)
     ]
     with folder() as root:
@@ -51,7 +56,13 @@ def main() -> None:
             memory.add("user/memory/history.jsonl", lines, time="timestamp", durable=False)
             reading = timed(memory.refresh)
             embedding_all = timed(memory.embed)
-            run.add("embedding, short records", count / embedding_all, "/s", at_least=5_000, detail=f"reading them: {count / reading:.0f}/s")
+            run.add(
+                "embedding, short records",
+                count / embedding_all,
+                "/s",
+                at_least=5_000,
+                detail=f"reading them: {count / reading:.0f}/s",
+            )
             run.add("vectors on disk", memory.embedded().bytes / count, "bytes a record")
         with holdfast.open(root) as memory:
             first = timed(lambda: memory.find(Query(text="who mended the stove?", associate=True)))
