@@ -260,8 +260,8 @@ class SqliteIndex:
         wanted = f"kind IN ({_rank.holes(kinds)})"
         with self._using() as db:
             if after:
-                later = f"SELECT row FROM records NOT INDEXED WHERE row > ? AND {wanted} AND NOT superseded ORDER BY row"
-                return [row for (row,) in db.execute(later, (after, *kinds))]
+                later = f"SELECT row FROM records NOT INDEXED WHERE row > ? AND {wanted} AND NOT superseded"
+                return sorted(row for (row,) in db.execute(later, (after, *kinds)))
             every = f"SELECT row FROM records INDEXED BY records_place WHERE {wanted}"
             older = "SELECT row FROM records INDEXED BY records_gone WHERE (hidden OR superseded) AND superseded"
             gone = {row for (row,) in db.execute(older)}
