@@ -18,11 +18,12 @@ import pytest
 
 import holdfast
 from holdfast import Memory, embedding
-from holdfast.embedding import static
 from holdfast.errors import Unavailable
 
 if not embedding.is_installed("semantic"):
     pytest.skip("the extra semantic is not installed", allow_module_level=True)
+
+from holdfast.embedding import static
 
 PETS = "The cat sleeps on the sofa all day."
 ASKED = "kitten napping couch"
