@@ -66,6 +66,10 @@ def test_what_says_the_same_in_other_words_is_found(memory: Memory) -> None:
     assert found.hits[0].why == ()
 
 
+def test_an_empty_memory_has_no_answer(memory: Memory) -> None:
+    assert recall(memory, ASKED) == []
+
+
 def test_a_literal_search_keeps_to_the_words(memory: Memory) -> None:
     fill(memory)
     assert len(memory.find(ASKED)) == 0

@@ -114,7 +114,7 @@ def _counts(db: apsw.Connection, table: str, stem: str, rows: list[int]) -> dict
 def _lengths(db: apsw.Connection, table: str, rows: list[int]) -> tuple[list[int], dict[int, int]]:
     """Return how many records there are and how long each column of them is, and how long these records are."""
     noted = db.execute(f"SELECT block FROM {table}_data WHERE id = 1").get
-    totals = _proof.varints(noted) if isinstance(noted, bytes) else [1, 1]
+    totals = (_proof.varints(noted) if isinstance(noted, bytes) else []) or [1, 1]  # nothing yet
     found = db.execute(f"SELECT id, sz FROM {table}_docsize WHERE id IN carray(?)", (_carray(rows),))
     return totals, {row: sum(_proof.varints(size)) for row, size in found}
 
