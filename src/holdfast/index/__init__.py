@@ -67,6 +67,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     since: str = ""
     until: str = ""
+    known: str = ""
+    """Without what was certainly written later than this."""
     hidden: bool = False
     searchable: tuple[str, ...] = ()
     """The kinds to look through when none are named."""
@@ -80,13 +82,22 @@ class Applied(msgspec.Struct, frozen=True):
     fields: Mapping[str, Any] = {}
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """A record that may answer a question."""
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """What ranking has to know of a record that may answer a question."""
 
-    record: Record
-    counts: tuple[float, ...]
+    id: str
+    session: tuple[str, str]
+    """What it belongs to: its session, or the record itself where it stands alone."""
+    time: str = ""
+    place: tuple[str, str, str] = ("", "", "")
+    """Its file, its order there, its id: what decides between equals."""
+    author: str = ""
+    """Who said it, lower case, words apart."""
+    agent: bool = False
+    """Did an assistant say it?"""
+    counts: bytes = b""
     """How often each word stands in it."""
-    length: float
+    length: int = 1
     """In words."""
     inside: bool = True
     """Does it pass the filters? One that does not still tells something about its neighbours."""
@@ -157,6 +168,10 @@ class Index(Protocol):
 
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
         """Return the records that fit these words best, with what stands beside them; words are weighed per pool."""
+        ...
+
+    def load(self, rows: list[int]) -> dict[int, Record]:
+        """Return those of the candidates that are still there."""
         ...
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:

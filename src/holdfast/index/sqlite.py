@@ -103,6 +103,7 @@ class SqliteIndex:
         try:
             db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
             _tune(db)
+            _pool.prepare(db)
             version = db.pragma("user_version")
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
             identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
@@ -247,6 +248,10 @@ class SqliteIndex:
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
         with self._using() as db:
             return _pool.pools(db, terms, where, most, self._settings)
+
+    def load(self, rows: list[int]) -> dict[int, Record]:
+        with self._using() as db:
+            return dict(_records.load(db, rows))
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         with self._using() as db:
@@ -409,6 +414,7 @@ class SqliteIndex:
 def _fresh(path: str, identity: str) -> apsw.Connection:
     db = apsw.Connection(path)
     db.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536")
+    _pool.prepare(db)
     db.execute(_schema.SCHEMA)
     db.execute("INSERT INTO meta VALUES ('identity', ?)", (identity,))
     db.pragma("user_version", _schema.VERSION)

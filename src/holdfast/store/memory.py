@@ -22,7 +22,7 @@ from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import reading, recalling, tailing, undoing, verifying
 from holdfast.store.keeping import Keeper, once
-from holdfast.store.ranking import Ranked
+from holdfast.store.recalling import Answer
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
 from holdfast.store.writing import ANY, Writer
@@ -173,14 +173,19 @@ class Memory:
         damaged = self._keeper.ask(lambda index: index.problem_count())
         return recalling.Found(kept, self._keeper.as_of(), done.behind, left_out, done.problems, damaged)
 
-    def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Ranked]]:
+    def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Answer]]:
         done = self._keeper.look(where, searching=not terms.empty)
         if terms.empty:
             newest = self._keeper.ask(lambda index: index.newest(where, query.limit))
-            return done, [Ranked(record, 0.0) for record in newest]
+            return done, [Answer(record) for record in newest]
         most = max(self.settings.search.candidates, 2 * query.limit)
         pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
-        return done, recalling.choose(pools, query, self.settings.search)
+        if not pools and terms.phrases and query.associate:  # a title in a question need not stand there word for word
+            pools = self._keeper.ask(lambda index: index.pools(terms.loose, where, most))
+        return done, recalling.choose(pools, query, self.settings.search, self._load)
+
+    def _load(self, rows: list[int]) -> dict[int, Record]:
+        return self._keeper.ask(lambda index: index.load(rows))
 
     def related(self, identifier: str, query: Query | None = None) -> list[Tied]:
         """Return what has to do with a record, or with a name: by links, by what both speak of, by tags. One hop."""
@@ -385,15 +390,13 @@ class Memory:
             kinds.kind(name)
         since = bound(query.since) if query.since else ""
         until = bound(query.until, end=True) if query.until else ""
-        if query.asked:
-            end = asking.end_of_day(query.asked)
-            until = min(until, end) if until else end
         if since and until and since > until:
             raise Invalid(f"since {query.since} is after until {query.until}.", "Swap them.")
         where = self.scopes.resolve(query.scope) if query.scope else Scope()
         return Filter(
             kinds=wanted, scope=where.path, above=query.above, shared=query.shared,
-            sessions=_sessions(query.session), tags=tags, since=since, until=until, hidden=query.hidden,
+            sessions=_sessions(query.session), tags=tags, since=since, until=until,
+            known=asking.end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
             searchable=tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm")),
         )  # fmt: skip
 

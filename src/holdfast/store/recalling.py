@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -31,6 +31,8 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     score: float = 0.0
     why: tuple[str, ...] = ()
     """The words of the query that stand in it."""
+    because: tuple[str, ...] = ()
+    """What else brought it: who said it, what it stands beside, when."""
     snippet: str = ""
     age: str = ""
     related: tuple[Tied, ...] = ()
@@ -56,7 +58,19 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
         return len(self.hits)
 
 
-def choose(pools: list[Pool], query: Query, weights: Search) -> list[Ranked]:
+class Answer(msgspec.Struct, frozen=True):
+    """A record that answers a query, and why."""
+
+    record: Record
+    score: float = 0.0
+    because: tuple[str, ...] = ()
+    steps: tuple[tuple[str, float], ...] = ()
+
+
+Load = Callable[[list[int]], Mapping[int, Record]]
+
+
+def choose(pools: list[Pool], query: Query, weights: Search, load: Load) -> list[Answer]:
     """Return the records that answer a query, best first, as many as it wants."""
     ask = asking.read(query.text, query.asked)
     found: list[Ranked] = []
@@ -68,23 +82,33 @@ def choose(pools: list[Pool], query: Query, weights: Search) -> list[Ranked]:
             found += ranked
     if len(pools) > 1:
         found.sort(key=lambda one: -one.score)
-    if query.level == "sessions":
-        found = _best_of_each(found)
-    return list(itertools.islice(_distinct(found) if query.associate else found, query.limit))
+    sessions = query.level == "sessions"
+    answers = _loaded(_best_of_each(found) if sessions else found, query.limit, load)
+    return list(itertools.islice(_distinct(answers) if query.associate and not sessions else answers, query.limit))
 
 
 def _best_of_each(ranked: list[Ranked]) -> list[Ranked]:
     """Keep the best record of each session."""
     best: dict[tuple[str, str], Ranked] = {}
     for one in ranked:
-        best.setdefault(ranking.session_of(one.record), one)
+        best.setdefault(one.candidate.session, one)
     return list(best.values())
 
 
-def _distinct(ranked: list[Ranked]) -> Iterator[Ranked]:
+def _loaded(ranked: list[Ranked], most: int, load: Load) -> Iterator[Answer]:
+    """Yield the records themselves, which are read only as far as somebody looks."""
+    for start in range(0, len(ranked), most):
+        part = ranked[start : start + most]
+        records = load([one.row for one in part])
+        for one in part:
+            if one.row in records:
+                yield Answer(records[one.row], one.score, one.because, one.steps)
+
+
+def _distinct(answers: Iterable[Answer]) -> Iterator[Answer]:
     """Leave out what says the same as something better."""
     seen: set[str] = set()
-    for one in ranked:
+    for one in answers:
         text = " ".join(one.record.text.split()).casefold() or one.record.id
         if text not in seen:
             seen.add(text)
@@ -92,13 +116,13 @@ def _distinct(ranked: list[Ranked]) -> Iterator[Ranked]:
 
 
 def hits(
-    ranked: list[Ranked], terms: Terms, query: Query, related: Callable[[str], list[Tied]]
+    answers: list[Answer], terms: Terms, query: Query, related: Callable[[str], list[Tied]]
 ) -> tuple[list[Hit], int]:
-    """Turn candidates into hits within the budget; the number is how many had no room."""
+    """Turn answers into hits within the budget; the number is how many had no room."""
     result: list[Hit] = []
     spent = left_out = 0
-    for candidate in ranked:
-        record = candidate.record
+    for answer in answers:
+        record = answer.record
         why = _why(record, terms)
         snippet = _snippet(record.text, why)
         ties = tuple(related(record.id)) if query.related else ()
@@ -108,7 +132,7 @@ def hits(
             left_out += 1  # a smaller one behind it may still fit
             continue
         spent += cost
-        result.append(Hit(record, round(candidate.score, 4), why, snippet, _age(record), ties))
+        result.append(Hit(record, round(answer.score, 4), why, answer.because, snippet, _age(record), ties))
     return result, left_out
 
 
