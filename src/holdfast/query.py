@@ -134,6 +134,11 @@ def fold(text: str) -> Iterator[str]:
         yield found.group().casefold()
 
 
+def plain(text: str) -> str:
+    """Return the tokens of a text with a space between them, lower case."""
+    return " ".join(_WORD.findall(spaced(text))).casefold()
+
+
 def _runs(word: str) -> Iterator[tuple[str, ...]]:
     """Yield what one space-free word of a query looks for.
 

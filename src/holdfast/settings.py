@@ -53,7 +53,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     common_records: _Size = 20_000
     """A word in more records than this is left out of a search while rarer words remain."""
-    candidates: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 300
+    candidates: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 200
     """Records that fit the words best, among which the ranking chooses."""
     around: _Weight = 0.5
     """How much of a record's fit is that of the record together with what stands around it."""

@@ -31,6 +31,7 @@ _BESIDE = (
     f" FROM carray(?) CROSS JOIN records r ON r.row = value WHERE r.kind IN ({_rank.holes(_IN_ORDER)})"
 )
 _COUNTED = "counted"
+_TITLE = int(_rank.TITLE)
 
 
 def prepare(db: apsw.Connection) -> None:
@@ -106,10 +107,11 @@ def _counts(db: apsw.Connection, table: str, runs: list[tuple[str, ...]], rows: 
 
 def _counted(api: Any, *_: object) -> bytes:
     """Count each word of a query in a record, up to 255; in the title it counts for more."""
-    result = []
-    for number in range(api.phrase_count):
-        title, *others = api.phrase_locations(number)
-        result.append(min(255, int(_rank.TITLE) * len(title) + sum(map(len, others))))
+    result = bytearray(api.phrase_count)
+    for number in range(len(result)):
+        title, text, rest = api.phrase_locations(number)
+        if title or text or rest:
+            result[number] = min(255, _TITLE * len(title) + len(text) + len(rest))
     return bytes(result)
 
 

@@ -14,6 +14,7 @@ Every step is a weight in the settings, and 0 leaves it out. What each step made
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -78,15 +79,15 @@ class Ranking:
     def _surroundings(self) -> dict[int, list[int]]:
         """Return the counts of what stands in and around each record, where anything does."""
         found: dict[int, list[int]] = {}
+        words = len(self.pool.words)
         for number, one in enumerate(self.all):
-            counts = one.counts
-            if not any(counts):
-                continue
-            for near in self.window(number):
-                had = found.get(near)
-                found[near] = (
-                    list(counts) if had is None else [one + other for one, other in zip(had, counts, strict=True)]
-                )
+            said = [(word, count) for word, count in enumerate(one.counts) if count]
+            for near in self.window(number) if said else ():
+                if near not in found:
+                    found[near] = [0] * words
+                had = found[near]
+                for word, count in said:
+                    had[word] += count
         return found
 
     def window(self, number: int) -> list[int]:
@@ -141,11 +142,21 @@ def rank(
     if weights.session:
         steps["session"] = score = _shared(field, score)
     kept = [number for number, one in enumerate(every) if one.inside and score[number] > 0]
-    kept.sort(key=lambda number: every[number].place)
-    kept.sort(key=lambda number: every[number].time, reverse=True)
-    kept.sort(key=lambda number: -round(score[number], 9))
+    kept = _in_order(field, kept, [-round(one, 9) for one in score])
     ranked = [Ranked(field.rows[number], every[number], score[number], field, number) for number in kept]
     return ranked, _matched(field, kept[:_BEST])
+
+
+def _in_order(field: Ranking, kept: list[int], worth: list[float]) -> list[int]:
+    """Sort by score; among equals the newest is first, then their places decide."""
+    every, result = field.all, list[int]()
+    for _, equals in itertools.groupby(sorted(kept, key=worth.__getitem__), worth.__getitem__):
+        group = list(equals)
+        if len(group) > 1:
+            group.sort(key=lambda number: every[number].place)
+            group.sort(key=lambda number: every[number].time, reverse=True)
+        result += group
+    return result
 
 
 def _matched(field: Ranking, best: Iterable[int]) -> float:

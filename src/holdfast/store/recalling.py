@@ -15,7 +15,7 @@ import msgspec
 from holdfast import asking
 from holdfast.index import Pool, Tied
 from holdfast.kinds import KINDS
-from holdfast.query import Query, Terms, fold
+from holdfast.query import Query, Terms, plain
 from holdfast.records import Problem, Record, text_of
 from holdfast.settings import Search
 from holdfast.store import ranking
@@ -150,7 +150,7 @@ def _why(record: Record, terms: Terms) -> tuple[str, ...]:
     if terms.empty:
         return ()
     runs = (*terms.phrases, *terms.words)
-    text = _bare(" ".join(fold("\n".join((record.title, record.text, " ".join(record.tags), text_of(record.fields))))))
+    text = _bare(plain("\n".join((record.title, record.text, " ".join(record.tags), text_of(record.fields)))))
     return tuple(_shown(run) for run in runs if _stem(_bare(" ".join(run))) in text)
 
 
