@@ -69,6 +69,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     until: str = ""
     known: str = ""
     """Without what was certainly written later than this."""
+    only: str = ""
+    """The id of the one record that may pass."""
     hidden: bool = False
     searchable: tuple[str, ...] = ()
     """The kinds to look through when none are named."""

@@ -71,9 +71,7 @@ def _stems(db: apsw.Connection, text: str) -> list[str]:
     return [str(token[2]) for token in found]
 
 
-def of_table(
-    db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int
-) -> list[tuple[int, float]]:
+def of_table(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int) -> list[tuple[int, float]]:
     """Return the rows of the best records of a table and their scores, best first."""
     expression = _expression(wanted)
     if not expression:
@@ -141,6 +139,9 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
     if where.known:
         parts.append("r.time <= ?")  # what does not say when it was written may have been known
         values.append(where.known)
+    if where.only:
+        parts.append("r.id = ?")
+        values.append(where.only)
     return " AND ".join(parts), values
 
 

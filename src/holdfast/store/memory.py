@@ -13,14 +13,14 @@ import msgspec
 
 from holdfast import asking, kinds, settings
 from holdfast.errors import Invalid, NotFound
-from holdfast.index import Filter, Index, Tied
+from holdfast.index import Filter, Index, Pool, Tied
 from holdfast.kinds import KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import reading, recalling, tailing, undoing, verifying
+from holdfast.store import explaining, reading, recalling, tailing, undoing, verifying
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.recalling import Answer
 from holdfast.store.refreshing import Progress, Refreshed
@@ -174,15 +174,32 @@ class Memory:
         return recalling.Found(kept, self._keeper.as_of(), done.behind, left_out, done.problems, damaged)
 
     def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Answer]]:
-        done = self._keeper.look(where, searching=not terms.empty)
         if terms.empty:
-            newest = self._keeper.ask(lambda index: index.newest(where, query.limit))
+            done, newest = self._newest(where, query.limit)
             return done, [Answer(record) for record in newest]
+        done, pools = self._pools(terms, where, query)
+        return done, recalling.choose(pools, query, self.settings.search, self._load)
+
+    def explain(self, query: Query, identifier: str) -> explaining.Explained:
+        """Say step by step what ranking makes of one record, whether it is among the answers or not."""
+        check(query)
+        record, terms = self.get(identifier), parse(query.text)
+        where = self._filter(query, (*query.kinds, *terms.kinds), (*query.tags, *terms.tags))
+
+        def passes() -> bool:
+            only = msgspec.structs.replace(where, only=record.id)
+            return bool(self._keeper.ask(lambda index: index.newest(only, 1)))
+
+        pools = self._keeper.steady(lambda: self._pools(terms, where, query)[1])
+        return explaining.explain(record, pools, query, self.settings.search, passes)
+
+    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Pool]]:
+        done = self._keeper.look(where, searching=True)
         most = max(self.settings.search.candidates, 2 * query.limit)
         pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
         if not pools and terms.phrases and query.associate:  # a title in a question need not stand there word for word
             pools = self._keeper.ask(lambda index: index.pools(terms.loose, where, most))
-        return done, recalling.choose(pools, query, self.settings.search, self._load)
+        return done, pools
 
     def _load(self, rows: list[int]) -> dict[int, Record]:
         return self._keeper.ask(lambda index: index.load(rows))
@@ -242,9 +259,9 @@ class Memory:
         ]
         return found, once([*done.problems, *problems])
 
-    def _newest(self, where: Filter) -> tuple[Refreshed, list[Record]]:
+    def _newest(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
         done = self._keeper.look(where, searching=False)
-        return done, self._keeper.ask(lambda index: index.newest(where, -1))
+        return done, self._keeper.ask(lambda index: index.newest(where, limit))
 
     def backwards(
         self, path: str, scope: str = "", session: str = "", problems: list[Problem] | None = None

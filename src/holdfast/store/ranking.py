@@ -164,9 +164,7 @@ def _matched(field: Ranking, best: Iterable[int]) -> float:
 
     Words that name a time are no part of it: what happened then need not say so.
     """
-    idf = [
-        0.0 if word in field.ask.dated else weight for word, weight in zip(field.pool.words, field.idf, strict=True)
-    ]
+    idf = [0.0 if word in field.ask.dated else weight for word, weight in zip(field.pool.words, field.idf, strict=True)]
     if not (total := sum(idf)):
         return 1.0
     found = (field.wide.get(number, ()) for number in best)
