@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.door import Memory, open_memory
 from holdfast.errors import Invalid
-from holdfast.settings import FILE
+from holdfast.settings import FILE, Search
 
 TURNS, SESSIONS = 50, 20
 """How many of each are asked for."""
@@ -91,12 +91,12 @@ def read(data: bytes) -> Set:
         raise Invalid(f"This is no set of questions: {error}.", "See holdfast bench recall --help.") from None
 
 
-def run(given: Set, without: Sequence[str] = (), progress: Progress | None = None) -> list[Ranking]:
+def run(given: Set, search: Search, progress: Progress | None = None) -> list[Ranking]:
     """Load every corpus into a memory of its own and ask its questions; nothing is left behind."""
+    settings = "".join(f"{name} = {value}\n" for name, value in msgspec.structs.asdict(search).items())
     asked, total = list[Ranking](), sum(len(corpus.questions) for corpus in given.corpora)
     for corpus in given.corpora:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root:
-            settings = "".join(f"{name} = {STEPS[name]}\n" for name in without)
             with open(os.path.join(root, FILE), "w", encoding="utf-8") as file:
                 file.write(f"[search]\n{settings}")
             with open_memory(root) as memory:

@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from holdfast.cli import show
+from holdfast.cli.common import common, open_root
 
 if TYPE_CHECKING:
     from holdfast.measuring import Measured, Ranking
@@ -24,19 +25,30 @@ def bench() -> None:
 @click.option("--out", type=click.File("w", encoding="utf-8"), help="Write the answers there, one line a question.")
 @click.option("--lexical", is_flag=True, help="By words alone, also where an embedder is installed.")
 @click.option("--without", multiple=True, type=click.Choice(_STEPS), help="Leave out this step of the ranking.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, also on a terminal.")
-def recall(set: IO[bytes], out: IO[str] | None, lexical: bool, without: tuple[str, ...], as_json: bool) -> None:
+@common
+def recall(
+    set: IO[bytes], out: IO[str] | None, lexical: bool, without: tuple[str, ...], root: str | None, as_json: bool
+) -> None:
     """Ask recall the questions of SET, a JSON file of conversations with questions, and compare with what is right.
 
     Every conversation goes into a fresh memory, which is removed again. R@k is the share of what is right among the
-    first k, any@k and all@k whether any or every right session is, NDCG@10 counts earlier places for more.
+    first k, any@k and all@k whether any or every right session is, NDCG@10 counts earlier places for more. The
+    settings of `[search]` are those of the root if one is given.
     """
+    import msgspec
+
     from holdfast import measuring
+    from holdfast.settings import Search
 
     given = measuring.read(set.read())
-    off = (*without, *(("meaning",) if lexical and "meaning" not in without else ()))
+    search = Search()
+    if root:
+        with open_root(root) as memory:
+            search = memory.settings.search
+    off = {*without, *(("meaning",) if lexical else ())}
+    search = msgspec.structs.replace(search, **{name: measuring.STEPS[name] for name in off})
     with show.progress("asking") as progress:
-        rankings = measuring.run(given, off, progress)
+        rankings = measuring.run(given, search, progress)
     if out is not None:
         _write(out, rankings)
     measured = measuring.measure(given, rankings)
