@@ -74,6 +74,7 @@ class Ranking:
         for row, other in pool.after.items():
             self.after[place[row]], self.before[place[other]] = place[other], place[row]
         self.idf = [math.log(1 + (pool.records - held + 0.5) / (held + 0.5)) for held in pool.held]
+        self._windows: dict[int, list[int]] = {}
         self.wide = self._surroundings()
 
     def _surroundings(self) -> dict[int, list[int]]:
@@ -92,6 +93,8 @@ class Ranking:
 
     def window(self, number: int) -> list[int]:
         """Return a record and what stands around it."""
+        if number in self._windows:
+            return self._windows[number]
         near = [number]
         for way in (self.before, self.after):
             place = number
@@ -100,6 +103,7 @@ class Ranking:
                 if place < 0:
                     break
                 near.append(place)
+        self._windows[number] = near
         return near
 
     def because(self, number: int) -> Iterable[str]:
@@ -174,7 +178,7 @@ def _matched(field: Ranking, best: Iterable[int]) -> float:
 
 def _words(field: Ranking) -> list[float]:
     idf, weights, usual = field.idf, field.weights, field.pool.length
-    record = _to_one([_bm25(idf, one.counts, one.length / usual) for one in field.all])
+    record = _to_one([_bm25(idf, one.counts, one.length / usual) if any(one.counts) else 0.0 for one in field.all])
     if not weights.around:
         return record
     lengths = [one.length for one in field.all]
