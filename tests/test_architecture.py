@@ -32,7 +32,7 @@ LAYERS = (
     ("memory",),
     ("tools",),
     ("door",),
-    ("mcp", "clients"),
+    ("mcp", "clients", "measuring"),
     ("cli",),
     ("__main__",),
 )
@@ -51,6 +51,7 @@ CLI = (
     "importing",
     "hot",
     "tidying",
+    "measuring",
     "scheduling",
 )
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}

@@ -76,6 +76,8 @@ class Ask(msgspec.Struct, frozen=True):
     names: frozenset[str] = frozenset()
     """Words that may name somebody, lower case."""
     periods: tuple[Period, ...] = ()
+    dated: frozenset[str] = frozenset()
+    """The words that name those periods, lower case."""
     own: bool = False
     """Is it about what the asker said, rather than what an assistant answered?"""
 
@@ -91,7 +93,10 @@ def read(text: str, asked: str = "") -> Ask:
         if word.lower() not in QUESTION_WORDS or (place and word[0].isupper())
     )
     own = bool(_OWN.search(text)) and not _TO_AGENT.search(text)
-    return Ask(day, names, tuple(_periods(text.lower(), day)), own)
+    used: list[tuple[int, int]] = []
+    periods = tuple(_periods(text.lower(), day, used))
+    dated = frozenset(word for start, end in used for word in _WORD.findall(text.lower()[start:end]))
+    return Ask(day, names, periods, dated, own)
 
 
 def end_of_day(asked: str) -> str:
@@ -107,9 +112,8 @@ def _fading(day: float, first: float, end: float, after: float, before: float) -
     return float(2.718281828459045 ** (-late / (after + (end - first) / 2) - early / before))
 
 
-def _periods(text: str, day: float) -> Iterator[Period]:
-    """Yield the periods that a text names; what is read as one thing is not read as another as well."""
-    used: list[tuple[int, int]] = []
+def _periods(text: str, day: float, used: list[tuple[int, int]]) -> Iterator[Period]:
+    """Yield the periods that a text names; what is read as one thing is `used` and not read as another as well."""
 
     def fresh(pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         for found in pattern.finditer(text):
@@ -125,6 +129,7 @@ def _periods(text: str, day: float) -> Iterator[Period]:
         yield from _one_day(found[3], _MONTHS[found[2]], int(found[1]), day)
     for found in fresh(_ONE_MONTH):
         if found[1] in _ALSO_WORDS and not found[2] and not _OF_TIME.search(text[: found.start()]):
+            used.pop()  # an ordinary word here
             continue
         yield _month(found[2], _MONTHS[found[1]], day)
     for found in fresh(_YEAR):

@@ -79,6 +79,12 @@ class Terms(msgspec.Struct, frozen=True):
         return not self.words and not self.phrases
 
     @property
+    def loose(self) -> Terms:
+        """The same with the words of phrases one by one."""
+        words = [(token,) for phrase in self.phrases for token in phrase if token not in QUESTION_WORDS]
+        return msgspec.structs.replace(self, words=tuple(dict.fromkeys([*words, *self.words])), phrases=())
+
+    @property
     def tokens(self) -> set[str]:
         """All that is looked for, one by one."""
         return {token for run in (*self.words, *self.phrases) for token in run}
@@ -126,6 +132,11 @@ def fold(text: str) -> Iterator[str]:
     """Yield the tokens of a text in order, lower case."""
     for found in _WORD.finditer(spaced(text)):
         yield found.group().casefold()
+
+
+def plain(text: str) -> str:
+    """Return the tokens of a text with a space between them, lower case."""
+    return " ".join(_WORD.findall(spaced(text))).casefold()
 
 
 def _runs(word: str) -> Iterator[tuple[str, ...]]:

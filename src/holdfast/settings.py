@@ -53,7 +53,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     common_records: _Size = 20_000
     """A word in more records than this is left out of a search while rarer words remain."""
-    candidates: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 300
+    candidates: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 200
     """Records that fit the words best, among which the ranking chooses."""
     around: _Weight = 0.5
     """How much of a record's fit is that of the record together with what stands around it."""
@@ -78,6 +78,13 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Part of the best score of its session that a record gets."""
     floor: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.2
     """`recall` answers that nothing is relevant when less than this share of the question is found anywhere."""
+
+
+STEPS: Mapping[str, float] = {
+    "around": 0, "meaning": 0, "all_words": 0, "assistant": 1, "author": 0, "beside": 0, "date": 0, "recent": 0,
+    "session": 0, "floor": 0,
+}  # fmt: skip
+"""The settings of `[search]` that are a step of the ranking, and the value that leaves it out."""
 
 
 class Hot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -67,6 +67,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     since: str = ""
     until: str = ""
+    known: str = ""
+    """Without what was certainly written later than this."""
+    only: str = ""
+    """The id of the one record that may pass."""
     hidden: bool = False
     searchable: tuple[str, ...] = ()
     """The kinds to look through when none are named."""
@@ -80,14 +84,25 @@ class Applied(msgspec.Struct, frozen=True):
     fields: Mapping[str, Any] = {}
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """A record that may answer a question."""
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """What ranking has to know of a record that may answer a question."""
 
-    record: Record
-    counts: tuple[float, ...]
-    """How often each word stands in it."""
-    length: float
+    id: str
+    session: tuple[str, str]
+    """What it belongs to: its session, or the record itself where it stands alone."""
+    time: str = ""
+    place: tuple[str, str, str] = ("", "", "")
+    """Its file, its order there, its id: what decides between equals."""
+    author: str = ""
+    """Who said it, lower case, words apart."""
+    agent: bool = False
+    """Did an assistant say it?"""
+    counts: bytes = b""
+    """How often each word stands in it; empty when none does."""
+    length: int = 1
     """In words."""
+    mark: int = 0
+    """What tells it from a record of other content."""
     inside: bool = True
     """Does it pass the filters? One that does not still tells something about its neighbours."""
 
@@ -164,7 +179,7 @@ class Index(Protocol):
         """
         ...
 
-    def widened(self, pool: Pool, terms: Terms, where: Filter, rows: Sequence[int]) -> Pool:
+    def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
         """Return a pool with these rows added, as far as their words count in it, and what stands beside them."""
         ...
 
@@ -183,8 +198,8 @@ class Index(Protocol):
         """Return the rows of all records that pass a filter."""
         ...
 
-    def at(self, rows: Sequence[int]) -> dict[int, Record]:
-        """Return the records of these rows, as far as they are there."""
+    def load(self, rows: list[int]) -> dict[int, Record]:
+        """Return the records of these rows, as far as they are still there."""
         ...
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:

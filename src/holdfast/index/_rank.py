@@ -9,7 +9,7 @@ however the index came to be.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -25,6 +25,7 @@ TITLE = 4.0
 """What a word counts for that stands in the title."""
 _SCORE = f"bm25({{table}}, {TITLE}, 1.0, 1.0)"
 _SPARE = 100
+_TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2", "categories", "L* N* Co M*"])
 Row = tuple[Any, ...]
 
 
@@ -33,21 +34,56 @@ def words_of(kind: Kind) -> str:
     return WORDS[kind.foreign]
 
 
-def of_table(
-    db: apsw.Connection, table: str, terms: Terms, where: Filter, limit: int, settings: Search
-) -> list[tuple[int, float]]:
+class Wanted(NamedTuple):
+    """The words that are worth looking for; those of one stem are one word."""
+
+    phrases: list[tuple[str, ...]]
+    words: list[tuple[str, ...]]
+    held: list[int]
+    """In how many records each stands, phrases first."""
+
+
+def telling(db: apsw.Connection, table: str, terms: Terms, settings: Search) -> Wanted:
+    """Return the words of a query whose ranking does not cost more than they tell."""
+    phrases, words = _distinct(db, terms.phrases), _distinct(db, terms.words)
+    allowed = settings.common_records
+    counts = {run: _count(db, table, run, allowed + 1) for run in (*phrases, *words)}
+    rare = [run for run in words if counts[run] <= allowed]
+    if len(words) > 1 and any(counts[run] for run in rare):
+        words = rare
+    elif len(words) > 1 and len(rare) < len(words):
+        common = [run for run in words if counts[run] > allowed]
+        words = [min(common, key=lambda run: (_count(db, table, run, -1), run))]
+    return Wanted(phrases, words, [counts[run] for run in (*phrases, *words)])
+
+
+def _distinct(db: apsw.Connection, runs: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Leave out what the index keeps as the same word as an earlier one, and what it does not keep."""
+    stems = {run: tuple(_stems(db, " ".join(run))) for run in runs}
+    firsts = {stem: run for run, stem in reversed(stems.items()) if stem}
+    return [run for run, stem in stems.items() if firsts.get(stem) == run]
+
+
+def _stems(db: apsw.Connection, text: str) -> list[str]:
+    """Return the words of a text as the index keeps them."""
+    tokenizer = db.fts5_tokenizer(*_TOKENIZER)
+    found: Any = tokenizer(text.encode(), apsw.FTS5_TOKENIZE_QUERY, None)
+    return [str(token[2]) for token in found]
+
+
+def of_table(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int) -> list[tuple[int, float]]:
     """Return the rows of the best records of a table and their scores, best first."""
-    expression = _expression(db, table, terms, settings)
+    expression = _expression(wanted)
     if not expression:
         return []
     condition, values = conditions(where)
-    wanted = 2 * limit + _SPARE
+    many = 2 * limit + _SPARE
     score = _SCORE.format(table=table)
     best: list[Row] = db.execute(
         f"SELECT rowid, {score} AS score FROM {table} WHERE {table} MATCH ? ORDER BY score LIMIT ?",
-        (expression, wanted),
+        (expression, many),
     ).fetchall()
-    complete = len(best) < wanted
+    complete = len(best) < many
     if not complete:
         edge = best[-1][1]
         best = [row for row in best if row[1] < edge]  # the last group of equals may have been cut
@@ -61,12 +97,6 @@ def of_table(
         (expression, *values, limit),
     )
     return [(row, -score) for row, score in rows]
-
-
-def passing(db: apsw.Connection, rows: list[int], where: Filter) -> list[int]:
-    """Return those of some rows that pass the filter."""
-    condition, values = conditions(where)
-    return [row for row, _ in _among(db, [(row, 0.0) for row in rows], condition, values)]
 
 
 def best_of(db: apsw.Connection, scored: Iterable[tuple[int, float]], where: Filter) -> list[int]:
@@ -112,6 +142,12 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
     if where.until:
         parts.append("r.time <= ? AND r.time != ''")
         values.append(where.until)
+    if where.known:
+        parts.append("r.time <= ?")  # what does not say when it was written may have been known
+        values.append(where.known)
+    if where.only:
+        parts.append("r.id = ?")
+        values.append(where.only)
     return " AND ".join(parts), values
 
 
@@ -146,39 +182,20 @@ def _among(db: apsw.Connection, best: list[Row], condition: str, values: list[An
     return [(row[0], -score) for score, row in result]
 
 
-def _expression(db: apsw.Connection, table: str, terms: Terms, settings: Search) -> str:
+def _expression(wanted: Wanted) -> str:
     """Write the words as an FTS5 expression; every token is quoted, so none is syntax."""
-    phrases = [_quoted(phrase) for phrase in terms.phrases]
-    words = _rarer(db, table, [_quoted(run) for run in terms.words], settings)
+    phrases, words = list(map(quoted, wanted.phrases)), list(map(quoted, wanted.words))
     if not phrases:
         return " OR ".join(words)
     return " AND ".join(phrases) + (f" AND ({phrases[0]} OR {' OR '.join(words)})" if words else "")
 
 
-def _rarer(db: apsw.Connection, table: str, words: list[str], settings: Search) -> list[str]:
-    """Leave out words whose ranking would cost more than they tell."""
-    if len(words) < 2:
-        return words
-    allowed = settings.common_records
-    counts = {word: _count(db, table, word, allowed + 1) for word in words}
-    rare = [word for word in words if counts[word] <= allowed]
-    if any(counts[word] for word in rare):
-        return rare
-    common = [word for word in words if counts[word] > allowed]
-    return [min(common, key=lambda word: (_count(db, table, word, -1), word))] if common else words
-
-
-def count(db: apsw.Connection, table: str, run: tuple[str, ...]) -> int:
-    """Return in how many records a word stands."""
-    return _count(db, table, _quoted(run), -1)
-
-
-def _count(db: apsw.Connection, table: str, word: str, most: int) -> int:
+def _count(db: apsw.Connection, table: str, run: tuple[str, ...], most: int) -> int:
     sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
-    return int(db.execute(sql, (word, most)).get)
+    return int(db.execute(sql, (quoted(run), most)).get)
 
 
-def _quoted(run: tuple[str, ...]) -> str:
+def quoted(run: tuple[str, ...]) -> str:
     return '"' + " ".join(run) + '"'
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,10 @@ import msgspec
 from holdfast.index import Stale, _rank, _ties
 from holdfast.kinds import KINDS
 from holdfast.query import spaced
-from holdfast.records import Problem, Record, text_of
+from holdfast.records import Problem, Record, mark_of, text_of
 
+_AUTHORS = ("speaker", "author", "sender_id", "sender", "from")
+_NAME = re.compile(r"[^\W_]+")
 _record_out, _record_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(Record).decode
 
 
@@ -29,11 +32,12 @@ def insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Prob
     hidden = alone or record.hidden or (marked and _hidden(db, file, record))
     op = record.fields.get("op")
     db.execute(
-        "INSERT INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO records VALUES (NULL{', ?' * 18})",
         (
             file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
             op if isinstance(op, str) else None, _rank.tagged(record.tags), record.order, pair or None,
-            alone, hidden, superseded, _record_out(record),
+            alone, hidden, superseded, _author(record), record.fields.get("role") == "assistant", mark_of(record),
+            _record_out(record),
         ),
     )  # fmt: skip
     row = db.last_insert_rowid()
@@ -41,6 +45,12 @@ def insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Prob
         _ties.insert(db, row, record)
         _index_words(db, row, record)
     return None
+
+
+def _author(record: Record) -> str:
+    """Return who said or wrote it, as a question would name them: lower case, words apart."""
+    named = (record.fields.get(name) for name in _AUTHORS)
+    return " ".join(_NAME.findall(next((name for name in named if isinstance(name, str)), "").lower()))
 
 
 def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:

@@ -103,6 +103,7 @@ class SqliteIndex:
         try:
             db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
             _tune(db)
+            _pool.prepare(db)
             version = db.pragma("user_version")
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
             identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
@@ -248,9 +249,13 @@ class SqliteIndex:
         with self._using() as db:
             return _pool.pools(db, terms, where, most, self._settings)
 
-    def widened(self, pool: Pool, terms: Terms, where: Filter, rows: Sequence[int]) -> Pool:
+    def load(self, rows: list[int]) -> dict[int, Record]:
         with self._using() as db:
-            return _pool.widened(db, pool, terms, where, rows)
+            return dict(_records.load(db, rows))
+
+    def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
+        with self._using() as db:
+            return _pool.widened(db, pool, where, rows)
 
     def passing(self, scored: Sequence[tuple[int, float]], where: Filter) -> list[int]:
         with self._using() as db:
@@ -271,10 +276,6 @@ class SqliteIndex:
         condition, values = _rank.conditions(where)
         with self._using() as db:
             return [row for (row,) in db.execute(f"SELECT r.row FROM records r WHERE {condition}", values)]
-
-    def at(self, rows: Sequence[int]) -> dict[int, Record]:
-        with self._using() as db:
-            return dict(_records.load(db, list(rows)))
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         with self._using() as db:
@@ -437,6 +438,7 @@ class SqliteIndex:
 def _fresh(path: str, identity: str) -> apsw.Connection:
     db = apsw.Connection(path)
     db.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536")
+    _pool.prepare(db)
     db.execute(_schema.SCHEMA)
     db.execute("INSERT INTO meta VALUES ('identity', ?)", (identity,))
     db.pragma("user_version", _schema.VERSION)

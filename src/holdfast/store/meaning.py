@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.index import Filter, Index, Pool
 from holdfast.kinds import KINDS
 from holdfast.query import Query, Terms
-from holdfast.records import Record
+from holdfast.records import Record, mark_of
 from holdfast.store.ranking import Near
 from holdfast.store.refreshing import Progress
 
@@ -112,9 +111,9 @@ class Meaning:
             for pool in pools:
                 question = model.question(query.text, _weighed(pool, query.text))
                 if question.any():
-                    rows = _nearest(index, vectors, question, where)
-                    pool = index.widened(pool, terms, where, rows)
-                    values |= _nearness(pool, model, vectors, question)
+                    if not terms.phrases:  # what is quoted must stand there
+                        pool = index.widened(pool, where, _nearest(index, model, vectors, question, where))
+                    values |= _nearness(index, pool, model, vectors, question)
                 result.append(pool)
             return result, Near(values, model.near)
 
@@ -208,7 +207,7 @@ class Meaning:
         total = len(self._missing)
         wanted = self._missing if most < 0 else self._missing[:most]
         for start in range(0, len(wanted), _BATCH):
-            _make(index.at(wanted[start : start + _BATCH]), model, vectors)
+            _make(index.load(wanted[start : start + _BATCH]), model, vectors)
             if progress:
                 progress(min(start + _BATCH, len(wanted)), len(wanted))
         self._missing = self._missing[len(wanted) :]
@@ -220,7 +219,7 @@ class Meaning:
 def _make(records: Mapping[int, Record], model: Embedder, vectors: Vectors) -> None:
     """Make vectors of records, or take those that the same texts had before."""
     texts = [text_of(record) for record in records.values()]
-    marks = [mark(record, text) for record, text in zip(records.values(), texts, strict=True)]
+    marks = [mark_of(record) for record in records.values()]
     known = vectors.earlier(marks)
     fresh = [number for number, one in enumerate(known) if one is None]
     for number, vector in zip(fresh, vectors.small(model.texts([texts[number] for number in fresh])), strict=True):
@@ -234,11 +233,6 @@ def text_of(record: Record) -> str:
     return f"{record.title}\n{record.text}".strip()[:_CHARS]
 
 
-def mark(record: Record, text: str) -> int:
-    """Return what tells a record of this content from any other: its version, and what of its text lies elsewhere."""
-    return int(record.version[:16] or "0", 16) ^ zlib.crc32(text.encode("utf-8", "surrogatepass"))
-
-
 def _weighed(pool: Pool, text: str) -> list[tuple[str, float]]:
     """Return the telling words of a question as they are written, and how much each of them tells in this memory."""
     written = {word.casefold(): word for word in reversed(_WORD.findall(text))}
@@ -247,33 +241,32 @@ def _weighed(pool: Pool, text: str) -> list[tuple[str, float]]:
     return [(written.get(word, word), _RARE / (_RARE + share)) for word, share in zip(pool.words, shares, strict=True)]
 
 
-def _nearest(index: Index, vectors: Vectors, question: Floats, where: Filter) -> list[int]:
-    """Return the rows of the records that pass the filter and lie nearest."""
-    found = vectors.nearest(question)
-    rows = index.passing(_top(found), where)
-    if len(rows) < _NEAREST and len(vectors) > _OFFERED:  # few pass: look among those alone
-        rows = index.passing(_top(vectors.nearest(question, index.inside(where))), where)
+def _nearest(index: Index, model: Embedder, vectors: Vectors, question: Floats, where: Filter) -> list[int]:
+    """Return the rows of the records that pass the filter and lie nearest, as far as they are about the question."""
+    about = _top(vectors.nearest(question), model.near)
+    rows = index.passing(about, where)
+    if len(rows) < _NEAREST <= len(about):  # many lie near and few of them pass: look among those that do
+        rows = index.passing(_top(vectors.nearest(question, index.inside(where)), model.near), where)
     return rows[:_NEAREST]
 
 
-def _top(scored: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Keep the best; a group of equals is never cut."""
-    if len(scored) <= _OFFERED:
-        return scored
-    edge = sorted((score for _, score in scored), reverse=True)[_OFFERED]
-    return [(row, score) for row, score in scored if score >= edge]
+def _top(scored: list[tuple[int, float]], least: float) -> list[tuple[int, float]]:
+    """Keep the best that are near enough; a group of equals is never cut."""
+    near = [(row, score) for row, score in scored if score >= least]
+    if len(near) <= _OFFERED:
+        return near
+    edge = sorted((score for _, score in near), reverse=True)[_OFFERED]
+    return [(row, score) for row, score in near if score >= edge]
 
 
-def _nearness(pool: Pool, model: Embedder, vectors: Vectors, question: Floats) -> dict[str, float]:
-    """Return how near each candidate lies; a vector that turns out to be of another text is made anew."""
+def _nearness(index: Index, pool: Pool, model: Embedder, vectors: Vectors, question: Floats) -> dict[str, float]:
+    """Return how near each candidate lies; a vector that turns out to be of other content is made anew."""
     rows = list(pool.candidates)
-    records = {row: one.record for row, one in pool.candidates.items()}
-    marks = [mark(record, text_of(record)) for record in records.values()]
+    marks = [one.mark for one in pool.candidates.values()]
     near = vectors.nearness(rows, marks, question)
-    wrong = {
-        row: records[row] for row, one in zip(rows, near, strict=True) if one is None and records[row].kind in KEPT
-    }
-    if wrong:
+    wrong = index.load([row for row, one in zip(rows, near, strict=True) if one is None])
+    if wrong := {row: record for row, record in wrong.items() if record.kind in KEPT}:
         _make(wrong, model, vectors)
         near = vectors.nearness(rows, marks, question)
-    return {records[row].id: one for row, one in zip(rows, near, strict=True) if one is not None}
+    ids = [one.id for one in pool.candidates.values()]
+    return {id: one for id, one in zip(ids, near, strict=True) if one is not None}

@@ -13,17 +13,18 @@ import msgspec
 
 from holdfast import asking, kinds, settings
 from holdfast.errors import Invalid, NotFound
-from holdfast.index import Filter, Index, Tied
+from holdfast.index import Filter, Index, Pool, Tied
 from holdfast.kinds import KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import reading, recalling, tailing, undoing, verifying
+from holdfast.store import explaining, reading, recalling, tailing, undoing, verifying
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.meaning import Embedded, Meaning
-from holdfast.store.ranking import Near, Ranked
+from holdfast.store.ranking import Near
+from holdfast.store.recalling import Answer
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
 from holdfast.store.writing import ANY, Writer
@@ -176,19 +177,43 @@ class Memory:
         damaged = self._keeper.ask(lambda index: index.problem_count())
         return recalling.Found(kept, self._keeper.as_of(), done.behind, left_out, done.problems, damaged)
 
-    def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Ranked]]:
-        done = self._keeper.look(where, searching=not terms.empty)
+    def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Answer]]:
         if terms.empty:
-            newest = self._keeper.ask(lambda index: index.newest(where, query.limit))
-            return done, [Ranked(record, 0.0) for record in newest]
-        most = max(self.settings.search.candidates, 2 * query.limit)
+            done, newest = self._newest(where, query.limit)
+            return done, [Answer(record) for record in newest]
+        done, pools, near = self._pools(terms, where, query)
+        return done, recalling.choose(pools, query, self.settings.search, self._load, near)
+
+    def explain(self, query: Query, identifier: str) -> explaining.Explained:
+        """Say step by step what ranking makes of one record, whether it is among the answers or not."""
+        check(query)
+        record, terms = self.get(identifier), parse(query.text)
+        where = self._filter(query, (*query.kinds, *terms.kinds), (*query.tags, *terms.tags))
+
+        def passes() -> bool:
+            only = msgspec.structs.replace(where, only=record.id)
+            return bool(self._keeper.ask(lambda index: index.newest(only, 1)))
+
+        _, pools, near = self._keeper.steady(lambda: self._pools(terms, where, query))
+        return explaining.explain(record, pools, near, query, self.settings.search, passes)
+
+    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Pool], Near]:
+        done = self._keeper.look(where, searching=True)
+        candidates = self.settings.search.candidates  # what only stands beside them is no answer to a plain search
+        most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
         pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
+        if terms.phrases and query.associate and not any(pool.candidates for pool in pools):
+            terms = terms.loose  # a title in a question need not stand there word for word
+            pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
         near = Near()
         if query.associate:
             pools, near = self._keeper.ask(lambda index: self._meaning.widen(index, pools, query, terms, where))
             if self._keeper.watching:
                 self._meaning.fill(self._keeper.ask)
-        return done, recalling.choose(pools, query, self.settings.search, near)
+        return done, pools, near
+
+    def _load(self, rows: list[int]) -> dict[int, Record]:
+        return self._keeper.ask(lambda index: index.load(rows))
 
     def related(self, identifier: str, query: Query | None = None) -> list[Tied]:
         """Return what has to do with a record, or with a name: by links, by what both speak of, by tags. One hop."""
@@ -245,9 +270,9 @@ class Memory:
         ]
         return found, once([*done.problems, *problems])
 
-    def _newest(self, where: Filter) -> tuple[Refreshed, list[Record]]:
+    def _newest(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
         done = self._keeper.look(where, searching=False)
-        return done, self._keeper.ask(lambda index: index.newest(where, -1))
+        return done, self._keeper.ask(lambda index: index.newest(where, limit))
 
     def backwards(
         self, path: str, scope: str = "", session: str = "", problems: list[Problem] | None = None
@@ -410,15 +435,13 @@ class Memory:
             kinds.kind(name)
         since = bound(query.since) if query.since else ""
         until = bound(query.until, end=True) if query.until else ""
-        if query.asked:
-            end = asking.end_of_day(query.asked)
-            until = min(until, end) if until else end
         if since and until and since > until:
             raise Invalid(f"since {query.since} is after until {query.until}.", "Swap them.")
         where = self.scopes.resolve(query.scope) if query.scope else Scope()
         return Filter(
             kinds=wanted, scope=where.path, above=query.above, shared=query.shared,
-            sessions=_sessions(query.session), tags=tags, since=since, until=until, hidden=query.hidden,
+            sessions=_sessions(query.session), tags=tags, since=since, until=until,
+            known=asking.end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
             searchable=tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm")),
         )  # fmt: skip
 

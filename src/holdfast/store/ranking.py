@@ -8,21 +8,20 @@
     when       a time that the question names; and, mildly, what is new
     session    a part of the best score in the same session
 
-Every step is a weight in the settings, and 0 leaves it out. What a step did to a record is told in `steps`.
+Every step is a weight in the settings, and 0 leaves it out. What each step made of a record is told in `steps`.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from holdfast.asking import DAY_MS, Ask
 from holdfast.index import Candidate, Pool
-from holdfast.kinds import KINDS
-from holdfast.records import Record
 from holdfast.settings import Search
 from holdfast.times import parse_ms
 
@@ -33,17 +32,33 @@ _AFTER, _BEFORE = 7.0, 3.0
 _HALF = 30.0
 """Days in which newness halves."""
 _BEST = 10
-_AUTHORS = ("speaker", "author", "sender_id", "sender", "from")
-Steps = dict[str, list[float]]
+_MUCH = 0.25
+"""From this nearness on, a record is said to be of the time that the question names."""
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    record: Record
+    """A candidate in its place."""
+
+    row: int
+    candidate: Candidate
     score: float
-    steps: tuple[tuple[str, float], ...] = ()
-    """What each step made of it: the score behind that step."""
-    said: bool = True
-    """Does it have a word of the question itself?"""
+    ranking: Ranking
+    number: int
+
+    @property
+    def said(self) -> bool:
+        """Does it have a word of the question itself?"""
+        return any(self.candidate.counts)
+
+    @property
+    def steps(self) -> tuple[tuple[str, float], ...]:
+        """The score behind each step."""
+        return tuple((name, values[self.number]) for name, values in self.ranking.steps.items())
+
+    @property
+    def because(self) -> tuple[str, ...]:
+        """What but its own words brought it here."""
+        return tuple(self.ranking.because(self.number))
 
 
 class Near(msgspec.Struct, frozen=True):
@@ -53,27 +68,45 @@ class Near(msgspec.Struct, frozen=True):
     enough: float = 2.0
     """From here on, a record is about the question even if it has none of its words."""
 
+    def reached(self, ranked: Iterable[Ranked]) -> bool:
+        """Is one of these about the question by its meaning alone?"""
+        return any(self.values.get(one.candidate.id, 0.0) >= self.enough for one in ranked)
 
-class _Field:
-    """The candidates of a pool in a row, and what stands beside each."""
 
-    def __init__(self, pool: Pool, weights: Search) -> None:
-        self.pool = pool
-        self.weights = weights
-        rows = list(pool.candidates)
-        self.all: list[Candidate] = [pool.candidates[row] for row in rows]
-        place = {row: number for number, row in enumerate(rows)}
-        self.after = [place[pool.after[row]] if row in pool.after else -1 for row in rows]
-        self.before = [-1] * len(rows)
-        for number, other in enumerate(self.after):
-            if other >= 0:
-                self.before[other] = number
+class Ranking:
+    """The candidates of a pool in a row, what stands beside each, and what the steps made of them."""
+
+    def __init__(self, pool: Pool, ask: Ask, weights: Search) -> None:
+        self.pool, self.ask, self.weights = pool, ask, weights
+        self.rows = list(pool.candidates)
+        self.all: list[Candidate] = list(pool.candidates.values())
+        self.steps: dict[str, list[float]] = {}
+        place = {row: number for number, row in enumerate(self.rows)}
+        self.after, self.before = [-1] * len(self.rows), [-1] * len(self.rows)
+        for row, other in pool.after.items():
+            self.after[place[row]], self.before[place[other]] = place[other], place[row]
         self.idf = [math.log(1 + (pool.records - held + 0.5) / (held + 0.5)) for held in pool.held]
-        self.wide = [self._around(number) for number in range(len(rows))]
-        self.days = [_day(one.record.time) for one in self.all]
+        self._windows: dict[int, list[int]] = {}
+        self.wide = self._surroundings()
 
-    def _around(self, number: int) -> tuple[tuple[float, ...], float]:
-        """Return the counts and the length of a record together with what stands around it."""
+    def _surroundings(self) -> dict[int, list[int]]:
+        """Return the counts of what stands in and around each record, where anything does."""
+        found: dict[int, list[int]] = {}
+        words = len(self.pool.words)
+        for number, one in enumerate(self.all):
+            said = [(word, count) for word, count in enumerate(one.counts) if count]
+            for near in self.window(number) if said else ():
+                if near not in found:
+                    found[near] = [0] * words
+                had = found[near]
+                for word, count in said:
+                    had[word] += count
+        return found
+
+    def window(self, number: int) -> list[int]:
+        """Return a record and what stands around it."""
+        if number in self._windows:
+            return self._windows[number]
         near = [number]
         for way in (self.before, self.after):
             place = number
@@ -82,10 +115,25 @@ class _Field:
                 if place < 0:
                     break
                 near.append(place)
-        if len(near) == 1:
-            return self.all[number].counts, self.all[number].length
-        counts = tuple(map(sum, zip(*(self.all[place].counts for place in near), strict=True)))
-        return counts, sum(self.all[place].length for place in near)
+        self._windows[number] = near
+        return near
+
+    def because(self, number: int) -> Iterable[str]:
+        """Yield in a few words what but its own words brought a record to its place."""
+        one, end = self.all[number], self.steps["session" if self.weights.session else "when"]
+        if self.weights.author and _named(one.author, self.ask.names):
+            yield f"by {one.author}"
+        if not any(one.counts):
+            if "meaning" in self.steps and self.steps["meaning"][number] - self.steps["words"][number] >= _MUCH:
+                yield "near in meaning"
+            steps = self.steps.get("who", end)
+            beside = [place for place in (self.before[number], self.after[number]) if place >= 0]
+            if beside:
+                yield f"beside {self.all[max(beside, key=lambda place: steps[place])].id}"
+        if self.weights.date and _near(_day(one.time), self.ask) >= _MUCH:
+            yield "of that time"
+        if end[number] > 2 * self.steps["when"][number]:
+            yield "in the same session"
 
 
 def rank(
@@ -95,70 +143,92 @@ def rank(
 
     `meaning` has the nearness of records by their ids.
     """
-    field = _Field(pool, weights)
-    steps: Steps = {"words": _words(field)}
-    score = steps["words"]
+    field = Ranking(pool, ask, weights)
+    steps, every = field.steps, field.all
+    steps["words"] = score = _words(field)
     if meaning and weights.meaning:
-        near = _to_one([max(0.0, meaning.get(one.record.id, 0.0)) for one in field.all])
+        near = _to_one([max(0.0, meaning.get(one.id, 0.0)) for one in every])
         steps["meaning"] = score = [had + weights.meaning * one for had, one in zip(score, near, strict=True)]
     if weights.all_words:
-        whole = (bool(one.counts) and all(one.counts) for one in field.all)
+        whole = (bool(one.counts) and all(one.counts) for one in every)
         steps["all words"] = score = [had + weights.all_words * one for had, one in zip(score, whole, strict=True)]
-    steps["who"] = score = [had * _who(one.record, ask, weights) for had, one in zip(score, field.all, strict=True)]
+    steps["who"] = score = _who(field, score)
     if weights.beside:
         steps["beside"] = score = _lent(field, score)
-    steps["when"] = score = [had * _when(day, ask, weights) for had, day in zip(score, field.days, strict=True)]
+    factors = {day: _when(_day(day), ask, weights) for day in {one.time[:10] for one in every}}
+    steps["when"] = score = [had * factors[one.time[:10]] for had, one in zip(score, every, strict=True)]
     if weights.session:
         steps["session"] = score = _shared(field, score)
-    kept = [number for number, one in enumerate(field.all) if one.inside and score[number] > 0]
-    kept.sort(key=lambda number: _place(field.all[number].record))
-    kept.sort(key=lambda number: field.all[number].record.time, reverse=True)
-    kept.sort(key=lambda number: -round(score[number], 9))
-    ranked = [
-        Ranked(
-            field.all[number].record,
-            score[number],
-            tuple([(name, values[number]) for name, values in steps.items()]),
-            any(field.all[number].counts),
-        )
-        for number in kept
-    ]
+    kept = [number for number, one in enumerate(every) if one.inside and score[number] > 0]
+    kept = _in_order(field, kept, [-round(one, 9) for one in score])
+    ranked = [Ranked(field.rows[number], every[number], score[number], field, number) for number in kept]
     return ranked, _matched(field, kept[:_BEST])
 
 
-def _matched(field: _Field, best: Iterable[int]) -> float:
-    """Return the largest share of what the question asks that stands around one of the best: 0 nothing, 1 all of it."""
-    total = sum(field.idf)
-    shares = [sum(idf for idf, count in zip(field.idf, field.wide[number][0], strict=True) if count) for number in best]
-    return max(shares, default=0.0) / total if total else 0.0
+def _in_order(field: Ranking, kept: list[int], worth: list[float]) -> list[int]:
+    """Sort by score; among equals the newest is first, then their places decide."""
+    every, result = field.all, list[int]()
+    for _, equals in itertools.groupby(sorted(kept, key=worth.__getitem__), worth.__getitem__):
+        group = list(equals)
+        if len(group) > 1:
+            group.sort(key=lambda number: every[number].place)
+            group.sort(key=lambda number: every[number].time, reverse=True)
+        result += group
+    return result
 
 
-def _words(field: _Field) -> list[float]:
-    weights = field.weights
-    record = _to_one([_bm25(field.idf, one.counts, one.length / field.pool.length) for one in field.all])
+def _matched(field: Ranking, best: Iterable[int]) -> float:
+    """Return the largest share of what the question asks that stands around one of the best: 0 nothing, 1 all of it.
+
+    Words that name a time are no part of it: what happened then need not say so.
+    """
+    idf = [0.0 if word in field.ask.dated else weight for word, weight in zip(field.pool.words, field.idf, strict=True)]
+    if not (total := sum(idf)):
+        return 1.0
+    found = (field.wide.get(number, ()) for number in best)
+    shares = (sum(weight for weight, count in zip(idf, counts, strict=False) if count) for counts in found)
+    return max(shares, default=0.0) / total
+
+
+def _words(field: Ranking) -> list[float]:
+    idf, weights, usual = field.idf, field.weights, field.pool.length
+    record = _to_one([_bm25(idf, one.counts, one.length / usual) if any(one.counts) else 0.0 for one in field.all])
     if not weights.around:
         return record
-    average = sum(length for _, length in field.wide) / len(field.wide)
-    around = _to_one([_bm25(field.idf, counts, length / average) for counts, length in field.wide])
+    lengths = [one.length for one in field.all]
+    windows = {number: field.window(number) for number in field.wide}
+    average = usual * sum(map(len, windows.values())) / max(1, len(windows))
+    around = [0.0] * len(lengths)
+    for number, window in windows.items():
+        around[number] = _bm25(idf, field.wide[number], sum([lengths[place] for place in window]) / average)
+    around = _to_one(around)
     return [(1 - weights.around) * one + weights.around * other for one, other in zip(record, around, strict=True)]
 
 
-def _bm25(idf: Sequence[float], counts: Sequence[float], length: float) -> float:
+def _bm25(idf: Sequence[float], counts: Sequence[int], length: float) -> float:
     room = _K1 * (1 - _B + _B * length)
-    return sum(weight * count * (_K1 + 1) / (count + room) for weight, count in zip(idf, counts, strict=True) if count)
+    score = 0.0
+    for weight, count in zip(idf, counts, strict=True):
+        if count:
+            score += weight * count * (_K1 + 1) / (count + room)
+    return score
 
 
-def _who(record: Record, ask: Ask, weights: Search) -> float:
-    factor = 1.0
-    if ask.own and record.fields.get("role") == "assistant":
-        factor *= weights.assistant
-    author = next((value for name in _AUTHORS if isinstance(value := record.fields.get(name), str)), "")
-    if weights.author and author and not ask.names.isdisjoint(author.lower().replace(".", " ").split()):
-        factor *= 1 + weights.author
-    return factor
+def _who(field: Ranking, score: list[float]) -> list[float]:
+    ask, weights = field.ask, field.weights
+    factors: dict[tuple[str, bool], float] = {}
+    for one in field.all:
+        if (key := (one.author, one.agent)) not in factors:
+            factor = weights.assistant if ask.own and one.agent else 1.0
+            factors[key] = factor * (1 + weights.author * _named(one.author, ask.names))
+    return [had * factors[one.author, one.agent] for had, one in zip(score, field.all, strict=True)]
 
 
-def _lent(field: _Field, score: list[float]) -> list[float]:
+def _named(author: str, names: frozenset[str]) -> bool:
+    return bool(author) and not names.isdisjoint(author.split())
+
+
+def _lent(field: Ranking, score: list[float]) -> list[float]:
     padded = [*score, 0.0]  # a place of -1 is the last one, and nothing
     beside = zip(field.before, field.after, strict=True)
     lent = [max(padded[before], padded[after]) for before, after in beside]
@@ -168,32 +238,29 @@ def _lent(field: _Field, score: list[float]) -> list[float]:
 def _when(day: float | None, ask: Ask, weights: Search) -> float:
     if day is None:
         return 1.0
-    named = max((period.fits(day, after=_AFTER, before=_BEFORE) for period in ask.periods), default=0.0)
     new = math.exp2(-max(0.0, ask.day - day) / _HALF)
-    return 1 + weights.date * named + weights.recent * new
+    return 1 + weights.date * _near(day, ask) + weights.recent * new
 
 
-def _shared(field: _Field, score: list[float]) -> list[float]:
-    best: dict[Any, float] = {}
-    groups = [session_of(one.record) for one in field.all]
-    for group, one in zip(groups, score, strict=True):
-        best[group] = max(best.get(group, 0.0), one)
-    return [had + field.weights.session * best[group] for had, group in zip(score, groups, strict=True)]
+def _near(day: float | None, ask: Ask) -> float:
+    """Say from 0 to 1 how near a day is to a time that the question names."""
+    if day is None:
+        return 0.0
+    return max((period.fits(day, after=_AFTER, before=_BEFORE) for period in ask.periods), default=0.0)
 
 
-def session_of(record: Record) -> tuple[str, str]:
-    """Return what a record belongs to: its session, or the record itself where it stands alone."""
-    kind = KINDS[record.kind]
-    alone = kind.shape != "line" or bool(kind.key)
-    return (record.path, record.id if alone else record.scope.session)
+def _shared(field: Ranking, score: list[float]) -> list[float]:
+    best: dict[tuple[str, str], float] = {}
+    for one, had in zip(field.all, score, strict=True):
+        if one.inside and had > best.get(one.session, 0.0):
+            best[one.session] = had
+    share = field.weights.session
+    return [had + share * best.get(one.session, 0.0) for one, had in zip(field.all, score, strict=True)]
 
 
-def _place(record: Record) -> tuple[str, str, str]:
-    return record.path, record.order, record.id
-
-
+@functools.lru_cache(maxsize=4096)
 def _day(time: str) -> float | None:
-    ms = parse_ms(time)
+    ms = parse_ms(time[:10], utc=True)
     return None if ms is None else float(ms // DAY_MS)
 
 
