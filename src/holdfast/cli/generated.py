@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from holdfast.cli import scheduling, show, tidying
-from holdfast.cli.common import common, open_root
+from holdfast.cli.common import common, open_root, read_stdin
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.kinds import PLAN_STATUS
 from holdfast.times import local
@@ -139,6 +139,8 @@ def _command(name: str, tool: Tool) -> click.Command:
         sent: dict[str, Any] = {}
         for name, value in given.items():
             param, inner = names[name]
+            if param is argument and value == "-":
+                value = read_stdin()
             if value is not None and param is inner:
                 sent[param.name] = value
             elif value is not None:
@@ -156,7 +158,8 @@ def _command(name: str, tool: Tool) -> click.Command:
         else:
             show.reply(reply, _NOTHING.get(tool.name, "Done."))
 
-    made = click.command(name, help=tool.about)(run)
+    # text may begin with a dash; an option that is none is then one argument too many
+    made = click.command(name, help=tool.about, context_settings={"ignore_unknown_options": bool(argument)})(run)
     made.params[:0] = params
     return made
 

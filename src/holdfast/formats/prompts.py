@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.formats._messages import MEMORY, Alias, Message, label, messages, one_line
+from holdfast.formats._messages import MEMORY, Alias, Message, label, messages, one_line, usable
 from holdfast.formats.summaries import head
 from holdfast.tokens import count_tokens
 
 __all__ = [
     "BUDGET", "MEMORY", "PARTS", "RUN", "Alias", "Assembled", "Gathered", "Message", "Part", "Piece",
-    "assemble", "label", "messages", "missing", "one_line", "together",
+    "assemble", "label", "messages", "missing", "one_line", "together", "usable",
 ]  # fmt: skip
 
 BUDGET = 2_400

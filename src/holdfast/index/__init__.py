@@ -78,6 +78,7 @@ class Applied(msgspec.Struct, frozen=True):
     path: str
     id: str
     fields: Mapping[str, Any] = {}
+    marks: bool = False
 
 
 class Scored(msgspec.Struct, frozen=True):
@@ -151,6 +152,10 @@ class Index(Protocol):
 
     def by_op(self, op_id: str) -> list[Applied]:
         """Return what was done under an op_id."""
+        ...
+
+    def halves(self, path: str) -> set[str]:
+        """Return the ids of the records of a log that are half of a pair."""
         ...
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:

@@ -9,6 +9,7 @@ the path: the next read brings the index up to it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import re
 import time as clock
@@ -27,7 +28,7 @@ from holdfast.places import Place, Places
 from holdfast.records import Draft, Receipt, Record, check_plain, path_of, version_of
 from holdfast.scope import Scope
 from holdfast.settings import Limits
-from holdfast.store import bringing, drafts, sayings
+from holdfast.store import accounts, bringing, drafts, sayings
 from holdfast.store.scopes import Scopes
 from holdfast.times import mint, normal, today, utc_now
 from holdfast.vault import ABSENT, LogEnd, Vault
@@ -143,14 +144,16 @@ class Writer:
                     "Read it again and redo the edit.",
                 )
             made = make(current)
-            if made.data == current:
-                return Receipt("unchanged", made.id, path, made.version)
-            self._check_size(path, made.data)
             account: dict[str, Any] = {"path": path, "before": before, "after": made.version}
             if wanted.undoes:
                 account["undo"] = True
             if made.id != path:
                 account |= {"after": version_of(made.data), "record": made.id, "version": made.version}
+            if made.data == current:
+                if wanted.op_id:  # it must not have an effect later either
+                    self._account(account, wanted.op_id)
+                return Receipt("unchanged", made.id, path, made.version)
+            self._check_size(path, made.data)
             if wanted.op_id:
                 self._account(account | {"intent": True}, wanted.op_id)
             try:
@@ -191,10 +194,18 @@ class Writer:
             if line.get("path") != path:
                 raise sayings.other_use(wanted.op_id, str(line.get("path") or applied.path))
             after = str(line.get("after"))
-            came_to_be = "intent" not in line or self._vault.stat(self.kept(after)) or self._now(path)[0] == after
-            if came_to_be:
+            if "intent" not in line or self._came_to_be(path, after, applied.id):
                 return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
+
+    def _came_to_be(self, path: str, after: str, announced: str) -> bool:
+        """Was a document written as it was announced? It is so now, or somebody found it so and wrote over it."""
+        if self._now(path)[0] == after:
+            return True
+        later = itertools.takewhile(
+            lambda line: str(line.get("id", "")) > announced, accounts.of(self._vault, self._places.memory, path)
+        )
+        return any(line.get("before") == after for line in later)
 
     def replace(
         self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", undoes: bool = False
@@ -453,6 +464,8 @@ class Writer:
         sayings.same_op(known.applied, op_id, path)
         if known.applied and len(known.applied) >= len(lines):
             return [applied.id for applied in known.applied][-len(lines) :]
+        if any(len(lines) > 1 and "exchange" not in applied.fields for applied in known.applied):
+            raise sayings.other_use(op_id, path)
         rendered = [logs.render({time: utc_now(), **line, **more}) for line in lines]
         if max(map(len, rendered), default=0) > self._limits.line_bytes - 100:
             raise OverBudget(f"A line of {path} would be longer than {self._limits.line_bytes:,} bytes.", "Shorten it.")
