@@ -84,13 +84,13 @@ class Reader:
             while not found and len(ahead) < _NEAR and (other := next(source, None)):
                 ahead.append(other)
                 found = other.fields.get(field) == pair
-            if found or self._pairs()[pair] > 1:
+            if found or self._pairs[pair] > 1:
                 whole.add(pair)
                 yield record
             else:
                 self._half(record)
 
-    @functools.cache  # noqa: B019  # a reader lives as long as one reading
+    @functools.cached_property
     def _pairs(self) -> Counter[str]:
         """Count the lines of each pair in the whole log."""
         field = self._place.kind.pair
