@@ -724,3 +724,18 @@ def test_text_for_a_command_may_begin_with_a_dash_or_come_from_standard_input(ro
     assert (root / "user/memory/MEMORY.md").read_text() == "- likes tea"
     subprocess.run([*run, "-"], env=environment, check=True, capture_output=True, input=b"from a pipe\n")
     assert (root / "user/memory/MEMORY.md").read_text() == "from a pipe"
+
+
+def test_the_example_of_a_bot_works_and_remembers(tmp_path: Path) -> None:
+    here = Path(__file__).parent.parent
+    for times in (1, 2):
+        done = subprocess.run(
+            [sys.executable, "-m", "examples.chat_bot", str(tmp_path / "bot")],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "My memory says: my daughter Mia is allergic to peanuts." in done.stdout
+        assert "[email] bot: The dentist moved to Tuesday at 9." in done.stdout
+        assert f"{10 * times} messages in" in done.stdout
