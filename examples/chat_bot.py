@@ -47,8 +47,9 @@ def scripted_model(memory: holdfast.Memory, messages: list[dict[str, Any]]) -> s
     if "Mia" in asked:
         return f"My memory says: {messages[0]['content'].rpartition('- ')[2].strip()}"
     if asked.endswith("?"):
-        found = memory.call("search_history", {"query": asked, "max_results": 1})
-        return found["matches"][0]["message"]["content"] if found["matches"] else "I do not know."
+        found = memory.call("search_history", {"query": asked})
+        told = [match["message"]["content"] for match in found["matches"]]
+        return next((text for text in told if not text.endswith("?")), "I do not know.")
     return "Noted."
 
 
