@@ -88,6 +88,8 @@ _TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """Replies that a terminal shows as tables: which list of the reply, and which of its fields."""
+_LESS = {"cron_list": ("channel", "last", "timezone", "status", "missed", "next")}
+"""Which of these fields a narrow terminal can do without, the first one first."""
 _NOTHING = {"memory_recall": "Nothing is known under that key."}
 """What a terminal says when a reply has no data."""
 _TOOLS = every.registry().tools
@@ -152,7 +154,7 @@ def _command(name: str, tool: Tool) -> click.Command:
         if show.wants_json(as_json):
             show.as_json(reply)
         elif tool.name in _TABLES:
-            show.lists(reply, _TABLES[tool.name])
+            show.lists(reply, _TABLES[tool.name], _LESS.get(tool.name, ()))
         else:
             show.reply(reply, _NOTHING.get(tool.name, "Done."))
 

@@ -79,7 +79,7 @@ def link(into: str, remove: bool, root: str | None, as_json: bool) -> None:
     elif not done:
         click.echo("There is nothing to take back." if remove else "There are no rules and no commands yet.")
     else:
-        show.table(("what", "path", "why"), [(made.what, made.path, made.why) for made in done])
+        show.table(("what", "path", "why"), [(made.what, made.path, made.why) for made in done], whole=("path",))
 
 
 @hot.command()
