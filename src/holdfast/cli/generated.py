@@ -71,25 +71,8 @@ _LEARNED = ("date", "category", "scope", "title")
 _TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "retrieve_plans": {"plans": ("status", "created", "id", "name")},
     "retrieve_learnings": {"decisions": _LEARNED, "lessons": _LEARNED},
-    "cron_list": {
-        "jobs": (
-            "id",
-            "name",
-            "schedule",
-            "timezone",
-            "enabled",
-            "next",
-            "last",
-            "status",
-            "missed",
-            "channel",
-            "fault",
-        )
-    },
 }
 """Replies that a terminal shows as tables: which list of the reply, and which of its fields."""
-_LESS = {"cron_list": ("channel", "last", "timezone", "status", "missed", "next")}
-"""Which of these fields a narrow terminal can do without, the first one first."""
 _NOTHING = {"memory_recall": "Nothing is known under that key."}
 """What a terminal says when a reply has no data."""
 _TOOLS = every.registry().tools
@@ -154,7 +137,9 @@ def _command(name: str, tool: Tool) -> click.Command:
         if show.wants_json(as_json):
             show.as_json(reply)
         elif tool.name in _TABLES:
-            show.lists(reply, _TABLES[tool.name], _LESS.get(tool.name, ()))
+            show.lists(reply, _TABLES[tool.name])
+        elif tool.name == "cron_list":
+            scheduling.listed(reply)
         else:
             show.reply(reply, _NOTHING.get(tool.name, "Done."))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -13,8 +14,9 @@ import msgspec
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
-from holdfast.memory._due import counted
+from holdfast.memory._due import counted, is_more
 from holdfast.tools.jobs import told_missed
+from holdfast.wording import amount
 
 
 @click.command()
@@ -68,6 +70,30 @@ def log(id: str, count: int, root: str | None, as_json: bool) -> None:
         show.table(columns, rows, whole=("job",), less=("seconds", "missed", "name", "exit"))
 
 
+def listed(reply: Mapping[str, Any]) -> None:
+    """Print the jobs as a table, and below it what is wrong with those that can never be due."""
+    jobs = reply["jobs"]
+    if not jobs:
+        click.echo("None.")
+    else:
+        rows = [
+            (job["id"], job["name"], job["schedule"], job["timezone"], _state(job), job["next"], job["last"],
+             job.get("status", ""), counted(job["missed"]), job["channel"])
+            for job in jobs
+        ]  # fmt: skip
+        columns = ("id", "name", "schedule", "timezone", "enabled", "next", "last", "status", "missed", "channel")
+        less = ("channel", "last", "timezone", "missed", "status", "next")
+        show.table(columns, rows, whole=("id", "schedule", "next", "last"), less=less)
+    for job in jobs:
+        if "fault" in job:
+            click.secho(show.printable(f"{job['id']} is faulty: {job['fault']}"), fg="red")
+    show.warnings(reply.get("warnings", ()))
+
+
+def _state(job: Mapping[str, Any]) -> str:
+    return "faulty" if "fault" in job else "yes" if job["enabled"] else "no"
+
+
 def _words(command: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command))
@@ -100,7 +126,7 @@ def _sentence(event: dict[str, Any]) -> str:
 
 
 def _slots(missed: int) -> str:
-    return "1 slot" if missed == 1 else f"{counted(missed)} slots"
+    return f"{counted(missed)} slots" if is_more(missed) else amount(missed, "slot")
 
 
 def _ended(event: dict[str, Any]) -> str:

@@ -59,7 +59,9 @@ def table(
         grid.add_column(name, overflow="fold" if is_last else "ellipsis", no_wrap=not is_last, width=width)
     for row in texts:
         grid.add_row(*(Text(text) for name, text in zip(columns, row, strict=True) if name in widths))
-    console.width = max(console.width, _total(widths))  # the terminal breaks a line that holds more than it has room for
+    console.width = max(
+        console.width, _total(widths)
+    )  # the terminal breaks a line that holds more than it has room for
     console.print(grid)
 
 
@@ -103,13 +105,13 @@ def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
     warnings([told for told in value.get("warnings", ()) if str(told) not in str(value.get("text", ""))])
 
 
-def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]], less: Sequence[str] = ()) -> None:
-    """Print lists of a reply as tables, each with some of its fields, and its warnings to stderr; `less` as in `table`."""
+def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> None:
+    """Print lists of a reply as tables, each with some of its fields, and its warnings to stderr."""
     for name, fields in columns.items():
         if len(columns) > 1:
             click.secho(name, bold=True)
         if value.get(name):
-            table(fields, [[_flat(_field(item, field)) for field in fields] for item in value[name]], less=less)
+            table(fields, [[_flat(_field(item, field)) for field in fields] for item in value[name]])
         else:
             click.echo("None.")
     warnings(value.get("warnings", ()))
@@ -122,9 +124,7 @@ def warnings(told: Sequence[object]) -> None:
 
 
 def _field(item: Mapping[str, Any], name: str) -> Any:
-    """Return a field of an entry; its id is in what is told about it, and a number may be a least one."""
-    if item.get(f"{name}More"):
-        return f"{item.get(name)}+"
+    """Return a field of an entry; its id is in what is told about it."""
     return item.get("_meta", {}).get("document_id", item.get("id")) if name == "id" else item.get(name)
 
 

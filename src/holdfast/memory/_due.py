@@ -117,7 +117,9 @@ def read(given: object) -> Job:
         check_given(id=given.id)
         return given
     if not isinstance(given, Mapping):
-        raise Invalid(f"{given!r:.200} is no job.", f"Give a Job, or a mapping with {', '.join(Job.__struct_fields__)}.")
+        raise Invalid(
+            f"{given!r:.200} is no job.", f"Give a Job, or a mapping with {', '.join(Job.__struct_fields__)}."
+        )
     if unknown := [str(name) for name in given if name not in Job.__struct_fields__]:
         what = f"A job has no field {', '.join(unknown)}."
         raise Invalid(what, f"It has: {', '.join(Job.__struct_fields__)}.")
