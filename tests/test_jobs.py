@@ -377,8 +377,8 @@ def test_an_unknown_job_names_the_list_and_one_that_is_close(memory: holdfast.Me
     assert f'Did you mean "{made.id}" or "{twin.id}"? These are the ids of "Standup".' in said
     with pytest.raises(NotFound, match="Use cron_list"):
         memory.jobs.log(job="nope")
-    refused = on_terminal("jobs", "log", "nope", root=Path(memory.root), code=3)
-    assert 'There is no job "nope". Use `holdfast jobs list`' in refused
+    shown = on_terminal("jobs", "log", "nope", root=Path(memory.root), code=3)
+    assert 'There is no job "nope". Use `holdfast jobs list`' in shown
 
 
 @pytest.mark.parametrize(
@@ -527,11 +527,11 @@ def test_a_failing_command_stops_nothing(memory: holdfast.Memory, root: Path) ->
 @pytest.mark.parametrize("program", ["/nowhere/program", "./program", "no-such-program", "."])
 def test_for_a_program_that_is_not_there_no_slot_is_taken(memory: holdfast.Memory, root: Path, program: str) -> None:
     overdue(memory)
-    process = scheduler(root, "--once", "--command", program)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (9, "")
-    assert "is not there, or may not be run" in json.loads(err)["error"]
-    assert scheduler(root, "--command", program).wait(60) == 9
+    for words in (("--once",), ()):
+        process = scheduler(root, *words, "--command", program)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (9, "")
+        assert "is not there, or may not be run" in json.loads(err)["error"]
     assert claims(root) == []
     assert [event["event"] for event in events(root)] == ["started", "finished"]
 
@@ -699,8 +699,8 @@ def test_on_a_narrow_terminal_ids_are_whole_and_faults_are_seen(
     memory: holdfast.Memory, root: Path, columns: int
 ) -> None:
     name = "The standup of the whole team in Berlin and elsewhere"
-    made = memory.jobs.add(name, "Hi", "0 9 * * 1-5", "matrix:#a-long-name-of-a-room", "Europe/Berlin")
     overdue(memory)
+    made = memory.jobs.add(name, "Hi", "0 9 * * 1-5", "matrix:#a-long-name-of-a-room", "Europe/Berlin")
     memory.jobs.add("Tea", "x", "@daily")
     with (root / "user/memory/jobs.jsonl").open("a") as file:
         file.write(json.dumps({"job": "broken", "name": "Broken", "message": "x", "schedule": "whenever"}) + "\n")
@@ -711,10 +711,13 @@ def test_on_a_narrow_terminal_ids_are_whole_and_faults_are_seen(
     assert "faulty" in shown and "broken is faulty: " in shown and "Invalid schedule 'whenever'." in shown
     table = [line for line in shown.splitlines() if not line.startswith("\x1b[31m")]
     assert all(len(line.replace("\x1b[1m", "").replace("\x1b[0m", "")) <= columns for line in table)
-    assert ("Europe/Berlin" in shown) is (columns == 100)
+    assert ("channel" in shown) is False and ("next" in shown) is (columns > 40)
     (ran,) = memory.jobs.log()
     assert ran.job in on_terminal("jobs", "log", root=root, columns=columns).split()
-    assert made.id in on_terminal("jobs", "list", root=root, columns=columns, NO_COLOR="1")
+    plain = on_terminal("jobs", "list", root=root, columns=columns, NO_COLOR="1")
+    assert made.id in plain and "\x1b" not in plain
+    assert "\x1b" not in on_terminal("jobs", "log", "nope", root=root, code=3, NO_COLOR="1")
+    assert "\x1b[31m" in on_terminal("jobs", "log", "nope", root=root, code=3)
 
 
 def test_nothing_that_is_due_is_said_and_a_failure_is_in_the_exit_code(memory: holdfast.Memory, root: Path) -> None:
