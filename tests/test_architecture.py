@@ -24,6 +24,7 @@ LAYERS = (
         "settings",
         "secrets",
         "templates",
+        "wording",
     ),
     ("formats", "llm", "_posting"),
     ("vault", "index"),

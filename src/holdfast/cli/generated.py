@@ -71,21 +71,6 @@ _LEARNED = ("date", "category", "scope", "title")
 _TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "retrieve_plans": {"plans": ("status", "created", "id", "name")},
     "retrieve_learnings": {"decisions": _LEARNED, "lessons": _LEARNED},
-    "cron_list": {
-        "jobs": (
-            "id",
-            "name",
-            "schedule",
-            "timezone",
-            "enabled",
-            "next",
-            "last",
-            "status",
-            "missed",
-            "channel",
-            "fault",
-        )
-    },
 }
 """Replies that a terminal shows as tables: which list of the reply, and which of its fields."""
 _NOTHING = {"memory_recall": "Nothing is known under that key."}
@@ -155,6 +140,8 @@ def _command(name: str, tool: Tool) -> click.Command:
             show.as_json(reply)
         elif tool.name in _TABLES:
             show.lists(reply, _TABLES[tool.name])
+        elif tool.name == "cron_list":
+            scheduling.listed(reply)
         else:
             show.reply(reply, _NOTHING.get(tool.name, "Done."))
 

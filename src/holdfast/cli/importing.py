@@ -12,6 +12,7 @@ from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
 from holdfast.memory._sources import named
 from holdfast.memory.transcripts import SOURCES, find_sources
+from holdfast.wording import amount
 
 _CHAT = "chat"
 _NEXT_CHAT = 'holdfast chat search "…"'
@@ -54,8 +55,9 @@ def import_(
                       "problems": msgspec.to_builtins(done.problems), "next": following})  # fmt: skip
     else:
         click.echo(
-            f"{done.files} files, {done.turns} turns: {done.added} {'would be added' if dry_run else 'added'}, "
-            f"{done.turns - done.added} already there, {done.skipped} lines or files skipped."
+            f"{amount(done.files, 'file')}, {amount(done.turns, 'turn')}: "
+            f"{done.added} {'would be added' if dry_run else 'added'}, {done.turns - done.added} already there, "
+            f"{amount(done.skipped, 'line or file', 'lines or files')} skipped."
         )
         if not dry_run:
             click.echo(f"Search them: {following}")

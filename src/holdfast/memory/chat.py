@@ -29,6 +29,7 @@ from holdfast.secrets import redact, redact_all
 from holdfast.store.memory import Memory
 from holdfast.times import iso, mint, normal, now_ms
 from holdfast.tokens import count_tokens
+from holdfast.wording import amount
 
 MOST = 50
 """Matches that one search returns."""
@@ -185,7 +186,9 @@ class Chat:
 
     def _saved(self, receipt: Receipt, content: str) -> Saved:
         tokens, most = count_tokens(content), self._settings.memory_tokens
-        warning = f"It has {tokens:,} tokens and should have at most {most:,}: every prompt pays for it. Shorten it."
+        warning = (
+            f"It has {amount(tokens, 'token')} and should have at most {most:,}: every prompt pays for it. Shorten it."
+        )
         return Saved(receipt, tokens, warning if tokens > most else "")
 
     # what a model reads

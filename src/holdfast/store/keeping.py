@@ -26,6 +26,7 @@ from holdfast.store.writing import Known
 from holdfast.times import iso, now_ms
 from holdfast.vault import Vault
 from holdfast.vault._locks import hold
+from holdfast.wording import amount
 
 _REBUILD_SECONDS = 120.0
 _MANY = 10
@@ -261,7 +262,7 @@ class Keeper:
         paths = self.refresher.changed(index, done, below)
         if not done.files and not below and self._looks_unmounted(len(paths)):
             raise Unavailable(
-                f"{self._vault.location} is empty, and {len(paths)} files were there before.",
+                f"{self._vault.location} is empty, and {amount(len(paths), 'file was', 'files were')} there before.",
                 "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
             )
         self.refresher.apply(index, paths, done, progress)

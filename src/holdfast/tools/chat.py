@@ -13,6 +13,7 @@ from holdfast.memory.chat import MOST, Match, Saved
 from holdfast.times import local
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
+from holdfast.wording import amount
 
 _LINE = 300
 """Characters that a search shows of a message."""
@@ -65,7 +66,7 @@ def _check_query(given: Mapping[str, Any]) -> None:
 
 
 def _told(saved: Saved, what: str) -> dict[str, Any]:
-    text = f"{what} ({saved.tokens:,} tokens)."
+    text = f"{what} ({amount(saved.tokens, 'token')})."
     if saved.warning:
         text += f" Warning: {saved.warning}"
     reply = {"text": text, "status": saved.receipt.status, "where": saved.receipt.path, "tokens": saved.tokens}

@@ -64,15 +64,20 @@ def register(registry: Registry) -> None:
 
 def shown(jobs: Jobs, job: Job) -> dict[str, Any]:
     """Return a job with when it is due next, how it went last, and what was missed."""
-    fault, following, last = _due.fault(job), jobs.next(job), jobs.last(job)
+    fault, following, last, missed = _due.fault(job), jobs.next(job), jobs.last(job), jobs.missed(job)
     data = msgspec.to_builtins(job) | {
         "next": _local(job, following) if following else "",
         "last": _local(job, datetime.fromisoformat(last.slot)) if last else "",
         "status": last.status if last else "",
-        "missed": jobs.missed(job),
+        **told_missed(missed),
         "fault": fault,
     }
     return {name: value for name, value in data.items() if value != "" or name not in ("fault", "status")}
+
+
+def told_missed(missed: int) -> dict[str, Any]:
+    """Return how many slots were missed, and whether there may be more, as data."""
+    return {"missed": missed} | ({"missedMore": True} if _due.is_more(missed) else {})
 
 
 def told(job: dict[str, Any]) -> str:
@@ -83,10 +88,10 @@ def told(job: dict[str, Any]) -> str:
         job["schedule"],
         job["timezone"],
         f"to {job['channel']}",
-        "enabled" if job["enabled"] else "disabled",
+        "enabled" if job["enabled"] is True else "disabled",
         job.get("fault") or (f"next {job['next']}" if job["next"] else "next: none"),
         last,
-        f"missed {job['missed']}",
+        f"missed {_due.counted(job['missed'])}",
     ]
     return " | ".join(" ".join(str(part).split()) for part in parts)
 
