@@ -25,13 +25,11 @@ import msgspec
 
 from holdfast.door import Memory
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.memory._due import fault, text_of
-from holdfast.memory.jobs import Due, Ended, Run
+from holdfast.memory.jobs import MOST_OUTPUT, Due, Ended, Run, fault, text_of
 from holdfast.tools.jobs import told_missed
 
 LOOK_SECONDS = 2.0
 """How often at least a waiting scheduler looks for jobs that are new or changed."""
-_MOST_OUTPUT = 2_000
 _GRACE_SECONDS = 2.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Tell = Callable[[dict[str, Any]], None]
@@ -87,11 +85,12 @@ class Scheduler:
         """Run all that is due at this moment."""
         now, ended = now or datetime.now(UTC), []
         self._faults()
-        while not self._stopped and (waiting := self._jobs.due(now)):
-            first = waiting[0]  # the others are looked at again: somebody may take them meanwhile
+        for due in self._jobs.due(now):
+            if self._stopped:
+                break
             words = self._command.resolved()
-            if self._jobs.claim(first.job, first.slot, first.missed):
-                ended.append(self._run(first, words))
+            if self._jobs.claim(due.job, due.slot, due.missed):  # unless somebody took it meanwhile
+                ended.append(self._run(due, words))
         return Done(len(ended), sum(status != "done" for status in ended))
 
     def serve(self, *, once: bool = False) -> Done:
@@ -160,16 +159,16 @@ class Scheduler:
             "HOLDFAST_JOB_SLOT": text_of(due.slot),
             "HOLDFAST_ROOT": self._memory.root,
         }
-        with tempfile.TemporaryFile() as message:
-            message.write(due.job.message.encode())
-            message.seek(0)
-            try:
+        try:
+            with tempfile.TemporaryFile() as message:
+                message.write(due.job.message.encode())
+                message.seek(0)
                 process = subprocess.Popen(
                     words, stdin=message, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
                     cwd=self._memory.root, start_new_session=True,
                 )  # fmt: skip
-            except (OSError, ValueError) as error:
-                return Ended(status="failed", output=f"{words[0]} could not be started: {error}")
+        except (OSError, ValueError) as error:
+            return Ended(status="failed", output=f"{words[0]} could not be started: {error}")
         return _watched(process, self._memory.settings.jobs.timeout_seconds)
 
 
@@ -196,7 +195,7 @@ def _read_head(pipe: IO[bytes], head: bytearray) -> None:
     """Read all that a command prints, and keep the beginning of it."""
     with contextlib.suppress(OSError, ValueError), pipe:
         while part := os.read(pipe.fileno(), 65_536):
-            head += part[: _MOST_OUTPUT - len(head)]
+            head += part[: MOST_OUTPUT - len(head)]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

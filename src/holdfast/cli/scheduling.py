@@ -14,7 +14,7 @@ import msgspec
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
-from holdfast.memory._due import counted, is_more
+from holdfast.memory.jobs import counted, is_more
 from holdfast.tools.jobs import told_missed
 from holdfast.wording import amount
 

@@ -19,16 +19,20 @@ from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget
 from holdfast.formats import logs
 from holdfast.kinds import KINDS
 from holdfast.memory import _due
-from holdfast.memory._claims import Claims, Ended, Run
-from holdfast.memory._due import CHANNEL, Due, Job
+from holdfast.memory._claims import MOST_OUTPUT, Claims, Ended, Run
+from holdfast.memory._due import CHANNEL, Due, Job, counted, fault, is_more, text_of
 from holdfast.memory._following import Follower
 from holdfast.names import check_flag, check_given, close_to, nearest
 from holdfast.scope import Scope
 from holdfast.store.memory import Memory
+from holdfast.store.writing import check_op
 from holdfast.times import normal, utc_now
 from holdfast.vault import LogEnd
 
-__all__ = ["MOST_JOBS", "Due", "Ended", "Job", "Jobs", "Run"]
+__all__ = [
+    "CHANNEL", "MOST_JOBS", "MOST_OUTPUT", "Due", "Ended", "Job", "Jobs", "Run",
+    "counted", "fault", "is_more", "text_of",
+]  # fmt: skip
 MOST_JOBS = 500
 _TRIES = 50
 _SHOWN = 5
@@ -57,7 +61,7 @@ class Table:
             return
         self.lines += 1
         self.order = max(self.order, order)
-        if isinstance(op, str):
+        if isinstance(op, str) and op:
             self.ops[op] = about
         if isinstance(hides, str):
             made = (order, line.get("hidden") is not False)
@@ -121,6 +125,7 @@ class Jobs:
     ) -> Job:  # fmt: skip
         """Add a job, whose slots count from now on."""
         check_given(op_id=op_id)
+        check_op(op_id)
         given = Job(
             name=name, message=message, schedule=schedule, channel=channel, timezone=timezone, enabled=enabled,
             id=secrets.token_hex(4), since=utc_now(),
@@ -231,6 +236,7 @@ class Jobs:
     def _one(self, id: str, line: Callable[[Job], dict[str, Any] | None], op_id: str) -> Job:
         """Change one job that must be there, and return what is then known of it."""
         check_given(id=id, op_id=op_id)
+        check_op(op_id)
 
         def decide(table: Table) -> list[dict[str, Any]]:
             if op_id in table.ops:

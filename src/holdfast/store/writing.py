@@ -69,7 +69,7 @@ class Writer:
         check_text(draft.kind, draft.text or "", draft.title, draft.session, draft.id, *(draft.tags or ()))
         if draft.fields:
             check_plain(draft.fields)
-        _check_op(draft.op_id)
+        check_op(draft.op_id)
         if draft.id and (draft.expect or not draft.kind):
             place = self._places.classify(path_of(draft.id))
             if place is None:
@@ -211,7 +211,7 @@ class Writer:
         self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", undoes: bool = False
     ) -> Receipt:
         """Write a whole document made from version `expect`, or a new one; with `keep` the old text is kept."""
-        _check_op(op_id)
+        check_op(op_id)
         wanted = Wanted(expect, op_id, "changed" if expect else "stored", replaces=keep, undoes=undoes)
         return self._write(path, lambda _: Made(data, path, version_of(data)), wanted)
 
@@ -457,7 +457,7 @@ class Writer:
 
         `guard` sees the held log first, and may refuse. What an op_id wrote all of its lines for is not written again.
         """
-        _check_op(op_id)
+        check_op(op_id)
         more = {"writer": self._by} if self._by else {}
         more |= {"op": op_id} if op_id else {}
         known = self._known(op_id, path, "") if op_id else _NOTHING
@@ -558,7 +558,8 @@ class Made(msgspec.Struct, frozen=True):
     version: str
 
 
-def _check_op(op_id: str) -> None:
+def check_op(op_id: str) -> None:
+    """Refuse an op_id that could not be told from text around it."""
     if op_id and not _OP.match(op_id):
         raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
 
