@@ -200,7 +200,7 @@ def test_memory_is_replaced_with_a_warning_when_long_and_undone_step_by_step(
     memory: holdfast.Memory, root: Path
 ) -> None:
     page = root / "user/memory/MEMORY.md"
-    assert memory.call("memory_write", {"content": "one"})["text"] == "MEMORY.md was written (1 tokens)."
+    assert memory.call("memory_write", {"content": "one"})["text"] == "MEMORY.md was written (1 token)."
     memory.call("memory_write", {"content": "two"})
     long = memory.call("memory_write", {"content": "a word and " * 400})
     assert "Warning: It has" in long["text"] and long["warnings"]
