@@ -21,6 +21,7 @@ LAYERS = (
         "places",
         "records",
         "query",
+        "asking",
         "settings",
         "secrets",
         "templates",
@@ -32,7 +33,7 @@ LAYERS = (
     ("memory",),
     ("tools",),
     ("door",),
-    ("mcp", "clients"),
+    ("mcp", "clients", "measuring"),
     ("cli",),
     ("__main__",),
 )
@@ -51,6 +52,7 @@ CLI = (
     "importing",
     "hot",
     "tidying",
+    "measuring",
     "scheduling",
 )
 HEAVY = {
@@ -59,6 +61,7 @@ HEAVY = {
         "holdfast.index._rank",
         "holdfast.index._ties",
         "holdfast.index._proof",
+        "holdfast.index._pool",
         "holdfast.index._records",
         "holdfast.cli.checking",
     },

@@ -10,6 +10,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
@@ -30,7 +31,7 @@ QUESTION_WORDS = frozenset(
     "a about am an and any are as at be been but by can could did do does doing for from had has have having he her"
     " here hers him his how i if in into is it its just me might my of on or our ours she should so some such than"
     " that the their theirs them then there these they this those to too us was we were what when where which while"
-    " who whom whose why will with would you your yours".split()
+    " who whom whose why will with would you your yours s t d m ll re ve".split()
 )
 """Words that shape an English question and say nothing about its subject."""
 
@@ -53,6 +54,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     hidden: bool = False
     """Also what was hidden."""
     limit: int = 20
+    asked: str = ""
+    """When the question is asked, for what is relative to it; what was written later is left out. "" is now."""
+    associate: bool = False
+    """Also what has no word of the text but stands beside what has; and nothing at all below the floor."""
+    level: Literal["records", "sessions"] = "records"
+    """`sessions`: of each session, only the best record."""
     related: int = 0
     """For each hit, also name this many records that have to do with it."""
     budget: int = 0
@@ -70,6 +77,12 @@ class Terms(msgspec.Struct, frozen=True):
     @property
     def empty(self) -> bool:
         return not self.words and not self.phrases
+
+    @property
+    def loose(self) -> Terms:
+        """The same with the words of phrases one by one."""
+        words = [(token,) for phrase in self.phrases for token in phrase if token not in QUESTION_WORDS]
+        return msgspec.structs.replace(self, words=tuple(dict.fromkeys([*words, *self.words])), phrases=())
 
     @property
     def tokens(self) -> set[str]:
@@ -119,6 +132,11 @@ def fold(text: str) -> Iterator[str]:
     """Yield the tokens of a text in order, lower case."""
     for found in _WORD.finditer(spaced(text)):
         yield found.group().casefold()
+
+
+def plain(text: str) -> str:
+    """Return the tokens of a text with a space between them, lower case."""
+    return " ".join(_WORD.findall(spaced(text))).casefold()
 
 
 def _runs(word: str) -> Iterator[tuple[str, ...]]:

@@ -22,6 +22,7 @@ DERIVED = ".holdfast"
 FORMAT = 1
 
 
+_Weight = Annotated[float, msgspec.Meta(ge=0, le=10)]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
@@ -52,6 +53,28 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     common_records: _Size = 20_000
     """A word in more records than this is left out of a search while rarer words remain."""
+    candidates: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 200
+    """Records that fit the words best, among which the ranking chooses."""
+    around: _Weight = 0.5
+    """How much of a record's fit is that of the record together with what stands around it."""
+    meaning: _Weight = 0.7
+    """Weight of nearness in meaning, where an embedder is installed."""
+    all_words: _Weight = 0.5
+    """Bonus for a record that has every word."""
+    assistant: _Weight = 0.5
+    """What an assistant said counts so much when the question is about the asker; 1 leaves this out."""
+    author: _Weight = 0.5
+    """Bonus when the question names the author."""
+    beside: _Weight = 0.2
+    """Part of the score of what stands next to it that a record gets."""
+    date: _Weight = 1.0
+    """Bonus at a time that the question names."""
+    recent: _Weight = 0.2
+    """Bonus for what is new; it halves in a month."""
+    session: _Weight = 0.4
+    """Part of the best score of its session that a record gets."""
+    floor: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.2
+    """`recall` answers that nothing is relevant when less than this share of the question is found anywhere."""
 
 
 class Hot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from holdfast import __version__
 from holdfast.errors import HoldfastError
 
 _MODULES = {
-    "records": ("init", "put", "get", "search", "tail", "hide", "related", "refresh", "verify", "stats"),
+    "records": ("init", "put", "get", "search", "tail", "hide", "related", "why", "refresh", "verify", "stats"),
     "calling": ("tools", "call", "traces"),
     "generated": (
         "workspace",
@@ -40,6 +40,7 @@ _MODULES = {
     "importing": ("import",),
     "hot": ("hot",),
     "tidying": ("lint", "migrate"),
+    "measuring": ("bench",),
 }
 _HOME = {command: module for module, commands in _MODULES.items() for command in commands}
 

@@ -142,6 +142,40 @@ def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
 
 
 @click.command()
+@click.argument("query")
+@click.argument("id")
+@click.option("--kind", "kinds", multiple=True, help="As if only this kind were searched; may be given several times.")
+@click.option("--scope", help="As if only this workspace, domain or repository were searched.")
+@click.option("--asked", default="", help="As if it were asked at this date or time.")
+@common
+def why(query: str, id: str, root: str | None, as_json: bool, **given: Any) -> None:
+    """Show how recall ranks the record ID for QUERY, step by step, or why it leaves it out."""
+    from holdfast.query import Query
+
+    with open_root(root) as memory:
+        told = memory.explain(Query(text=query, associate=True, **given), id)
+    if show.wants_json(as_json):
+        show.as_json(told)
+        return
+    if told.steps:
+        show.table(
+            ("step", "change", "score"),
+            [(one.step, f"{one.change:+.3f}", f"{one.score:.3f}") for one in told.steps],
+        )
+    facts = (
+        ("place", f"{told.rank}" if told.rank else told.left_out),
+        ("words", ", ".join(told.words)),
+        ("missing", ", ".join(told.missing)),
+        ("because", ", ".join(told.because)),
+        (
+            "found",
+            f"{told.matched:.0%} of the query; the floor is {told.floor:.0%}" if told.missing or told.words else "",
+        ),
+    )
+    show.table(("", ""), [fact for fact in facts if fact[1]])
+
+
+@click.command()
 @click.argument("what")
 @click.option("--scope", help="Only this workspace, domain or repository and what is below it.")
 @click.option("--limit", default=20, show_default=True, help="At most this many.")

@@ -67,6 +67,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     since: str = ""
     until: str = ""
+    known: str = ""
+    """Without what was certainly written later than this."""
+    only: str = ""
+    """The id of the one record that may pass."""
     hidden: bool = False
     searchable: tuple[str, ...] = ()
     """The kinds to look through when none are named."""
@@ -81,10 +85,39 @@ class Applied(msgspec.Struct, frozen=True):
     marks: bool = False
 
 
-class Scored(msgspec.Struct, frozen=True):
-    record: Record
-    score: float
-    """Greater is better; 0 where nothing was searched for."""
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """What ranking has to know of a record that may answer a question."""
+
+    id: str
+    session: tuple[str, str]
+    """What it belongs to: its session, or the record itself where it stands alone."""
+    time: str = ""
+    place: tuple[str, str, str] = ("", "", "")
+    """Its file, its order there, its id: what decides between equals."""
+    author: str = ""
+    """Who said it, lower case, words apart."""
+    agent: bool = False
+    """Did an assistant say it?"""
+    counts: bytes = b""
+    """How often each word stands in it."""
+    length: int = 1
+    """In words."""
+    inside: bool = True
+    """Does it pass the filters? One that does not still tells something about its neighbours."""
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """What may answer a question, and what ranking has to know of all records."""
+
+    words: tuple[str, ...] = ()
+    held: tuple[int, ...] = ()
+    """In how many records each word stands."""
+    records: int = 1
+    length: float = 1.0
+    """Words of a record, on average."""
+    candidates: Mapping[int, Candidate] = {}
+    after: Mapping[int, int] = {}
+    """Which candidate follows which, in the same session."""
 
 
 class Tied(msgspec.Struct, frozen=True):
@@ -132,8 +165,16 @@ class Index(Protocol):
 
     def remove(self, path: str) -> None: ...
 
-    def search(self, terms: Terms, where: Filter, limit: int) -> list[Scored]:
-        """Return the best records for these words; without words the newest."""
+    def newest(self, where: Filter, limit: int) -> list[Record]:
+        """Return the newest records that pass a filter; all of them with a negative limit."""
+        ...
+
+    def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
+        """Return the records that fit these words best, with what stands beside them; words are weighed per pool."""
+        ...
+
+    def load(self, rows: list[int]) -> dict[int, Record]:
+        """Return those of the candidates that are still there."""
         ...
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:

@@ -44,9 +44,14 @@ def rows(db: apsw.Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterato
 def _vocabulary(db: apsw.Connection) -> Iterator[tuple[Any, ...]]:
     """Yield every word of every record, and where it stands."""
     for words in _schema.WORDS:
-        name = f"temp.{words}_said"
-        db.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS {name} USING fts5vocab (main, {words}, instance)")
-        yield from rows(db, f"SELECT doc, term, col, offset FROM {name}")
+        yield from rows(db, f"SELECT doc, term, col, offset FROM {said(db, words)}")
+
+
+def said(db: apsw.Connection, words: str) -> str:
+    """Return the table that tells where each word stands."""
+    name = f"temp.{words}_said"
+    db.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS {name} USING fts5vocab (main, {words}, instance)")
+    return name
 
 
 def _lengths(db: apsw.Connection) -> Iterator[tuple[int, ...]]:
@@ -54,15 +59,15 @@ def _lengths(db: apsw.Connection) -> Iterator[tuple[int, ...]]:
     for words in _schema.WORDS:
         total = [0, 0, 0, 0]
         for row, size in rows(db, f"SELECT id, sz FROM {words}_docsize"):
-            lengths = _varints(size)
+            lengths = varints(size)
             total = [one + other for one, other in zip(total, [1, *lengths], strict=True)]
             yield row, *lengths
         noted = db.execute(f"SELECT block FROM {words}_data WHERE id = 1").get
-        if total[0] and (not isinstance(noted, bytes) or _varints(noted) != total):
+        if total[0] and (not isinstance(noted, bytes) or varints(noted) != total):
             raise Stale("the index is damaged: the lengths of its records do not add up")
 
 
-def _varints(data: bytes) -> list[int]:
+def varints(data: bytes) -> list[int]:
     """Read numbers as SQLite writes them: seven bits a byte, the greatest first."""
     numbers, number = [], 0
     for byte in data:

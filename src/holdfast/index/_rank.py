@@ -9,31 +9,24 @@ however the index came to be.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
 from holdfast.index import Filter
 from holdfast.index._schema import WORDS
-from holdfast.kinds import KINDS, Kind
+from holdfast.kinds import Kind
 from holdfast.names import same
 from holdfast.query import Terms
 from holdfast.scope import from_path
 from holdfast.settings import Search
 
-_SCORE = "bm25({table}, 4.0, 1.0, 1.0)"
+TITLE = 4.0
+"""What a word counts for that stands in the title."""
+_SCORE = f"bm25({{table}}, {TITLE}, 1.0, 1.0)"
 _SPARE = 100
+_TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2", "categories", "L* N* Co M*"])
 Row = tuple[Any, ...]
-
-
-def rank(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings: Search) -> list[tuple[int, float]]:
-    """Return the rows of the best records and their scores, best first."""
-    kinds = where.kinds or where.searchable
-    tables = dict.fromkeys(words_of(KINDS[name]) for name in kinds)
-    found = [row for table in tables for row in _rank(db, table, terms, where, limit, settings)]
-    if len(tables) > 1:
-        found.sort(key=lambda row: -row[1])
-    return found[:limit]
 
 
 def words_of(kind: Kind) -> str:
@@ -41,20 +34,56 @@ def words_of(kind: Kind) -> str:
     return WORDS[kind.foreign]
 
 
-def _rank(
-    db: apsw.Connection, table: str, terms: Terms, where: Filter, limit: int, settings: Search
-) -> list[tuple[int, float]]:
-    expression = _expression(db, table, terms, settings)
+class Wanted(NamedTuple):
+    """The words that are worth looking for; those of one stem are one word."""
+
+    phrases: list[tuple[str, ...]]
+    words: list[tuple[str, ...]]
+    held: list[int]
+    """In how many records each stands, phrases first."""
+
+
+def telling(db: apsw.Connection, table: str, terms: Terms, settings: Search) -> Wanted:
+    """Return the words of a query whose ranking does not cost more than they tell."""
+    phrases, words = _distinct(db, terms.phrases), _distinct(db, terms.words)
+    allowed = settings.common_records
+    counts = {run: _count(db, table, run, allowed + 1) for run in (*phrases, *words)}
+    rare = [run for run in words if counts[run] <= allowed]
+    if len(words) > 1 and any(counts[run] for run in rare):
+        words = rare
+    elif len(words) > 1 and len(rare) < len(words):
+        common = [run for run in words if counts[run] > allowed]
+        words = [min(common, key=lambda run: (_count(db, table, run, -1), run))]
+    return Wanted(phrases, words, [counts[run] for run in (*phrases, *words)])
+
+
+def _distinct(db: apsw.Connection, runs: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Leave out what the index keeps as the same word as an earlier one, and what it does not keep."""
+    stems = {run: tuple(_stems(db, " ".join(run))) for run in runs}
+    firsts = {stem: run for run, stem in reversed(stems.items()) if stem}
+    return [run for run, stem in stems.items() if firsts.get(stem) == run]
+
+
+def _stems(db: apsw.Connection, text: str) -> list[str]:
+    """Return the words of a text as the index keeps them."""
+    tokenizer = db.fts5_tokenizer(*_TOKENIZER)
+    found: Any = tokenizer(text.encode(), apsw.FTS5_TOKENIZE_QUERY, None)
+    return [str(token[2]) for token in found]
+
+
+def of_table(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int) -> list[tuple[int, float]]:
+    """Return the rows of the best records of a table and their scores, best first."""
+    expression = _expression(wanted)
     if not expression:
         return []
     condition, values = conditions(where)
-    wanted = 2 * limit + _SPARE
+    many = 2 * limit + _SPARE
     score = _SCORE.format(table=table)
     best: list[Row] = db.execute(
         f"SELECT rowid, {score} AS score FROM {table} WHERE {table} MATCH ? ORDER BY score LIMIT ?",
-        (expression, wanted),
+        (expression, many),
     ).fetchall()
-    complete = len(best) < wanted
+    complete = len(best) < many
     if not complete:
         edge = best[-1][1]
         best = [row for row in best if row[1] < edge]  # the last group of equals may have been cut
@@ -70,7 +99,7 @@ def _rank(
     return [(row, -score) for row, score in rows]
 
 
-def newest(db: apsw.Connection, where: Filter, limit: int) -> list[tuple[int, float]]:
+def newest(db: apsw.Connection, where: Filter, limit: int) -> list[int]:
     """Return the rows of the newest records."""
     condition, values = conditions(where)
     rows = db.execute(
@@ -78,7 +107,7 @@ def newest(db: apsw.Connection, where: Filter, limit: int) -> list[tuple[int, fl
         " ORDER BY r.time DESC, f.path, r.sort DESC, r.id LIMIT ?",
         (*values, limit),
     )
-    return [(row, 0.0) for (row,) in rows]
+    return [row for (row,) in rows]
 
 
 def conditions(where: Filter) -> tuple[str, list[Any]]:
@@ -87,16 +116,16 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
     if not where.hidden:
         parts.append("r.hidden = 0")
     if kinds := where.kinds or where.searchable:
-        parts.append(f"r.kind IN ({_holes(kinds)})")
+        parts.append(f"r.kind IN ({holes(kinds)})")
         values += kinds
     if where.scope:
         others = (*from_path(where.scope).above,) if where.above else ()
         others += ("",) if where.shared else ()
-        more = f" OR r.scope IN ({_holes(others)})" if others else ""
+        more = f" OR r.scope IN ({holes(others)})" if others else ""
         parts.append(f"(r.scope = ? OR (r.scope > ? AND r.scope < ?){more})")
         values += [where.scope, where.scope + "/", where.scope + "0", *others]
     if where.sessions:
-        parts.append(f"r.session IN ({_holes(where.sessions)})")
+        parts.append(f"r.session IN ({holes(where.sessions)})")
         values += where.sessions
     if where.tags:
         parts.append("(" + " OR ".join("instr(r.tagged, ?)" for _ in where.tags) + ")")
@@ -107,6 +136,12 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
     if where.until:
         parts.append("r.time <= ? AND r.time != ''")
         values.append(where.until)
+    if where.known:
+        parts.append("r.time <= ?")  # what does not say when it was written may have been known
+        values.append(where.known)
+    if where.only:
+        parts.append("r.id = ?")
+        values.append(where.only)
     return " AND ".join(parts), values
 
 
@@ -131,7 +166,7 @@ def _among(db: apsw.Connection, best: list[Row], condition: str, values: list[An
         rows = db.execute(
             "SELECT r.row, r.time, f.path, r.sort, r.id"
             " FROM records r NOT INDEXED CROSS JOIN files f ON f.file = r.file"
-            f" WHERE r.row IN ({_holes(part)}) AND {condition}",
+            f" WHERE r.row IN ({holes(part)}) AND {condition}",
             (*part, *values),
         )
         result += [(part[row[0]], row) for row in rows]
@@ -141,36 +176,22 @@ def _among(db: apsw.Connection, best: list[Row], condition: str, values: list[An
     return [(row[0], -score) for score, row in result]
 
 
-def _expression(db: apsw.Connection, table: str, terms: Terms, settings: Search) -> str:
+def _expression(wanted: Wanted) -> str:
     """Write the words as an FTS5 expression; every token is quoted, so none is syntax."""
-    phrases = [_quoted(phrase) for phrase in terms.phrases]
-    words = _rarer(db, table, [_quoted(run) for run in terms.words], settings)
+    phrases, words = list(map(quoted, wanted.phrases)), list(map(quoted, wanted.words))
     if not phrases:
         return " OR ".join(words)
     return " AND ".join(phrases) + (f" AND ({phrases[0]} OR {' OR '.join(words)})" if words else "")
 
 
-def _rarer(db: apsw.Connection, table: str, words: list[str], settings: Search) -> list[str]:
-    """Leave out words whose ranking would cost more than they tell."""
-    if len(words) < 2:
-        return words
-    allowed = settings.common_records
-    counts = {word: _count(db, table, word, allowed + 1) for word in words}
-    rare = [word for word in words if counts[word] <= allowed]
-    if any(counts[word] for word in rare):
-        return rare
-    common = [word for word in words if counts[word] > allowed]
-    return [min(common, key=lambda word: (_count(db, table, word, -1), word))] if common else words
-
-
-def _count(db: apsw.Connection, table: str, word: str, most: int) -> int:
+def _count(db: apsw.Connection, table: str, run: tuple[str, ...], most: int) -> int:
     sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
-    return int(db.execute(sql, (word, most)).get)
+    return int(db.execute(sql, (quoted(run), most)).get)
 
 
-def _quoted(run: tuple[str, ...]) -> str:
+def quoted(run: tuple[str, ...]) -> str:
     return '"' + " ".join(run) + '"'
 
 
-def _holes(values: object) -> str:
+def holes(values: object) -> str:
     return ",".join("?" * len(values))  # type: ignore[arg-type]  # any sized collection

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from holdfast.kinds import KINDS
 from holdfast.query import spaced
 from holdfast.records import Problem, Record, text_of
 
+_AUTHORS = ("speaker", "author", "sender_id", "sender", "from")
+_NAME = re.compile(r"[^\W_]+")
 _record_out, _record_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(Record).decode
 
 
@@ -29,11 +32,11 @@ def insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Prob
     hidden = alone or record.hidden or (marked and _hidden(db, file, record))
     op = record.fields.get("op")
     db.execute(
-        "INSERT INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO records VALUES (NULL{', ?' * 17})",
         (
             file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
             op if isinstance(op, str) else None, _rank.tagged(record.tags), record.order, pair or None,
-            alone, hidden, superseded, _record_out(record),
+            alone, hidden, superseded, _author(record), record.fields.get("role") == "assistant", _record_out(record),
         ),
     )  # fmt: skip
     row = db.last_insert_rowid()
@@ -41,6 +44,12 @@ def insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Prob
         _ties.insert(db, row, record)
         _index_words(db, row, record)
     return None
+
+
+def _author(record: Record) -> str:
+    """Return who said or wrote it, as a question would name them: lower case, words apart."""
+    named = (record.fields.get(name) for name in _AUTHORS)
+    return " ".join(_NAME.findall(next((name for name in named if isinstance(name, str)), "").lower()))
 
 
 def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
@@ -91,7 +100,7 @@ def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
 
 
 _UNSEARCHED = frozenset(
-    {"op", "writer", "ref", "size", "created", "updated", "date", "covers", "by", "exchange", "origin", "tool_call_id"}
+    "op writer ref size created updated date covers by exchange origin tool_call_id channel sender_id".split()
 )
 _TWICE = {"summary": "said"}
 """What says once more what the text of such a record says."""

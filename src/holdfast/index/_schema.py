@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 6
+VERSION = 7
 
 WORDS = ("words", "foreign_words")
 """The words of all records, and apart those of other programs: what is read only on request must not weigh."""
@@ -22,12 +22,13 @@ CREATE TABLE records (
     row INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
     scope TEXT NOT NULL, session TEXT NOT NULL, time TEXT NOT NULL, key TEXT, op TEXT, tagged TEXT NOT NULL,
     sort TEXT NOT NULL, pair TEXT, alone INTEGER NOT NULL, hidden INTEGER NOT NULL, superseded INTEGER NOT NULL,
-    record BLOB NOT NULL
+    author TEXT NOT NULL, agent INTEGER NOT NULL, record BLOB NOT NULL
 );
 CREATE UNIQUE INDEX records_identity ON records (id, file);
 CREATE INDEX records_file ON records (file);
 CREATE INDEX records_place ON records (kind, scope, time);
 CREATE INDEX records_order ON records (file, sort);
+CREATE INDEX records_talk ON records (file, session, sort) WHERE NOT hidden AND NOT superseded;
 CREATE INDEX records_gone ON records (file) WHERE hidden OR superseded;
 CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
 CREATE INDEX records_pair ON records (pair, file) WHERE pair IS NOT NULL;

@@ -22,11 +22,12 @@ from holdfast.index import (
     Applied,
     Facts,
     Filter,
-    Scored,
+    Pool,
     Seen,
     Stale,
     Tied,
     Unusable,
+    _pool,
     _proof,
     _rank,
     _records,
@@ -102,6 +103,7 @@ class SqliteIndex:
         try:
             db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
             _tune(db)
+            _pool.prepare(db)
             version = db.pragma("user_version")
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
             identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
@@ -237,15 +239,19 @@ class SqliteIndex:
             found = db.execute("SELECT seen FROM files WHERE path = ?", (path,)).get
             return _seen_in(found) if found is not None else None
 
-    def search(self, terms: Terms, where: Filter, limit: int) -> list[Scored]:
+    def newest(self, where: Filter, limit: int) -> list[Record]:
         with self._using() as db:
-            if terms.empty:
-                rows = _rank.newest(db, where, limit)
-            else:
-                rows = _rank.rank(db, terms, where, limit, self._settings)
-            scores = dict(rows)
-            records = dict(_records.load(db, list(scores)))
-            return [Scored(records[row], score) for row, score in rows if row in records]
+            rows = _rank.newest(db, where, limit)
+            records = dict(_records.load(db, rows))
+            return [records[row] for row in rows if row in records]
+
+    def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
+        with self._using() as db:
+            return _pool.pools(db, terms, where, most, self._settings)
+
+    def load(self, rows: list[int]) -> dict[int, Record]:
+        with self._using() as db:
+            return dict(_records.load(db, rows))
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         with self._using() as db:
@@ -422,6 +428,7 @@ class SqliteIndex:
 def _fresh(path: str, identity: str) -> apsw.Connection:
     db = apsw.Connection(path)
     db.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536")
+    _pool.prepare(db)
     db.execute(_schema.SCHEMA)
     db.execute("INSERT INTO meta VALUES ('identity', ?)", (identity,))
     db.pragma("user_version", _schema.VERSION)

@@ -11,17 +11,18 @@ from typing import Any, Self
 
 import msgspec
 
-from holdfast import kinds, settings
+from holdfast import asking, kinds, settings
 from holdfast.errors import Invalid, NotFound
-from holdfast.index import Filter, Index, Scored, Tied
+from holdfast.index import Filter, Index, Pool, Tied
 from holdfast.kinds import KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import reading, recalling, tailing, undoing, verifying
+from holdfast.store import explaining, reading, recalling, tailing, undoing, verifying
 from holdfast.store.keeping import Keeper, once
+from holdfast.store.recalling import Answer
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
 from holdfast.store.writing import ANY, Writer
@@ -164,17 +165,45 @@ class Memory:
         if wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds):
             return recalling.Found([], iso(now_ms()))
         where = self._filter(wanted, (*wanted.kinds, *terms.kinds), (*wanted.tags, *terms.tags))
-        done, scored = self._keeper.steady(lambda: self._search(terms, where, wanted.limit))
+        done, ranked = self._keeper.steady(lambda: self._search(terms, where, wanted))
         near = functools.partial(
             self._near, where=msgspec.structs.replace(where, tags=(), since="", until=""), most=wanted.related
         )
-        kept, left_out = recalling.hits(scored, terms, wanted, near)
+        kept, left_out = recalling.hits(ranked, terms, wanted, near)
         damaged = self._keeper.ask(lambda index: index.problem_count())
         return recalling.Found(kept, self._keeper.as_of(), done.behind, left_out, done.problems, damaged)
 
-    def _search(self, terms: Terms, where: Filter, limit: int) -> tuple[Refreshed, list[Scored]]:
-        done = self._keeper.look(where, searching=not terms.empty)
-        return done, self._keeper.ask(lambda index: index.search(terms, where, limit))
+    def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Answer]]:
+        if terms.empty:
+            done, newest = self._newest(where, query.limit)
+            return done, [Answer(record) for record in newest]
+        done, pools = self._pools(terms, where, query)
+        return done, recalling.choose(pools, query, self.settings.search, self._load)
+
+    def explain(self, query: Query, identifier: str) -> explaining.Explained:
+        """Say step by step what ranking makes of one record, whether it is among the answers or not."""
+        check(query)
+        record, terms = self.get(identifier), parse(query.text)
+        where = self._filter(query, (*query.kinds, *terms.kinds), (*query.tags, *terms.tags))
+
+        def passes() -> bool:
+            only = msgspec.structs.replace(where, only=record.id)
+            return bool(self._keeper.ask(lambda index: index.newest(only, 1)))
+
+        pools = self._keeper.steady(lambda: self._pools(terms, where, query)[1])
+        return explaining.explain(record, pools, query, self.settings.search, passes)
+
+    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Pool]]:
+        done = self._keeper.look(where, searching=True)
+        candidates = self.settings.search.candidates  # what only stands beside them is no answer to a plain search
+        most = max(candidates if query.associate else candidates // 2, 2 * query.limit)
+        pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
+        if not pools and terms.phrases and query.associate:  # a title in a question need not stand there word for word
+            pools = self._keeper.ask(lambda index: index.pools(terms.loose, where, most))
+        return done, pools
+
+    def _load(self, rows: list[int]) -> dict[int, Record]:
+        return self._keeper.ask(lambda index: index.load(rows))
 
     def related(self, identifier: str, query: Query | None = None) -> list[Tied]:
         """Return what has to do with a record, or with a name: by links, by what both speak of, by tags. One hop."""
@@ -222,14 +251,18 @@ class Memory:
     def survey(self, query: Query) -> tuple[list[Record], list[Problem]]:
         """Return all records that pass the filters, newest first, and what could not be read where they lie."""
         where = self._filter(query, query.kinds, query.tags)
-        done, scored = self._keeper.steady(lambda: self._search(Terms(), where, -1))
+        done, found = self._keeper.steady(lambda: self._newest(where))
         wanted = where.kinds or where.searchable
         below = self.places.below(wanted, where.scope, above=where.above)
         known = self._keeper.ask(lambda index: index.problems(below))
         problems = [
             problem for problem in known if (place := self.places.classify(problem.path)) and place.kind.name in wanted
         ]
-        return [found.record for found in scored], once([*done.problems, *problems])
+        return found, once([*done.problems, *problems])
+
+    def _newest(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
+        done = self._keeper.look(where, searching=False)
+        return done, self._keeper.ask(lambda index: index.newest(where, limit))
 
     def backwards(
         self, path: str, scope: str = "", session: str = "", problems: list[Problem] | None = None
@@ -386,7 +419,8 @@ class Memory:
         where = self.scopes.resolve(query.scope) if query.scope else Scope()
         return Filter(
             kinds=wanted, scope=where.path, above=query.above, shared=query.shared,
-            sessions=_sessions(query.session), tags=tags, since=since, until=until, hidden=query.hidden,
+            sessions=_sessions(query.session), tags=tags, since=since, until=until,
+            known=asking.end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
             searchable=tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm")),
         )  # fmt: skip
 

@@ -6,15 +6,20 @@ as of when it holds and how many changed files it could not look at.
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from holdfast.index import Scored, Tied
+from holdfast import asking
+from holdfast.index import Pool, Tied
 from holdfast.kinds import KINDS
-from holdfast.query import Query, Terms, fold
+from holdfast.query import Query, Terms, plain
 from holdfast.records import Problem, Record, text_of
+from holdfast.settings import Search
+from holdfast.store import ranking
+from holdfast.store.ranking import Ranked
 from holdfast.times import age, from_prefix
 from holdfast.tokens import count_tokens
 
@@ -26,6 +31,8 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     score: float = 0.0
     why: tuple[str, ...] = ()
     """The words of the query that stand in it."""
+    because: tuple[str, ...] = ()
+    """What else brought it: who said it, what it stands beside, when."""
     snippet: str = ""
     age: str = ""
     related: tuple[Tied, ...] = ()
@@ -51,14 +58,71 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
         return len(self.hits)
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """A record that answers a query, and why."""
+
+    record: Record
+    score: float = 0.0
+    because: tuple[str, ...] = ()
+    steps: tuple[tuple[str, float], ...] = ()
+
+
+Load = Callable[[list[int]], Mapping[int, Record]]
+
+
+def choose(pools: list[Pool], query: Query, weights: Search, load: Load) -> list[Answer]:
+    """Return the records that answer a query, best first, as many as it wants."""
+    ask = asking.read(query.text, query.asked)
+    found: list[Ranked] = []
+    for pool in pools:
+        ranked, matched = ranking.rank(pool, ask, weights)
+        if not query.associate:
+            found += [one for one in ranked if one.said]
+        elif matched >= weights.floor:
+            found += ranked
+    if len(pools) > 1:
+        found.sort(key=lambda one: -one.score)
+    sessions = query.level == "sessions"
+    answers = _loaded(_best_of_each(found) if sessions else found, query.limit, load)
+    return list(itertools.islice(_distinct(answers) if query.associate and not sessions else answers, query.limit))
+
+
+def _best_of_each(ranked: list[Ranked]) -> list[Ranked]:
+    """Keep the best record of each session."""
+    best: dict[tuple[str, str], Ranked] = {}
+    for one in ranked:
+        best.setdefault(one.candidate.session, one)
+    return list(best.values())
+
+
+def _loaded(ranked: list[Ranked], most: int, load: Load) -> Iterator[Answer]:
+    """Yield the records themselves, which are read only as far as somebody looks."""
+    for start in range(0, len(ranked), most):
+        part = ranked[start : start + most]
+        records = load([one.row for one in part])
+        for one in part:
+            if one.row in records:
+                yield Answer(records[one.row], one.score, one.because, one.steps)
+
+
+def _distinct(answers: Iterable[Answer]) -> Iterator[Answer]:
+    """Leave out what says the same as something better."""
+    seen: set[str] = set()
+    for one in answers:
+        text = " ".join(one.record.text.split()).casefold() or one.record.id
+        if text not in seen:
+            seen.add(text)
+            yield one
+
+
 def hits(
-    scored: list[Scored], terms: Terms, query: Query, related: Callable[[str], list[Tied]]
+    answers: list[Answer], terms: Terms, query: Query, related: Callable[[str], list[Tied]]
 ) -> tuple[list[Hit], int]:
-    """Turn candidates into hits within the budget; the number is how many had no room."""
+    """Turn answers into hits within the budget; the number is how many had no room."""
     result: list[Hit] = []
     spent = left_out = 0
-    for candidate in scored:
-        record = candidate.record
+    for answer in answers:
+        record = answer.record
         why = _why(record, terms)
         snippet = _snippet(record.text, why)
         ties = tuple(related(record.id)) if query.related else ()
@@ -68,7 +132,7 @@ def hits(
             left_out += 1  # a smaller one behind it may still fit
             continue
         spent += cost
-        result.append(Hit(record, round(candidate.score, 4), why, snippet, _age(record), ties))
+        result.append(Hit(record, round(answer.score, 4), why, answer.because, snippet, _age(record), ties))
     return result, left_out
 
 
@@ -86,7 +150,7 @@ def _why(record: Record, terms: Terms) -> tuple[str, ...]:
     if terms.empty:
         return ()
     runs = (*terms.phrases, *terms.words)
-    text = _bare(" ".join(fold("\n".join((record.title, record.text, " ".join(record.tags), text_of(record.fields))))))
+    text = _bare(plain("\n".join((record.title, record.text, " ".join(record.tags), text_of(record.fields)))))
     return tuple(_shown(run) for run in runs if _stem(_bare(" ".join(run))) in text)
 
 

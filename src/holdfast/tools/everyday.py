@@ -22,20 +22,21 @@ _RELATED = 3
 
 def recall(
     call: Call,
-    query: Annotated[str, "a question or some words"],
+    query: Annotated[str, "question or words"],
     scope: Annotated[
-        str | None,
-        "workspace[/domain[/repository]], * for all; if left out the current workspace, or all if there is none",
+        str | None, "workspace[/domain[/repository]] or * for all; default: the current one, else all"
     ] = None,
     kinds: Annotated[list[str] | None, "note, decision, lesson, fact, state, plan, message, …"] = None,
-    layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "hot and warm if left out"] = None,
+    layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "default: hot, warm"] = None,
     since: Annotated[str | None, "ISO date"] = None,
     until: Annotated[str | None, "ISO date"] = None,
+    asked: Annotated[str | None, "as of; default: now"] = None,
+    level: Annotated[Literal["records", "sessions"], "sessions: one hit each"] = "records",
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10,
-    budget: Annotated[int, msgspec.Meta(ge=0), "most tokens to spend"] = 2000,
+    budget: Annotated[int, msgspec.Meta(ge=0), "most tokens"] = 2000,
 ) -> dict[str, Any]:
-    """Look something up in long-term memory before you answer or decide. Says where each hit is, or that
-    nothing relevant is known."""
+    """Look something up in memory before you answer or decide. Says where each hit is, or that nothing is
+    relevant."""
     current = call.scope.path if call.context.workspaceId else None
     where = None if scope == "*" else scope or current
     wanted = layers or ["hot", "warm"]
@@ -45,7 +46,8 @@ def recall(
     found = call.memory.find(
         Query(
             text=query, kinds=tuple(among), scope=where, above=True, shared=not scope, related=_RELATED,
-            since=since or "", until=until or "", limit=limit, budget=budget,
+            since=since or "", until=until or "", asked=asked or "", level=level, associate=True, limit=limit,
+            budget=budget,
         )
     )  # fmt: skip
     reply: dict[str, Any] = {"hits": [_hit(hit) for hit in found], "asOf": found.as_of}
@@ -57,11 +59,11 @@ def recall(
 
 def remember(
     call: Call,
-    text: Annotated[str, "what to remember, so that it makes sense on its own"],
-    kind: Annotated[Literal["note", "decision", "lesson", "fact", "procedure", "episode"], "what it is"] = "note",
-    title: Annotated[str | None, "short name; made from the text if left out"] = None,
+    text: Annotated[str, "must make sense on its own"],
+    kind: Literal["note", "decision", "lesson", "fact", "procedure", "episode"] = "note",
+    title: Annotated[str | None, "short name; default: from the text"] = None,
     tags: list[str] | None = None,
-    scope: Annotated[str | None, "workspace[/domain[/repository]]; the current one if left out"] = None,
+    scope: Annotated[str | None, "workspace[/domain[/repository]]; default: the current one"] = None,
     key: Annotated[str | None, "for a fact: what it is about; for a procedure: when it applies"] = None,
 ) -> dict[str, Any]:
     """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key. Says
@@ -126,7 +128,7 @@ def _hit(hit: Hit) -> dict[str, Any]:
         "tags": list(record.tags),
         "status": text_of(record.fields.get("status")) if "status" in KINDS[record.kind].choices else "",
         "age": hit.age,
-        "why": list(hit.why),
+        "why": [*hit.why, *hit.because],
         "related": [
             {"id": tied.record.id, "title": tied.record.title or tied.record.text[:80], "how": ", ".join(tied.how)}
             for tied in hit.related

@@ -38,7 +38,7 @@ def register(registry: Registry) -> None:
 
     def getTools(
         call: Call,
-        request: Annotated[list[Wanted], "agents, each with the tools wanted; all tools of an agent if left out"],
+        request: Annotated[list[Wanted], "agents, each with the tools wanted, or all of its tools"],
     ) -> dict[str, Any]:
         found, unknown = [], []
         agents = call.runner.registry.agents()

@@ -1,0 +1,127 @@
+"""What ranking needs to know of the records that may answer a question: how often each word stands in each of them.
+
+The best by BM25, and what was said right before and after them in the same session. Counts come from the full-text
+index itself, so that no text is read; what is common to all records is told once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+import apsw
+
+from holdfast.index import Candidate, Filter, Pool, _proof, _rank
+from holdfast.kinds import KINDS
+from holdfast.query import Terms
+from holdfast.settings import Search
+
+_LINES = {name for name, row in KINDS.items() if row.shape == "line" and not row.key}
+"""Kinds whose records stand in the order in which things happened."""
+_IN_ORDER = tuple(name for name in KINDS if name in _LINES and KINDS[name].searchable)
+_NEAR = (
+    "(SELECT o.row FROM records o INDEXED BY records_talk WHERE o.file = r.file AND o.session = r.session"
+    " AND o.sort {sign} r.sort AND NOT o.hidden AND NOT o.superseded ORDER BY o.sort {way} LIMIT 1 OFFSET {past})"
+)
+_BESIDE = (
+    f"SELECT {_NEAR.format(sign='<', way='DESC', past=1)}, {_NEAR.format(sign='<', way='DESC', past=0)}, r.row,"
+    f" {_NEAR.format(sign='>', way='ASC', past=0)}, {_NEAR.format(sign='>', way='ASC', past=1)}"
+    f" FROM carray(?) CROSS JOIN records r ON r.row = value WHERE r.kind IN ({_rank.holes(_IN_ORDER)})"
+)
+_COUNTED = "counted"
+_TITLE = int(_rank.TITLE)
+
+
+def prepare(db: apsw.Connection) -> None:
+    """Teach a connection to count the words of a query in a record."""
+    db.register_fts5_function(_COUNTED, _counted)
+
+
+def pools(db: apsw.Connection, terms: Terms, where: Filter, most: int, settings: Search) -> list[Pool]:
+    """Return what may answer, apart for our own records and for those of other programs, whose words count apart."""
+    tables = dict.fromkeys(_rank.words_of(KINDS[name]) for name in where.kinds or where.searchable)
+    found = (_pool(db, table, terms, where, most, settings) for table in tables)
+    return [pool for pool in found if pool.candidates]
+
+
+def _pool(db: apsw.Connection, table: str, terms: Terms, where: Filter, most: int, settings: Search) -> Pool:
+    wanted = _rank.telling(db, table, terms, settings)
+    best = [row for row, _ in _rank.of_table(db, table, wanted, where, most)]
+    if not best:
+        return Pool()
+    after = _after(db, best)
+    rows = list(dict.fromkeys([*best, *after, *after.values()]))
+    totals, lengths = _lengths(db, table, rows)
+    runs = [*wanted.phrases, *wanted.words]
+    candidates = _candidates(db, rows, where, _counts(db, table, runs, rows), lengths, len(runs))
+    return Pool(
+        words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held), records=max(1, totals[0]),
+        length=max(1.0, sum(totals[1:]) / max(1, totals[0])), candidates=candidates,
+        after={one: other for one, other in after.items() if one in candidates and other in candidates},
+    )  # fmt: skip
+
+
+def _candidates(
+    db: apsw.Connection,
+    rows: list[int],
+    where: Filter,
+    counts: dict[int, bytes],
+    lengths: dict[int, int],
+    words: int,
+) -> dict[int, Candidate]:
+    condition, values = _rank.conditions(where)
+    found: Iterable[Any] = db.execute(
+        f"SELECT r.row, r.id, r.kind, r.session, r.time, f.path, r.sort, r.author, r.agent, {condition}"
+        " FROM carray(?) CROSS JOIN records r ON r.row = value CROSS JOIN files f ON f.file = r.file",
+        (*values, carray(rows)),
+    )
+    none = bytes(words)
+    return {
+        row: Candidate(
+            id, (path, session if kind in _LINES else id), time, (path, sort, id), author, bool(agent),
+            counts.get(row, none), lengths.get(row, 1), bool(inside),
+        )
+        for row, id, kind, session, time, path, sort, author, agent, inside in found
+    }  # fmt: skip
+
+
+def _after(db: apsw.Connection, rows: list[int]) -> dict[int, int]:
+    """Return which record follows which, around these rows."""
+    after: dict[int, int] = {}
+    found: Iterable[Any] = db.execute(_BESIDE, (carray(rows), *_IN_ORDER))
+    for chain in found:
+        after.update(itertools.pairwise([row for row in chain if row is not None]))
+    return after
+
+
+def _counts(db: apsw.Connection, table: str, runs: list[tuple[str, ...]], rows: list[int]) -> dict[int, bytes]:
+    """Return how often each word stands in those of these records that have any."""
+    found: Iterable[Any] = db.execute(
+        f"SELECT rowid, {_COUNTED}({table}) FROM {table} WHERE {table} MATCH ? AND +rowid IN carray(?)",
+        (" OR ".join(map(_rank.quoted, runs)), carray(rows)),
+    )
+    return dict(found)
+
+
+def _counted(api: Any, *_: object) -> bytes:
+    """Count each word of a query in a record, up to 255; in the title it counts for more."""
+    result = bytearray(api.phrase_count)
+    for number in range(len(result)):
+        title, text, rest = api.phrase_locations(number)
+        if title or text or rest:
+            result[number] = min(255, _TITLE * len(title) + len(text) + len(rest))
+    return bytes(result)
+
+
+def _lengths(db: apsw.Connection, table: str, rows: list[int]) -> tuple[list[int], dict[int, int]]:
+    """Return how many records there are and how long each column of them is, and how long these records are."""
+    noted = db.execute(f"SELECT block FROM {table}_data WHERE id = 1").get
+    totals = _proof.varints(noted) if isinstance(noted, bytes) else [1, 1]
+    found: Iterable[Any] = db.execute(f"SELECT id, sz FROM {table}_docsize WHERE id IN carray(?)", (carray(rows),))
+    return totals, {row: sum(size) if max(size) < 0x80 else sum(_proof.varints(size)) for row, size in found}
+
+
+def carray(rows: Iterable[int]) -> Any:
+    return apsw.carray(array("q", rows))

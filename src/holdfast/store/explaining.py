@@ -1,0 +1,80 @@
+"""Why a record is, or is not, among the answers to a query: its score step by step, as `holdfast why` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast import asking
+from holdfast.index import Pool
+from holdfast.query import Query
+from holdfast.records import Record
+from holdfast.settings import Search
+from holdfast.store import ranking
+
+
+class Step(msgspec.Struct, frozen=True):
+    step: str
+    change: float
+    """What it added or took."""
+    score: float
+    """The score behind it."""
+
+
+class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: str
+    where: str
+    rank: int = 0
+    """Its place among the hits, from 1; 0 when it is none."""
+    score: float = 0.0
+    steps: tuple[Step, ...] = ()
+    words: tuple[str, ...] = ()
+    """The words of the query that stand in it."""
+    missing: tuple[str, ...] = ()
+    """Those that do not."""
+    because: tuple[str, ...] = ()
+    """What but its own words brought it."""
+    matched: float = 0.0
+    """How much of the query is found around the best record: 0 nothing, 1 all of it."""
+    floor: float = 0.0
+    """Below this, the answer is that nothing is relevant."""
+    left_out: str = ""
+    """Why it is no hit."""
+
+
+def explain(record: Record, pools: list[Pool], query: Query, weights: Search, passes: Callable[[], bool]) -> Explained:
+    """Say what the ranking makes of a record; `passes` says whether the filters of the query let it through."""
+    told = Explained(record.id, record.where, floor=weights.floor)
+    ask = asking.read(query.text, query.asked)
+    for pool in pools:
+        known = next((one for one in pool.candidates.values() if one.id == record.id), None)
+        if known is None:
+            continue
+        ranked, matched = ranking.rank(pool, ask, weights)
+        said = [word for word, count in zip(pool.words, known.counts, strict=True) if count]
+        told = msgspec.structs.replace(
+            told, words=tuple(said), missing=tuple(word for word in pool.words if word not in said),
+            matched=round(matched, 4),
+        )  # fmt: skip
+        place, one = next(((n, one) for n, one in enumerate(ranked, 1) if one.candidate.id == record.id), (0, None))
+        if one is None:
+            return msgspec.structs.replace(told, left_out="A filter leaves it out.")
+        low = matched < weights.floor
+        return msgspec.structs.replace(
+            told, rank=0 if low else place, score=round(one.score, 4), steps=tuple(_steps(one)), because=one.because,
+            left_out="Too little of the query is found anywhere: below the floor." if low else "",
+        )  # fmt: skip
+    if not passes():
+        return msgspec.structs.replace(told, left_out="A filter leaves it out.")
+    return msgspec.structs.replace(
+        told, left_out="No word of the query stands in it or beside it, or too many records fit better."
+    )
+
+
+def _steps(one: ranking.Ranked) -> list[Step]:
+    result, before = [], 0.0
+    for name, score in one.steps:
+        result.append(Step(name, round(score - before, 4), round(score, 4)))
+        before = score
+    return result
