@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import holdfast
 from holdfast import measuring
 from holdfast.cli.main import cli
 from holdfast.query import Query
-from holdfast.settings import Search
+from holdfast.settings import STEPS, Search
 
 SYLLABLES = ("bra", "klo", "mi", "ste", "dun", "fel", "gor", "ta", "no", "xi")
 HISTORY = "user/memory/history.jsonl"
@@ -315,20 +314,19 @@ def test_bench_recall_measures_what_recall_answers(tmp_path: Path) -> None:
 def test_the_metrics_are_what_they_are_called() -> None:
     question = measuring.Question("q", "?", turns=("a", "b"), sessions=("s", "t"))
     ranking = measuring.Ranking("q", ["x", "a", "y", "y", "y", "b"], ["x", "s"])
-    assert measuring._scores(question, ranking) == pytest.approx(
+    assert measuring.scores(question, ranking) == pytest.approx(
         {"turn R@5": 0.5, "turn R@10": 1.0, "session R@5": 0.5, "session R@10": 0.5, "any@5": 1.0, "all@5": 0.0,
          "NDCG@10": 0.6309 / 1.6309}, abs=1e-3
     )  # fmt: skip
 
 
 def test_every_step_of_the_bench_is_a_setting(tmp_path: Path) -> None:
-    assert set(measuring.STEPS) <= set(Search.__struct_fields__)
+    assert set(STEPS) <= set(Search.__struct_fields__)
     given = tmp_path / "set.json"
     given.write_text(json.dumps(SET))
-    for step in measuring.STEPS:
+    for step in STEPS:
         done = CliRunner().invoke(cli, ["bench", "recall", str(given), "--without", step])
         assert done.exit_code == 0, done.output
-    assert not re.search("step", done.output)
 
 
 def test_a_file_that_is_no_set_is_refused(tmp_path: Path) -> None:

@@ -23,11 +23,6 @@ from holdfast.settings import FILE, Search
 
 TURNS, SESSIONS = 50, 20
 """How many of each are asked for."""
-STEPS = {
-    "around": 0, "meaning": 0, "all_words": 0, "assistant": 1, "author": 0, "beside": 0, "date": 0, "recent": 0,
-    "session": 0, "floor": 0,
-}  # fmt: skip
-"""The settings of `[search]` that make a step, and the value that leaves it out."""
 _LOG = "user/memory/history.jsonl"
 _PART = 5_000
 Progress = Callable[[int, int], None]
@@ -111,7 +106,7 @@ def run(given: Set, search: Search, progress: Progress | None = None) -> list[Ra
 def measure(given: Set, rankings: Sequence[Ranking]) -> Measured:
     """Compare what was answered with what is right."""
     questions = [question for corpus in given.corpora for question in corpus.questions]
-    scored = [(one.category, _scores(one, ranking)) for one, ranking in zip(questions, rankings, strict=True)]
+    scored = [(one.category, scores(one, ranking)) for one, ranking in zip(questions, rankings, strict=True)]
     times = sorted(ranking.ms for ranking in rankings) or [0.0]
     names = sorted({category for category, _ in scored if category})
     return Measured(
@@ -147,7 +142,8 @@ def _ask(memory: Memory, question: Question, turns: dict[str, Turn]) -> Ranking:
     return Ranking(question.id, [one.id for one in found], [one.session for one in sessions], round(spent, 2))
 
 
-def _scores(question: Question, ranking: Ranking) -> dict[str, float]:
+def scores(question: Question, ranking: Ranking) -> dict[str, float]:
+    """Return how good one answer is, from 0 to 1 in each way."""
     result: dict[str, float] = {}
     if gold := set(question.turns):
         result |= {f"turn R@{k}": len(gold.intersection(ranking.turns[:k])) / len(gold) for k in (5, 10)}

@@ -77,6 +77,13 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`recall` answers that nothing is relevant when less than this share of the question is found anywhere."""
 
 
+STEPS: Mapping[str, float] = {
+    "around": 0, "meaning": 0, "all_words": 0, "assistant": 1, "author": 0, "beside": 0, "date": 0, "recent": 0,
+    "session": 0, "floor": 0,
+}  # fmt: skip
+"""The settings of `[search]` that are a step of the ranking, and the value that leaves it out."""
+
+
 class Hot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lines: _Size = 300
     """Most lines of all rules together: every conversation pays for them."""

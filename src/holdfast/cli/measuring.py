@@ -8,11 +8,10 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
+from holdfast.settings import STEPS, Search
 
 if TYPE_CHECKING:
     from holdfast.measuring import Measured, Ranking
-
-_STEPS = ("around", "meaning", "all_words", "assistant", "author", "beside", "date", "recent", "session", "floor")
 
 
 @click.group()
@@ -24,7 +23,7 @@ def bench() -> None:
 @click.argument("set", type=click.File("rb"))
 @click.option("--out", type=click.File("w", encoding="utf-8"), help="Write the answers there, one line a question.")
 @click.option("--lexical", is_flag=True, help="By words alone, also where an embedder is installed.")
-@click.option("--without", multiple=True, type=click.Choice(_STEPS), help="Leave out this step of the ranking.")
+@click.option("--without", multiple=True, type=click.Choice(list(STEPS)), help="Leave out this step of the ranking.")
 @common
 def recall(
     set: IO[bytes], out: IO[str] | None, lexical: bool, without: tuple[str, ...], root: str | None, as_json: bool
@@ -38,7 +37,6 @@ def recall(
     import msgspec
 
     from holdfast import measuring
-    from holdfast.settings import Search
 
     given = measuring.read(set.read())
     search = Search()
@@ -46,7 +44,7 @@ def recall(
         with open_root(root) as memory:
             search = memory.settings.search
     off = {*without, *(("meaning",) if lexical else ())}
-    search = msgspec.structs.replace(search, **{name: measuring.STEPS[name] for name in off})
+    search = msgspec.structs.replace(search, **{name: STEPS[name] for name in off})
     with show.progress("asking") as progress:
         rankings = measuring.run(given, search, progress)
     if out is not None:

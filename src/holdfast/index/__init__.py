@@ -99,7 +99,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     agent: bool = False
     """Did an assistant say it?"""
     counts: bytes = b""
-    """How often each word stands in it."""
+    """How often each word stands in it; empty when none does."""
     length: int = 1
     """In words."""
     inside: bool = True

@@ -55,7 +55,7 @@ def _pool(db: apsw.Connection, table: str, terms: Terms, where: Filter, most: in
     rows = list(dict.fromkeys([*best, *after, *after.values()]))
     totals, lengths = _lengths(db, table, rows)
     runs = [*wanted.phrases, *wanted.words]
-    candidates = _candidates(db, rows, where, _counts(db, table, runs, rows), lengths, len(runs))
+    candidates = _candidates(db, rows, where, _counts(db, table, runs, rows), lengths)
     return Pool(
         words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held), records=max(1, totals[0]),
         length=max(1.0, sum(totals[1:]) / max(1, totals[0])), candidates=candidates,
@@ -64,12 +64,7 @@ def _pool(db: apsw.Connection, table: str, terms: Terms, where: Filter, most: in
 
 
 def _candidates(
-    db: apsw.Connection,
-    rows: list[int],
-    where: Filter,
-    counts: dict[int, bytes],
-    lengths: dict[int, int],
-    words: int,
+    db: apsw.Connection, rows: list[int], where: Filter, counts: dict[int, bytes], lengths: dict[int, int]
 ) -> dict[int, Candidate]:
     condition, values = _rank.conditions(where)
     found: Iterable[Any] = db.execute(
@@ -77,11 +72,10 @@ def _candidates(
         " FROM carray(?) CROSS JOIN records r ON r.row = value CROSS JOIN files f ON f.file = r.file",
         (*values, carray(rows)),
     )
-    none = bytes(words)
     return {
         row: Candidate(
             id, (path, session if kind in _LINES else id), time, (path, sort, id), author, bool(agent),
-            counts.get(row, none), lengths.get(row, 1), bool(inside),
+            counts.get(row, b""), lengths.get(row, 1), bool(inside),
         )
         for row, id, kind, session, time, path, sort, author, agent, inside in found
     }  # fmt: skip

@@ -52,7 +52,7 @@ def explain(record: Record, pools: list[Pool], query: Query, weights: Search, pa
         if known is None:
             continue
         ranked, matched = ranking.rank(pool, ask, weights)
-        said = [word for word, count in zip(pool.words, known.counts, strict=True) if count]
+        said = [word for word, count in zip(pool.words, known.counts, strict=False) if count]
         told = msgspec.structs.replace(
             told, words=tuple(said), missing=tuple(word for word in pool.words if word not in said),
             matched=round(matched, 4),

@@ -106,10 +106,11 @@ def _loaded(ranked: list[Ranked], most: int, load: Load) -> Iterator[Answer]:
 
 
 def _distinct(answers: Iterable[Answer]) -> Iterator[Answer]:
-    """Leave out what says the same as something better."""
+    """Leave out lines that say the same as something better; two files that do are two files."""
     seen: set[str] = set()
     for one in answers:
-        text = " ".join(one.record.text.split()).casefold() or one.record.id
+        line = KINDS[one.record.kind].shape == "line" and one.record.text
+        text = " ".join((one.record.title, *one.record.text.split())).casefold() if line else one.record.id
         if text not in seen:
             seen.add(text)
             yield one
