@@ -196,7 +196,7 @@ class Memory:
     def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Pool]]:
         done = self._keeper.look(where, searching=True)
         candidates = self.settings.search.candidates  # what only stands beside them is no answer to a plain search
-        most = max(candidates if query.associate else candidates // 2, 2 * query.limit)
+        most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
         pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
         if not pools and terms.phrases and query.associate:  # a title in a question need not stand there word for word
             pools = self._keeper.ask(lambda index: index.pools(terms.loose, where, most))
