@@ -169,6 +169,10 @@ class Index(Protocol):
         """Return the newest records that pass a filter; all of them with a negative limit."""
         ...
 
+    def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
+        """Return the records that fit these words best, by the words alone, and how well they do."""
+        ...
+
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
         """Return the records that fit these words best, with what stands beside them; words are weighed per pool."""
         ...

@@ -245,6 +245,12 @@ class SqliteIndex:
             records = dict(_records.load(db, rows))
             return [records[row] for row in rows if row in records]
 
+    def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
+        with self._using() as db:
+            rows = _pool.best(db, terms, where, limit, self._settings)
+            records = dict(_records.load(db, [row for row, _ in rows]))
+            return [(records[row], score) for row, score in rows if row in records]
+
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
         with self._using() as db:
             return _pool.pools(db, terms, where, most, self._settings)

@@ -177,6 +177,10 @@ class Memory:
         if terms.empty:
             done, newest = self._newest(where, query.limit)
             return done, [Answer(record) for record in newest]
+        if not query.associate and query.level == "records":
+            done = self._keeper.look(where, searching=True)
+            best = self._keeper.ask(lambda index: index.best(terms, where, query.limit))
+            return done, [Answer(record, score) for record, score in best]
         done, pools = self._pools(terms, where, query)
         return done, recalling.choose(pools, query, self.settings.search, self._load)
 
