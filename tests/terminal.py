@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 
-def on_terminal(*words: str, root: Path, term: str = "xterm") -> str:
-    """Run a command that must succeed and return what a person would see."""
+def on_terminal(*words: str, root: Path, term: str = "xterm", columns: int = 140, code: int = 0, **more: str) -> str:
+    """Run a command that must end with a code and return what a person would see; `more` is its environment."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "holdfast", *words]
-    environment = os.environ | {"HOLDFAST_ROOT": str(root), "COLUMNS": "140", "TERM": term}
+    environment = os.environ | {"HOLDFAST_ROOT": str(root), "COLUMNS": str(columns), "TERM": term} | more
     with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment) as process:
         os.close(follower)
         shown = b""
@@ -26,5 +26,5 @@ def on_terminal(*words: str, root: Path, term: str = "xterm") -> str:
                 break
             shown += part
         os.close(leader)
-        assert process.wait(60) == 0, shown
+        assert process.wait(60) == code, shown
     return shown.decode("utf-8", "replace")

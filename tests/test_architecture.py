@@ -25,6 +25,7 @@ LAYERS = (
         "settings",
         "secrets",
         "templates",
+        "wording",
     ),
     ("formats", "llm", "_posting"),
     ("vault", "index", "embedding"),

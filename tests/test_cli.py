@@ -13,6 +13,7 @@ import click
 import pytest
 from tools.reference import every_command
 
+import holdfast
 from holdfast.cli.main import cli
 from terminal import on_terminal
 
@@ -220,3 +221,38 @@ def test_a_closed_pipe_is_no_error(root: pathlib.Path) -> None:
     command = f"{sys.executable} -m holdfast search value --limit 30 --root {root} --json | head -c 10"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
+
+
+def test_ids_are_whole_on_a_narrow_terminal(root: pathlib.Path) -> None:
+    """What a person copies to name a record is never cut, whatever stands beside it."""
+    with holdfast.open(root) as memory:
+        made = [memory.put("message", "word " * 40, fields={"role": "user"}).id for _ in range(2)]
+        memory.put("plan", "Steps.", title="A plan with a long name " * 4, fields={"status": "in_progress"})
+        memory.call("memory_append", {"type": "episodic", "entry": {"what": "word " * 40, "who": "ann " * 20}})
+        (found,) = memory.call("memory_search", {"type": "episodic", "query": "word"})["data"]
+    shown = on_terminal("tail", "message", root=root, columns=60)
+    assert all(each in shown.split() for each in made)
+    shown = on_terminal("plan", "list", root=root, columns=60)
+    with holdfast.open(root) as memory:
+        (listed,) = memory.call("retrieve_plans")["plans"]
+    assert listed["_meta"]["document_id"] in shown.split()
+    assert found["id"] in on_terminal("mind", "search", "episodic", "--query", "word", root=root, columns=60)
+
+
+def test_no_color_is_honoured_everywhere(root: pathlib.Path) -> None:
+    with holdfast.open(root) as memory:
+        memory.put("note", "Deploy on Tuesdays.", title="Deploys")
+    for words, code in ((("search", "deploy"), 0), (("stats",), 0), (("get", "nothing"), 3)):
+        assert "\x1b[" in on_terminal(*words, root=root, code=code)
+        assert "\x1b[" not in on_terminal(*words, root=root, code=code, NO_COLOR="1")
+
+
+def test_one_of_something_is_said_as_one(root: pathlib.Path) -> None:
+    with holdfast.open(root) as memory:
+        assert memory.call("memory_write", {"content": "tea"})["text"].endswith("(1 token).")
+        memory.call("save_memory", {"compartment": "run", "content": "half done"})
+        assert memory.call("end_run")["text"] == "Run ended: 1 entry removed."
+    (root / "only").mkdir()
+    (root / "only/user/memory").mkdir(parents=True)
+    (root / "only/user/memory/MEMORY.md").write_text("tea")
+    assert "1 file, 1 record: all sound." in on_terminal("verify", root=root / "only")

@@ -804,7 +804,7 @@ def test_two_connections_of_one_session_share_its_memory_and_no_run(root: Path) 
             assert len(run_files(root)) == 2
             text, data, wrong = await ask(two, "save_memory", compartment="nowhere", content="x")
             assert wrong and text == data["error"] == "Invalid compartment. Must be 'run', 'session', or 'plan'"
-            assert (await ask(two, "end_run"))[0] == "Run ended: 1 entries removed."
+            assert (await ask(two, "end_run"))[0] == "Run ended: 1 entry removed."
             assert len(run_files(root)) == 1
         assert not run_files(root)
         async with connected(root) as three:

@@ -152,6 +152,57 @@ def test_without_time_it_prints_what_it_has_and_names_the_rest(
     assert "holdfast refresh" in missing
 
 
+@pytest.mark.parametrize("hook", [(), ("--hook",)])
+def test_without_any_time_small_files_are_there_and_a_workspace_must_be(
+    root: Path, full: holdfast.Memory, hook: tuple[str, ...]
+) -> None:
+    done = run(root, "--workspace", "shop", "--session", "s1", "--within", "1", *hook)
+    for said in ("Be kind to refresh tokens.", "The owner likes refresh tokens.", "**half done**"):
+        assert said in done.stdout
+    assert not {"rules", "memory", "run"} & set(done.stdout.splitlines()[-1].split())
+    unknown = run(root, "--workspace", "shup", "--within", "1", *hook)
+    assert (unknown.returncode, unknown.stdout) == (0 if hook else 3, "")
+
+
+def test_as_much_of_the_chat_is_shown_as_there_is_room_for_and_the_rest_is_counted(memory: holdfast.Memory) -> None:
+    def shown(budget: int = 2_400) -> tuple[int, str]:
+        text = memory.prompt(budget=budget)
+        return text.count("> word"), text.splitlines()[-1]
+
+    for _ in range(30):
+        memory.chat.persist_exchange("cli", "ann", "word", "word")
+        if len(memory.chat.load_history()) == 20:
+            assert shown() == (20, "> word"), "nothing is left out"
+    count, last = shown()
+    assert (count, last) == (40, "Left out or cut, to keep this short: 20 of chat (search_history).")
+    count, last = shown(200)
+    assert 2 < count < 30
+    assert f" {60 - count} of chat (search_history)." in last
+    for _ in range(100):
+        memory.chat.persist_exchange("cli", "ann", "word", "word")
+    assert shown()[1].endswith(": 160+ of chat (search_history).")
+
+
+def test_a_message_that_has_no_room_can_still_come_to_mind(memory: holdfast.Memory) -> None:
+    memory.chat.persist_exchange("cli", "ann", "the zebra is in room nine", "noted")
+    for _ in range(15):
+        memory.chat.persist_exchange("cli", "ann", "word " * 60, "word " * 60)
+    assert "zebra is in room nine" in memory.prompt(task="zebra", budget=600)
+
+
+@pytest.mark.parametrize(
+    "given", [{"budget": "x"}, {"budget": True}, {"budget": 1.5}, {"workspace": 5}, {"task": None}]
+)
+def test_what_a_prompt_cannot_be_made_of_is_refused(memory: holdfast.Memory, given: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match=f"{next(iter(given))} is "):
+        memory.prompt(**given)
+
+
+def test_an_empty_memory_says_so_in_one_line(root: Path) -> None:
+    assert run(root, *LONG).stdout == "Nothing to show yet: nothing was kept that an agent starts with.\n"
+    assert json.loads(run(root, "--json", *LONG).stdout)["text"] == ""
+
+
 def test_a_hook_never_fails_and_says_nothing_when_there_is_nothing(root: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     damaged.mkdir()

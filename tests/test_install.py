@@ -336,8 +336,8 @@ def test_the_hook_is_added_once_runs_is_kept_up_to_date_and_taken_back(home: Hom
     assert (told["hook"]["file"], told["hook"]["changed"]) == (str(path), True)
     (hook,) = json.loads(path.read_text())["hooks"]["SessionStart"][0]["hooks"]
     assert (hook["type"], hook["timeout"]) == ("command", 5)
-    assert hook["command"].endswith(f" context --hook --root {home.root} 2>/dev/null || true")
-    run = hook["command"].replace(" context ", " context --within 60000 ")
+    assert hook["command"].endswith(f" context --hook --within 1500 --root {home.root} 2>/dev/null || true")
+    run = hook["command"].replace(" --within 1500 ", " --within 60000 ")
     done = subprocess.run(["/bin/sh", "-c", run], capture_output=True, text=True, input="{}", timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "I like tea." in done.stdout

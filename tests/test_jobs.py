@@ -53,11 +53,11 @@ def scheduler(root: Path, *words: str, **environment: str) -> subprocess.Popen[s
     )
 
 
-def events(root: Path, *words: str, **environment: str) -> list[dict[str, Any]]:
+def events(root: Path, *words: str, code: int = 0, **environment: str) -> list[dict[str, Any]]:
     """Let a scheduler run once and return what it told."""
     process = scheduler(root, "--once", *words, **environment)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    assert process.returncode == code, err
     return [json.loads(line) for line in out.splitlines()]
 
 
@@ -190,7 +190,10 @@ def test_a_run_without_an_end_is_reported(memory: holdfast.Memory) -> None:
     last = memory.jobs.last(kept)
     assert last is not None and last.slot == second.slot
     assert memory.jobs.log(1) == [second]
-    assert memory.jobs.log(job="another") == []
+    other = memory.jobs.add("Another", "x", "@daily")
+    assert memory.jobs.log(job=other.id) == []
+    memory.jobs.remove(kept.id)
+    assert memory.jobs.log(1, kept.id) == [second], "what a job did stays known when it is gone"
 
 
 def test_merged_claims_mean_what_they_meant(memory: holdfast.Memory, root: Path) -> None:
@@ -301,6 +304,21 @@ def test_the_log_may_be_edited_by_hand(memory: holdfast.Memory, root: Path) -> N
     assert {event["job"] for event in told} == {"broken", "timeless", "../x y", "half"}
 
 
+def test_all_faults_of_a_line_are_told_and_can_be_mended(memory: holdfast.Memory, root: Path) -> None:
+    line = {"job": "bad", "name": "Bad", "schedule": "never", "timezone": "No/Where", "enabled": "no"}
+    off = {"job": "off", "name": "Off", "message": "x", "schedule": YEARLY, "time": LAST_YEAR, "enabled": "no"}
+    (root / "user/memory/jobs.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps(off)}\n")
+    first, second = memory.call("cron_list")["jobs"]
+    for told in ("has no time", "no message", "'no': use true or false", "schedule 'never'", 'time zone "No/Where"'):
+        assert told in first["fault"]
+    assert second["fault"] == "\"enabled\" is 'no': use true or false."
+    assert memory.jobs.due() == []
+    assert "| disabled | \"enabled\" is 'no'" in memory.call("cron_list")["text"]
+    assert "fault" not in memory.call("cron_set_enabled", {"id": "off", "enabled": True})["job"]
+    changed = [msgspec.structs.replace(one, enabled=True) for one in memory.jobs.load_cron_jobs() if one.id == "off"]
+    assert memory.jobs.save_cron_jobs(changed)[0].enabled is True
+
+
 def test_a_job_is_found_by_search_and_is_kept_by_nobody_else(memory: holdfast.Memory) -> None:
     made = memory.jobs.add("Tea", "Water the fern in the kitchen.", "@daily")
     (hit,) = memory.find("fern")
@@ -349,10 +367,62 @@ def test_an_unknown_job_names_the_list_and_one_that_is_close(memory: holdfast.Me
         with pytest.raises(NotFound) as refused:
             call("Standap")
         assert str(refused.value) == (
-            'There is no job "Standap". Did you mean "Standup"? Use cron_list to see all jobs and their ids.'
+            f'There is no job "Standap". Did you mean "{made.id}"? That is the id of "Standup". '
+            "Use cron_list to see all jobs and their ids."
         )
     near = f"{made.id[:-1]}x"
     assert f'Did you mean "{made.id}"?' in memory.call("cron_remove", {"id": near})["error"]
+    twin = memory.jobs.add("Standup", "Hi", "@daily")
+    said = memory.call("cron_remove", {"id": "STANDUP"})["error"]
+    assert f'Did you mean "{made.id}" or "{twin.id}"? These are the ids of "Standup".' in said
+    with pytest.raises(NotFound, match="Use cron_list"):
+        memory.jobs.log(job="nope")
+    shown = on_terminal("jobs", "log", "nope", root=Path(memory.root), code=3)
+    assert 'There is no job "nope". Use `holdfast jobs list`' in shown
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda jobs: jobs.set_enabled("aaaa0000", "no"), "enabled is 'no'."),
+        (lambda jobs: jobs.add(5, None, "@daily"), "name is 5."),
+        (lambda jobs: jobs.add("Tea", None, "@daily"), "message is None."),
+        (lambda jobs: jobs.add("Tea", "x", 7), "schedule is 7."),
+        (lambda jobs: jobs.add("Tea", "x", "@daily", timezone=None), "timezone is None."),
+        (lambda jobs: jobs.add("Tea", "x", "@daily", enabled="no"), "enabled is 'no'."),
+        (lambda jobs: jobs.add("Tea", "x", "@daily", op_id=3), "op_id is 3."),
+        (lambda jobs: jobs.save_cron_jobs(5), "jobs is 5."),
+        (lambda jobs: jobs.save_cron_jobs("ab"), "'a' is no job."),
+        (lambda jobs: jobs.save_cron_jobs([{"name": "Tea", "when": "@daily"}]), "A job has no field when."),
+        (lambda jobs: jobs.save_cron_jobs([{"name": "Tea", "message": "x"}]), "Missing or blank: schedule."),
+        (lambda jobs: jobs.save_cron_jobs([job(id=5)]), "id is 5."),
+        (lambda jobs: jobs.save_cron_jobs([job(id="a b")]), 'The id "a b" cannot be used.'),
+        (lambda jobs: jobs.save_cron_jobs([job(id="new", since="soon")]), "since is 'soon'."),
+        (lambda jobs: jobs.save_cron_jobs([job(id="new", enabled="no")]), "enabled is 'no'."),
+        (lambda jobs: jobs.due("now"), "The time is 'now'."),
+        (lambda jobs: jobs.claim(job(), "now"), "The time is 'now'."),
+        (lambda jobs: jobs.claim("aaaa0000", datetime.now(UTC)), "'aaaa0000' is no job."),
+        (lambda jobs: jobs.next(None), "None is no job."),
+        (lambda jobs: jobs.get(5), "id is 5."),
+        (lambda jobs: jobs.remove(None), "id is None."),
+        (lambda jobs: jobs.log("x"), "count is 'x'."),
+        (lambda jobs: jobs.log(job=5), "job is 5."),
+    ],
+)
+def test_what_python_gives_is_checked(memory: holdfast.Memory, root: Path, call: Any, said: str) -> None:
+    memory.jobs.save_cron_jobs([job(enabled=False)])
+    before = (root / "user/memory/jobs.jsonl").read_bytes()
+    with pytest.raises(Invalid) as refused:
+        call(memory.jobs)
+    assert str(refused.value).startswith(said)
+    assert (root / "user/memory/jobs.jsonl").read_bytes() == before
+
+
+def test_a_list_of_mappings_can_be_saved(memory: holdfast.Memory) -> None:
+    (made,) = memory.jobs.save_cron_jobs([{"name": "Tea", "message": "Make tea.", "schedule": "@daily"}])
+    assert memory.jobs.load_cron_jobs() == [made]
+    (changed,) = memory.jobs.save_cron_jobs([msgspec.structs.asdict(made) | {"message": "Now."}])
+    assert (changed.id, changed.message, changed.since) == (made.id, "Now.", made.since)
 
 
 def test_there_is_a_most_of_jobs(memory: holdfast.Memory) -> None:
@@ -443,18 +513,52 @@ def test_the_command_of_the_owner_runs_without_a_shell(memory: holdfast.Memory, 
 
 def test_a_failing_command_stops_nothing(memory: holdfast.Memory, root: Path) -> None:
     overdue(memory, 2)
-    ended = [event for event in events(root, "--command", "sh -c 'echo no; exit 7'") if event["event"] == "finished"]
+    told = events(root, "--command", "sh -c 'echo no; exit 7'", code=1)
+    ended = [event for event in told if event["event"] == "finished"]
     assert [(event["status"], event["exit"], event["output"]) for event in ended] == [("failed", 7, "no")] * 2
     memory.jobs.save_cron_jobs([job(id="third", schedule=YEARLY, since=LAST_YEAR)])
-    _, finished = events(root, "--command", "/nowhere/program")
+    odd = root / "odd"
+    odd.write_bytes(b"\0")
+    odd.chmod(0o755)
+    _, finished = events(root, "--command", str(odd), code=1)
     assert finished["status"] == "failed" and "could not be started" in finished["output"]
+
+
+@pytest.mark.parametrize("program", ["/nowhere/program", "./program", "no-such-program", "."])
+def test_for_a_program_that_is_not_there_no_slot_is_taken(memory: holdfast.Memory, root: Path, program: str) -> None:
+    overdue(memory)
+    for words in (("--once",), ()):
+        process = scheduler(root, *words, "--command", program)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (9, "")
+        assert "is not there, or may not be run" in json.loads(err)["error"]
+    assert claims(root) == []
+    assert [event["event"] for event in events(root)] == ["started", "finished"]
+
+
+def test_a_relative_program_is_looked_for_where_it_was_named_and_runs_in_the_root(
+    memory: holdfast.Memory, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for folder in (here, root):
+        (folder / "say.sh").write_text(f"#!/bin/sh\necho {folder.name} in $(pwd)\n")
+        (folder / "say.sh").chmod(0o755)
+    monkeypatch.chdir(here)
+    overdue(memory)
+    _, finished = events(root, "--command", "./say.sh")
+    assert (finished["status"], finished["output"]) == ("done", f"here in {root}")
+    (root / "holdfast.toml").write_text('[jobs]\ncommand = ["./say.sh"]\n')
+    memory.jobs.save_cron_jobs([job(id="second", schedule=YEARLY, since=LAST_YEAR)])
+    _, finished = events(root)
+    assert finished["output"] == f"{root.name} in {root}"
 
 
 def test_a_command_that_takes_too_long_is_ended_with_all_it_started(memory: holdfast.Memory, root: Path) -> None:
     overdue(memory)
     pid = root / "pid"
     command = f"sh -c 'sleep 300 & echo $! > {pid}; echo begun; wait'"
-    _, finished = events(root, "--command", command, HOLDFAST_JOBS_TIMEOUT_SECONDS="0.5")
+    _, finished = events(root, "--command", command, code=1, HOLDFAST_JOBS_TIMEOUT_SECONDS="0.5")
     assert (finished["status"], finished["output"]) == ("timeout", "ended after 0.5 seconds\nbegun")
     assert finished["exit"] < 0
     deadline = time.monotonic() + 10
@@ -473,7 +577,21 @@ def test_missed_slots_are_told_and_not_run(memory: holdfast.Memory, root: Path) 
     memory.jobs.save_cron_jobs([job(schedule="@hourly", since=LAST_YEAR)])
     missed, started, _ = events(root)
     assert (missed["event"], missed["missed"], missed["slot"]) == ("missed", 1_000, started["slot"])
+    assert missed["missedMore"] is True
     assert len(memory.tail("message", 10)) == 1
+    listed = memory.call("cron_list")
+    assert (listed["jobs"][0]["missed"], listed["jobs"][0]["missedMore"]) == (1_000, True)
+    assert listed["text"].endswith("| missed 1000+")
+    assert "1000+" in on_terminal("jobs", "list", root=root)
+    assert "1000+" in on_terminal("jobs", "log", root=root)
+
+
+def test_few_missed_slots_are_counted_and_one_is_one(memory: holdfast.Memory, root: Path) -> None:
+    memory.jobs.save_cron_jobs([job(schedule="0 0 1 */6 *", since=LAST_YEAR)])
+    slots = memory.jobs.missed(memory.jobs.get("aaaa0000"))
+    assert "missedMore" not in memory.call("cron_list")["jobs"][0]
+    said = on_terminal("jobs", "run", "--once", root=root)
+    assert f"missed {slots} slot{'' if slots == 1 else 's'} before" in said
 
 
 def test_two_schedulers_at_once_run_each_slot_once(memory: holdfast.Memory, root: Path) -> None:
@@ -574,6 +692,39 @@ def test_the_commands_on_a_terminal(memory: holdfast.Memory, root: Path) -> None
     assert "aaaa0000 Tea  missed" in shown and "done after" in shown
     assert "added to the chat" in on_terminal("jobs", "log", root=root)
     assert "Job removed" in on_terminal("jobs", "remove", "aaaa0000", root=root)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 100])
+def test_on_a_narrow_terminal_ids_are_whole_and_faults_are_seen(
+    memory: holdfast.Memory, root: Path, columns: int
+) -> None:
+    name = "The standup of the whole team in Berlin and elsewhere"
+    overdue(memory)
+    made = memory.jobs.add(name, "Hi", "0 9 * * 1-5", "matrix:#a-long-name-of-a-room", "Europe/Berlin")
+    memory.jobs.add("Tea", "x", "@daily")
+    with (root / "user/memory/jobs.jsonl").open("a") as file:
+        file.write(json.dumps({"job": "broken", "name": "Broken", "message": "x", "schedule": "whenever"}) + "\n")
+    events(root)
+    shown = on_terminal("jobs", "list", root=root, columns=columns)
+    for one in memory.jobs.all():
+        assert one.id in shown.split()
+    assert "faulty" in shown and "broken is faulty: " in shown and "Invalid schedule 'whenever'." in shown
+    table = [line for line in shown.splitlines() if not line.startswith("\x1b[31m")]
+    assert all(len(line.replace("\x1b[1m", "").replace("\x1b[0m", "")) <= columns for line in table)
+    assert ("channel" in shown) is False and ("next" in shown) is (columns > 40)
+    (ran,) = memory.jobs.log()
+    assert ran.job in on_terminal("jobs", "log", root=root, columns=columns).split()
+    plain = on_terminal("jobs", "list", root=root, columns=columns, NO_COLOR="1")
+    assert made.id in plain and "\x1b" not in plain
+    assert "\x1b" not in on_terminal("jobs", "log", "nope", root=root, code=3, NO_COLOR="1")
+    assert "\x1b[31m" in on_terminal("jobs", "log", "nope", root=root, code=3)
+
+
+def test_nothing_that_is_due_is_said_and_a_failure_is_in_the_exit_code(memory: holdfast.Memory, root: Path) -> None:
+    assert on_terminal("jobs", "run", "--once", root=root).strip() == "Nothing is due."
+    overdue(memory)
+    shown = on_terminal("jobs", "run", "--once", "--command", "false", root=root, code=1)
+    assert "failed with 1" in shown and "Nothing is due." not in shown
 
 
 def test_the_commands_in_a_pipe(memory: holdfast.Memory, root: Path) -> None:

@@ -200,7 +200,7 @@ def test_room_that_a_part_does_not_need_goes_to_the_others_in_order() -> None:
 def test_what_had_no_room_is_told_in_one_line_with_where_to_see_it() -> None:
     made = prompts.assemble(pieces(rules=["word " * 30] * 9, memory=["tea " * 2_000], recall=["find " * 30] * 9), 300)
     last = made.text.splitlines()[-1]
-    assert last.startswith("Left out or cut, for lack of room: ")
+    assert last.startswith("Left out or cut, to keep this short: ")
     for name, where in (("rules", "`holdfast hot review`"), ("memory", "MEMORY.md"), ("recall", "recall")):
         assert f"{made.left_out[name]} of {name} ({where})" in last
     assert made.parts["memory"].endswith("tea…")

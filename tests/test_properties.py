@@ -219,7 +219,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(log=st.sampled_from((SEMANTIC, HISTORY)), key=keys, text=texts, when=st.integers(0, 3))
     def append_a_line_by_hand(self, log: str, key: str, text: str, when: int) -> None:
-        line: dict[str, Any] = {"key": key, "value": f"by hand {text}", "content": text}
+        line: dict[str, Any] = {"key": key, "value": f"by hand {text}", "content": text, "role": "user"}
         time = "time" if log == SEMANTIC else "timestamp"
         extras: list[dict[str, Any]] = [{}, {time: "2020-01-01"}, {time: "2999-01-01T00:00:00Z"}, {"id": mint()}]
         line |= extras[when]
@@ -322,7 +322,8 @@ class Histories(RuleBasedStateMachine):
         if path := self.pick(seed, ".jsonl"):
             with path.open("ab") as file:
                 file.write(more)
-            self.damaged = self.damaged or more == b"x\n"
+            no_message = path.name == "history.jsonl" and more.startswith(b"{")
+            self.damaged = self.damaged or more == b"x\n" or no_message
 
     # what the program does
 

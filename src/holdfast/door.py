@@ -113,6 +113,7 @@ class Memory(store.Memory):
 
         At most `budget` tokens; the same as `holdfast context` prints.
         """
+        check_given(workspace=workspace, session=session, run=run, task=task)
         context = Context(workspaceId=workspace, sessionId=session, runId=run, goal=task)
         return prompts.together(assembling.gather(self.tools, context, budget), budget).text
 

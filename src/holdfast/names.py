@@ -50,11 +50,17 @@ def unique(text: str, otherwise: str = "untitled", *, ignore_case: bool = False)
     return f"{slug(text, otherwise)}-{short_hash(identity)}"
 
 
-def close_to(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean "Y"?` for the known name nearest to this one, or nothing."""
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is like this one, "" when none is."""
     by_form = {same(candidate): candidate for candidate in known}
     near = difflib.get_close_matches(same(name), by_form, n=1, cutoff=0.6)
-    return f' Did you mean "{by_form[near[0]]}"?' if near else ""
+    return by_form[near[0]] if near else ""
+
+
+def close_to(name: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean "Y"?` for the known name nearest to this one, or nothing."""
+    near = nearest(name, known)
+    return f' Did you mean "{near}"?' if near else ""
 
 
 def check_text(*texts: str) -> None:
@@ -75,6 +81,13 @@ def check_given(**given: object) -> None:
         if not isinstance(value, str):
             raise Invalid(f"{name} is {value!r}.", "Use text.")
         check_text(value)
+
+
+def check_flag(**given: object) -> None:
+    """Refuse what should be true or false and is not: most texts would pass for true."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise Invalid(f"{name} is {value!r}.", "Use True or False.")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -120,6 +120,8 @@ def traces(workspace: str, count: int, root: str | None, as_json: bool) -> None:
         show.table(
             ("time", "session", "tool", "ms", "ended", "what"),
             [(local(each["time"]), each["session"], each["tool"], each["ms"], *_ended(each)) for each in found],
+            whole=("time", "tool"),
+            less=("ms", "session"),
         )
 
 

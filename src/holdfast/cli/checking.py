@@ -14,6 +14,7 @@ from holdfast.cli import show
 from holdfast.cli.common import common, nearest, open_root
 from holdfast.clients import CLIENTS, Client, files, hooks, probing
 from holdfast.errors import Busy, HoldfastError, Unavailable
+from holdfast.wording import amount
 
 _SQLITE = (3, 43)
 _LOCK_SECONDS = 2.0
@@ -97,11 +98,11 @@ def _settings(location: str) -> Check:
 def _index(location: str) -> Check:
     with open_root(location) as memory:
         numbers = memory.stats()
-    told = f"{numbers['records']} records of {numbers['files']} files."
+    told = f"{amount(numbers['records'], 'record')} of {amount(numbers['files'], 'file')}."
     if numbers["problems"]:
-        return Check("index", "warn", f"{told} {numbers['problems']} problems.", "Run: holdfast verify")
+        return Check("index", "warn", f"{told} {amount(numbers['problems'], 'problem')}.", "Run: holdfast verify")
     if numbers["behind"]:
-        return Check("index", "warn", f"{told} Behind by {numbers['behind']} files.", "Run: holdfast refresh")
+        return Check("index", "warn", f"{told} Behind by {amount(numbers['behind'], 'file')}.", "Run: holdfast refresh")
     return Check("index", "ok", told)
 
 

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from holdfast.cli import scheduling, show, tidying
-from holdfast.cli.common import common, open_root
+from holdfast.cli.common import common, open_root, read_stdin
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.kinds import PLAN_STATUS
 from holdfast.times import local
@@ -71,21 +71,6 @@ _LEARNED = ("date", "category", "scope", "title")
 _TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "retrieve_plans": {"plans": ("status", "created", "id", "name")},
     "retrieve_learnings": {"decisions": _LEARNED, "lessons": _LEARNED},
-    "cron_list": {
-        "jobs": (
-            "id",
-            "name",
-            "schedule",
-            "timezone",
-            "enabled",
-            "next",
-            "last",
-            "status",
-            "missed",
-            "channel",
-            "fault",
-        )
-    },
 }
 """Replies that a terminal shows as tables: which list of the reply, and which of its fields."""
 _NOTHING = {"memory_recall": "Nothing is known under that key."}
@@ -139,6 +124,8 @@ def _command(name: str, tool: Tool) -> click.Command:
         sent: dict[str, Any] = {}
         for name, value in given.items():
             param, inner = names[name]
+            if param is argument and value == "-":
+                value = read_stdin()
             if value is not None and param is inner:
                 sent[param.name] = value
             elif value is not None:
@@ -153,10 +140,13 @@ def _command(name: str, tool: Tool) -> click.Command:
             show.as_json(reply)
         elif tool.name in _TABLES:
             show.lists(reply, _TABLES[tool.name])
+        elif tool.name == "cron_list":
+            scheduling.listed(reply)
         else:
             show.reply(reply, _NOTHING.get(tool.name, "Done."))
 
-    made = click.command(name, help=tool.about)(run)
+    # text may begin with a dash; an option that is none is then one argument too many
+    made = click.command(name, help=tool.about, context_settings={"ignore_unknown_options": bool(argument)})(run)
     made.params[:0] = params
     return made
 

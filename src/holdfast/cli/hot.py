@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
+from holdfast.wording import amount
 
 if TYPE_CHECKING:
     from holdfast.memory.hot import Order
@@ -33,7 +34,8 @@ def check(root: str | None, as_json: bool) -> None:
         show.as_json({"ok": not failed, "lines": total.lines, "most_lines": total.most_lines, "tokens": total.tokens,
                       "most_tokens": total.most_tokens, "problems": found})  # fmt: skip
     else:
-        used = f"{total.lines} of {total.most_lines} lines, {total.tokens} of {total.most_tokens} tokens"
+        lines, tokens = amount(total.most_lines, "line"), amount(total.most_tokens, "token")
+        used = f"{total.lines} of {lines}, {total.tokens} of {tokens}"
         click.echo(f"{used}." if failed else f"{used}: within budget.")
         for one in found:
             where = f"{one.path}:{one.line}" if one.line else one.path
@@ -79,7 +81,7 @@ def link(into: str, remove: bool, root: str | None, as_json: bool) -> None:
     elif not done:
         click.echo("There is nothing to take back." if remove else "There are no rules and no commands yet.")
     else:
-        show.table(("what", "path", "why"), [(made.what, made.path, made.why) for made in done])
+        show.table(("what", "path", "why"), [(made.what, made.path, made.why) for made in done], whole=("path",))
 
 
 @hot.command()

@@ -42,7 +42,7 @@ def install(client: str, root: str | None, as_json: bool, workspace: str, hook: 
     path = clients.location(known, project=given["project"])
     place = hooks.location(known, project=given["project"]) if hook or known.hooks else ""
     wanted = clients.entry(known, _command("mcp", root, workspace))
-    said = hooks.command(_command("context", root, workspace, "--hook")) if place else ""
+    said = hooks.command(_command("context", root, workspace, "--hook", *hooks.WITHIN)) if place else ""
     if given["only_print"]:
         _print(
             {path: clients.fragment(known, wanted)} | ({place: hooks.fragment(said)} if hook else {}), client, as_json

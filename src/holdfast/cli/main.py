@@ -107,8 +107,9 @@ def _in_commands(text: str) -> str:
 def main() -> None:
     """Run the command; an error becomes its text and its exit code."""
     arguments = sys.argv[1:]
+    color = False if os.environ.get("NO_COLOR") else None  # None: as the terminal can
     try:
-        cli.main(args=arguments, prog_name="holdfast", standalone_mode=False)
+        cli.main(args=arguments, prog_name="holdfast", standalone_mode=False, color=color)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
@@ -125,5 +126,5 @@ def main() -> None:
             told = {"success": False, "error": text, "kind": type(error).__name__, "code": error.exit_code}
             click.echo(msgspec.json.encode(told).decode("utf-8"), err=True)
         else:
-            click.secho(_in_commands(text), fg="red", err=True)
+            click.secho(_in_commands(text), fg="red", err=True, color=color)
         sys.exit(error.exit_code)

@@ -1,12 +1,14 @@
 """`holdfast context`: what an agent should know when it starts, within a budget and within a time.
 
-The time runs from the start of the process. What is there by then is printed, what is not there is named, and the
-process ends at once, whatever it is still reading. As a hook of another program it never fails and never complains.
+The workspace is looked up and what a few small files hold is read in any case. The time, which runs from the start of
+the process, is for the rest: what is there by then is printed, what is not there is named, and the process ends at
+once, whatever it is still reading. As a hook of another program it never fails and never complains.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import sys
@@ -18,7 +20,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.common import common, nearest, open_root
+from holdfast.cli.common import common, open_root
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.door import Memory
 
 _WITHIN = 300
+_NOTHING = "Nothing to show yet: nothing was kept that an agent starts with."
 _MARGIN = 0.04
 """Seconds to put together, print and end with."""
 _INPUT = 1 << 16
@@ -47,35 +50,37 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Gathering(threading.Thread):
-    """Gathers the parts on the side; `found` grows, and `error` is why it ended early."""
+    """Has the parts that need small files alone, and gathers the others on the side; `found` grows."""
 
     def __init__(self, wanted: Wanted) -> None:
+        from holdfast.tools import assembling
+        from holdfast.tools.context import Context
+
         super().__init__(daemon=True)
-        self.wanted = wanted
-        self.found: list[prompts.Gathered] = []
+        self._memory = memory = open_root(wanted.root)
+        try:
+            workspace = wanted.workspace or _workspace(memory, wanted.folder)
+            context = Context(workspaceId=workspace, sessionId=wanted.session, runId=wanted.run, goal=wanted.task)
+            self._parts = assembling.gather(memory.tools, context, wanted.budget)
+            self.found = list(itertools.islice(self._parts, assembling.AT_ONCE))
+        except BaseException:
+            memory.close()
+            raise
         self.error: Exception | None = None
+        """Why it ended early."""
         self.gathered = threading.Event()
         """Set when all is there, or nothing more will come."""
 
     def run(self) -> None:
         try:
-            with open_root(self.wanted.root) as memory:
-                self._gather(memory)
+            with self._memory:
+                for part in self._parts:
+                    self.found.append(part)
                 self.gathered.set()
         except Exception as error:  # it belongs to who waits
             self.error = error
         finally:
             self.gathered.set()
-
-    def _gather(self, memory: Memory) -> None:
-        from holdfast.tools import assembling
-        from holdfast.tools.context import Context
-
-        wanted = self.wanted
-        workspace = wanted.workspace or _workspace(memory, wanted.folder)
-        context = Context(workspaceId=workspace, sessionId=wanted.session, runId=wanted.run, goal=wanted.task)
-        for part in assembling.gather(memory.tools, context, wanted.budget):
-            self.found.append(part)
 
 
 @click.command()
@@ -88,7 +93,7 @@ class Gathering(threading.Thread):
 )
 @click.option(
     "--within", type=click.IntRange(1), default=_WITHIN, show_default=True,
-    help="Milliseconds from the start of the process, after which what is there is printed.",
+    help="Milliseconds from the start of the process, after which nothing more is looked for.",
 )  # fmt: skip
 @click.option("--hook", is_flag=True, help="For a hook of an agent: never fails, and prints nothing but memory.")
 @common
@@ -122,18 +127,13 @@ def _print(wanted: Wanted, end: float, *, as_json: bool, hook: bool) -> None:
         ms = round((time.monotonic() - _started()) * 1000)
         warnings = [warning for each in found for warning in each.warnings] + ([note] if note else [])
         show.as_json(msgspec.structs.asdict(made) | {"warnings": warnings, "ms": ms})
-    elif made.text and (made.parts or not hook or (late and _is_there(wanted.root))):
+    elif made.text and (made.parts or late or not hook):
         _write(made.text)
+    elif not hook:
+        _write(_NOTHING)
     work.join(max(0.0, end - time.monotonic()))  # so that what was read need not be read again
     if late or hook or work.is_alive():
         _leave()
-
-
-def _is_there(root: str | None) -> bool:
-    """Is there a memory that could be read with more time?"""
-    with contextlib.suppress(HoldfastError):
-        return os.path.isdir(os.path.expanduser(root or nearest()))
-    return False
 
 
 def _write(text: str) -> None:

@@ -12,6 +12,7 @@ import click
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root, read_stdin
 from holdfast.errors import Damaged, Invalid, Unavailable
+from holdfast.wording import amount
 
 if TYPE_CHECKING:
     from holdfast.records import Receipt
@@ -132,10 +133,13 @@ def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
     if found.left_out:
         click.echo(f"{found.left_out} more did not fit the budget.", err=True)
     if found.behind:
-        click.echo(f"The index is behind by {found.behind} files; repeat the search in a moment.", err=True)
+        click.echo(f"The index is behind by {amount(found.behind, 'file')}; repeat the search in a moment.", err=True)
     _problems(found.problems)
     if found.damaged:
-        click.echo(f"{found.damaged} lines or files cannot be read: holdfast verify names them.", err=True)
+        click.echo(
+            f"{amount(found.damaged, 'line or file', 'lines or files')} cannot be read: holdfast verify names them.",
+            err=True,
+        )
 
 
 @click.command()
@@ -239,7 +243,8 @@ def refresh(rebuild: bool, root: str | None, as_json: bool) -> None:
         show.as_json(done)
         return
     click.echo(
-        f"{done.files} files looked at, {done.changed} read, {done.removed} gone, {done.records} records indexed."
+        f"{amount(done.files, 'file')} looked at, {done.changed} read, {done.removed} gone, "
+        f"{amount(done.records, 'record')} indexed."
     )
     _problems(done.problems)
 
@@ -280,7 +285,8 @@ def verify(root: str | None, as_json: bool) -> None:
                       "differences": report.differences, "damage": report.damage}
                      | ({} if report.sound else {"next": report.next_step}))  # fmt: skip
     else:
-        click.echo(f"{report.files} files, {report.records} records: {'all sound' if report.sound else 'not sound'}.")
+        size = f"{amount(report.files, 'file')}, {amount(report.records, 'record')}"
+        click.echo(f"{size}: {'all sound' if report.sound else 'not sound'}.")
         _problems([*report.differences, *report.damage], most=1000)
         if not report.sound:
             click.echo(report.next_step, err=True)

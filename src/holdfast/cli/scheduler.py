@@ -2,7 +2,8 @@
 
 A slot is taken before anything is done for it, and each is run by one scheduler, however many there are. What runs is
 the owner's command, without a shell, or else the message is added to the chat history. One job runs at a time.
-A failing command stops nothing. A signal ends the scheduler when the running command has ended.
+A failing command stops nothing; for a program that is not there no slot is taken. A signal ends the scheduler when the
+running command has ended.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -19,26 +21,57 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import IO, Any
 
+import msgspec
+
 from holdfast.door import Memory
-from holdfast.errors import HoldfastError
-from holdfast.memory._due import fault, text_of
-from holdfast.memory.jobs import Due, Ended, Run
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.memory.jobs import MOST_OUTPUT, Due, Ended, Run, fault, text_of
+from holdfast.tools.jobs import told_missed
 
 LOOK_SECONDS = 2.0
 """How often at least a waiting scheduler looks for jobs that are new or changed."""
-_MOST_OUTPUT = 2_000
 _GRACE_SECONDS = 2.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Tell = Callable[[dict[str, Any]], None]
 
 
+class Command(msgspec.Struct, frozen=True):
+    """What the owner wants to be run: a program with its arguments; nothing when there are no words."""
+
+    words: tuple[str, ...]
+    folder: str
+    """Where a program that is named by a relative path is looked for."""
+
+    def resolved(self) -> list[str]:
+        """Return the words with the program as it can be started from any folder; Unavailable when it is not there."""
+        if not self.words:
+            return []
+        name = self.words[0]
+        wanted = os.path.join(self.folder, name) if os.path.dirname(name) else name
+        found = shutil.which(wanted)
+        if found is None:
+            where = os.path.normpath(wanted) if os.path.dirname(name) else f"{name} (on the PATH)"
+            raise Unavailable(
+                f"The program {where} is not there, or may not be run; no job was started.",
+                "Name one that is on the PATH, or give the path of a file that may be run.",
+            )
+        return [os.path.abspath(found), *self.words[1:]]
+
+
+class Done(msgspec.Struct, frozen=True):
+    """How many slots were run, and how many of them did not end well."""
+
+    ran: int = 0
+    failed: int = 0
+
+
 class Scheduler:
     """Runs the jobs of one memory; `tell` gets every event."""
 
-    def __init__(self, memory: Memory, command: Sequence[str], tell: Tell) -> None:
+    def __init__(self, memory: Memory, command: Command, tell: Tell) -> None:
         self._memory = memory
         self._jobs = memory.jobs
-        self._command = tuple(command)
+        self._command = command
         self._tell = tell
         self._stopped = False
         self._told: set[str] = set()
@@ -48,23 +81,24 @@ class Scheduler:
         for run in self._jobs.unfinished():
             self._tell(_event("unfinished", run))
 
-    def once(self, now: datetime | None = None) -> int:
-        """Run all that is due at this moment, and return how many slots that were."""
-        now, count = now or datetime.now(UTC), 0
+    def once(self, now: datetime | None = None) -> Done:
+        """Run all that is due at this moment."""
+        now, ended = now or datetime.now(UTC), []
         self._faults()
-        while not self._stopped and (waiting := self._jobs.due(now)):
-            first = waiting[0]  # the others are looked at again: somebody may take them meanwhile
-            if self._jobs.claim(first.job, first.slot, first.missed):
-                self._run(first)
-                count += 1
-        return count
+        for due in self._jobs.due(now):
+            if self._stopped:
+                break
+            words = self._command.resolved()
+            if self._jobs.claim(due.job, due.slot, due.missed):  # unless somebody took it meanwhile
+                ended.append(self._run(due, words))
+        return Done(len(ended), sum(status != "done" for status in ended))
 
-    def serve(self, *, once: bool = False) -> None:
-        """Run what is due, and what becomes due unless `once`, until a signal comes."""
+    def serve(self, *, once: bool = False) -> Done:
+        """Run what is due, and what becomes due unless `once`, until a signal comes; `once` tells what became of it."""
+        self._command.resolved()
         with _signals(self._stop) as wake:
             if once:
-                self.once()
-                return
+                return self.once()
             while not self._stopped:
                 try:
                     self.once()
@@ -73,6 +107,7 @@ class Scheduler:
                     self._tell({"event": "error", "error": str(error)})
                     seconds = LOOK_SECONDS
                 select.select([wake], [], [], seconds)
+        return Done()
 
     def _stop(self) -> None:
         self._stopped = True
@@ -90,18 +125,20 @@ class Scheduler:
                 self._told.add(f"{job.id} {what}")
                 self._tell({"event": "fault", "job": job.id, "name": job.name, "error": what})
 
-    def _run(self, due: Due) -> None:
+    def _run(self, due: Due, words: Sequence[str]) -> str:
+        """Run a slot that was taken, and return how it ended."""
         about = {"job": due.job.id, "name": due.job.name, "slot": text_of(due.slot)}
         if due.missed:
-            self._tell({"event": "missed", **about, "missed": due.missed})
+            self._tell({"event": "missed", **about, **told_missed(due.missed)})
         self._tell({"event": "started", **about})
         begin = time.monotonic()
-        ended = self._execute(due) if self._command else self._say(due)
+        ended = self._execute(due, words) if words else self._say(due)
         seconds = round(time.monotonic() - begin, 3)
         ended = Ended(status=ended.status, exit=ended.exit, output=ended.output, seconds=seconds)
         self._jobs.finish(due.job, due.slot, ended)
         told = {"status": ended.status, "exit": ended.exit, "output": ended.output, "seconds": ended.seconds}
         self._tell({"event": "finished", **about, **told})
+        return ended.status
 
     def _say(self, due: Due) -> Ended:
         """Add the message to the chat history, where the agent finds it."""
@@ -113,8 +150,8 @@ class Scheduler:
             return Ended(status="failed", output=str(error))
         return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
 
-    def _execute(self, due: Due) -> Ended:
-        """Run the owner's command with the message on its standard input."""
+    def _execute(self, due: Due, words: Sequence[str]) -> Ended:
+        """Run the owner's command in the root, with the message on its standard input."""
         environment = os.environ | {
             "HOLDFAST_JOB_ID": due.job.id,
             "HOLDFAST_JOB_NAME": due.job.name,
@@ -122,16 +159,16 @@ class Scheduler:
             "HOLDFAST_JOB_SLOT": text_of(due.slot),
             "HOLDFAST_ROOT": self._memory.root,
         }
-        with tempfile.TemporaryFile() as message:
-            message.write(due.job.message.encode())
-            message.seek(0)
-            try:
+        try:
+            with tempfile.TemporaryFile() as message:
+                message.write(due.job.message.encode())
+                message.seek(0)
                 process = subprocess.Popen(
-                    self._command, stdin=message, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+                    words, stdin=message, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
                     cwd=self._memory.root, start_new_session=True,
                 )  # fmt: skip
-            except (OSError, ValueError) as error:
-                return Ended(status="failed", output=f"{self._command[0]} could not be started: {error}")
+        except (OSError, ValueError) as error:
+            return Ended(status="failed", output=f"{words[0]} could not be started: {error}")
         return _watched(process, self._memory.settings.jobs.timeout_seconds)
 
 
@@ -158,7 +195,7 @@ def _read_head(pipe: IO[bytes], head: bytearray) -> None:
     """Read all that a command prints, and keep the beginning of it."""
     with contextlib.suppress(OSError, ValueError), pipe:
         while part := os.read(pipe.fileno(), 65_536):
-            head += part[: _MOST_OUTPUT - len(head)]
+            head += part[: MOST_OUTPUT - len(head)]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
+import msgspec
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
+from holdfast.memory.jobs import counted, is_more
+from holdfast.tools.jobs import told_missed
+from holdfast.wording import amount
 
 
 @click.command()
@@ -23,16 +28,22 @@ def run(once: bool, command: str, root: str | None, as_json: bool) -> None:
 
     Each slot is run by one scheduler, at most once. Of several that passed, the newest is run and the others are
     reported. Without a command the message is added to the chat history. In a pipe, or with --json, every event is one
-    line of JSON.
+    line of JSON. A command runs in the root; its program is looked for from this folder on, that of [jobs] command from
+    the root on. With --once the exit code is 1 when a job failed.
     """
-    from holdfast.cli.scheduler import Scheduler
+    from holdfast.cli.scheduler import Command, Scheduler
 
     words = _words(command)
     in_json = show.wants_json(as_json)
     with open_root(root) as memory:
-        scheduler = Scheduler(memory, words or memory.settings.jobs.command, lambda event: _tell(event, in_json))
+        owner = Command(words, os.getcwd()) if words else Command(memory.settings.jobs.command, memory.root)
+        scheduler = Scheduler(memory, owner, lambda event: _tell(event, in_json))
         scheduler.report()
-        scheduler.serve(once=once)
+        done = scheduler.serve(once=once)
+    if once and not (done.ran or in_json):
+        click.echo("Nothing is due.")
+    if once and done.failed:
+        sys.exit(1)
 
 
 @click.command()
@@ -44,7 +55,7 @@ def log(id: str, count: int, root: str | None, as_json: bool) -> None:
     with open_root(root) as memory:
         found = memory.jobs.log(count, id)
     if show.wants_json(as_json):
-        show.as_json(found)
+        show.as_json([msgspec.to_builtins(one) | told_missed(one.missed) for one in found])
     elif not found:
         click.echo("Nothing was run yet.")
     else:
@@ -52,10 +63,35 @@ def log(id: str, count: int, root: str | None, as_json: bool) -> None:
 
         rows = [
             (local(one.slot), one.job, one.name, one.status, "" if one.exit is None else one.exit, f"{one.seconds:.1f}",
-             one.missed, " ".join(one.output.split())[:200])
+             counted(one.missed), " ".join(one.output.split())[:200])
             for one in found
         ]  # fmt: skip
-        show.table(("slot", "job", "name", "ended", "exit", "seconds", "missed", "output"), rows)
+        columns = ("slot", "job", "name", "ended", "exit", "seconds", "missed", "output")
+        show.table(columns, rows, whole=("job",), less=("seconds", "missed", "name", "exit"))
+
+
+def listed(reply: Mapping[str, Any]) -> None:
+    """Print the jobs as a table, and below it what is wrong with those that can never be due."""
+    jobs = reply["jobs"]
+    if not jobs:
+        click.echo("None.")
+    else:
+        rows = [
+            (job["id"], job["name"], job["schedule"], job["timezone"], _state(job), job["next"], job["last"],
+             job.get("status", ""), counted(job["missed"]), job["channel"])
+            for job in jobs
+        ]  # fmt: skip
+        columns = ("id", "name", "schedule", "timezone", "enabled", "next", "last", "status", "missed", "channel")
+        less = ("channel", "last", "timezone", "missed", "status", "next")
+        show.table(columns, rows, whole=("id", "schedule", "next", "last"), less=less)
+    for job in jobs:
+        if "fault" in job:
+            click.secho(show.printable(f"{job['id']} is faulty: {job['fault']}"), fg="red")
+    show.warnings(reply.get("warnings", ()))
+
+
+def _state(job: Mapping[str, Any]) -> str:
+    return "faulty" if "fault" in job else "yes" if job["enabled"] else "no"
 
 
 def _words(command: str) -> tuple[str, ...]:
@@ -67,8 +103,6 @@ def _words(command: str) -> tuple[str, ...]:
 
 def _tell(event: dict[str, Any], in_json: bool) -> None:
     """Print an event; a scheduler goes on when nobody listens."""
-    import msgspec
-
     known = {name: value for name, value in event.items() if value is not None}
     try:
         click.echo(msgspec.json.encode(known) if in_json else show.printable(_sentence(event)))
@@ -82,13 +116,17 @@ def _sentence(event: dict[str, Any]) -> str:
 
     about = f"{event.get('job', '')} {event.get('name', '')}".strip()
     told = {
-        "missed": lambda: f"missed {event['missed']} slots before {local(event['slot'])}",
+        "missed": lambda: f"missed {_slots(event['missed'])} before {local(event['slot'])}",
         "started": lambda: f"started for {local(event['slot'])}",
         "finished": lambda: _ended(event),
         "unfinished": lambda: f"was started for {local(event['slot'])}, and no end was noted; it is not run again",
     }
     what = told.get(event["event"], lambda: f"{event['event']}: {event.get('error', '')}")()
     return f"{local(utc_now())}  {about}  {what}" if about else f"{local(utc_now())}  {what}"
+
+
+def _slots(missed: int) -> str:
+    return f"{counted(missed)} slots" if is_more(missed) else amount(missed, "slot")
 
 
 def _ended(event: dict[str, Any]) -> str:

@@ -6,15 +6,21 @@ import contextlib
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+from click.globals import resolve_color_default
 
 if TYPE_CHECKING:
     from holdfast.index import Tied
     from holdfast.store.recalling import Hit
+
+
+_GAP = 2
+_LAST, _NARROW, _NARROWEST = 24, 8, 4
+"""How wide the last column, and the others, should be at least; and how narrow they become before anything breaks."""
 
 
 def wants_json(asked: bool) -> bool:
@@ -25,20 +31,64 @@ def as_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode("utf-8"))
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; the last column takes what room is left."""
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, whole: Collection[str] = ("id",),
+    less: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Print a table; the last column takes what room is left, and goes on in the next line.
+
+    What is in the columns `whole` is never cut: a person copies it. A column without anything in it is left out, and so
+    are those of `less`, one after the other, where there is no room.
+    """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    texts = [[printable(str(cell)) for cell in row] for row in rows]
+    natural = {
+        name: max(cell_len(line) for text in (name, *(row[number] for row in texts)) for line in text.split("\n"))
+        for number, name in enumerate(columns)
+        if number == 0 or any(row[number] for row in texts)
+    }
+    console = Console(color_system=None if resolve_color_default() is False else "auto")
+    widths = _widths(natural, console.width, whole, less)
     grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for number, name in enumerate(columns):
-        grid.add_column(
-            name, overflow="fold" if number == len(columns) - 1 else "ellipsis", no_wrap=number < len(columns) - 1
-        )
-    for row in rows:
-        grid.add_row(*(Text(printable(str(cell))) for cell in row))
-    Console().print(grid)
+    for number, (name, width) in enumerate(widths.items(), 1):
+        is_last = number == len(widths) and name not in whole
+        grid.add_column(name, overflow="fold" if is_last else "ellipsis", no_wrap=not is_last, width=width)
+    for row in texts:
+        grid.add_row(*(Text(text) for name, text in zip(columns, row, strict=True) if name in widths))
+    console.width = max(
+        console.width, _total(widths)
+    )  # the terminal breaks a line that holds more than it has room for
+    console.print(grid)
+
+
+def _widths(natural: dict[str, int], room: int, whole: Collection[str], less: Sequence[str]) -> dict[str, int]:
+    """Return how wide each column is, of those that there is room for."""
+    last = next(reversed(natural))
+    least = {
+        name: size if name in whole else min(size, _LAST if name == last else max(len(name), _NARROW))
+        for name, size in natural.items()
+    }
+    for name in less:
+        if _total(least) <= room:
+            break
+        least.pop(name, None)
+    widths = {name: natural[name] for name in least}
+    for floor in (_NARROW, _NARROWEST):
+        while (over := _total(widths) - room) > 0:
+            wide = max((name for name in widths if name not in whole), key=lambda name: widths[name], default="")
+            if not wide or widths[wide] <= floor:
+                break
+            second = max((size for name, size in widths.items() if name not in (wide, *whole)), default=0)
+            widths[wide] -= max(1, min(over, widths[wide] - max(second, floor)))
+    return widths
+
+
+def _total(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + _GAP * (len(widths) - 1)
 
 
 def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:

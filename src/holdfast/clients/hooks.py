@@ -16,6 +16,8 @@ from holdfast.errors import Invalid
 _KEY, _EVENT = "hooks", "SessionStart"
 _OURS = " context --hook "
 _SECONDS = 5
+WITHIN = ("--within", "1500")
+"""The client waits for five seconds, so the memory may take longer than a person would like to wait."""
 
 
 def location(client: Client, *, project: bool = False) -> str:

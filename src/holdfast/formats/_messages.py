@@ -17,6 +17,7 @@ MEMORY = "## Your Memory"
 Alias = str | Mapping[str, str]
 """An address of the owner: in any channel, or `{address, channel}` in one and in its rooms."""
 _OWN = ("owner", "assistant", "unknown")
+_LIKE_A_LABEL = re.compile(r"^\[(?=[^\[\]\n]* / [^\[\]\n]*\][ \t\r]*$)", re.MULTILINE)
 _SLASH = re.compile(r"\s*/\s*")
 
 
@@ -48,7 +49,7 @@ def messages(
     block = f"{MEMORY}\n\n{memory}" if memory.strip() else ""
     system = "\n\n".join(part for part in (system_prompt, block) if part.strip())
     made: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-    made += [_shown(message, owner_aliases) for message in _paired(history)]
+    made += [_shown(message, owner_aliases) for message in usable(history)]
     return [*made, {"role": "user", "content": user_message}]
 
 
@@ -67,10 +68,8 @@ def one_line(text: str) -> str:
 
 def _shown(message: Message, owner_aliases: Sequence[Alias]) -> dict[str, Any]:
     above = label(message, owner_aliases) if message.content.strip() else ""
-    shown: dict[str, Any] = {
-        "role": message.role,
-        "content": f"{above}\n{message.content}" if above else message.content,
-    }
+    content = message.content if message.role == "tool" else _LIKE_A_LABEL.sub(r"\\\g<0>", message.content)
+    shown: dict[str, Any] = {"role": message.role, "content": f"{above}\n{content}" if above else content}
     if message.tool_calls:
         shown["tool_calls"] = list(message.tool_calls)
     if message.role == "tool":
@@ -99,7 +98,7 @@ def _plain(name: str) -> str:
     return _SLASH.sub("/", one_line(name.replace("]", " ")))
 
 
-def _paired(history: Iterable[Message]) -> list[Message]:
+def usable(history: Iterable[Message]) -> list[Message]:
     """Return the messages that say something, without calls that nobody answered and answers that nobody asked for."""
     told = [each for each in history if each.content.strip() or each.tool_calls or each.role == "tool"]
     kept: list[Message] = []

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.formats._messages import MEMORY, Alias, Message, label, messages, one_line
+from holdfast.formats._messages import MEMORY, Alias, Message, label, messages, one_line, usable
 from holdfast.formats.summaries import head
 from holdfast.tokens import count_tokens
 
 __all__ = [
     "BUDGET", "MEMORY", "PARTS", "RUN", "Alias", "Assembled", "Gathered", "Message", "Part", "Piece",
-    "assemble", "label", "messages", "missing", "one_line", "together",
+    "assemble", "label", "messages", "missing", "one_line", "together", "usable",
 ]  # fmt: skip
 
 BUDGET = 2_400
@@ -80,6 +80,10 @@ class Gathered(msgspec.Struct, frozen=True):
     warnings: list[str]
     partial: bool = False
     """Is there more to come, that will take the place of this?"""
+    older: int = 0
+    """How many pieces were left out already, for their age."""
+    uncounted: bool = False
+    """Are there more of these, which nobody counted?"""
 
 
 class Assembled(msgspec.Struct, frozen=True):
@@ -88,22 +92,29 @@ class Assembled(msgspec.Struct, frozen=True):
     parts: dict[str, str]
     """What each part says that has something to say."""
     left_out: dict[str, int]
-    """How many pieces of a part had no room, or not all of it."""
+    """How many pieces of a part are left out, or not all of each is there."""
+    uncounted: list[str] = []
+    """The parts of which even more is left out."""
 
 
-def assemble(pieces: Mapping[str, Sequence[Piece]], budget: int, notes: Sequence[str] = ()) -> Assembled:
+def assemble(
+    pieces: Mapping[str, Sequence[Piece]], budget: int, notes: Sequence[str] = (),
+    older: Mapping[str, int] | None = None, uncounted: Sequence[str] = (),
+) -> Assembled:  # fmt: skip
     """Return one text of the pieces of each part, by its name, in at most so many tokens; notes stand at its end.
 
     Each part gets its share, and what is left goes to those that need more, in their order. What had no room is told
-    in one line.
+    in one line, together with how many `older` pieces of a part there are, at least in those that are `uncounted`.
     """
+    older = {name: count for name, count in (older or {}).items() if count}
     given = {part.name: _readable(pieces.get(part.name, ()), budget) for part in PARTS}
     told = "\n".join(one_line(note) for note in notes)
     whole = {part.name: _block(part, [_rendered(part, piece) for piece in given[part.name]]) for part in PARTS}
-    if count_tokens(text := _joined([*whole.values(), told])) <= budget:
-        return Assembled(text, count_tokens(text), {name: block for name, block in whole.items() if block}, {})
+    if count_tokens(text := _joined([*whole.values(), told, _left_out(older, uncounted)])) <= budget:
+        parts = {name: block for name, block in whole.items() if block}
+        return Assembled(text, count_tokens(text), parts, older, list(uncounted))
     told = head(told, budget // 4)
-    most = _left_out({name: len(every) for name, every in given.items()})
+    most = _left_out({name: len(every) + older.get(name, 0) for name, every in given.items()}, uncounted)
     room = max(0, budget - _cost(told) - _cost(most))
     filled = {part.name: _fill(part, given[part.name], room * part.share // 100) for part in PARTS}
     rest = room - sum(each.cost for each in filled.values())
@@ -111,19 +122,23 @@ def assemble(pieces: Mapping[str, Sequence[Piece]], budget: int, notes: Sequence
         before = filled[part.name].cost
         filled[part.name] = _fill(part, given[part.name], before + rest)
         rest -= filled[part.name].cost - before
-    missing = {name: count for name, every in given.items() if (count := len(every) - filled[name].whole)}
+    missing = {
+        name: count for name, every in given.items() if (count := len(every) - filled[name].whole + older.get(name, 0))
+    }
     parts = {part.name: block for part in PARTS if (block := _block(part, filled[part.name].shown))}
-    text = _joined([*parts.values(), told, _left_out(missing)])
+    text = _joined([*parts.values(), told, _left_out(missing, uncounted)])
     if count_tokens(text) > budget:  # not even room to say so
-        text = head(_joined([told, _left_out(missing)]), budget)
-    return Assembled(text, count_tokens(text), parts, missing)
+        text = head(_joined([told, _left_out(missing, uncounted)]), budget)
+    return Assembled(text, count_tokens(text), parts, missing, list(uncounted))
 
 
 def together(found: Iterable[Gathered], budget: int, notes: Sequence[str] = ()) -> Assembled:
     """Make one text of what was gathered; what could not be read is told at its end, and then the notes."""
     parts = {each.part: each for each in found}
     told = [f"Could not read all of {name}: {warning}" for name, each in parts.items() for warning in each.warnings]
-    return assemble({name: each.pieces for name, each in parts.items()}, budget, [*told, *notes])
+    older = {name: each.older for name, each in parts.items()}
+    uncounted = [name for name, each in parts.items() if each.uncounted]
+    return assemble({name: each.pieces for name, each in parts.items()}, budget, [*told, *notes], older, uncounted)
 
 
 def missing(found: Iterable[Gathered], why: str) -> str:
@@ -195,7 +210,11 @@ def _cost(text: str) -> int:
     return count_tokens(f"{text}\n\n") if text else 0
 
 
-def _left_out(counts: Mapping[str, int]) -> str:
-    """Say in one line what had no room, and where to see it."""
-    told = [f"{counts[part.name]} of {part.name} ({part.more})" for part in PARTS if counts.get(part.name)]
-    return f"Left out or cut, for lack of room: {', '.join(told)}." if told else ""
+def _left_out(counts: Mapping[str, int], uncounted: Sequence[str]) -> str:
+    """Say in one line what is not shown, and where to see it."""
+    told = [
+        f"{counts[part.name]}{'+' if part.name in uncounted else ''} of {part.name} ({part.more})"
+        for part in PARTS
+        if counts.get(part.name)
+    ]
+    return f"Left out or cut, to keep this short: {', '.join(told)}." if told else ""

@@ -82,6 +82,7 @@ class Applied(msgspec.Struct, frozen=True):
     path: str
     id: str
     fields: Mapping[str, Any] = {}
+    marks: bool = False
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
@@ -172,6 +173,10 @@ class Index(Protocol):
         """Return the newest records that pass a filter; all of them with a negative limit."""
         ...
 
+    def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
+        """Return the records that fit these words best, by the words alone, and how well they do."""
+        ...
+
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
         """Return the records that fit these words best, with what stands beside them; words are weighed per pool.
 
@@ -218,6 +223,10 @@ class Index(Protocol):
 
     def by_op(self, op_id: str) -> list[Applied]:
         """Return what was done under an op_id."""
+        ...
+
+    def halves(self, path: str) -> set[str]:
+        """Return the ids of the records of a log that are half of a pair."""
         ...
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:

@@ -41,10 +41,25 @@ def prepare(db: apsw.Connection) -> None:
     db.register_fts5_function(_COUNTED, _counted)
 
 
+def best(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings: Search) -> list[tuple[int, float]]:
+    """Return the rows that fit the words best, and their scores."""
+    found: list[tuple[int, float]] = []
+    tables = _tables(where)
+    for table in tables:
+        found += _rank.of_table(db, table, _rank.telling(db, table, terms, settings), where, limit)
+    if len(tables) > 1:
+        found.sort(key=lambda row: -row[1])
+    return found[:limit]
+
+
 def pools(db: apsw.Connection, terms: Terms, where: Filter, most: int, settings: Search) -> list[Pool]:
     """Return what may answer, apart for our own records and for those of other programs, whose words count apart."""
-    tables = dict.fromkeys(_rank.words_of(KINDS[name]) for name in where.kinds or where.searchable)
-    return [_pool(db, table, terms, where, most, settings) for table in tables]
+    return [_pool(db, table, terms, where, most, settings) for table in _tables(where)]
+
+
+def _tables(where: Filter) -> list[str]:
+    """Return the tables in which the words of what is wanted stand."""
+    return list(dict.fromkeys(_rank.words_of(KINDS[name]) for name in where.kinds or where.searchable))
 
 
 def _pool(db: apsw.Connection, table: str, terms: Terms, where: Filter, most: int, settings: Search) -> Pool:

@@ -101,21 +101,7 @@ def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
 
 
 _UNSEARCHED = frozenset(
-    {
-        "op",
-        "writer",
-        "ref",
-        "size",
-        "created",
-        "updated",
-        "date",
-        "covers",
-        "by",
-        "exchange",
-        "tool_call_id",
-        "channel",
-        "sender_id",
-    }
+    "op writer ref size created updated date covers by exchange origin tool_call_id channel sender_id".split()
 )
 _TWICE = {"summary": "said"}
 """What says once more what the text of such a record says."""

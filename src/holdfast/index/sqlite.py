@@ -245,6 +245,12 @@ class SqliteIndex:
             records = dict(_records.load(db, rows))
             return [records[row] for row in rows if row in records]
 
+    def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
+        with self._using() as db:
+            rows = _pool.best(db, terms, where, limit, self._settings)
+            records = dict(_records.load(db, [row for row, _ in rows]))
+            return [(records[row], score) for row, score in rows if row in records]
+
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
         with self._using() as db:
             return _pool.pools(db, terms, where, most, self._settings)
@@ -305,10 +311,18 @@ class SqliteIndex:
         found = [Applied(record.path, record.id, record.fields) for record in self._some("r.op = ?", (op_id,))]
         with self._using() as db:
             marks = db.execute("SELECT path, target FROM marks JOIN files USING (file) WHERE op = ?", (op_id,))
-            return found + [Applied(str(path), str(target)) for path, target in marks]
+            return found + [Applied(str(path), str(target), marks=True) for path, target in marks]
 
     def generation(self) -> str:
         return self._current() if self._folder is not None else ""
+
+    def halves(self, path: str) -> set[str]:
+        with self._using() as db:
+            rows = db.execute(
+                "SELECT id FROM records INDEXED BY records_alone JOIN files USING (file) WHERE alone AND path = ?",
+                (path,),
+            )
+            return {str(each) for (each,) in rows}
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
         sign, way = (">", "ASC") if after else ("<", "DESC")
@@ -404,6 +418,7 @@ class SqliteIndex:
                 self._db = fresh._open()
                 return
             _make_folder(self._folder)
+            self._sweep(self._current())  # what was left by builders that did not come to an end
             name = f"{_PREFIX}{secrets.token_hex(4)}.sqlite"
             path = os.path.join(self._folder, name)
             try:
@@ -430,8 +445,13 @@ class SqliteIndex:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(name)
         os.replace(temporary, os.path.join(self._folder, _CURRENT))
+        self._sweep(name)
+
+    def _sweep(self, current: str) -> None:
+        """Remove every index but the one in use."""
+        assert self._folder is not None
         for other in os.listdir(self._folder):
-            if other.startswith(_PREFIX) and other.endswith(".sqlite") and other != name:
+            if other.startswith(_PREFIX) and other.endswith(".sqlite") and other != current:
                 _delete(os.path.join(self._folder, other))
 
 

@@ -28,7 +28,7 @@ from holdfast.vault import LogEnd
 
 UNFINISHED = "unfinished"
 _ALWAYS_LOOKED_AT = 2
-_MOST_OUTPUT = 2_000
+MOST_OUTPUT = 2_000
 Answer = TypeVar("Answer")
 
 
@@ -126,7 +126,7 @@ class Claims:
         """Note how a slot ended."""
         at = text_of(slot)
         line = {"finish": f"{job.id}@{at}", "job": job.id, "name": job.name, "slot": at}
-        told = msgspec.to_builtins(msgspec.structs.replace(ended, output=redact(ended.output)[:_MOST_OUTPUT]))
+        told = msgspec.to_builtins(msgspec.structs.replace(ended, output=redact(ended.output)[:MOST_OUTPUT]))
         self._memory.add(
             self._path(at[:7]), [line | {name: value for name, value in told.items() if value is not None}]
         )

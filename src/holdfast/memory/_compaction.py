@@ -25,11 +25,12 @@ from holdfast.records import Record, line_of
 from holdfast.store.memory import Memory
 from holdfast.tokens import count_tokens
 from holdfast.vault import LogEnd
+from holdfast.wording import amount
 
 _TRIES = 20
 _PROMPT = 400
 """Tokens that what a model is told around the text may have."""
-_NOTHING = "{count} entries from {first} to {last}; nothing of them is summarised here."
+_NOTHING = "{entries} from {first} to {last}; nothing of them is summarised here."
 
 
 class Compacted(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -105,7 +106,9 @@ class Summariser:
         budget = min(most, usual) if most else usual
         if not self._summarize:
             first, last = entries[0].time or "?", entries[-1].time or "?"
-            text = summaries.head(_NOTHING.format(count=len(entries), first=first, last=last), budget)
+            text = summaries.head(
+                _NOTHING.format(entries=amount(len(entries), "entry", "entries"), first=first, last=last), budget
+            )
             return summaries.after(told, Gist(text, (("", text),)), budget)
         if self._memory.settings.model.url:
             try:
@@ -128,7 +131,9 @@ class Summariser:
         self.by = settings.name or "model"
         if (size := count_tokens(made)) > budget:
             made = summaries.head(made, budget)
-            self.fallback = f"The model wrote {size} tokens; {budget} are allowed, so its text is cut off there."
+            self.fallback = (
+                f"The model wrote {amount(size, 'token')}; {budget} are allowed, so its text is cut off there."
+            )
         return Gist(made, tuple(("", line.strip()) for line in made.splitlines() if line.strip()))
 
 

@@ -1,10 +1,12 @@
-"""Messages of older files, as lines of the chat history: each with a zone, a channel, and an id made of what it is.
+"""Messages of older files, as lines of the chat history: each with a zone and a channel, in the order of the file.
 
-A line in the history's own form is taken as it is; one that another program wrote is read as its turns.
+A line in the history's own form is taken as it is; one that another program wrote is read as its turns. What a message
+is, apart from when the file was written and which channel it is given, is its `origin`: by that it is known again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -20,14 +22,12 @@ from holdfast.vault._lines import forwards
 _KEPT = ("channel", "sender_id", "tool_calls", "tool_call_id", "exchange")
 
 
-def messages(file: Source, channel: str, longest: int, report: Report) -> list[dict[str, Any]]:
-    """Return the messages of a file in their order; the report is told what could not be read."""
-    found: list[dict[str, Any]] = []
-    alike: Counter[bytes] = Counter()
+def messages(file: Source, channel: str, longest: int, report: Report) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a file in their order; the report is told what could not be read."""
     try:
         with opened(file.path) as fd:
             report.files += 1
-            clock = os.fstat(fd).st_mtime_ns // 1_000_000
+            clock = _Clock(os.fstat(fd).st_mtime_ns // 1_000_000)
             for number, line in enumerate(forwards(fd, 0, os.fstat(fd).st_size, longest), 1):
                 values = "longer than a line may be" if line.cut else transcripts.parse(line.data)
                 if isinstance(values, str):
@@ -37,34 +37,49 @@ def messages(file: Source, channel: str, longest: int, report: Report) -> list[d
                 if values and not told:
                     report.skip(file.path, "skipped: it is no message", number)
                 for message in told:
-                    clock, made = _dated(message, clock, channel, alike)
-                    found.append(made)
+                    if message["role"] == "system":
+                        report.skip(file.path, "skipped: what a system was told is no message to anybody", number)
+                    else:
+                        yield clock.line(message, channel)
     except OSError as error:
         report.skip(file.path, f"skipped: {error.strerror or error}")
-    return found
+
+
+class _Clock:
+    """Gives each message of a file a place in time behind the one before it, also where the file tells no times."""
+
+    def __init__(self, modified: int) -> None:
+        self._last = modified
+        self._place = 0
+        self._alike: Counter[bytes] = Counter()
+
+    def line(self, given: dict[str, Any], channel: str) -> dict[str, Any]:
+        """Return a message as a line of the history."""
+        own = given.pop("id", None)
+        form = logs.render(given)
+        self._alike[form] += 1  # the same may be said twice in one second
+        origin = hashlib.blake2b(form + b"%d" % self._alike[form], digest_size=10).hexdigest()
+        told = parse_ms(given.pop("time"))
+        self._last = self._last if told is None else told
+        self._place = max(self._last, self._place + 1)
+        line: dict[str, Any] = {"timestamp": iso(self._last), **redact_all(given), "origin": origin}
+        line.setdefault("channel", channel or "imported")
+        made = own if is_id(own) else derived_id(self._place, origin.encode())
+        return {"id": made, **line}
 
 
 def _told(value: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what an object says, as messages without a time that can be relied on."""
+    """Yield what an object says, as messages; their time is that which the object tells, whatever it is."""
     content, calls = value.get("content"), value.get("tool_calls")
     if value.get("role") in ROLES and (isinstance(content, str) or (content is None and calls)):
         given = {"role": value["role"], "content": content or "", "time": value.get("timestamp")}
-        yield given | {name: value[name] for name in ("id", *_KEPT) if value.get(name)}
+        yield given | {name: _text(value[name]) for name in ("id", *_KEPT) if value.get(name)}
         return
     for turn in transcripts.turns(value):
         if turn["text"].strip():
             yield {"role": turn["role"], "content": turn["text"], "time": turn.get("time")}
 
 
-def _dated(given: dict[str, Any], clock: int, channel: str, alike: Counter[bytes]) -> tuple[int, dict[str, Any]]:
-    """Return a message as its line, and the time that one without a time has behind it."""
-    told = parse_ms(given.pop("time"))
-    clock = clock if told is None else told
-    own = given.pop("id", None)
-    line = redact_all({"timestamp": iso(clock), **given})
-    if channel:
-        line.setdefault("channel", channel)
-    form = logs.render(line)
-    alike[form] += 1  # the same may be said twice in one second
-    made = own if is_id(own) else derived_id(clock, form + b"%d" % alike[form])
-    return clock, {"id": made, **line}
+def _text(value: Any) -> Any:
+    """Return a number as its text: a room may be one."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -17,6 +17,7 @@ from holdfast.records import Record
 from holdfast.scope import Scope
 from holdfast.store import reading
 from holdfast.vault import Document, Vault
+from holdfast.wording import amount
 
 OWN = ".cursor/rules"
 """Where a client keeps rules of its own, beside the links to ours."""
@@ -98,7 +99,7 @@ def look_first(rules: list[Rule]) -> str:
     if not rules:
         return ""
     large, old = max(rules, key=lambda rule: rule.part), min(rules, key=lambda rule: rule.updated)
-    found = {large.path: f"{large.lines} lines"}
+    found = {large.path: amount(large.lines, "line")}
     found[old.path] = f"{found[old.path]}, changed {old.age}" if old is large else f"changed {old.age}"
     return f" Look first at {' and '.join(f'{path} ({why})' for path, why in found.items())}."
 

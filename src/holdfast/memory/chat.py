@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import logs, prompts
 from holdfast.formats.prompts import Message
 from holdfast.kinds import KINDS, ROLES
@@ -25,9 +25,11 @@ from holdfast.names import check_text, short_hash
 from holdfast.query import Query
 from holdfast.records import Problem, Receipt, Record, check_plain
 from holdfast.scope import Scope
+from holdfast.secrets import redact, redact_all
 from holdfast.store.memory import Memory
 from holdfast.times import iso, mint, normal, now_ms
 from holdfast.tokens import count_tokens
+from holdfast.wording import amount
 
 MOST = 50
 """Matches that one search returns."""
@@ -35,8 +37,12 @@ _KIND = KINDS["message"]
 _DAY = 86_400_000
 _LONGEST = 36_500
 _MARGIN = 256
+_MOST_BROUGHT = 100_000_000
+"""Characters of messages that one import brings."""
 _LOOKS = (8, 64, 512)
 """How many lines are looked at, one after the other, for a neighbour in the same channel."""
+_FURTHER = 10
+"""How often a prompt looks further back while what it met says nothing."""
 _TEXTS = ("role", "content", "timestamp", "channel", "sender_id", "tool_call_id")
 
 
@@ -86,7 +92,9 @@ class Chat:
         exchange = mint()
         said = {"role": "user", "content": user_message, "channel": channel, "sender_id": sender_id}
         answer = {"role": "assistant", "content": assistant_reply, "channel": channel}
-        self._add([_line(said) | {"exchange": exchange}, _line(answer) | {"exchange": exchange}], op_id)
+        ids = self._add([_line(said) | {"exchange": exchange}, _line(answer) | {"exchange": exchange}], op_id)
+        if op_id:  # it may have been stored before
+            return str(self._memory.get(ids[-1]).fields.get("exchange") or exchange)
         return exchange
 
     def _add(self, lines: list[dict[str, Any]], op_id: str) -> list[str]:
@@ -101,22 +109,22 @@ class Chat:
         return History(found[::-1], problems[::-1])
 
     def _newest(self, problems: list[Problem]) -> Iterator[Message]:
-        """Yield messages from the end of the history on, then those that were brought from older files."""
-        for record in itertools.chain(self._memory.backwards(self._log, problems=problems), self._older(problems)):
-            message = _message(record)
-            if isinstance(message, str):
-                problems.append(Problem(record.path, f"{record.id} is left out: {message}"))
-            else:
-                yield message
+        """Yield messages, the newest first: the history from its end, and what was brought from older files."""
+        paths = [self._log, *self._past_logs(problems)]
+        found = [self._memory.backwards(path, problems=problems) for path in paths]
+        records = heapq.merge(*found, key=lambda record: record.order, reverse=True) if found[1:] else found[0]
+        return map(_message, records)
 
-    def _older(self, problems: list[Problem]) -> Iterator[Record]:
-        found = [self._memory.backwards(path, problems=problems) for path in self._past_logs()]
-        yield from heapq.merge(*found, key=lambda record: record.order, reverse=True)
-
-    def _past_logs(self) -> list[str]:
+    def _past_logs(self, problems: list[Problem] | None = None) -> list[str]:
         """Return the logs that were brought from older files."""
+
+        def blocked(path: str, why: str) -> None:
+            if problems is None:
+                raise Unavailable(f"{path}: {why}.", "Nothing was brought.")
+            problems.append(Problem(path, why))
+
         folder = self._log.removesuffix(SUFFIX)
-        return sorted(path for path, _ in self._memory.vault.walk(folder, (SUFFIX,), lambda _path, _why: None))
+        return sorted(path for path, _ in self._memory.vault.walk(folder, (SUFFIX,), blocked))
 
     def bring(self, files: Sequence[Source], channel: str = "", *, dry: bool = False) -> Report:
         """Bring the messages of older files into the history, each once; `channel` is that of messages without one.
@@ -126,10 +134,19 @@ class Chat:
         """
         report = Report()
         longest = self._memory.settings.limits.line_bytes - _MARGIN
-        found = [line for file in files for line in _older.messages(file, channel, longest, report)]
-        known = self._ids() if found else set()
-        fresh = {str(line["id"]): line for line in found if line["id"] not in known}
-        report.turns, report.added = len(found), len(fresh)
+        known = self._known()
+        fresh: dict[str, dict[str, Any]] = {}
+        size = 0
+        for line in itertools.chain.from_iterable(_older.messages(file, channel, longest, report) for file in files):
+            report.turns += 1
+            if line["id"] in known or line["origin"] in known:
+                continue
+            known |= {line["id"], line["origin"]}
+            fresh[line["id"]] = line
+            size += len(line["content"])
+            if size > _MOST_BROUGHT:
+                raise OverBudget(f"More than {_MOST_BROUGHT:,} characters are new.", "Bring fewer files at a time.")
+        report.added = len(fresh)
         if fresh and not dry:
             ids = sorted(fresh)
             last = next(self._memory.backwards(self._log), None)
@@ -137,12 +154,12 @@ class Chat:
             self._memory.bring(_KIND.name, name, [fresh[each] for each in ids])
         return report
 
-    def _ids(self) -> set[str]:
-        """Return the ids of all messages there are, hidden ones too."""
+    def _known(self) -> set[str]:
+        """Return by what all messages there are can be known again, hidden ones too."""
         paths = [path for path in (self._log, *self._past_logs()) if self._memory.vault.stat(path)]
         found = (logs.parse(line.data) for path in paths for line in self._memory.vault.scan(path))
         values = (value for objects in found if isinstance(objects, list) for value in objects)
-        return {logs.identity(value, _KIND.time)[0] for value in values}
+        return {text for value in values for text in (logs.identity(value, _KIND.time)[0], _text(value.get("origin")))}
 
     # what must always be known
 
@@ -169,7 +186,9 @@ class Chat:
 
     def _saved(self, receipt: Receipt, content: str) -> Saved:
         tokens, most = count_tokens(content), self._settings.memory_tokens
-        warning = f"It has {tokens:,} tokens and should have at most {most:,}: every prompt pays for it. Shorten it."
+        warning = (
+            f"It has {amount(tokens, 'token')} and should have at most {most:,}: every prompt pays for it. Shorten it."
+        )
         return Saved(receipt, tokens, warning if tokens > most else "")
 
     # what a model reads
@@ -179,10 +198,22 @@ class Chat:
         for name, value in (("user_message", user_message), ("system_prompt", system_prompt)):
             if not isinstance(value, str):
                 raise Invalid(f"{name} is {type(value).__name__}.", "Give text.")
-        history = self.load_history(self._settings.history_context_messages)
+        history = self._window(self._settings.history_context_messages)
         return prompts.messages(
             history, self.load_global_memory(), user_message, system_prompt, self._settings.aliases()
         )
+
+    def _window(self, count: int) -> list[Message]:
+        """Return the last messages that a prompt can show, oldest first."""
+        source = self._newest([])
+        taken: list[Message] = []
+        for _ in range(_FURTHER):
+            more = list(itertools.islice(source, count))
+            taken += more
+            usable = prompts.usable(reversed(taken))
+            if len(usable) >= count or not more:
+                break
+        return usable[-count:]
 
     def label(self, message: Message) -> str:
         """Return who said a message and where, as a prompt shows it; "" where nothing says it."""
@@ -192,15 +223,17 @@ class Chat:
 
     def search(self, query: str, days: int | None = None, max_results: int = 10, channel: str = "") -> list[Match]:
         """Return the messages that fit best, then the newest, each with its neighbours in the same channel."""
-        since = iso(now_ms() - max(1, min(days, _LONGEST)) * _DAY) if days is not None else ""
+        for name, value in (("days", days if days is not None else 1), ("max_results", max_results)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise Invalid(f"{name} is {value!r}.", "Use a number.")
+        since = iso(max(0, now_ms() - max(1, min(days, _LONGEST)) * _DAY)) if days is not None else ""
         limit = max(1, min(max_results, MOST))
         wanted = Query(text=query, kinds=(_KIND.name,), session=channel, since=since, limit=limit)
         found = []
         for hit in self._memory.find(wanted):
             message = _message(hit.record)
-            if not isinstance(message, str):
-                before, after = (self._neighbour(hit.record, message.channel, after=way) for way in (False, True))
-                found.append(Match(message, hit.snippet, hit.score, before, after))
+            before, after = (self._neighbour(hit.record, message.channel, after=way) for way in (False, True))
+            found.append(Match(message, hit.snippet, hit.score, before, after))
         found.sort(key=lambda match: match.message.timestamp, reverse=True)
         found.sort(key=lambda match: -match.score)
         return found
@@ -211,7 +244,7 @@ class Chat:
             near = self._memory.beside(record, count, after=after)
             for other in near:
                 message = _message(other)
-                if not isinstance(message, str) and message.channel == channel and message.content.strip():
+                if message.channel == channel and message.content.strip():
                     return message
             if len(near) < count:
                 break
@@ -235,17 +268,18 @@ def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
         line["timestamp"] = line["timestamp"].astimezone().isoformat()
     wrong = [name for name, value in line.items() if not isinstance(value, str)]
     if wrong:
-        raise Invalid(f"{', '.join(wrong)} of a message must be text.", "Give role and content.")
+        raise Invalid(f"{', '.join(wrong)} of a message must be text.", "Give it as text.")
     if line["role"] not in ROLES:
         raise Invalid(f"The role is {line['role']!r}.", f"Use one of: {', '.join(ROLES)}.")
     check_text(*line.values())
+    line["content"] = redact(line["content"])
     if "timestamp" in line:
         line["timestamp"] = _zoned(line["timestamp"])
     if calls is not None:
         if not isinstance(calls, list):
             raise Invalid("tool_calls of a message must be a list.", "Give the calls as the model made them.")
         check_plain(calls)
-        line["tool_calls"] = calls
+        line["tool_calls"] = redact_all(calls)
     return line
 
 
@@ -257,14 +291,9 @@ def _zoned(timestamp: str) -> str:
     return timestamp if len(timestamp) > len("2026-02-23") and datetime.fromisoformat(timestamp).tzinfo else known
 
 
-def _message(record: Record) -> Message | str:
-    """Return the message that a line is, or say why it is none."""
+def _message(record: Record) -> Message:
     fields = record.fields
     calls = fields.get("tool_calls")
-    if fields.get("role") not in ROLES:
-        return "it has no role of a message"
-    if fields.get(_KIND.text) is not None:
-        return "its content is not text"  # text is no field
     return Message(
         role=str(fields["role"]),
         content=record.text,
@@ -279,4 +308,7 @@ def _message(record: Record) -> Message | str:
 
 
 def _text(value: object) -> str:
+    """Return a name as text; a room or a sender may be a number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     return value if isinstance(value, str) else ""

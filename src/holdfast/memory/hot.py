@@ -23,6 +23,7 @@ from holdfast.scope import Scope
 from holdfast.store.memory import Memory
 from holdfast.times import age, local
 from holdfast.vault import Document
+from holdfast.wording import amount
 
 _MOST = 999_999
 _REVIEW = "Run: holdfast hot review"
@@ -134,7 +135,7 @@ class Hot:
         if record.hidden or record.superseded:
             raise Invalid(f"{identifier} is hidden or no longer holds.", "Promote what holds now, or show it again.")
         if not 0 <= budget <= _MOST:
-            raise Invalid(f"The budget is {budget} lines.", f"Use a number from 1 to {_MOST}.")
+            raise Invalid(f"The budget is {amount(budget, 'line')}.", f"Use a number from 1 to {_MOST}.")
         if into and budget:
             raise Invalid("A rule that is there has its budget.", "Change it in its comment, or leave --budget out.")
         return self._extend(into, record, op_id) if into else self._add(record, budget, op_id)
@@ -153,7 +154,9 @@ class Hot:
         lines = budget or _rules.room(len(markdown.lines_of(whole(1).decode())))
         needed = len(markdown.lines_of(whole(lines).decode()))
         if needed > lines:
-            raise OverBudget(f"The rule has {needed} lines; its budget would be {lines}.", f"Give --budget {needed}.")
+            raise OverBudget(
+                f"The rule has {amount(needed, 'line')}; its budget would be {lines}.", f"Give --budget {needed}."
+            )
         if not self._memory.knows_op(op_id):
             self._check_fit(path, whole(lines))
         try:

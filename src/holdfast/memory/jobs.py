@@ -15,22 +15,27 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import Busy, Conflict, NotFound, OverBudget
+from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget
 from holdfast.formats import logs
 from holdfast.kinds import KINDS
 from holdfast.memory import _due
-from holdfast.memory._claims import Claims, Ended, Run
-from holdfast.memory._due import CHANNEL, Due, Job
+from holdfast.memory._claims import MOST_OUTPUT, Claims, Ended, Run
+from holdfast.memory._due import CHANNEL, Due, Job, counted, fault, is_more, text_of
 from holdfast.memory._following import Follower
-from holdfast.names import check_text, close_to
+from holdfast.names import check_flag, check_given, close_to, nearest
 from holdfast.scope import Scope
 from holdfast.store.memory import Memory
+from holdfast.store.writing import check_op
 from holdfast.times import normal, utc_now
 from holdfast.vault import LogEnd
 
-__all__ = ["MOST_JOBS", "Due", "Ended", "Job", "Jobs", "Run"]
+__all__ = [
+    "CHANNEL", "MOST_JOBS", "MOST_OUTPUT", "Due", "Ended", "Job", "Jobs", "Run",
+    "counted", "fault", "is_more", "text_of",
+]  # fmt: skip
 MOST_JOBS = 500
 _TRIES = 50
+_SHOWN = 5
 Answer = TypeVar("Answer")
 
 
@@ -56,7 +61,7 @@ class Table:
             return
         self.lines += 1
         self.order = max(self.order, order)
-        if isinstance(op, str):
+        if isinstance(op, str) and op:
             self.ops[op] = about
         if isinstance(hides, str):
             made = (order, line.get("hidden") is not False)
@@ -111,6 +116,7 @@ class Jobs:
 
     def get(self, id: str) -> Job:
         """Return one job by its id."""
+        check_given(id=id)
         return self._ask(functools.partial(_known, id=id))
 
     def add(
@@ -118,7 +124,8 @@ class Jobs:
         enabled: bool = True, op_id: str = "",
     ) -> Job:  # fmt: skip
         """Add a job, whose slots count from now on."""
-        check_text(name, message, channel, op_id)
+        check_given(op_id=op_id)
+        check_op(op_id)
         given = Job(
             name=name, message=message, schedule=schedule, channel=channel, timezone=timezone, enabled=enabled,
             id=secrets.token_hex(4), since=utc_now(),
@@ -140,21 +147,26 @@ class Jobs:
 
     def set_enabled(self, id: str, enabled: bool, op_id: str = "") -> Job:
         """Let a job be due, or not; what passes while it is not does not count as missed."""
+        check_flag(enabled=enabled)
 
         def line(job: Job) -> dict[str, Any] | None:
-            if job.enabled == enabled:
+            if job.enabled is enabled:
                 return None
             since = utc_now() if enabled else job.since
             return _line(msgspec.structs.replace(job, enabled=enabled, since=since))
 
         return self._one(id, line, op_id)
 
-    def save_cron_jobs(self, jobs: Iterable[Job]) -> list[Job]:
+    def save_cron_jobs(self, jobs: Iterable[Job | Mapping[str, Any]]) -> list[Job]:
         """Make the log say what the list says: new jobs, changed ones, and those that are missing; return it as kept.
 
-        What others changed or added since the list was loaded is left as they made it.
+        A job may be a mapping with the fields of one. What others changed or added since the list was loaded is left as
+        they made it.
         """
-        wanted = [job if job.id else msgspec.structs.replace(job, id=secrets.token_hex(4)) for job in jobs]
+        if not isinstance(jobs, Iterable):
+            raise Invalid(f"jobs is {jobs!r}.", "Give a list of jobs, as load_cron_jobs returns it.")
+        given = [_due.read(job) for job in jobs]
+        wanted = [job if job.id else msgspec.structs.replace(job, id=secrets.token_hex(4)) for job in given]
 
         def decide(table: Table) -> list[dict[str, Any]]:
             there = table.jobs()
@@ -178,33 +190,42 @@ class Jobs:
 
     def claim(self, job: Job, slot: datetime, missed: int = 0) -> bool:
         """Take a slot: True for exactly one of all schedulers, for all time. Run it only then."""
-        return self._claims.add(job, slot, missed)
+        return self._claims.add(_due.read(job), _moment(slot), missed)
 
     def finish(self, job: Job, slot: datetime, ended: Ended) -> None:
         """Note how a slot that was taken ended."""
-        self._claims.end(job, slot, ended)
+        self._claims.end(_due.read(job), _moment(slot), ended)
 
     def next(self, job: Job, now: datetime | None = None) -> datetime | None:
         """Return the next slot of a job; None when it is disabled, or its line cannot be used."""
-        if not job.enabled or _due.fault(job):
+        if _due.read(job).enabled is not True or _due.fault(job):
             return None
         return _due.timetable(job).next(_moment(now))
 
     def missed(self, job: Job, now: datetime | None = None) -> int:
-        """Return how many slots of a job passed without a run since the last one, or before the last one."""
-        for one in _due.due([job], self._claims.newest, _moment(now)):
+        """Return how many slots of a job passed without a run since the last one, or before the last one.
+
+        At most `schedules.MOST_COUNTED`: there counting ends.
+        """
+        for one in _due.due([_due.read(job)], self._claims.newest, _moment(now)):
             return one.missed
         last = self._claims.last(job)
         return last.missed if last else 0
 
     def last(self, job: Job) -> Run | None:
         """Return the last run of a job."""
-        return self._claims.last(job)
+        return self._claims.last(_due.read(job))
 
     def log(self, count: int = 20, job: str = "") -> list[Run]:
-        """Return the last runs, oldest first."""
+        """Return the last runs, oldest first; NotFound when there never was such a job."""
+        check_given(job=job)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise Invalid(f"count is {count!r}.", "Use a number from 1 on.")
         runs = (run for run in self._claims.newest_first() if job in ("", run.job))
-        return list(itertools.islice(runs, count))[::-1]
+        found = list(itertools.islice(runs, count))[::-1]
+        if job and not found and self._ask(lambda table: table.any(job)) is None:
+            self.get(job)  # says so
+        return found
 
     def unfinished(self) -> list[Run]:
         """Return the slots that were taken lately and have no end: they run now, or their scheduler died."""
@@ -214,7 +235,8 @@ class Jobs:
 
     def _one(self, id: str, line: Callable[[Job], dict[str, Any] | None], op_id: str) -> Job:
         """Change one job that must be there, and return what is then known of it."""
-        check_text(id, op_id)
+        check_given(id=id, op_id=op_id)
+        check_op(op_id)
 
         def decide(table: Table) -> list[dict[str, Any]]:
             if op_id in table.ops:
@@ -253,9 +275,21 @@ def _known(table: Table, id: str) -> Job:
     job = table.get(id)
     if job is None:
         there = table.jobs()
-        hint = close_to(id, there) or close_to(id, (job.name for job in there.values()))
+        hint = close_to(id, there) or _named(id, there.values())
         raise NotFound(f'There is no job "{id[:200]}".{hint}', "Use cron_list to see all jobs and their ids.")
     return job
+
+
+def _named(name: str, jobs: Iterable[Job]) -> str:
+    """Return a hint at the ids of the jobs whose name is this one, or near to it."""
+    by_name: dict[str, list[str]] = {}
+    for job in jobs:
+        by_name.setdefault(job.name, []).append(job.id)
+    near = nearest(name, by_name)
+    ids = by_name.get(near, [])[:_SHOWN]
+    which = " or ".join(f'"{id}"' for id in ids)
+    what = "That is the id" if len(ids) == 1 else "These are the ids"
+    return f' Did you mean {which}? {what} of "{near}".' if ids else ""
 
 
 def _check_room(table: Table, more: int) -> None:
@@ -267,8 +301,11 @@ def _check_room(table: Table, more: int) -> None:
 def _since(job: Job, before: Job | None) -> Job:
     """Return a job with the moment from which its slots count."""
     since = normal(job.since)
+    if job.since and not since:
+        raise Invalid(f"since is {job.since!r}.", "Use ISO 8601, like 2026-02-23T14:00:00Z, or leave it out.")
     if before is not None and since in ("", before.since):
-        restarts = (job.schedule, job.timezone) != (before.schedule, before.timezone) or job.enabled > before.enabled
+        enabled = job.enabled is True and before.enabled is not True
+        restarts = (job.schedule, job.timezone) != (before.schedule, before.timezone) or enabled
         since = utc_now() if restarts else before.since
     return msgspec.structs.replace(job, since=since or utc_now())
 
@@ -278,7 +315,10 @@ def _line(job: Job) -> dict[str, Any]:
 
 
 def _read(line: Mapping[str, Any], time: str) -> Job:
-    """Read a job, whoever wrote the line; what is missing in it, or no text, makes it a job that is never due."""
+    """Read a job, whoever wrote the line; what is missing in it, or cannot be used, makes it a job that is never due.
+
+    What `enabled` says is kept as it is, so that the fault can be told.
+    """
     texts = {
         name: line[name]
         for name in ("name", "message", "schedule", "channel", "timezone")
@@ -286,12 +326,16 @@ def _read(line: Mapping[str, Any], time: str) -> Job:
     }
     return Job(
         **{"name": "", "message": "", "schedule": ""} | texts, id=line["job"],
-        enabled=line.get("enabled") is not False, since=normal(line.get("since")) or time,
+        enabled=line.get("enabled", True), since=normal(line.get("since")) or time,
     )  # fmt: skip
 
 
 def _moment(now: datetime | None) -> datetime:
-    return datetime.now(UTC) if now is None else now.astimezone(UTC)
+    if now is None:
+        return datetime.now(UTC)
+    if not isinstance(now, datetime):
+        raise Invalid(f"The time is {now!r}.", "Use a datetime; one without a zone is local time.")
+    return now.astimezone(UTC)
 
 
 class _Changed(Exception):

@@ -23,6 +23,7 @@ from holdfast.scope import DEFAULT, Scope
 from holdfast.store.memory import Memory
 from holdfast.times import normal, today
 from holdfast.tokens import count_tokens
+from holdfast.wording import amount
 
 BUDGET = 20_000
 """Tokens of decisions and lessons in one reply, unless the caller says otherwise."""
@@ -67,10 +68,10 @@ class Knowledge:
         wanted.sort(key=lambda record: normal(_entries.created(record))[:10], reverse=True)
         unsaid = sum("status" not in record.fields for record in records) if status else 0
         if unsaid:
-            warnings.append(f"{unsaid} plans do not say their status and are left out.")
+            warnings.append(_unsaid(unsaid))
         shown = _within((_entries.plan(record, tier) for record in wanted), budget)
         if left_out := len(wanted) - len(shown):
-            warnings.append(_left_out(left_out, "plans", budget))
+            warnings.append(_left_out(left_out, ("plan", "plans"), budget))
         return _reply({"plans": shown}, warnings)
 
     def overviews(self, scope: Scope, tier: Tier = "T1") -> dict[str, Any]:
@@ -103,7 +104,7 @@ class Knowledge:
         live.sort(key=lambda record: record.time, reverse=True)
         kept = _within((_entries.learning(record) for record in live), wanted.budget)
         if left_out := len(live) - len(kept):
-            warnings.append(_left_out(left_out, "entries", wanted.budget))
+            warnings.append(_left_out(left_out, ("entry", "entries"), wanted.budget))
         shown = list(zip(live, kept, strict=False))
         reply: dict[str, Any] = {
             f"{kind}s": [entry for record, entry in shown if record.kind == kind] for kind in _LEARNED
@@ -259,9 +260,16 @@ def _cost(entries: list[Entry]) -> int:
     return count_tokens(yaml.render({"": entries}))
 
 
-def _left_out(count: int, what: str, budget: int) -> str:
+def _unsaid(count: int) -> str:
+    if count == 1:
+        return "1 plan does not say its status and is left out."
+    return f"{count} plans do not say their status and are left out."
+
+
+def _left_out(count: int, what: tuple[str, str], budget: int) -> str:
+    older = amount(count, f"older {what[0]} is", f"older {what[1]} are")
     return (
-        f"{count} older {what} are left out: more than {budget:,} tokens."
+        f"{older} left out: more than {amount(budget, 'token')}."
         " Name a domain or repository, use filters, or send budget: 0."
     )
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.formats import logs
-from holdfast.index import Applied, Filter, Index, Stale, Unusable
+from holdfast.index import Applied, Filter, Index, Seen, Stale, Unusable
 from holdfast.index.sqlite import SqliteIndex
 from holdfast.kinds import KINDS
 from holdfast.places import Places
@@ -26,6 +26,7 @@ from holdfast.store.writing import Known
 from holdfast.times import iso, now_ms
 from holdfast.vault import Vault
 from holdfast.vault._locks import hold
+from holdfast.wording import amount
 
 _REBUILD_SECONDS = 120.0
 _MANY = 10
@@ -126,25 +127,27 @@ class Keeper:
 
         What it has not read yet is read from the logs: a write never depends on the index.
         """
+        below = (self._places.memory,)
         if op_id:
-            self.glance(lambda index: self._refresh_into(index, (self._places.memory,)), path)
-        applied = (self.glance(lambda index: index.by_op(op_id)) or []) if op_id else []
-        seen = self.glance(lambda index: index.look(path), path) if path else None
-        order = (self.glance(lambda index: index.last_order(path, target)) or "") if target and seen else ""
+            self.glance(lambda index: self._refresh_into(index, below), path)
+        # how far it has read is asked first: a line that comes meanwhile is then found twice rather than never
+        seen = self.glance(lambda index: index.seen(below if op_id else (path,)), path if not op_id else "") or {}
+        order = (self.glance(lambda index: index.last_order(path, target)) or "") if target and path in seen else ""
+        applied: dict[tuple[str, str], Applied] = {}
         if op_id:
-            applied += self._unread_ops(op_id)
-        return Known(applied, seen.offset if seen else 0, order)
+            read = self.glance(lambda index: index.by_op(op_id)) or []
+            applied = {(each.path, each.id): each for each in (*read, *self._unread_ops(op_id, seen))}
+        return Known(list(applied.values()), seen[path].offset if path in seen else 0, order)
 
-    def _unread_ops(self, op_id: str) -> list[Applied]:
-        """Find an op_id in the parts of the logs that the index has not read; without an index, in all of them."""
-        known = self.glance(lambda index: index.seen()) or {}
+    def _unread_ops(self, op_id: str, seen: Mapping[str, Seen]) -> list[Applied]:
+        """Find an op_id in the parts of the logs that the index had not read; without an index, in all of them."""
         found: list[Applied] = []
         for path, stamp in self._vault.walk(self._places.memory, (".jsonl",), lambda _path, _why: None):
-            offset = known[path].offset if path in known else 0
+            offset = seen[path].offset if path in seen else 0
             for line in self._vault.scan(path, offset) if offset < stamp.size else ():
                 objects = logs.parse(line.data) if op_id.encode() in line.data else []
                 found += [
-                    Applied(path, str(value.get("hide") or value.get("id")), value)
+                    Applied(path, str(value.get("hide") or value.get("id")), value, marks="hide" in value)
                     for value in (objects if isinstance(objects, list) else ())
                     if value.get("op") == op_id
                 ]
@@ -263,7 +266,7 @@ class Keeper:
         paths = self.refresher.changed(index, done, below)
         if not done.files and not below and self._looks_unmounted(len(paths)):
             raise Unavailable(
-                f"{self._vault.location} is empty, and {len(paths)} files were there before.",
+                f"{self._vault.location} is empty, and {amount(len(paths), 'file was', 'files were')} there before.",
                 "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
             )
         self.refresher.apply(index, paths, done, progress)

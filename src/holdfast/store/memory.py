@@ -181,6 +181,10 @@ class Memory:
         if terms.empty:
             done, newest = self._newest(where, query.limit)
             return done, [Answer(record) for record in newest]
+        if not query.associate and query.level == "records":
+            done = self._keeper.look(where, searching=True)
+            best = self._keeper.ask(lambda index: index.best(terms, where, query.limit))
+            return done, [Answer(record, score) for record, score in best]
         done, pools, near = self._pools(terms, where, query)
         return done, recalling.choose(pools, query, self.settings.search, self._load, near)
 
@@ -284,14 +288,20 @@ class Memory:
         place = self.places.classify(path)
         if place is None or self.vault.stat(path) is None:
             return
-        # a merge may put a mark before its line
-        marks = self._keeper.glance(lambda index: index.hidden_in(path), path) or {}
-        lines = self.vault.scan_back(path)
+        # a merge may put a mark before its line, or part what belongs together
+        known = self._keeper.glance(lambda index: (index.hidden_in(path), self._halves(index, path)), path)
+        marks, halves = known or ({}, None)
         told = [] if problems is None else problems
-        for record in tailing.newest_first(place, lines, marks, self._keeper.refresher.blob, told):
+        reader = tailing.Reader(self.vault, place, marks, halves, self._keeper.refresher.blob, told)
+        for record in reader.newest_first():
             inside = not scope or f"{record.scope.path}/".startswith(f"{scope}/")
             if inside and (not session or record.scope.session in ("", *_sessions(session))):
                 yield record
+
+    def _halves(self, index: Index, path: str) -> set[str] | None:
+        """Return which records of a log are half of a pair, None when the index has not read all of it."""
+        seen, stamp = index.look(path), self.vault.stat(path)
+        return index.halves(path) if seen and stamp and seen.offset >= stamp.size else None
 
     def beside(self, record: Record, count: int, *, after: bool = False) -> list[Record]:
         """Return the records before or after a line in its log, the nearest first, as the index has them."""

@@ -116,6 +116,8 @@ def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
                 problems.append(Problem(place.path, "skipped: it hides nothing", number))
             elif isinstance(value.get("hide"), str):
                 marks.append(mark(place, value))
+            elif what := fault(place.kind, value):
+                problems.append(Problem(place.path, f"skipped: {what}", number))
             else:
                 record, problem = line_record(place, value, number, blob)
                 records.append(record)
@@ -135,6 +137,16 @@ def objects(place: Place, line: Line) -> list[dict[str, Any]] | str:
         return found
     session = place.name.rpartition("/")[2]
     return [{"session": session, **turn} for value in found for turn in transcripts.turns(value)]
+
+
+def fault(kind: Kind, value: Mapping[str, Any]) -> str:
+    """Say why an object cannot be a record of a kind, "" when it can."""
+    for name, values in kind.choices.items():
+        if name in kind.required and value.get(name) not in values:
+            return f"its {name} is {str(value.get(name))[:40]!r}, not {', '.join(values)}"
+    if kind.inline and not isinstance(value.get(kind.text, ""), str | None):
+        return f"its {kind.text} is not text"
+    return ""
 
 
 def mark(place: Place, value: Mapping[str, Any]) -> Mark:

@@ -49,7 +49,7 @@ def _speaks_of(value: Mapping[str, Any], target: str) -> bool:
 def same_op(seen: list[Applied], op_id: str, path: str, target: str = "") -> Receipt | None:
     """Return the receipt of what was done under this op_id in this log; Conflict if it was something else."""
     for applied in seen:
-        if applied.path != path or (target and applied.id != target):
+        if applied.path != path or (applied.id != target if target else applied.marks):
             raise other_use(op_id, str(applied.fields.get("path") or applied.path))
         return Receipt("repeated", applied.id, path)
     return None

@@ -2,65 +2,108 @@
 
 from __future__ import annotations
 
-from collections import deque
+import functools
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from holdfast.formats import logs
 from holdfast.places import Place
 from holdfast.records import HALF, Problem, Record
 from holdfast.store import reading
-from holdfast.vault import Line
+from holdfast.vault import Line, Vault
 
 _NEAR = 64
-"""The lines of a pair are written in one piece; a merge may put this many others between them."""
+"""The lines of a pair are written in one piece; only after a merge can one be farther away than this."""
 
 
-def newest_first(
-    place: Place, lines: Iterable[Line], marks: dict[str, bool], blob: reading.Blob, problems: list[Problem]
-) -> Iterator[Record]:
-    """Yield the records of lines that come last line first; `problems` is told what was left out because of damage."""
-    found = _records(place, lines, marks, blob, problems)
-    if place.kind.pair:
-        found = _whole(found, place.kind.pair, problems)
-    return (record for record in found if not record.hidden)
+class Reader:
+    """Reads one log. `marks` and `halves` are what the index knows of it; without halves they are looked for.
 
+    `problems` is told what was left out because of damage.
+    """
 
-def _records(
-    place: Place, lines: Iterable[Line], marks: dict[str, bool], blob: reading.Blob, problems: list[Problem]
-) -> Iterator[Record]:
-    seen: set[str] = set()
-    for line in lines:
-        objects = reading.objects(place, line)
-        if isinstance(objects, str):
-            problems.append(Problem(place.path, f"skipped at byte {line.offset:,}: {objects}"))
-            continue
-        for value in reversed(objects):
-            if isinstance(value.get("hide"), str):
-                marks.setdefault(value["hide"], value.get("hidden") is not False)
+    def __init__(
+        self, vault: Vault, place: Place, marks: dict[str, bool], halves: set[str] | None, blob: reading.Blob,
+        problems: list[Problem],
+    ) -> None:  # fmt: skip
+        self._vault = vault
+        self._place = place
+        self._marks = marks
+        self._halves = halves
+        self._blob = blob
+        self._problems = problems
+
+    def newest_first(self) -> Iterator[Record]:
+        """Yield the records of the log from its end."""
+        found = self._records(self._vault.scan_back(self._place.path))
+        if self._place.kind.pair:
+            found = self._near(found) if self._halves is None else self._known(found, self._halves)
+        return (record for record in found if not record.hidden)
+
+    def _records(self, lines: Iterable[Line]) -> Iterator[Record]:
+        seen: set[str] = set()
+        for line in lines:
+            objects = reading.objects(self._place, line)
+            if isinstance(objects, str):
+                self._problems.append(Problem(self._place.path, f"skipped at byte {line.offset:,}: {objects}"))
                 continue
-            record, _ = reading.line_record(place, value, 0, blob)
-            if record.id not in seen:
-                seen.add(record.id)
-                yield msgspec.structs.replace(record, hidden=True) if marks.get(record.id) else record
+            for value in reversed(objects):
+                if isinstance(value.get("hide"), str):
+                    self._marks.setdefault(value["hide"], value.get("hidden") is not False)
+                    continue
+                if what := reading.fault(self._place.kind, value):
+                    self._problems.append(Problem(self._place.path, f"skipped at byte {line.offset:,}: {what}"))
+                    continue
+                record, _ = reading.line_record(self._place, value, 0, self._blob)
+                if record.id not in seen:
+                    seen.add(record.id)
+                    hidden = self._marks.get(record.id)
+                    yield msgspec.structs.replace(record, hidden=True) if hidden else record
 
+    def _known(self, records: Iterable[Record], halves: set[str]) -> Iterator[Record]:
+        for record in records:
+            if record.id in halves:
+                self._half(record)
+            else:
+                yield record
 
-def _whole(records: Iterable[Record], field: str, problems: list[Problem]) -> Iterator[Record]:
-    """Leave out what names a pair and whose other half is not near."""
-    source = iter(records)
-    ahead: deque[Record] = deque()
-    whole: set[str] = set()
-    while record := ahead.popleft() if ahead else next(source, None):
-        pair = record.fields.get(field)
-        if not isinstance(pair, str) or not pair or pair in whole:
-            yield record
-            continue
-        found = any(other.fields.get(field) == pair for other in ahead)
-        while not found and len(ahead) < _NEAR and (other := next(source, None)):
-            ahead.append(other)
-            found = other.fields.get(field) == pair
-        if found:
-            whole.add(pair)
-            yield record
-        else:
-            problems.append(Problem(record.path, HALF))
+    def _near(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Leave out what names a pair and whose other half is not there: near by, or else anywhere."""
+        field = self._place.kind.pair
+        source = iter(records)
+        ahead: deque[Record] = deque()
+        whole: set[str] = set()
+        while record := ahead.popleft() if ahead else next(source, None):
+            pair = record.fields.get(field)
+            if not isinstance(pair, str) or not pair or pair in whole:
+                yield record
+                continue
+            found = any(other.fields.get(field) == pair for other in ahead)
+            while not found and len(ahead) < _NEAR and (other := next(source, None)):
+                ahead.append(other)
+                found = other.fields.get(field) == pair
+            if found or self._pairs[pair] > 1:
+                whole.add(pair)
+                yield record
+            else:
+                self._half(record)
+
+    @functools.cached_property
+    def _pairs(self) -> Counter[str]:
+        """Count the lines of each pair in the whole log."""
+        field = self._place.kind.pair
+        counts: Counter[str] = Counter()
+        seen: set[str] = set()
+        for line in self._vault.scan(self._place.path):
+            objects = reading.objects(self._place, line) if field.encode() in line.data else []
+            for value in objects if isinstance(objects, list) else ():
+                identifier = logs.identity(value, self._place.kind.time)[0]
+                if isinstance(value.get(field), str) and identifier not in seen:
+                    seen.add(identifier)
+                    counts[value[field]] += 1
+        return counts
+
+    def _half(self, record: Record) -> None:
+        self._problems.append(Problem(record.path, f"{record.id} is {HALF}"))

@@ -17,6 +17,7 @@ from holdfast.places import Places
 from holdfast.records import Problem, Record
 from holdfast.store.refreshing import YOUNG_NS, Progress, Refreshed, Refresher
 from holdfast.vault import Stamp, Vault
+from holdfast.wording import amount
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -84,7 +85,8 @@ def _difference(fresh: list[Record], held: list[Record]) -> str:
     here = {record.id for record in held}
     there = {record.id for record in fresh}
     missing, more, both = len(there - here), len(here - there), len(here & there)
-    return f"{missing} records are missing in the index, {more} are too many; of {both} in both, some may differ"
+    lacks, has = amount(missing, "record is", "records are"), amount(more, "is", "are")
+    return f"{lacks} missing in the index, {has} too many; of {both} in both, some may differ"
 
 
 def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:

@@ -9,6 +9,7 @@ the path: the next read brings the index up to it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import re
 import time as clock
@@ -27,7 +28,7 @@ from holdfast.places import Place, Places
 from holdfast.records import Draft, Receipt, Record, check_plain, path_of, version_of
 from holdfast.scope import Scope
 from holdfast.settings import Limits
-from holdfast.store import bringing, drafts, sayings
+from holdfast.store import accounts, bringing, drafts, sayings
 from holdfast.store.scopes import Scopes
 from holdfast.times import mint, normal, today, utc_now
 from holdfast.vault import ABSENT, LogEnd, Vault
@@ -68,7 +69,7 @@ class Writer:
         check_text(draft.kind, draft.text or "", draft.title, draft.session, draft.id, *(draft.tags or ()))
         if draft.fields:
             check_plain(draft.fields)
-        _check_op(draft.op_id)
+        check_op(draft.op_id)
         if draft.id and (draft.expect or not draft.kind):
             place = self._places.classify(path_of(draft.id))
             if place is None:
@@ -143,14 +144,16 @@ class Writer:
                     "Read it again and redo the edit.",
                 )
             made = make(current)
-            if made.data == current:
-                return Receipt("unchanged", made.id, path, made.version)
-            self._check_size(path, made.data)
             account: dict[str, Any] = {"path": path, "before": before, "after": made.version}
             if wanted.undoes:
                 account["undo"] = True
             if made.id != path:
                 account |= {"after": version_of(made.data), "record": made.id, "version": made.version}
+            if made.data == current:
+                if wanted.op_id:  # it must not have an effect later either
+                    self._account(account, wanted.op_id)
+                return Receipt("unchanged", made.id, path, made.version)
+            self._check_size(path, made.data)
             if wanted.op_id:
                 self._account(account | {"intent": True}, wanted.op_id)
             try:
@@ -191,16 +194,24 @@ class Writer:
             if line.get("path") != path:
                 raise sayings.other_use(wanted.op_id, str(line.get("path") or applied.path))
             after = str(line.get("after"))
-            came_to_be = "intent" not in line or self._vault.stat(self.kept(after)) or self._now(path)[0] == after
-            if came_to_be:
+            if "intent" not in line or self._came_to_be(path, after, applied.id):
                 return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
+
+    def _came_to_be(self, path: str, after: str, announced: str) -> bool:
+        """Was a document written as it was announced? It is so now, or somebody found it so and wrote over it."""
+        if self._now(path)[0] == after:
+            return True
+        later = itertools.takewhile(
+            lambda line: str(line.get("id", "")) > announced, accounts.of(self._vault, self._places.memory, path)
+        )
+        return any(line.get("before") == after for line in later)
 
     def replace(
         self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", undoes: bool = False
     ) -> Receipt:
         """Write a whole document made from version `expect`, or a new one; with `keep` the old text is kept."""
-        _check_op(op_id)
+        check_op(op_id)
         wanted = Wanted(expect, op_id, "changed" if expect else "stored", replaces=keep, undoes=undoes)
         return self._write(path, lambda _: Made(data, path, version_of(data)), wanted)
 
@@ -446,13 +457,15 @@ class Writer:
 
         `guard` sees the held log first, and may refuse. What an op_id wrote all of its lines for is not written again.
         """
-        _check_op(op_id)
+        check_op(op_id)
         more = {"writer": self._by} if self._by else {}
         more |= {"op": op_id} if op_id else {}
         known = self._known(op_id, path, "") if op_id else _NOTHING
         sayings.same_op(known.applied, op_id, path)
         if known.applied and len(known.applied) >= len(lines):
             return [applied.id for applied in known.applied][-len(lines) :]
+        if any(len(lines) > 1 and "exchange" not in applied.fields for applied in known.applied):
+            raise sayings.other_use(op_id, path)
         rendered = [logs.render({time: utc_now(), **line, **more}) for line in lines]
         if max(map(len, rendered), default=0) > self._limits.line_bytes - 100:
             raise OverBudget(f"A line of {path} would be longer than {self._limits.line_bytes:,} bytes.", "Shorten it.")
@@ -545,7 +558,8 @@ class Made(msgspec.Struct, frozen=True):
     version: str
 
 
-def _check_op(op_id: str) -> None:
+def check_op(op_id: str) -> None:
+    """Refuse an op_id that could not be told from text around it."""
     if op_id and not _OP.match(op_id):
         raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
 

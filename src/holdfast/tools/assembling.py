@@ -6,14 +6,14 @@ who cannot wait uses what there is. A part that fails loses no other; it becomes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.formats import prompts
-from holdfast.formats.prompts import Gathered, Piece
+from holdfast.formats.prompts import Gathered, Message, Piece
 from holdfast.formats.summaries import head
 from holdfast.kinds import KINDS
 from holdfast.memory.compartments import Run
@@ -22,11 +22,19 @@ from holdfast.query import MAX_LIMIT, Query
 from holdfast.scope import DEFAULT, Scope
 from holdfast.store.recalling import Hit
 from holdfast.times import age
+from holdfast.tokens import count_tokens
 from holdfast.tools.calling import Call, Runner
 from holdfast.tools.context import Context
 from holdfast.tools.workspaces import loadWorkspace
 
-_MESSAGES = 6
+AT_ONCE = 3
+"""How many of the parts, from the first on, need a few small files alone."""
+_MESSAGES = 40
+_COUNTED = 200
+"""Messages that are read, so that those which are too old to be shown can be counted."""
+_CHAT = next(part.share for part in prompts.PARTS if part.name == "chat")
+_AROUND = 20
+"""Tokens of what stands around a message."""
 _HITS = 10
 _LISTED = 5
 _LINE = 60
@@ -35,8 +43,8 @@ _LINE = 60
 
 def gather(runner: Runner, context: Context, budget: int = prompts.BUDGET) -> Iterator[Gathered]:
     """Yield the parts for a workspace, session, run and goal; NotFound when there is no such workspace."""
-    if budget < 1:
-        raise Invalid(f"budget is {budget}.", "Use a number of tokens from 1 on.")
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        raise Invalid(f"budget is {budget!r}.", "Use a number of tokens from 1 on.")
     work = _Work(Call(runner, context.over(runner.defaults)), budget)
     if work.call.context.workspaceId:
         _ = work.call.scope
@@ -58,6 +66,7 @@ class _Work:
         self.budget = budget
         self.shown: set[str] = set()
         self.warnings: list[str] = []
+        self.older, self.uncounted = 0, False
 
     def rules(self) -> list[Piece]:
         texts, findings = Hot(self.memory).texts()
@@ -77,12 +86,23 @@ class _Work:
 
     def chat(self) -> list[Piece]:
         chat = self.call.runner.chat
-        history = chat.load_history(_MESSAGES)
+        history = chat.load_history(_COUNTED)
         self.warnings += [str(problem) for problem in history.problems[:_LISTED]]
-        said = [each for each in history if each.role in ("user", "assistant")]
-        self.shown |= {message.id for message in said}
+        every = [each for each in history if each.role in ("user", "assistant")]
+        said = every[-_MESSAGES:]
+        self.older, self.uncounted = len(every) - len(said), len(history) == _COUNTED
+        self._note(said)
         whose = [(chat.label(message) or message.role, age(message.timestamp)) for message in said]
         return [Piece(message.content, _joined(*who)) for message, who in zip(said, whose, strict=True)]
+
+    def _note(self, said: Sequence[Message]) -> None:
+        """Note those of the messages that have room for certain, whatever else there is."""
+        room = self.budget * _CHAT // 100
+        for message in reversed(said):
+            room -= count_tokens(message.content) + _AROUND
+            if room < 0:
+                break
+            self.shown.add(message.id)
 
     def purpose(self) -> list[Piece]:
         """Return what is there of the workspace without looking through all of it."""
@@ -112,7 +132,7 @@ class _Work:
 
 def _gathered(work: _Work, part: str, pieces: Callable[[], list[Piece]]) -> Gathered:
     """Return a part; whatever goes wrong is told in its place."""
-    work.warnings = []
+    work.warnings, work.older, work.uncounted = [], 0, False
     found: list[Piece] = []
     try:
         found = pieces()
@@ -120,7 +140,7 @@ def _gathered(work: _Work, part: str, pieces: Callable[[], list[Piece]]) -> Gath
         work.warnings.append(str(error))
     except Exception as error:  # a fault of ours must not lose the other parts
         work.warnings.append(f"{type(error).__name__}: {error}"[:200])
-    return Gathered(part, found, work.warnings)
+    return Gathered(part, found, work.warnings, older=work.older, uncounted=work.uncounted)
 
 
 def _briefing(data: Mapping[str, Any]) -> Iterator[str]:

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats.prompts import Message
+from holdfast.formats.prompts import Message, one_line
 from holdfast.memory.chat import MOST, Match, Saved
 from holdfast.times import local
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
+from holdfast.wording import amount
 
 _LINE = 300
 """Characters that a search shows of a message."""
@@ -40,8 +41,7 @@ def search_history(
     chat = call.runner.chat
     found = chat.search(query, days, max_results, channel or "")
     parts = [
-        _shown(number, chat.label(match.message) or f"[no channel / {match.message.role}]", match)
-        for number, match in enumerate(found, 1)
+        _shown(number, _who(chat.label(match.message), match.message), match) for number, match in enumerate(found, 1)
     ]
     text = "\n\n".join(parts) or f"No matches found for '{query}'."
     return {"text": text, "matches": [msgspec.to_builtins(match) for match in found]}
@@ -66,16 +66,21 @@ def _check_query(given: Mapping[str, Any]) -> None:
 
 
 def _told(saved: Saved, what: str) -> dict[str, Any]:
-    text = f"{what} ({saved.tokens:,} tokens)."
+    text = f"{what} ({amount(saved.tokens, 'token')})."
     if saved.warning:
         text += f" Warning: {saved.warning}"
     reply = {"text": text, "status": saved.receipt.status, "where": saved.receipt.path, "tokens": saved.tokens}
     return reply | ({"warnings": [saved.warning]} if saved.warning else {})
 
 
+def _who(label: str, message: Message) -> str:
+    """Return who said a message and where, also where a prompt shows no label."""
+    return label or f"[{one_line(message.channel) or 'no channel'} / {message.role}]"
+
+
 def _shown(number: int, label: str, match: Match) -> str:
     """Return a match as a model reads it: who, where and when, and up to three lines of what was said."""
-    lines = [f"## Match {number} - {label} | {local(match.message.timestamp)}", ""]
+    lines = [f"## Match {number} - {label} | {local(match.message.timestamp) or 'no time'}", ""]
     if match.before:
         lines.append(_line(match.before, match.before.content))
     lines.append(f"**{_line(match.message, match.snippet)}**")

@@ -14,6 +14,7 @@ from holdfast.memory import compartments
 from holdfast.memory.compartments import Entry, Note, Owner, filtered
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
+from holdfast.wording import amount
 
 Compartment = Annotated[
     Literal["run", "session", "plan"],
@@ -67,7 +68,7 @@ def clear_memory(call: Call, compartment: Compartment, category: Category = None
 def end_run(call: Call) -> dict[str, Any]:
     """End the current run: all that its memory holds is removed. Call it when the task is done."""
     count = call.runner.compartments.end_run(Owner(call.session, call.context.runId))
-    return {"cleared": count, "text": f"Run ended: {count} entries removed."}
+    return {"cleared": count, "text": f"Run ended: {amount(count, 'entry', 'entries')} removed."}
 
 
 def register(registry: Registry) -> None:

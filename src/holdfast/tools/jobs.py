@@ -12,9 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast.formats import schedules
-from holdfast.memory import _due
-from holdfast.memory._due import CHANNEL
-from holdfast.memory.jobs import Job, Jobs
+from holdfast.memory.jobs import CHANNEL, Job, Jobs, counted, fault, is_more
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
@@ -64,15 +62,20 @@ def register(registry: Registry) -> None:
 
 def shown(jobs: Jobs, job: Job) -> dict[str, Any]:
     """Return a job with when it is due next, how it went last, and what was missed."""
-    fault, following, last = _due.fault(job), jobs.next(job), jobs.last(job)
+    what, following, last, missed = fault(job), jobs.next(job), jobs.last(job), jobs.missed(job)
     data = msgspec.to_builtins(job) | {
         "next": _local(job, following) if following else "",
         "last": _local(job, datetime.fromisoformat(last.slot)) if last else "",
         "status": last.status if last else "",
-        "missed": jobs.missed(job),
-        "fault": fault,
+        **told_missed(missed),
+        "fault": what,
     }
     return {name: value for name, value in data.items() if value != "" or name not in ("fault", "status")}
+
+
+def told_missed(missed: int) -> dict[str, Any]:
+    """Return how many slots were missed, and whether there may be more, as data."""
+    return {"missed": missed} | ({"missedMore": True} if is_more(missed) else {})
 
 
 def told(job: dict[str, Any]) -> str:
@@ -83,10 +86,10 @@ def told(job: dict[str, Any]) -> str:
         job["schedule"],
         job["timezone"],
         f"to {job['channel']}",
-        "enabled" if job["enabled"] else "disabled",
+        "enabled" if job["enabled"] is True else "disabled",
         job.get("fault") or (f"next {job['next']}" if job["next"] else "next: none"),
         last,
-        f"missed {job['missed']}",
+        f"missed {counted(job['missed'])}",
     ]
     return " | ".join(" ".join(str(part).split()) for part in parts)
 
@@ -110,5 +113,5 @@ def _warned(jobs: Jobs) -> dict[str, Any]:
 
 def _local(job: Job, slot: datetime) -> str:
     """Return a slot by the clock of the job's zone; in UTC where there is no such zone."""
-    there = slot if _due.fault(job) else slot.astimezone(schedules.zone(job.timezone))
+    there = slot if fault(job) else slot.astimezone(schedules.zone(job.timezone))
     return there.strftime("%Y-%m-%d %H:%M:%S %Z" if there.second else "%Y-%m-%d %H:%M %Z")
