@@ -28,7 +28,7 @@ LAYERS = (
         "wording",
     ),
     ("formats", "llm", "_posting"),
-    ("vault", "index"),
+    ("vault", "index", "embedding"),
     ("store",),
     ("memory",),
     ("tools",),
@@ -55,16 +55,20 @@ CLI = (
     "measuring",
     "scheduling",
 )
+EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {
     "apsw": {
         "holdfast.index.sqlite",
         "holdfast.index._rank",
         "holdfast.index._ties",
-        "holdfast.index._proof",
         "holdfast.index._pool",
+        "holdfast.index._proof",
         "holdfast.index._records",
         "holdfast.cli.checking",
     },
+    "numpy": {"holdfast.embedding", *EMBEDDING},
+    "tokenizers": EMBEDDING,
+    "onnxruntime": EMBEDDING,
     "ryaml": {"holdfast.formats.markdown"},
     "cronsim": {"holdfast.formats.schedules"},
     "watchfiles": {"holdfast.store.watching"},

@@ -29,6 +29,12 @@ FILLER = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def by_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are about words; meaning has tests of its own."""
+    monkeypatch.setenv("HOLDFAST_SEARCH_EMBEDDER", "none")
+
+
 def say(memory: holdfast.Memory, *texts: str, channel: str = "talk", **more: Any) -> list[str]:
     lines = [{"role": "user", "content": text, "channel": channel} | more for text in texts]
     return memory.add(HISTORY, lines, time="timestamp", durable=False)

@@ -389,9 +389,7 @@ def test_many_headings_are_over_the_budget_of_a_rule(tree: Path) -> None:
 
 
 def found(memory: holdfast.Memory, query: str, scope: str) -> list[str]:
-    return sorted(
-        hit["where"].partition(":")[0] for hit in memory.call("recall", {"query": query, "scope": scope})["hits"]
-    )
+    return sorted(hit.record.path for hit in memory.find(query, scope=scope))
 
 
 def test_a_watching_process_sees_what_changes_behind_a_linked_folder(tree: Path) -> None:

@@ -88,7 +88,8 @@ def read(data: bytes) -> Set:
 
 def run(given: Set, search: Search, progress: Progress | None = None) -> list[Ranking]:
     """Load every corpus into a memory of its own and ask its questions; nothing is left behind."""
-    settings = "".join(f"{name} = {value}\n" for name, value in msgspec.structs.asdict(search).items())
+    told = msgspec.structs.asdict(search).items()
+    settings = "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in told)
     asked, total = list[Ranking](), sum(len(corpus.questions) for corpus in given.corpora)
     for corpus in given.corpora:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root:
@@ -129,6 +130,8 @@ def _load(memory: Memory, turns: Sequence[Turn]) -> dict[str, Turn]:
         ids = memory.add(_LOG, lines, time="timestamp", durable=False)
         result |= zip(ids, part, strict=True)
     memory.refresh()
+    if memory.embedder:
+        memory.embed()
     return result
 
 

@@ -57,6 +57,9 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Records that fit the words best, among which the ranking chooses."""
     around: _Weight = 0.5
     """How much of a record's fit is that of the record together with what stands around it."""
+    embedder: Literal["auto", "none", "semantic", "quality"] = "auto"
+    """What finds records by meaning: `semantic` or `quality`, each with the extra of that name installed; `auto` takes
+    the better of those that are installed, `none` goes by words alone."""
     meaning: _Weight = 0.7
     """Weight of nearness in meaning, where an embedder is installed."""
     all_words: _Weight = 0.5

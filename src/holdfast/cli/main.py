@@ -16,7 +16,20 @@ from holdfast import __version__
 from holdfast.errors import HoldfastError
 
 _MODULES = {
-    "records": ("init", "put", "get", "search", "tail", "hide", "related", "why", "refresh", "verify", "stats"),
+    "records": (
+        "init",
+        "put",
+        "get",
+        "search",
+        "tail",
+        "hide",
+        "related",
+        "why",
+        "refresh",
+        "embed",
+        "verify",
+        "stats",
+    ),
     "calling": ("tools", "call", "traces"),
     "generated": (
         "workspace",

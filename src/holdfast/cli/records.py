@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root, read_stdin
-from holdfast.errors import Damaged, Invalid
+from holdfast.errors import Damaged, Invalid, Unavailable
 from holdfast.wording import amount
 
 if TYPE_CHECKING:
@@ -231,9 +232,13 @@ def hide(id: str, restore: bool, op_id: str, root: str | None, as_json: bool) ->
 @click.option("--rebuild", is_flag=True, help="Throw the index away and read every file again.")
 @common
 def refresh(rebuild: bool, root: str | None, as_json: bool) -> None:
-    """Bring the index up to the files."""
-    with open_root(root) as memory, show.progress("reading") as progress:
-        done = memory.refresh(rebuild=rebuild, progress=progress)
+    """Bring the index up to the files, and with an embedder the vectors too."""
+    with open_root(root) as memory:
+        with show.progress("reading") as progress:
+            done = memory.refresh(rebuild=rebuild, progress=progress)
+        if memory.embedder:
+            with show.progress("embedding") as progress, contextlib.suppress(Unavailable):
+                memory.embed(progress)
     if show.wants_json(as_json):
         show.as_json(done)
         return
@@ -242,6 +247,31 @@ def refresh(rebuild: bool, root: str | None, as_json: bool) -> None:
         f"{amount(done.records, 'record')} indexed."
     )
     _problems(done.problems)
+
+
+@click.command()
+@click.option("--status", is_flag=True, help="Only say how far the vectors are.")
+@common
+def embed(status: bool, root: str | None, as_json: bool) -> None:
+    """Make the vectors by which records are found by meaning.
+
+    Needs an extra: pip install 'holdfast[semantic]', or 'holdfast[quality]', which is slower and finds more.
+    """
+    with open_root(root) as memory:
+        if status:
+            told = memory.embedded()
+        else:
+            with show.progress("embedding") as progress:
+                told = memory.embed(progress)
+    if show.wants_json(as_json):
+        show.as_json({name: getattr(told, name) for name in told.__struct_fields__})
+    elif not told.embedder:
+        click.echo(told.problem or "There is no embedder: records are found by words alone.")
+    else:
+        click.echo(
+            f"{told.embedder} ({told.model} {told.version}): {told.vectors} records have vectors, {told.missing} lack"
+            f" one; {told.bytes / 1e6:.1f} MB." + ("" if status else f" Made now: {told.made}.")
+        )
 
 
 @click.command()

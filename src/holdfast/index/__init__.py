@@ -102,6 +102,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     """How often each word stands in it; empty when none does."""
     length: int = 1
     """In words."""
+    mark: int = 0
+    """What tells it from a record of other content."""
     inside: bool = True
     """Does it pass the filters? One that does not still tells something about its neighbours."""
 
@@ -109,6 +111,8 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 class Pool(msgspec.Struct, frozen=True):
     """What may answer a question, and what ranking has to know of all records."""
 
+    foreign: bool = False
+    """Are these records of other programs, whose words count apart?"""
     words: tuple[str, ...] = ()
     held: tuple[int, ...] = ()
     """In how many records each word stands."""
@@ -174,11 +178,33 @@ class Index(Protocol):
         ...
 
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
-        """Return the records that fit these words best, with what stands beside them; words are weighed per pool."""
+        """Return the records that fit these words best, with what stands beside them; words are weighed per pool.
+
+        A pool without candidates still tells how much each word tells.
+        """
+        ...
+
+    def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
+        """Return a pool with these rows added, as far as their words count in it, and what stands beside them."""
+        ...
+
+    def passing(self, scored: Sequence[tuple[int, float]], where: Filter) -> list[int]:
+        """Return those of some scored rows that pass a filter, the best first."""
+        ...
+
+    def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
+        """Return the rows of all records of these kinds that hold, hidden ones too, greater than `after`.
+
+        Within one generation a row stands for the same record of the same content, and later ones are greater.
+        """
+        ...
+
+    def inside(self, where: Filter) -> list[int]:
+        """Return the rows of all records that pass a filter."""
         ...
 
     def load(self, rows: list[int]) -> dict[int, Record]:
-        """Return those of the candidates that are still there."""
+        """Return the records of these rows, as far as they are still there."""
         ...
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import apsw
+import msgspec
 
 from holdfast.index import Candidate, Filter, Pool, _proof, _rank
+from holdfast.index._schema import WORDS
 from holdfast.kinds import KINDS
 from holdfast.query import Terms
 from holdfast.settings import Search
@@ -52,8 +54,7 @@ def best(db: apsw.Connection, terms: Terms, where: Filter, limit: int, settings:
 
 def pools(db: apsw.Connection, terms: Terms, where: Filter, most: int, settings: Search) -> list[Pool]:
     """Return what may answer, apart for our own records and for those of other programs, whose words count apart."""
-    found = (_pool(db, table, terms, where, most, settings) for table in _tables(where))
-    return [pool for pool in found if pool.candidates]
+    return [_pool(db, table, terms, where, most, settings) for table in _tables(where)]
 
 
 def _tables(where: Filter) -> list[str]:
@@ -64,18 +65,34 @@ def _tables(where: Filter) -> list[str]:
 def _pool(db: apsw.Connection, table: str, terms: Terms, where: Filter, most: int, settings: Search) -> Pool:
     wanted = _rank.telling(db, table, terms, settings)
     best = [row for row, _ in _rank.of_table(db, table, wanted, where, most)]
-    if not best:
-        return Pool()
-    after = _after(db, best)
-    rows = list(dict.fromkeys([*best, *after, *after.values()]))
-    totals, lengths = _lengths(db, table, rows)
     runs = [*wanted.phrases, *wanted.words]
-    candidates = _candidates(db, rows, where, _counts(db, table, runs, rows), lengths)
-    return Pool(
-        words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held), records=max(1, totals[0]),
-        length=max(1.0, sum(totals[1:]) / max(1, totals[0])), candidates=candidates,
-        after={one: other for one, other in after.items() if one in candidates and other in candidates},
+    totals, _ = _lengths(db, table, [])
+    known = Pool(
+        foreign=table != WORDS[0], words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held),
+        records=max(1, totals[0]), length=max(1.0, sum(totals[1:]) / max(1, totals[0])),
     )  # fmt: skip
+    return _filled(db, known, where, best)
+
+
+def widened(db: apsw.Connection, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
+    """Return a pool with these rows added, as far as they are searched by words too, and what stands beside them."""
+    fresh = [row for row in rows if row not in pool.candidates]
+    _, lengths = _lengths(db, WORDS[pool.foreign], fresh)
+    return _filled(db, pool, where, [row for row in fresh if row in lengths])
+
+
+def _filled(db: apsw.Connection, pool: Pool, where: Filter, best: list[int]) -> Pool:
+    """Return a pool with these rows and what stands beside them as candidates."""
+    if not best:
+        return pool
+    table = WORDS[pool.foreign]
+    after = _after(db, best)
+    rows = [row for row in dict.fromkeys([*best, *after, *after.values()]) if row not in pool.candidates]
+    _, lengths = _lengths(db, table, rows)
+    more = _candidates(db, rows, where, _counts(db, table, [(word,) for word in pool.words], rows), lengths)
+    candidates = {**pool.candidates, **more}
+    known = {one: other for one, other in after.items() if one in candidates and other in candidates}
+    return msgspec.structs.replace(pool, candidates=candidates, after={**pool.after, **known})
 
 
 def _candidates(
@@ -83,16 +100,16 @@ def _candidates(
 ) -> dict[int, Candidate]:
     condition, values = _rank.conditions(where)
     found: Iterable[Any] = db.execute(
-        f"SELECT r.row, r.id, r.kind, r.session, r.time, f.path, r.sort, r.author, r.agent, {condition}"
+        f"SELECT r.row, r.id, r.kind, r.session, r.time, f.path, r.sort, r.author, r.agent, r.mark, {condition}"
         " FROM carray(?) CROSS JOIN records r ON r.row = value CROSS JOIN files f ON f.file = r.file",
         (*values, carray(rows)),
     )
     return {
         row: Candidate(
             id, (path, session if kind in _LINES else id), time, (path, sort, id), author, bool(agent),
-            counts.get(row, b""), lengths.get(row, 1), bool(inside),
+            counts.get(row, b""), lengths.get(row, 1), mark, bool(inside),
         )
-        for row, id, kind, session, time, path, sort, author, agent, inside in found
+        for row, id, kind, session, time, path, sort, author, agent, mark, inside in found
     }  # fmt: skip
 
 
@@ -107,6 +124,8 @@ def _after(db: apsw.Connection, rows: list[int]) -> dict[int, int]:
 
 def _counts(db: apsw.Connection, table: str, runs: list[tuple[str, ...]], rows: list[int]) -> dict[int, bytes]:
     """Return how often each word stands in those of these records that have any."""
+    if not runs:
+        return {}
     found: Iterable[Any] = db.execute(
         f"SELECT rowid, {_COUNTED}({table}) FROM {table} WHERE {table} MATCH ? AND +rowid IN carray(?)",
         (" OR ".join(map(_rank.quoted, runs)), carray(rows)),
@@ -127,10 +146,10 @@ def _counted(api: Any, *_: object) -> bytes:
 def _lengths(db: apsw.Connection, table: str, rows: list[int]) -> tuple[list[int], dict[int, int]]:
     """Return how many records there are and how long each column of them is, and how long these records are."""
     noted = db.execute(f"SELECT block FROM {table}_data WHERE id = 1").get
-    totals = _proof.varints(noted) if isinstance(noted, bytes) else [1, 1]
+    totals = (_proof.varints(noted) if isinstance(noted, bytes) else []) or [1, 1]  # nothing yet
     found: Iterable[Any] = db.execute(f"SELECT id, sz FROM {table}_docsize WHERE id IN carray(?)", (carray(rows),))
     return totals, {row: sum(size) if max(size) < 0x80 else sum(_proof.varints(size)) for row, size in found}
 
 
 def carray(rows: Iterable[int]) -> Any:
-    return apsw.carray(array("q", rows))
+    return apsw.carray(array("q", rows) or array("q", [0]))  # an empty array has no place; no row is 0

@@ -99,6 +99,12 @@ def of_table(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, lim
     return [(row, -score) for row, score in rows]
 
 
+def best_of(db: apsw.Connection, scored: Iterable[tuple[int, float]], where: Filter) -> list[int]:
+    """Return those of some scored rows that pass the filter, the best first."""
+    condition, values = conditions(where)
+    return [row for row, _ in _among(db, [(row, -score) for row, score in scored], condition, values)]
+
+
 def newest(db: apsw.Connection, where: Filter, limit: int) -> list[int]:
     """Return the rows of the newest records."""
     condition, values = conditions(where)

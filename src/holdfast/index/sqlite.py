@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -258,6 +258,30 @@ class SqliteIndex:
     def load(self, rows: list[int]) -> dict[int, Record]:
         with self._using() as db:
             return dict(_records.load(db, rows))
+
+    def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
+        with self._using() as db:
+            return _pool.widened(db, pool, where, rows)
+
+    def passing(self, scored: Sequence[tuple[int, float]], where: Filter) -> list[int]:
+        with self._using() as db:
+            return _rank.best_of(db, scored, where)
+
+    def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
+        wanted = f"kind IN ({_rank.holes(kinds)})"
+        with self._using() as db:
+            if after:
+                later = f"SELECT row FROM records NOT INDEXED WHERE row > ? AND {wanted} AND NOT superseded"
+                return sorted(row for (row,) in db.execute(later, (after, *kinds)))
+            every = f"SELECT row FROM records INDEXED BY records_place WHERE {wanted}"
+            older = "SELECT row FROM records INDEXED BY records_gone WHERE (hidden OR superseded) AND superseded"
+            gone = {row for (row,) in db.execute(older)}
+            return sorted(row for (row,) in db.execute(every, kinds) if row not in gone)
+
+    def inside(self, where: Filter) -> list[int]:
+        condition, values = _rank.conditions(where)
+        with self._using() as db:
+            return [row for (row,) in db.execute(f"SELECT r.row FROM records r WHERE {condition}", values)]
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         with self._using() as db:

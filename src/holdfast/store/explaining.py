@@ -43,7 +43,9 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why it is no hit."""
 
 
-def explain(record: Record, pools: list[Pool], query: Query, weights: Search, passes: Callable[[], bool]) -> Explained:
+def explain(
+    record: Record, pools: list[Pool], near: ranking.Near, query: Query, weights: Search, passes: Callable[[], bool]
+) -> Explained:
     """Say what the ranking makes of a record; `passes` says whether the filters of the query let it through."""
     told = Explained(record.id, record.where, floor=weights.floor)
     ask = asking.read(query.text, query.asked)
@@ -51,7 +53,7 @@ def explain(record: Record, pools: list[Pool], query: Query, weights: Search, pa
         known = next((one for one in pool.candidates.values() if one.id == record.id), None)
         if known is None:
             continue
-        ranked, matched = ranking.rank(pool, ask, weights)
+        ranked, matched = ranking.rank(pool, ask, weights, near.values)
         said = [word for word, count in zip(pool.words, known.counts, strict=False) if count]
         told = msgspec.structs.replace(
             told, words=tuple(said), missing=tuple(word for word in pool.words if word not in said),
@@ -60,7 +62,7 @@ def explain(record: Record, pools: list[Pool], query: Query, weights: Search, pa
         place, one = next(((n, one) for n, one in enumerate(ranked, 1) if one.candidate.id == record.id), (0, None))
         if one is None:
             return msgspec.structs.replace(told, left_out="A filter leaves it out.")
-        low = matched < weights.floor
+        low = matched < weights.floor and not near.reached(ranked)
         return msgspec.structs.replace(
             told, rank=0 if low else place, score=round(one.score, 4), steps=tuple(_steps(one)), because=one.because,
             left_out="Too little of the query is found anywhere: below the floor." if low else "",

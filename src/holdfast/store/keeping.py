@@ -215,6 +215,10 @@ class Keeper:
         finally:
             scratch.close()
 
+    @property
+    def watching(self) -> bool:
+        return self._watcher is not None
+
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""
         if self._watcher is None:

@@ -22,6 +22,8 @@ from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import explaining, reading, recalling, tailing, undoing, verifying
 from holdfast.store.keeping import Keeper, once
+from holdfast.store.meaning import Embedded, Meaning
+from holdfast.store.ranking import Near
 from holdfast.store.recalling import Answer
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
@@ -44,6 +46,7 @@ class Memory:
         self.places = Places(config.paths)
         self.scopes = Scopes(vault, self.places)
         self._keeper = Keeper(vault, self.places, index, config, derived)
+        self._meaning = Meaning(config.search.embedder if config.search.meaning else "none", derived)
         self._writer = Writer(
             vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, writer
         )
@@ -62,6 +65,7 @@ class Memory:
 
     def close(self) -> None:
         """Bring the index up to what was written here, and let go of everything."""
+        self._meaning.close()
         self._keeper.close()
         self.vault.close()
 
@@ -181,8 +185,8 @@ class Memory:
             done = self._keeper.look(where, searching=True)
             best = self._keeper.ask(lambda index: index.best(terms, where, query.limit))
             return done, [Answer(record, score) for record, score in best]
-        done, pools = self._pools(terms, where, query)
-        return done, recalling.choose(pools, query, self.settings.search, self._load)
+        done, pools, near = self._pools(terms, where, query)
+        return done, recalling.choose(pools, query, self.settings.search, self._load, near)
 
     def explain(self, query: Query, identifier: str) -> explaining.Explained:
         """Say step by step what ranking makes of one record, whether it is among the answers or not."""
@@ -194,17 +198,23 @@ class Memory:
             only = msgspec.structs.replace(where, only=record.id)
             return bool(self._keeper.ask(lambda index: index.newest(only, 1)))
 
-        pools = self._keeper.steady(lambda: self._pools(terms, where, query)[1])
-        return explaining.explain(record, pools, query, self.settings.search, passes)
+        _, pools, near = self._keeper.steady(lambda: self._pools(terms, where, query))
+        return explaining.explain(record, pools, near, query, self.settings.search, passes)
 
-    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Pool]]:
+    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Pool], Near]:
         done = self._keeper.look(where, searching=True)
         candidates = self.settings.search.candidates  # what only stands beside them is no answer to a plain search
         most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
         pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
-        if not pools and terms.phrases and query.associate:  # a title in a question need not stand there word for word
-            pools = self._keeper.ask(lambda index: index.pools(terms.loose, where, most))
-        return done, pools
+        if terms.phrases and query.associate and not any(pool.candidates for pool in pools):
+            terms = terms.loose  # a title in a question need not stand there word for word
+            pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
+        near = Near()
+        if query.associate:
+            pools, near = self._keeper.ask(lambda index: self._meaning.widen(index, pools, query, terms, where))
+            if self._keeper.watching:
+                self._meaning.fill(self._keeper.ask)
+        return done, pools, near
 
     def _load(self, rows: list[int]) -> dict[int, Record]:
         return self._keeper.ask(lambda index: index.load(rows))
@@ -377,7 +387,9 @@ class Memory:
     def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
         """Bring the index up to the files; `rebuild` throws it away first."""
         if rebuild:
-            return self._keeper.rebuild(progress)
+            done = self._keeper.rebuild(progress)
+            self._meaning.forget()
+            return done
         done = self._keeper.refresh_below((), progress)
         known = self._keeper.ask(lambda index: [*index.problems(), *self._keeper.refresher.torn(index)])
         done.problems = once([*done.problems, *known])
@@ -408,6 +420,21 @@ class Memory:
             "behind": behind,
             "problems": len(once([*done.problems, *self._keeper.ask(lambda index: index.problems())])),
         }
+
+    @property
+    def embedder(self) -> str:
+        """Which embedder is installed and meant by the settings, "" when records are found by words alone."""
+        return self._meaning.embedder
+
+    def embed(self, progress: Progress | None = None) -> Embedded:
+        """Make the vectors that records lack by which they are found by meaning; Unavailable without an embedder."""
+        self.refresh()
+        return self._keeper.ask(lambda index: self._meaning.embed(index, progress))
+
+    def embedded(self) -> Embedded:
+        """Say how far the vectors are, and with which model."""
+        self.refresh()
+        return self._keeper.ask(self._meaning.status)
 
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""

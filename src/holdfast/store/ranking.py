@@ -61,6 +61,18 @@ class Ranked(msgspec.Struct, frozen=True):
         return tuple(self.ranking.because(self.number))
 
 
+class Near(msgspec.Struct, frozen=True):
+    """How near records are to a question in meaning, by their ids."""
+
+    values: Mapping[str, float] = {}
+    enough: float = 2.0
+    """From here on, a record is about the question even if it has none of its words."""
+
+    def reached(self, ranked: Iterable[Ranked]) -> bool:
+        """Is one of these about the question by its meaning alone?"""
+        return any(self.values.get(one.candidate.id, 0.0) >= self.enough for one in ranked)
+
+
 class Ranking:
     """The candidates of a pool in a row, what stands beside each, and what the steps made of them."""
 
@@ -112,6 +124,8 @@ class Ranking:
         if self.weights.author and _named(one.author, self.ask.names):
             yield f"by {one.author}"
         if not any(one.counts):
+            if "meaning" in self.steps and self.steps["meaning"][number] - self.steps["words"][number] >= _MUCH:
+                yield "near in meaning"
             steps = self.steps.get("who", end)
             beside = [place for place in (self.before[number], self.after[number]) if place >= 0]
             if beside:
