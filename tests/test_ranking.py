@@ -144,7 +144,7 @@ def test_a_step_of_weight_zero_is_left_out(filled: holdfast.Memory, root: Path) 
     say(filled, "I adopted a puppy.", channel="a", sender_id="Melanie", timestamp="2023-03-01T10:00:00Z")
     say(filled, "I adopted a puppy!", channel="b", sender_id="Caroline", timestamp="2023-03-01T10:00:01Z")
     filled.close()
-    with weighed(root, author=0, around=0, beside=0, session=0, all_words=0) as memory:
+    with weighed(root, author=0, around=0, beside=0, session=0) as memory:
         hits = recall(memory, "What puppy did Melanie adopt?")
         assert hits[0]["score"] == hits[1]["score"]
 
@@ -263,7 +263,7 @@ def test_why_tells_the_score_step_by_step(filled: holdfast.Memory) -> None:
     (known,) = say(filled, "I adopted a puppy.", sender_id="Melanie", timestamp="2023-03-01T10:00:00Z")
     told = explained(filled, "When did Melanie adopt a puppy?", known)
     assert (told["rank"], told["words"], told["missing"]) == (1, ["adopt", "puppy"], ["melanie"])
-    assert [step["step"] for step in told["steps"]] == ["words", "all words", "who", "beside", "when", "session"]
+    assert [step["step"] for step in told["steps"]] == ["words", "who", "beside", "when", "session"]
     assert told["steps"][-1]["score"] == told["score"]
     assert sum(step["change"] for step in told["steps"]) == pytest.approx(told["score"], abs=0.01)
 

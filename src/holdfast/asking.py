@@ -75,6 +75,8 @@ class Ask(msgspec.Struct, frozen=True):
     """The day of asking."""
     names: frozenset[str] = frozenset()
     """Words that may name somebody, lower case."""
+    capital: frozenset[str] = frozenset()
+    """Those that are written like a name, behind the first word."""
     periods: tuple[Period, ...] = ()
     dated: frozenset[str] = frozenset()
     """The words that name those periods, lower case."""
@@ -92,11 +94,12 @@ def read(text: str, asked: str = "") -> Ask:
         for place, word in enumerate(words)
         if word.lower() not in QUESTION_WORDS or (place and word[0].isupper())
     )
+    capital = frozenset(word.casefold() for word in words[1:] if word[0].isupper())
     own = bool(_OWN.search(text)) and not _TO_AGENT.search(text)
     used: list[tuple[int, int]] = []
     periods = tuple(_periods(text.lower(), day, used))
     dated = frozenset(word for start, end in used for word in _WORD.findall(text.lower()[start:end]))
-    return Ask(day, names, periods, dated, own)
+    return Ask(day, names, capital, periods, dated, own)
 
 
 def end_of_day(asked: str) -> str:

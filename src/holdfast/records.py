@@ -20,6 +20,7 @@ from holdfast.names import check_text
 from holdfast.scope import Scope
 
 MAX_DEPTH = 64
+PRIORITIES, USUAL_PRIORITY = range(1, 11), 5
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -110,6 +111,11 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 def version_of(data: bytes) -> str:
     """Return the version of these bytes: the same bytes always, other bytes never."""
     return hashlib.sha256(data).hexdigest()[:32]
+
+
+def priority_of(value: Any) -> int:
+    """Read how important something is called; what says nothing of it, or nonsense, is as usual."""
+    return value if type(value) is int and value in PRIORITIES else USUAL_PRIORITY
 
 
 def mark_of(record: Record) -> int:

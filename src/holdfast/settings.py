@@ -62,8 +62,6 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     the better of those that are installed, `none` goes by words alone."""
     meaning: _Weight = 0.7
     """Weight of nearness in meaning, where an embedder is installed."""
-    all_words: _Weight = 0.5
-    """Bonus for a record that has every word."""
     assistant: _Weight = 0.5
     """What an assistant said counts so much when the question is about the asker; 1 leaves this out."""
     author: _Weight = 0.5
@@ -74,14 +72,16 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bonus at a time that the question names."""
     recent: _Weight = 0.2
     """Bonus for what is new; it halves in a month."""
+    priority: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.2
+    """Bonus or malus for a note of the highest or lowest priority."""
     session: _Weight = 0.4
     """Part of the best score of its session that a record gets."""
-    floor: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.2
+    floor: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.25
     """`recall` answers that nothing is relevant when less than this share of the question is found anywhere."""
 
 
 STEPS: Mapping[str, float] = {
-    "around": 0, "meaning": 0, "all_words": 0, "assistant": 1, "author": 0, "beside": 0, "date": 0, "recent": 0,
+    "around": 0, "meaning": 0, "assistant": 1, "author": 0, "beside": 0, "date": 0, "recent": 0, "priority": 0,
     "session": 0, "floor": 0,
 }  # fmt: skip
 """The settings of `[search]` that are a step of the ranking, and the value that leaves it out."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.query import Terms
-from holdfast.records import Mark, Problem, Record
+from holdfast.records import USUAL_PRIORITY, Mark, Problem, Record
 from holdfast.vault import Stamp
 
 
@@ -102,6 +102,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     """How often each word stands in it; empty when none does."""
     length: int = 1
     """In words."""
+    priority: int = USUAL_PRIORITY
     mark: int = 0
     """What tells it from a record of other content."""
     inside: bool = True

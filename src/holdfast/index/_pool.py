@@ -100,16 +100,16 @@ def _candidates(
 ) -> dict[int, Candidate]:
     condition, values = _rank.conditions(where)
     found: Iterable[Any] = db.execute(
-        f"SELECT r.row, r.id, r.kind, r.session, r.time, f.path, r.sort, r.author, r.agent, r.mark, {condition}"
-        " FROM carray(?) CROSS JOIN records r ON r.row = value CROSS JOIN files f ON f.file = r.file",
+        f"SELECT r.row, r.id, r.kind, r.session, r.time, f.path, r.sort, r.author, r.agent, r.priority, r.mark,"
+        f" {condition} FROM carray(?) CROSS JOIN records r ON r.row = value CROSS JOIN files f ON f.file = r.file",
         (*values, carray(rows)),
     )
     return {
         row: Candidate(
             id, (path, session if kind in _LINES else id), time, (path, sort, id), author, bool(agent),
-            counts.get(row, b""), lengths.get(row, 1), mark, bool(inside),
+            counts.get(row, b""), lengths.get(row, 1), priority, mark, bool(inside),
         )
-        for row, id, kind, session, time, path, sort, author, agent, mark, inside in found
+        for row, id, kind, session, time, path, sort, author, agent, priority, mark, inside in found
     }  # fmt: skip
 
 

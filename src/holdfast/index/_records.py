@@ -12,7 +12,7 @@ import msgspec
 from holdfast.index import Stale, _rank, _ties
 from holdfast.kinds import KINDS
 from holdfast.query import spaced
-from holdfast.records import Problem, Record, mark_of, text_of
+from holdfast.records import Problem, Record, mark_of, priority_of, text_of
 
 _AUTHORS = ("speaker", "author", "sender_id", "sender", "from")
 _NAME = re.compile(r"[^\W_]+")
@@ -32,12 +32,12 @@ def insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Prob
     hidden = alone or record.hidden or (marked and _hidden(db, file, record))
     op = record.fields.get("op")
     db.execute(
-        f"INSERT INTO records VALUES (NULL{', ?' * 18})",
+        f"INSERT INTO records VALUES (NULL{', ?' * 19})",
         (
             file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
             op if isinstance(op, str) else None, _rank.tagged(record.tags), record.order, pair or None,
-            alone, hidden, superseded, _author(record), record.fields.get("role") == "assistant", mark_of(record),
-            _record_out(record),
+            alone, hidden, superseded, _author(record), record.fields.get("role") == "assistant",
+            priority_of(record.fields.get("priority")), mark_of(record), _record_out(record),
         ),
     )  # fmt: skip
     row = db.last_insert_rowid()

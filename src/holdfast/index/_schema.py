@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-VERSION = 8
+VERSION = 9
 
 WORDS = ("words", "foreign_words")
 """The words of all records, and apart those of other programs: what is read only on request must not weigh."""
@@ -22,7 +22,7 @@ CREATE TABLE records (
     row INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
     scope TEXT NOT NULL, session TEXT NOT NULL, time TEXT NOT NULL, key TEXT, op TEXT, tagged TEXT NOT NULL,
     sort TEXT NOT NULL, pair TEXT, alone INTEGER NOT NULL, hidden INTEGER NOT NULL, superseded INTEGER NOT NULL,
-    author TEXT NOT NULL, agent INTEGER NOT NULL, mark INTEGER NOT NULL, record BLOB NOT NULL
+    author TEXT NOT NULL, agent INTEGER NOT NULL, priority INTEGER NOT NULL, mark INTEGER NOT NULL, record BLOB NOT NULL
 );
 CREATE UNIQUE INDEX records_identity ON records (id, file);
 CREATE INDEX records_file ON records (file);

@@ -13,9 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.formats import logs
-
-USUAL_PRIORITY = 5
-PRIORITIES = range(1, 11)
+from holdfast.records import USUAL_PRIORITY, priority_of
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,5 +113,5 @@ def _entry(line: Mapping[str, Any]) -> Entry:
         metadata={name: value for name, value in metadata.items() if isinstance(value, str)},
         created_at=time,
         updated_at=time,
-        priority=priority if isinstance(priority, int) and priority in PRIORITIES else USUAL_PRIORITY,
+        priority=priority_of(priority),
     )

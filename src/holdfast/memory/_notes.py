@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.memory._fold import PRIORITIES, USUAL_PRIORITY, Filter
+from holdfast.memory._fold import Filter
 from holdfast.names import check_given
+from holdfast.records import PRIORITIES, USUAL_PRIORITY
 from holdfast.scope import DEFAULT
 
 COMPARTMENTS = ("run", "session", "plan")

@@ -16,11 +16,12 @@ import msgspec
 from holdfast.errors import Busy, HoldfastError, Invalid, OverBudget
 from holdfast.kinds import KINDS
 from holdfast.memory import _blocks
-from holdfast.memory._fold import USUAL_PRIORITY, Entry, Filter, Fold, size_of
+from holdfast.memory._fold import Entry, Filter, Fold, size_of
 from holdfast.memory._following import Follower
 from holdfast.memory._notes import Note, Owner, check, filtered, words
 from holdfast.memory._runs import Runs
 from holdfast.names import check_given, check_text
+from holdfast.records import USUAL_PRIORITY
 from holdfast.scope import DEFAULT, Scope
 from holdfast.store.memory import Memory
 from holdfast.times import mint

@@ -36,7 +36,7 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
     because: tuple[str, ...] = ()
     """What but its own words brought it."""
     matched: float = 0.0
-    """How much of the query is found around the best record: 0 nothing, 1 all of it."""
+    """How much of the query the best records answer, by their words, those around them and their meaning."""
     floor: float = 0.0
     """Below this, the answer is that nothing is relevant."""
     left_out: str = ""
@@ -53,7 +53,7 @@ def explain(
         known = next((one for one in pool.candidates.values() if one.id == record.id), None)
         if known is None:
             continue
-        ranked, matched = ranking.rank(pool, ask, weights, near.values)
+        ranked, matched = ranking.rank(pool, ask, weights, near)
         said = [word for word, count in zip(pool.words, known.counts, strict=False) if count]
         told = msgspec.structs.replace(
             told, words=tuple(said), missing=tuple(word for word in pool.words if word not in said),
@@ -62,7 +62,7 @@ def explain(
         place, one = next(((n, one) for n, one in enumerate(ranked, 1) if one.candidate.id == record.id), (0, None))
         if one is None:
             return msgspec.structs.replace(told, left_out="A filter leaves it out.")
-        low = matched < weights.floor and not near.reached(ranked)
+        low = matched < weights.floor
         return msgspec.structs.replace(
             told, rank=0 if low else place, score=round(one.score, 4), steps=tuple(_steps(one)), because=one.because,
             left_out="Too little of the query is found anywhere: below the floor." if low else "",

@@ -2,10 +2,10 @@
 
     words      how well the record itself fits (BM25), and how well it fits together with what stands around it
     meaning    how near the record is to the question in meaning, where there are vectors
-    all words  a record that has every word of the question
     who        the question names the author; what an assistant said counts less if the question is about the asker
     beside     an answer often stands next to the words of the question
     when       a time that the question names; and, mildly, what is new
+    priority   mildly, what whoever kept it called important
     session    a part of the best score in the same session
 
 Every step is a weight in the settings, and 0 leaves it out. What each step made of a record is told in `steps`.
@@ -22,16 +22,20 @@ import msgspec
 
 from holdfast.asking import DAY_MS, Ask
 from holdfast.index import Candidate, Pool
+from holdfast.records import USUAL_PRIORITY
 from holdfast.settings import Search
 from holdfast.times import parse_ms
 
 _K1, _B = 1.2, 0.5
-_SPAN = 2
+_SPAN, _CONTEXT = 2, 150
+"""What stands around a record: so many before and behind it, as long as they and it have no more words than this."""
 _AFTER, _BEFORE = 7.0, 3.0
 """Days in which the weight of a named time fades, behind it and before it."""
 _HALF = 30.0
 """Days in which newness halves."""
 _BEST = 10
+_NAME = 2.0
+"""In saying how much of a question was found, a name counts so much more than another word."""
 _MUCH = 0.25
 """From this nearness on, a record is said to be of the time that the question names."""
 
@@ -68,9 +72,8 @@ class Near(msgspec.Struct, frozen=True):
     enough: float = 2.0
     """From here on, a record is about the question even if it has none of its words."""
 
-    def reached(self, ranked: Iterable[Ranked]) -> bool:
-        """Is one of these about the question by its meaning alone?"""
-        return any(self.values.get(one.candidate.id, 0.0) >= self.enough for one in ranked)
+
+FAR = Near()
 
 
 class Ranking:
@@ -92,29 +95,27 @@ class Ranking:
     def _surroundings(self) -> dict[int, list[int]]:
         """Return the counts of what stands in and around each record, where anything does."""
         found: dict[int, list[int]] = {}
-        words = len(self.pool.words)
-        for number, one in enumerate(self.all):
-            said = [(word, count) for word, count in enumerate(one.counts) if count]
-            for near in self.window(number) if said else ():
-                if near not in found:
-                    found[near] = [0] * words
-                had = found[near]
-                for word, count in said:
-                    had[word] += count
+        said = {number: one.counts for number, one in enumerate(self.all) if any(one.counts)}
+        for number in range(len(self.all)):
+            there = [said[near] for near in self.window(number) if near in said]
+            if there:
+                found[number] = [sum(counts) for counts in zip(*there, strict=True)] if there[1:] else list(there[0])
         return found
 
     def window(self, number: int) -> list[int]:
         """Return a record and what stands around it."""
         if number in self._windows:
             return self._windows[number]
-        near = [number]
-        for way in (self.before, self.after):
-            place = number
-            for _ in range(_SPAN):
-                place = way[place]
-                if place < 0:
-                    break
-                near.append(place)
+        near, room = [number], _CONTEXT - self.all[number].length
+        ends = [(self.before, number), (self.after, number)]
+        for _ in range(_SPAN):
+            ends = [(way, way[place]) for way, place in ends if way[place] >= 0]
+            for end in ends.copy():
+                if (length := self.all[end[1]].length) > room:
+                    ends.remove(end)
+                else:
+                    near.append(end[1])
+                    room -= length
         self._windows[number] = near
         return near
 
@@ -132,37 +133,35 @@ class Ranking:
                 yield f"beside {self.all[max(beside, key=lambda place: steps[place])].id}"
         if self.weights.date and _near(_day(one.time), self.ask) >= _MUCH:
             yield "of that time"
-        if end[number] > 2 * self.steps["when"][number]:
+        if end[number] > 2 * self.steps.get("priority", self.steps["when"])[number]:
             yield "in the same session"
 
 
-def rank(
-    pool: Pool, ask: Ask, weights: Search, meaning: Mapping[str, float] | None = None
-) -> tuple[list[Ranked], float]:
-    """Return the candidates that pass the filters, best first, and how much of the question is found around the best.
-
-    `meaning` has the nearness of records by their ids.
-    """
+def rank(pool: Pool, ask: Ask, weights: Search, meaning: Near = FAR) -> tuple[list[Ranked], float]:
+    """Return the candidates that pass the filters, best first, and how much of the question the best of them answer."""
     field = Ranking(pool, ask, weights)
     steps, every = field.steps, field.all
     steps["words"] = score = _words(field)
-    if meaning and weights.meaning:
-        near = _to_one([max(0.0, meaning.get(one.id, 0.0)) for one in every])
+    if meaning.values and weights.meaning:
+        near = _to_one([max(0.0, meaning.values.get(one.id, 0.0)) for one in every])
         steps["meaning"] = score = [had + weights.meaning * one for had, one in zip(score, near, strict=True)]
-    if weights.all_words:
-        whole = (bool(one.counts) and all(one.counts) for one in every)
-        steps["all words"] = score = [had + weights.all_words * one for had, one in zip(score, whole, strict=True)]
     steps["who"] = score = _who(field, score)
     if weights.beside:
         steps["beside"] = score = _lent(field, score)
     factors = {day: _when(_day(day), ask, weights) for day in {one.time[:10] for one in every}}
     steps["when"] = score = [had * factors[one.time[:10]] for had, one in zip(score, every, strict=True)]
+    if weights.priority and any(one.priority != USUAL_PRIORITY for one in every):
+        more = [1 + weights.priority * (one.priority - USUAL_PRIORITY) / USUAL_PRIORITY for one in every]
+        steps["priority"] = score = [had * one for had, one in zip(score, more, strict=True)]
     if weights.session:
         steps["session"] = score = _shared(field, score)
     kept = [number for number, one in enumerate(every) if one.inside and score[number] > 0]
     kept = _in_order(field, kept, [-round(one, 9) for one in score])
     ranked = [Ranked(field.rows[number], every[number], score[number], field, number) for number in kept]
-    return ranked, _matched(field, kept[:_BEST])
+    best = kept[:_BEST]
+    if weights.meaning and any(meaning.values.get(every[number].id, 0.0) >= meaning.enough for number in best):
+        return ranked, 1.0
+    return ranked, _matched(field, best)
 
 
 def _in_order(field: Ranking, kept: list[int], worth: list[float]) -> list[int]:
@@ -182,11 +181,19 @@ def _matched(field: Ranking, best: Iterable[int]) -> float:
 
     Words that name a time are no part of it: what happened then need not say so.
     """
-    idf = [0.0 if word in field.ask.dated else weight for word, weight in zip(field.pool.words, field.idf, strict=True)]
+    ask = field.ask
+    idf = [
+        0.0 if word in ask.dated else weight * (_NAME if word in ask.capital else 1.0)
+        for word, weight in zip(field.pool.words, field.idf, strict=True)
+    ]
     if not (total := sum(idf)):
         return 1.0
-    found = (field.wide.get(number, ()) for number in best)
-    shares = (sum(weight for weight, count in zip(idf, counts, strict=False) if count) for counts in found)
+    none = [0] * len(idf)
+    shares = []
+    for number in best:
+        author, counts = field.all[number].author.split(), field.wide.get(number, none)
+        known = zip(idf, counts, field.pool.words, strict=True)
+        shares.append(sum(weight for weight, count, word in known if count or word in author))
     return max(shares, default=0.0) / total
 
 

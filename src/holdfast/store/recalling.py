@@ -19,7 +19,7 @@ from holdfast.query import Query, Terms, plain
 from holdfast.records import Problem, Record, text_of
 from holdfast.settings import Search
 from holdfast.store import ranking
-from holdfast.store.ranking import Near, Ranked
+from holdfast.store.ranking import FAR, Near, Ranked
 from holdfast.times import age, from_prefix
 from holdfast.tokens import count_tokens
 
@@ -70,20 +70,17 @@ class Answer(msgspec.Struct, frozen=True):
 Load = Callable[[list[int]], Mapping[int, Record]]
 
 
-_FAR = Near()
-
-
-def choose(pools: list[Pool], query: Query, weights: Search, load: Load, near: Near = _FAR) -> list[Answer]:
+def choose(pools: list[Pool], query: Query, weights: Search, load: Load, near: Near = FAR) -> list[Answer]:
     """Return the records that answer a query, best first, as many as it wants."""
     ask = asking.read(query.text, query.asked)
     found: list[Ranked] = []
     for pool in pools:
         if not pool.candidates:
             continue
-        ranked, matched = ranking.rank(pool, ask, weights, near.values)
+        ranked, matched = ranking.rank(pool, ask, weights, near)
         if not query.associate:
             found += [one for one in ranked if one.said]
-        elif matched >= weights.floor or near.reached(ranked):
+        elif matched >= weights.floor:
             found += ranked
     if len(pools) > 1:
         found.sort(key=lambda one: -one.score)
