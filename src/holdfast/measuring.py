@@ -23,6 +23,8 @@ from holdfast.settings import FILE, Search
 
 TURNS, SESSIONS = 50, 20
 """How many of each are asked for."""
+FOREIGN = 100
+"""So many questions of other conversations are put to each one."""
 _LOG = "user/memory/history.jsonl"
 _PART = 5_000
 Progress = Callable[[int, int], None]
@@ -66,6 +68,14 @@ class Ranking(msgspec.Struct, frozen=True):
     ms: float = 0.0
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """All answers, in the order of the questions, and how many foreign questions had one and had none."""
+
+    rankings: list[Ranking]
+    foreign: int = 0
+    foreign_silent: int = 0
+
+
 class Measured(msgspec.Struct, frozen=True):
     name: str
     questions: int
@@ -74,6 +84,9 @@ class Measured(msgspec.Struct, frozen=True):
     categories: dict[str, dict[str, float]]
     silent: int
     """Questions to which the answer was that nothing is relevant."""
+    foreign: int
+    """Questions of other conversations that were asked as well; the right answer is that nothing is relevant."""
+    foreign_silent: int
     p50_ms: float
     p95_ms: float
 
@@ -86,26 +99,44 @@ def read(data: bytes) -> Set:
         raise Invalid(f"This is no set of questions: {error}.", "See holdfast bench recall --help.") from None
 
 
-def run(given: Set, search: Search, progress: Progress | None = None) -> list[Ranking]:
-    """Load every corpus into a memory of its own and ask its questions; nothing is left behind."""
+def run(given: Set, search: Search, progress: Progress | None = None, others: Sequence[Set] | None = None) -> Asked:
+    """Load every corpus into a memory of its own and ask its questions; nothing is left behind.
+
+    With `others`, even none, each corpus is also asked questions of the other corpora of the set and of those sets.
+    """
     told = msgspec.structs.asdict(search).items()
     settings = "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in told)
-    asked, total = list[Ranking](), sum(len(corpus.questions) for corpus in given.corpora)
+    asked, far = list[Ranking](), list[Ranking]()
+    foreign = {corpus.name: _foreign(given, others, corpus) for corpus in given.corpora}
+    total = sum(len(corpus.questions) + len(foreign[corpus.name]) for corpus in given.corpora)
     for corpus in given.corpora:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root:
             with open(os.path.join(root, FILE), "w", encoding="utf-8") as file:
                 file.write(f"[search]\n{settings}")
             with open_memory(root) as memory:
-                turns = _load(memory, corpus.turns)
-                for question in corpus.questions:
-                    asked.append(_ask(memory, question, turns))
-                    if progress:
-                        progress(len(asked), total)
-    return asked
+                turns = load(memory, corpus.turns)
+                for answers, questions in ((asked, corpus.questions), (far, foreign[corpus.name])):
+                    for question in questions:
+                        answers.append(_ask(memory, question, turns))
+                        if progress:
+                            progress(len(asked) + len(far), total)
+    return Asked(asked, len(far), sum(not one.turns for one in far))
 
 
-def measure(given: Set, rankings: Sequence[Ranking]) -> Measured:
+def _foreign(given: Set, others: Sequence[Set] | None, corpus: Corpus) -> list[Question]:
+    """Return questions of other corpora, evenly chosen, as if they were asked when this one ends."""
+    if others is None:
+        return []
+    apart = [one for one in given.corpora if one is not corpus] + [one for other in others for one in other.corpora]
+    questions = [question for one in apart for question in one.questions]
+    end = max((turn.time for turn in corpus.turns), default=None)
+    chosen = questions[:: max(1, math.ceil(len(questions) / FOREIGN))]
+    return [msgspec.structs.replace(question, time=end) for question in chosen]
+
+
+def measure(given: Set, asked: Asked) -> Measured:
     """Compare what was answered with what is right."""
+    rankings = asked.rankings
     questions = [question for corpus in given.corpora for question in corpus.questions]
     scored = [(one.category, scores(one, ranking)) for one, ranking in zip(questions, rankings, strict=True)]
     times = sorted(ranking.ms for ranking in rankings) or [0.0]
@@ -113,12 +144,12 @@ def measure(given: Set, rankings: Sequence[Ranking]) -> Measured:
     return Measured(
         given.name, len(questions), _means(found for _, found in scored),
         {name: _means(found for category, found in scored if category == name) for name in names},
-        sum(not ranking.turns for ranking in rankings),
+        sum(not ranking.turns for ranking in rankings), asked.foreign, asked.foreign_silent,
         round(statistics.median(times), 1), round(times[min(len(times) - 1, int(len(times) * 0.95))], 1),
     )  # fmt: skip
 
 
-def _load(memory: Memory, turns: Sequence[Turn]) -> dict[str, Turn]:
+def load(memory: Memory, turns: Sequence[Turn]) -> dict[str, Turn]:
     """Keep the turns as messages; return which message is which turn."""
     result: dict[str, Turn] = {}
     for start in range(0, len(turns), _PART):

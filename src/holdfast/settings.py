@@ -76,7 +76,7 @@ class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bonus or malus for a note of the highest or lowest priority."""
     session: _Weight = 0.4
     """Part of the best score of its session that a record gets."""
-    floor: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.25
+    floor: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
     """`recall` answers that nothing is relevant when less than this share of the question is found anywhere."""
 
 

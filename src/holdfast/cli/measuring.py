@@ -24,15 +24,19 @@ def bench() -> None:
 @click.option("--out", type=click.File("w", encoding="utf-8"), help="Write the answers there, one line a question.")
 @click.option("--lexical", is_flag=True, help="By words alone, also where an embedder is installed.")
 @click.option("--without", multiple=True, type=click.Choice(list(STEPS)), help="Leave out this step of the ranking.")
+@click.option("--foreign", is_flag=True, help="Also ask each conversation questions of the others.")
+@click.option("--other", multiple=True, type=click.File("rb"), help="With --foreign: also those of this set.")
 @common
 def recall(
-    set: IO[bytes], out: IO[str] | None, lexical: bool, without: tuple[str, ...], root: str | None, as_json: bool
-) -> None:
+    set: IO[bytes], out: IO[str] | None, lexical: bool, without: tuple[str, ...], foreign: bool,
+    other: tuple[IO[bytes], ...], root: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Ask recall the questions of SET, a JSON file of conversations with questions, and compare with what is right.
 
     Every conversation goes into a fresh memory, which is removed again. R@k is the share of what is right among the
     first k, any@k and all@k whether any or every right session is, NDCG@10 counts earlier places for more. The
-    settings of `[search]` are those of the root if one is given.
+    settings of `[search]` are those of the root if one is given. The right answer to a question of another
+    conversation is that nothing is relevant: how often it was given is told with --foreign.
     """
     import msgspec
 
@@ -46,10 +50,11 @@ def recall(
     off = {*without, *(("meaning",) if lexical else ())}
     search = msgspec.structs.replace(search, **{name: STEPS[name] for name in off})
     with show.progress("asking") as progress:
-        rankings = measuring.run(given, search, progress)
+        others = [measuring.read(file.read()) for file in other] if foreign or other else None
+        asked = measuring.run(given, search, progress, others)
     if out is not None:
-        _write(out, rankings)
-    measured = measuring.measure(given, rankings)
+        _write(out, asked.rankings)
+    measured = measuring.measure(given, asked)
     if show.wants_json(as_json):
         show.as_json(measured)
     else:
@@ -75,3 +80,5 @@ def _print(measured: Measured) -> None:
         f"{measured.questions} questions, {measured.silent} of them without an answer;"
         f" {measured.p50_ms} ms each at the median, {measured.p95_ms} ms at the 95th percentile."
     )
+    if measured.foreign:
+        click.echo(f"{measured.foreign_silent} of {measured.foreign} questions of other conversations had no answer.")

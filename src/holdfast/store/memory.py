@@ -190,16 +190,22 @@ class Memory:
 
     def explain(self, query: Query, identifier: str) -> explaining.Explained:
         """Say step by step what ranking makes of one record, whether it is among the answers or not."""
-        check(query)
-        record, terms = self.get(identifier), parse(query.text)
-        where = self._filter(query, (*query.kinds, *terms.kinds), (*query.tags, *terms.tags))
+        record = self.get(identifier)
+        pools, near, where = self.gather(query)
 
         def passes() -> bool:
             only = msgspec.structs.replace(where, only=record.id)
             return bool(self._keeper.ask(lambda index: index.newest(only, 1)))
 
-        _, pools, near = self._keeper.steady(lambda: self._pools(terms, where, query))
         return explaining.explain(record, pools, near, query, self.settings.search, passes)
+
+    def gather(self, query: Query) -> tuple[list[Pool], Near, Filter]:
+        """Return what the ranking is given for a query, and the filter that was used."""
+        check(query)
+        terms = parse(query.text)
+        where = self._filter(query, (*query.kinds, *terms.kinds), (*query.tags, *terms.tags))
+        _, pools, near = self._keeper.steady(lambda: self._pools(terms, where, query))
+        return pools, near, where
 
     def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Pool], Near]:
         done = self._keeper.look(where, searching=True)

@@ -1,0 +1,145 @@
+"""Do the weights of the ranking hold for conversations that they were not chosen on? scripts/bench weights SET.json …
+
+Each conversation is left out in turn. On the others every weight of the ranking is moved up and down, one after the
+other, as long as that helps there; the conversation that was left out is then asked with the weights found. What the
+weights that we ship give on the same questions stands beside it. A set with one conversation is cut into five parts
+by its questions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from bench.harness import Run
+from holdfast import asking, measuring
+from holdfast.door import open_memory
+from holdfast.measuring import Question
+from holdfast.query import Query
+from holdfast.settings import STEPS, Search
+from holdfast.store import ranking
+
+PARTS = 5
+FACTORS = (0.5, 1.5)
+WEIGHTS = [name for name in STEPS if name not in ("floor", "priority")]
+"""The floor keeps silent rather than rank; nothing in such sets has a priority."""
+MEASURES = ("turn R@10", "session R@5", "any@5", "all@5", "NDCG@10")
+Scores = dict[str, float]
+Weights = tuple[float, ...]
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question with everything that the ranking is given to answer it."""
+
+    question: Question
+    pools: list[Any]
+    near: ranking.Near
+    ask: asking.Ask
+    turns: dict[str, measuring.Turn]
+    part: str
+
+
+class Bench:
+    """The questions of a set, asked with any weights; what was asked before is remembered."""
+
+    def __init__(self, asked: list[Asked]) -> None:
+        self.asked = asked
+        self.parts = sorted({one.part for one in asked})
+        self._known: dict[Weights, list[Scores]] = {}
+
+    def scores(self, weights: Weights) -> list[Scores]:
+        if weights not in self._known:
+            search = msgspec.convert(dict(zip(WEIGHTS, weights, strict=True)), Search)
+            self._known[weights] = [_answer(one, search) for one in self.asked]
+        return self._known[weights]
+
+    def worth(self, weights: Weights, *, inside: Sequence[str]) -> float:
+        """Return the mean of all measures over the questions of some parts."""
+        chosen = [score for one, score in zip(self.asked, self.scores(weights), strict=True) if one.part in inside]
+        return statistics.fmean(_mean(chosen, name) for name in MEASURES if name in chosen[0])
+
+    def tuned(self, inside: Sequence[str]) -> Weights:
+        """Move one weight after the other while that helps on these parts."""
+        best = shipped()
+        for place in range(len(WEIGHTS)):
+            near = [_moved(best, place, factor) for factor in FACTORS]
+            best = max((best, *near), key=lambda weights: self.worth(weights, inside=inside))
+        return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench weights", description=__doc__)
+    parser.add_argument("sets", nargs="+", help="JSON files as for holdfast bench recall")
+    parser.add_argument("--quick", action="store_true", help="every tenth question, to see that it runs")
+    parser.add_argument("--out", default=".bench/weights.json")
+    given = parser.parse_args()
+    run = Run("weights", given.quick, given.out)
+    for path in given.sets:
+        with open(path, "rb") as file:
+            measure(run, measuring.read(file.read()))
+    run.finish()
+
+
+def measure(run: Run, given: measuring.Set) -> None:
+    bench = Bench(list(_asked(given, 10 if run.quick else 1)))
+    held: list[Scores] = []
+    shipped_scores = bench.scores(shipped())
+    for part in bench.parts:
+        print(f"{given.name}: {part} left out", file=sys.stderr)
+        weights = bench.tuned([one for one in bench.parts if one != part])
+        found = bench.scores(weights)
+        held += [score for one, score in zip(bench.asked, found, strict=True) if one.part == part]
+    for name in MEASURES:
+        if name in held[0]:
+            value, ours = _mean(held, name), _mean(shipped_scores, name)
+            run.add(f"{given.name} {name}, left out", value, "", detail=f"with the weights we ship {ours:.1f}")
+
+
+def shipped() -> Weights:
+    return tuple(float(getattr(Search(), name)) for name in WEIGHTS)
+
+
+def _moved(weights: Weights, place: int, factor: float) -> Weights:
+    moved = min(1.0, weights[place] * factor) if WEIGHTS[place] == "around" else weights[place] * factor
+    return (*weights[:place], moved, *weights[place + 1 :])
+
+
+def _mean(scores: Sequence[Scores], name: str) -> float:
+    return 100 * statistics.fmean(score[name] for score in scores if name in score)
+
+
+def _asked(given: measuring.Set, every: int) -> Iterator[Asked]:
+    """Load each conversation and note what the ranking is given for each of its questions."""
+    for corpus in given.corpora:
+        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root, open_memory(root) as memory:
+            turns = measuring.load(memory, corpus.turns)
+            for number, question in enumerate(corpus.questions[::every]):
+                query = Query(text=question.question, asked=question.time or "", associate=True, limit=measuring.TURNS)
+                pools, near, _ = memory.gather(query)
+                part = corpus.name if len(given.corpora) > 1 else f"part {number % PARTS + 1}"
+                yield Asked(question, pools, near, asking.read(query.text, query.asked), turns, part)
+
+
+def _answer(one: Asked, search: Search) -> Scores:
+    """Rank what was gathered; lines that say the same are not left out here, which makes next to no difference."""
+    found = [
+        ranked for pool in one.pools if pool.candidates for ranked in ranking.rank(pool, one.ask, search, one.near)[0]
+    ]
+    turns = [one.turns[ranked.candidate.id] for ranked in found]
+    sessions = list(dict.fromkeys(turn.session for turn in turns))
+    return measuring.scores(
+        one.question,
+        measuring.Ranking(
+            one.question.id, [turn.id for turn in turns[: measuring.TURNS]], sessions[: measuring.SESSIONS]
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()
