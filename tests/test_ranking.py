@@ -278,6 +278,38 @@ def test_why_tells_why_a_record_is_no_hit(filled: holdfast.Memory) -> None:
     assert (low.get("rank", 0), "floor" in low["left_out"]) == (0, True)
 
 
+def test_why_knows_what_says_the_same_as_something_better(filled: holdfast.Memory) -> None:
+    one, other = say(filled, "I adopted a puppy.", channel="a"), say(filled, "I adopted  a puppy.", channel="b")
+    told = [explained(filled, "Who adopted a puppy?", id) for id in (*one, *other)]
+    assert sorted(each.get("rank", 0) for each in told) == [0, 1]
+    assert any("says the same" in each.get("left_out", "") for each in told)
+
+
+def test_what_was_called_important_ranks_a_little_higher(memory: holdfast.Memory) -> None:
+    with memory.run(session="s") as run:
+        for priority in (2, 9, 5):
+            run.save("session", f"The boat needs paint number {priority}.", priority=priority)
+    hits = recall(memory, "What does the boat need?")
+    assert [text[-2] for text in texts(hits)] == ["9", "5", "2"]
+    assert "priority" in [step["step"] for step in explained(memory, "boat paint", hits[0]["id"])["steps"]]
+
+
+def test_a_name_that_the_memory_does_not_know_weighs_more_than_a_word(memory: holdfast.Memory) -> None:
+    for number, text in enumerate(FILLER * 5):
+        say(memory, f"{text} {number}", channel=f"c{number}")
+    say(memory, "I went to a market with my sister.", sender_id="Melanie", channel="m")
+    assert recall(memory, "When did Melanie go to the market?")
+    assert not recall(memory, "When did Quentin Aldersey visit Ulaanbaatar near the market?")
+
+
+def test_a_long_record_lends_no_words_to_what_stands_around_it(memory: holdfast.Memory) -> None:
+    long = " ".join(f"word{number}" for number in range(160))
+    _, beside_long = say(memory, f"{long} lighthouse", "This is another one.", channel="a")
+    _, beside_short = say(memory, "lighthouse", "This is one more.", channel="b")
+    assert explained(memory, "lighthouse", beside_long)["steps"][0]["score"] == 0
+    assert explained(memory, "lighthouse", beside_short)["steps"][0]["score"] > 0
+
+
 # bench recall
 
 
@@ -311,10 +343,24 @@ def test_bench_recall_measures_what_recall_answers(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     told = json.loads(done.output)
     assert (told["name"], told["questions"], told["categories"]["plain"]["turn R@5"]) == ("small", 3, 100.0)
+    assert told["foreign"] == 0
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["question"] for line in lines] == ["q1", "q2", "q3"]
     assert lines[0]["turns"][0] == "s2:2"
     assert lines[0]["sessions"][0] == "s2"
+
+
+def test_bench_recall_asks_questions_of_other_conversations_too(tmp_path: Path) -> None:
+    given, other = tmp_path / "set.json", tmp_path / "other.json"
+    given.write_text(json.dumps(SET))
+    asked = [
+        {"id": "f1", "question": "Did Napoleon Bonaparte reach Moscow in winter?"},
+        {"id": "f2", "question": "Who juggles oranges?"},
+    ]
+    other.write_text(json.dumps({"name": "o", "corpora": [{"name": "two", "turns": [], "questions": asked}]}))
+    done = CliRunner().invoke(cli, ["bench", "recall", str(given), "--lexical", "--other", str(other)])
+    told = json.loads(done.output)
+    assert (told["questions"], told["foreign"], told["foreign_silent"]) == (3, 2, 1)
 
 
 def test_the_metrics_are_what_they_are_called() -> None:

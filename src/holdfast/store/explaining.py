@@ -12,6 +12,7 @@ from holdfast.query import Query
 from holdfast.records import Record
 from holdfast.settings import Search
 from holdfast.store import ranking
+from holdfast.store.recalling import Load, said_by
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -44,8 +45,9 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def explain(
-    record: Record, pools: list[Pool], near: ranking.Near, query: Query, weights: Search, passes: Callable[[], bool]
-) -> Explained:
+    record: Record, pools: list[Pool], near: ranking.Near, query: Query, weights: Search,
+    load: Load, passes: Callable[[], bool],
+) -> Explained:  # fmt: skip
     """Say what the ranking makes of a record; `passes` says whether the filters of the query let it through."""
     told = Explained(record.id, record.where, floor=weights.floor)
     ask = asking.read(query.text, query.asked)
@@ -62,10 +64,14 @@ def explain(
         place, one = next(((n, one) for n, one in enumerate(ranked, 1) if one.candidate.id == record.id), (0, None))
         if one is None:
             return msgspec.structs.replace(told, left_out="A filter leaves it out.")
-        low = matched < weights.floor
+        better = load([other.row for other in ranked[: place - 1]])
+        texts = {said_by(other): other.id for other in better.values()}
+        left_out = "Too little of the query is found anywhere: below the floor." if matched < weights.floor else ""
+        if not left_out and (twin := texts.get(said_by(record))):
+            left_out = f"It says the same as {twin}, which ranks better."
         return msgspec.structs.replace(
-            told, rank=0 if low else place, score=round(one.score, 4), steps=tuple(_steps(one)), because=one.because,
-            left_out="Too little of the query is found anywhere: below the floor." if low else "",
+            told, rank=0 if left_out else len(texts) + 1, score=round(one.score, 4), steps=tuple(_steps(one)),
+            because=one.because, left_out=left_out,
         )  # fmt: skip
     if not passes():
         return msgspec.structs.replace(told, left_out="A filter leaves it out.")

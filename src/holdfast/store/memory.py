@@ -197,7 +197,7 @@ class Memory:
             only = msgspec.structs.replace(where, only=record.id)
             return bool(self._keeper.ask(lambda index: index.newest(only, 1)))
 
-        return explaining.explain(record, pools, near, query, self.settings.search, passes)
+        return explaining.explain(record, pools, near, query, self.settings.search, self._load, passes)
 
     def gather(self, query: Query) -> tuple[list[Pool], Near, Filter]:
         """Return what the ranking is given for a query, and the filter that was used."""

@@ -111,11 +111,15 @@ def _distinct(answers: Iterable[Answer]) -> Iterator[Answer]:
     """Leave out lines that say the same as something better; two files that do are two files."""
     seen: set[str] = set()
     for one in answers:
-        line = KINDS[one.record.kind].shape == "line" and one.record.text
-        text = " ".join((one.record.title, *one.record.text.split())).casefold() if line else one.record.id
-        if text not in seen:
+        if (text := said_by(one.record)) not in seen:
             seen.add(text)
             yield one
+
+
+def said_by(record: Record) -> str:
+    """Return what two records must share to say the same: the words of a line; a file says something of its own."""
+    line = KINDS[record.kind].shape == "line" and record.text
+    return " ".join((record.title, *record.text.split())).casefold() if line else record.id
 
 
 def hits(
