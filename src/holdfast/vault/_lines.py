@@ -1,12 +1,11 @@
-"""Reading the lines of an open log, forwards and backwards, with bounded memory.
+"""Reading the lines of a log, forwards and backwards, with bounded memory, from whatever gives its bytes.
 
 A line longer than allowed is passed over and marked as cut; a last line without a newline is given as not whole.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.vault import Line
 
@@ -14,15 +13,18 @@ _CHUNK = 1 << 20
 _BACK = 1 << 16
 _END = 2048
 
+Read = Callable[[int, int], bytes]
+"""How many bytes, from which offset on: fewer come back only where the log ends."""
+
 
 class HeldEnd:
     """The end of a log that this process has locked."""
 
-    def __init__(self, fd: int, size: int, line_bytes: int) -> None:
+    def __init__(self, read: Read, size: int, line_bytes: int) -> None:
         self.size = size
-        self._fd = fd
+        self._read = read
         self._line_bytes = line_bytes
-        self._end = os.pread(fd, _END, max(0, size - _END)) if size else b""
+        self._end = read(_END, max(0, size - _END)) if size else b""
 
     def back(self) -> Iterator[bytes]:
         ended = self._end.rstrip()
@@ -32,23 +34,23 @@ class HeldEnd:
             skip = self.size - len(self._end) + start
         else:
             skip = self.size
-        for line in backwards(self._fd, skip, self._line_bytes):
+        for line in backwards(self._read, skip, self._line_bytes):
             if line.data.strip():
                 yield line.data
 
     def lines(self, offset: int) -> Iterable[bytes]:
-        return (line.data for line in forwards(self._fd, offset, self.size, self._line_bytes))
+        return (line.data for line in forwards(self._read, offset, self.size, self._line_bytes))
 
     def torn(self) -> bool:
         return self.size > 0 and not self._end.endswith(b"\n")
 
 
-def forwards(fd: int, offset: int, end: int, longest: int) -> Iterator[Line]:
+def forwards(read: Read, offset: int, end: int, longest: int) -> Iterator[Line]:
     """Yield lines in order with bounded memory: a line longer than allowed is passed over, not kept."""
     start = position = offset
     kept, dropped = b"", False
     while position < end:
-        chunk = os.pread(fd, min(_CHUNK, end - position), position)
+        chunk = read(min(_CHUNK, end - position), position)
         if not chunk:
             break
         cursor = position - len(kept)
@@ -67,13 +69,13 @@ def forwards(fd: int, offset: int, end: int, longest: int) -> Iterator[Line]:
         yield Line(start, b"" if cut else kept, position, whole=False, cut=cut)
 
 
-def backwards(fd: int, size: int, longest: int) -> Iterator[Line]:
+def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
     """Yield lines from the end; an over-long one is passed over."""
     end = position = size
     tail, whole, dropped = b"", False, False
     while position > 0:
         step = min(_BACK, position)
-        block = os.pread(fd, step, position - step)
+        block = read(step, position - step)
         if len(block) < step:
             return  # somebody cut the file while it was read
         cursor = position + len(tail)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.vault import Stamp, _locks
@@ -22,6 +23,11 @@ def let_go(fd: int) -> None:
     with contextlib.suppress(OSError):
         _locks.release(fd)
     os.close(fd)
+
+
+def reader(fd: int) -> Callable[[int, int], bytes]:
+    """Return what reads an open file: how many bytes, from which offset on."""
+    return functools.partial(os.pread, fd)
 
 
 def read_all(fd: int) -> bytes:

@@ -208,7 +208,7 @@ class Files:
         return found.st_ino == held.st_ino and found.st_dev == held.st_dev
 
     def _append_held(self, fd: int, size: int, compose: Callable[[LogEnd], bytes]) -> Appended | None:
-        end = _lines.HeldEnd(fd, size, self._line_bytes)
+        end = _lines.HeldEnd(raw.reader(fd), size, self._line_bytes)
         data = compose(end)
         if not data:
             return None
@@ -235,11 +235,11 @@ class Files:
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         with self._opened(path) as fd:
-            yield from _lines.forwards(fd, offset, os.fstat(fd).st_size if end is None else end, self._line_bytes)
+            yield from _lines.forwards(raw.reader(fd), offset, os.fstat(fd).st_size if end is None else end, self._line_bytes)
 
     def scan_back(self, path: str) -> Iterator[Line]:
         with self._opened(path) as fd:
-            yield from _lines.backwards(fd, os.fstat(fd).st_size, self._line_bytes)
+            yield from _lines.backwards(raw.reader(fd), os.fstat(fd).st_size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
         with self._opened(path) as fd:
