@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 import holdfast
+import pgserver
 from holdfast.store.starting import make_root
 
 settings.register_profile("repeatable", derandomize=True)
@@ -29,3 +30,18 @@ def root(tmp_path: Path) -> Path:
 def memory(root: Path) -> Iterator[holdfast.Memory]:
     with holdfast.open(root) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[pgserver.Server]:
+    """A real PostgreSQL, the same for all workers of the session."""
+    base = tmp_path_factory.getbasetemp()
+    with pgserver.shared((base if worker_id == "master" else base.parent) / "postgresql") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def database(server: pgserver.Server) -> Iterator[str]:
+    """The name of a database that is this worker's alone; tests keep apart by tenant."""
+    with server.database() as name:
+        yield name

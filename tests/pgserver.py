@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 _SETTINGS = {
     "fsync": "off",  # nobody cuts the power in these tests
@@ -55,8 +55,9 @@ class Server:
         return f"postgresql://{user}{':' + secret if secret else ''}@/{database}?{'&'.join(query)}"
 
     def run(self, statement: str | sql.Composed, database: str = "") -> list[tuple[object, ...]]:
-        with psycopg.connect(self.dsn, autocommit=True, **({"dbname": database} if database else {})) as connection:
-            cursor = connection.execute(statement)  # type: ignore[arg-type]  # tests say what they like
+        where = make_conninfo(self.dsn, dbname=database) if database else self.dsn
+        with psycopg.connect(where, autocommit=True) as connection:
+            cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
     @contextlib.contextmanager
@@ -116,7 +117,7 @@ def _programs(where: Path, who: tuple[int, int] | None) -> Path:
 
 def _as(who: tuple[int, int] | None, command: list[str]) -> None:
     user, group = who or (None, None)
-    extra = [] if who else None
+    extra: list[int] | None = [] if who else None
     subprocess.run(command, check=True, capture_output=True, user=user, group=group, extra_groups=extra, cwd="/")
 
 
@@ -193,9 +194,10 @@ def _unused(starting: object, users: object) -> bool:
 
 def main(folder: Path) -> None:
     """Return when the server can be used; the process that watches over it stays."""
+    log = open(folder / "log", "w")  # noqa: SIM115  # the watcher writes to it as long as it lives
     watcher = subprocess.Popen(
         [sys.executable, __file__, str(folder), "watch"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(folder / "log", "w"), start_new_session=True, close_fds=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, close_fds=True,
     )  # fmt: skip
     while not (folder / "ready").exists():
         if watcher.poll() is not None:

@@ -28,7 +28,7 @@ LAYERS = (
         "wording",
     ),
     ("formats", "llm", "_posting"),
-    ("vault", "index", "embedding"),
+    ("vault", "index", "embedding", "postgres"),
     ("store",),
     ("memory",),
     ("tools",),
@@ -37,7 +37,7 @@ LAYERS = (
     ("cli",),
     ("__main__",),
 )
-ENGINES = ("holdfast.vault.files", "holdfast.index.sqlite")
+ENGINES = ("holdfast.vault.files", "holdfast.index.sqlite", "holdfast.postgres.vault")
 CLI = (
     "main",
     "common",
@@ -55,6 +55,7 @@ CLI = (
     "measuring",
     "scheduling",
 )
+POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims")
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {
     "apsw": {
@@ -69,6 +70,8 @@ HEAVY = {
     "numpy": {"holdfast.embedding", *EMBEDDING},
     "tokenizers": EMBEDDING,
     "onnxruntime": EMBEDDING,
+    "psycopg": {f"holdfast.postgres.{name}" for name in POSTGRES},
+    "psycopg_pool": {"holdfast.postgres.connecting"},
     "ryaml": {"holdfast.formats.markdown"},
     "cronsim": {"holdfast.formats.schedules"},
     "watchfiles": {"holdfast.store.watching"},

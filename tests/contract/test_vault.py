@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import random
+import uuid
 from pathlib import Path
+from urllib.parse import quote
 
+import psycopg
 import pytest
 
 from contract.vault_contract import MEGABYTE, Engine, VaultContract
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound
+from holdfast.postgres import _rows
+from holdfast.postgres.connecting import Waits
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
 from holdfast.vault import ABSENT, Vault
 from holdfast.vault.files import Files
 
 
 class FileEngine:
     """A folder of plain files; `native=False` opens them without openat2."""
+
+    has_links = True
 
     def __init__(self, name: str, *, native: bool) -> None:
         self.name = name
@@ -30,13 +41,51 @@ class FileEngine:
         file.write_bytes(data)
 
 
+class PostgresEngine:
+    """A database; a place is a tenant of it. What other programs plant comes in pieces that nobody chose well."""
+
+    name = "postgres"
+    has_links = False
+    dsn = ""
+
+    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Vault:
+        waits = Waits(lock_seconds=lock_seconds, connections=12)
+        return PgVault(Database(f"{self.dsn}&tenant={quote(place, safe='')}", waits), line_bytes=line_bytes)
+
+    def plant(self, place: str, path: str, data: bytes) -> None:
+        steps = itertools.accumulate(itertools.cycle((7, 1, _rows.PIECE, 64, 3000, _rows.PIECE - 1)))
+        cuts = [0, *itertools.takewhile(lambda cut: cut < len(data), steps)]
+        pieces = [(cut, data[cut:end]) for cut, end in zip(cuts, [*cuts[1:], len(data)], strict=True) if data]
+        with psycopg.connect(self.dsn) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('holdfast.tenant', %s, true)", [place])
+            cursor.execute("DELETE FROM holdfast.files WHERE tenant = %s AND path = %s", [place, path])
+            inode = random.getrandbits(62)
+            values = [place, path, inode, len(data), bool(data) and not data.endswith(b"\n"), uuid.uuid4()]
+            cursor.execute(
+                "INSERT INTO holdfast.files (tenant, path, inode, size, log, torn, op, writer)"
+                " VALUES (%s, %s, %s, %s, true, %s, %s, 'planted')",
+                values,
+            )
+            cursor.executemany(
+                "INSERT INTO holdfast.pieces (tenant, inode, start, data, op, writer) VALUES (%s, %s, %s, %b, %s, '')",
+                [(place, inode, start, piece, uuid.uuid4()) for start, piece in pieces],
+            )
+
+
 FILE_ENGINES: list[Engine] = [FileEngine("files", native=True), FileEngine("files-portable", native=False)]
-ENGINES: list[Engine] = [*FILE_ENGINES]
+POSTGRES = PostgresEngine()
+ENGINES: list[Engine] = [*FILE_ENGINES, POSTGRES]
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: str(engine.name))
 class TestVault(VaultContract):
     """The contract, for every engine."""
+
+    @pytest.fixture(autouse=True)
+    def a_database(self, engine: Engine, request: pytest.FixtureRequest) -> None:
+        if engine is POSTGRES:
+            POSTGRES.dsn = request.getfixturevalue("server").at(request.getfixturevalue("database"))
+            Database(POSTGRES.dsn).close()
 
 
 class TestFiles:

@@ -32,6 +32,8 @@ class Engine(Protocol):
     """Opens vaults on one kind of storage. It is sent to other processes, so it must pickle."""
 
     name: str
+    has_links: bool
+    """Only a file tree has links; a database says that it has not."""
 
     def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Vault:
         """Open the vault at a place; the same place is the same vault, in any process."""
@@ -192,7 +194,9 @@ class VaultContract:
         vault.remove("notes/a.md", expect=version, keep="kept/x")
         assert vault.stat("notes/a.md") is None
 
-    def test_a_link_is_made_once_and_says_where_it_leads(self, vault: Vault) -> None:
+    def test_a_link_is_made_once_and_says_where_it_leads(self, engine: Engine, vault: Vault) -> None:
+        if not engine.has_links:
+            pytest.skip(f"{engine.name} has no links; that it says so is another test")
         vault.write("rules/a.md", b"one", expect=ABSENT)
         vault.link("client/a.mdc", "../rules/a.md")
         assert vault.target("client/a.mdc") == "../rules/a.md"
@@ -206,6 +210,17 @@ class VaultContract:
         vault.remove("client/a.mdc")
         assert vault.target("client/a.mdc") is None
         assert vault.read("rules/a.md").data == b"one"
+
+    def test_where_there_are_no_links_making_one_is_refused(self, engine: Engine, vault: Vault) -> None:
+        if engine.has_links:
+            pytest.skip(f"{engine.name} has links; what they do is another test")
+        vault.write("rules/a.md", b"one", expect=ABSENT)
+        with pytest.raises(Invalid, match="has no links") as caught:
+            vault.link("client/a.mdc", "../rules/a.md")
+        assert caught.value.next_step
+        assert vault.target("client/a.mdc") is None
+        assert vault.target("rules/a.md") is None
+        assert vault.stat("client/a.mdc") is None
 
     def test_replaced_bytes_are_kept_where_they_are_asked_to_be(self, vault: Vault) -> None:
         first = vault.write("a.md", b"first", expect=ABSENT, keep="kept/none")

@@ -1,0 +1,72 @@
+"""Where a database is: `postgresql://user:password@host:port/name?tenant=…`.
+
+Everything but `tenant` is for libpq, which knows many forms, several hosts among them. A password is never shown:
+not in an address for people, not in an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote_plus
+
+import msgspec
+import psycopg
+from psycopg import conninfo
+
+from holdfast.errors import Invalid
+
+SCHEMES = ("postgresql://", "postgres://")
+DEFAULT_TENANT = "default"
+_MOST = 200
+_EXAMPLE = "Write it as postgresql://user:password@host:5432/name?tenant=team, with % for special characters."
+_ALIVE = {
+    "application_name": "holdfast",
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "client_encoding": "utf8",
+}
+
+
+class Address(msgspec.Struct, frozen=True):
+    conninfo: str
+    """What libpq is given. It may hold a password."""
+    tenant: str
+    shown: str
+    """For people, without a password."""
+
+    def __repr__(self) -> str:
+        return f"Address({self.shown})"
+
+
+def parse(dsn: str) -> Address:
+    """Read the address of a database."""
+    if not dsn.startswith(SCHEMES):
+        raise Invalid("This is not the address of a PostgreSQL database.", _EXAMPLE)
+    start, _, query = dsn.partition("?")
+    parts = [part for part in query.split("&") if part]
+    tenants = [unquote_plus(part.partition("=")[2]) for part in parts if part.partition("=")[0] == "tenant"]
+    others = "&".join(part for part in parts if part.partition("=")[0] != "tenant")
+    tenant = check_tenant(tenants[-1] if tenants else DEFAULT_TENANT)
+    try:
+        given = conninfo.conninfo_to_dict(f"{start}?{others}" if others else start)
+        return Address(conninfo.make_conninfo("", **{**_ALIVE, **given}), tenant, _shown(given, tenant))
+    except psycopg.Error:  # its text may quote the password
+        raise Invalid("The address of the database cannot be read.", _EXAMPLE) from None
+
+
+def check_tenant(tenant: str) -> str:
+    """Refuse a name that no tenant can have."""
+    if not tenant or len(tenant) > _MOST or not tenant.isprintable() or tenant != tenant.strip():
+        raise Invalid(
+            f"{tenant[:40]!r} is not the name of a tenant.", f"Use 1 to {_MOST} characters, without line breaks."
+        )
+    return tenant
+
+
+def _shown(given: Mapping[str, object], tenant: str) -> str:
+    user, host, port, name = (str(given.get(key) or "") for key in ("user", "host", "port", "dbname"))
+    place = f"{host}:{port}" if port and "," not in host and not host.startswith("/") else host
+    return f"postgresql://{user + '@' if user else ''}{place}/{name}?tenant={tenant}"

@@ -1,0 +1,180 @@
+"""Bringing a database to the schema that this program knows: each migration once, one program at a time.
+
+An empty database is set up by whoever opens it first, if he may. A schema that is newer than this program is refused.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from holdfast.errors import Busy, HoldfastError, Unavailable
+from holdfast.postgres._schema import MIGRATIONS, OWNER, READER, WRITER
+
+ROLES = (OWNER, WRITER, READER)
+OLDEST_SERVER = 16
+_KEY = 7_406_297_183_640_291_011
+_LONGEST_WAIT = "60s"
+_TRIES = 8
+_IN_THE_WAY = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
+
+Connection = psycopg.Connection[TupleRow]
+
+
+class Access(msgspec.Struct, frozen=True):
+    """With which rights this login works here."""
+
+    role: str
+    forgetful: bool
+    """Does the server acknowledge by default what it may yet lose? Then each write has to ask for more."""
+
+
+def prepare(connection: Connection) -> Access:
+    """See that this database can be used, set it up or bring it up to date, and say with which role to work."""
+    forgetful = _check_server(connection)
+    version = installed(connection)
+    if version > len(MIGRATIONS):
+        raise Unavailable(
+            f"The database has schema {version}, this program knows {len(MIGRATIONS)}; nothing was changed.",
+            "Upgrade Holdfast.",
+        )
+    if version < len(MIGRATIONS):
+        _upgrade(connection)
+    mine = _roles(connection)
+    role = next((role for role in (WRITER, READER) if role in mine), "")
+    if not role:
+        raise _not_granted(connection)
+    return Access(role, forgetful)
+
+
+def installed(connection: Connection) -> int:
+    """Return the version of the schema, 0 when there is none."""
+    found = connection.execute(
+        "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = 'holdfast' AND c.relname = 'migrations'"
+    ).fetchone()
+    if not found:
+        return 0
+    roles = _roles(connection)
+    if not roles:
+        raise _not_granted(connection)
+    with connection.transaction():
+        connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(roles[0])))
+        row = connection.execute("SELECT coalesce(max(version), 0) FROM holdfast.migrations").fetchone()
+    return int(row[0]) if row else 0
+
+
+def need_extension(connection: Connection, name: str, package: str) -> None:
+    """See that an extension of the server is there, making it known to this database if that is all it needs."""
+    if connection.execute("SELECT 1 FROM pg_extension WHERE extname = %s", [name]).fetchone():
+        return
+    if not connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = %s", [name]).fetchone():
+        raise Unavailable(
+            f"The server does not have the extension {name}.", f"Install {package} on the server, then open it again."
+        )
+    try:
+        connection.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS {}").format(sql.Identifier(name)))
+    except pg.InsufficientPrivilege:
+        raise Unavailable(
+            f"The extension {name} is not part of this database, and this login may not add it.",
+            f"Have the database's administrator run: CREATE EXTENSION {name};",
+        ) from None
+
+
+def _check_server(connection: Connection) -> bool:
+    major = connection.info.server_version // 10_000
+    if major < OLDEST_SERVER:
+        raise Unavailable(f"The server is PostgreSQL {major}.", f"Use PostgreSQL {OLDEST_SERVER} or newer.")
+    row = connection.execute("SELECT getdatabaseencoding(), current_setting('synchronous_commit')").fetchone()
+    encoding, commit = row or ("", "")
+    if encoding != "UTF8":
+        raise Unavailable(
+            f"The database keeps text as {encoding}.", "Make one with ENCODING 'UTF8' TEMPLATE template0, and use that."
+        )
+    return bool(commit == "off")
+
+
+def _roles(connection: Connection) -> list[str]:
+    """Return which of our roles this login may take on, the mightiest first."""
+    rows = connection.execute(
+        "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND pg_has_role(oid, 'SET')", [list(ROLES)]
+    ).fetchall()
+    return sorted((row[0] for row in rows), key=ROLES.index)
+
+
+def _upgrade(connection: Connection) -> None:
+    """Run what is missing; when another database of the same server makes the same roles at this moment, once more."""
+    for attempt in range(1, _TRIES + 1):
+        try:
+            with connection.transaction():
+                _upgrade_alone(connection)
+            return
+        except _IN_THE_WAY as error:
+            if attempt == _TRIES:
+                raise _failed(error) from None
+            time.sleep(0.05 * attempt)
+        except pg.LockNotAvailable:
+            raise Busy("Another program is setting up this database.", "Try again in a minute.") from None
+        except pg.InsufficientPrivilege:
+            raise _may_not_set_up(connection) from None
+        except pg.ReadOnlySqlTransaction:
+            raise Unavailable(
+                "The database is not set up, and this server takes no writes.", "Open it on the primary."
+            ) from None
+        except psycopg.Error as error:
+            raise _failed(error) from None
+
+
+def _upgrade_alone(connection: Connection) -> None:
+    connection.execute(f"SET LOCAL lock_timeout = '{_LONGEST_WAIT}'")
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", [_KEY])
+    version = installed(connection)
+    if version >= len(MIGRATIONS):
+        return  # somebody did it while we waited
+    if version == 0:
+        _make_roles(connection)
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
+    connection.execute(f"SET LOCAL ROLE {OWNER}")
+    for number, (name, statements) in enumerate(MIGRATIONS[version:], version + 1):
+        connection.execute(statements)
+        connection.execute("INSERT INTO holdfast.migrations (version, name) VALUES (%s, %s)", [number, name])
+
+
+def _make_roles(connection: Connection) -> None:
+    there = {
+        row[0] for row in connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", [list(ROLES)])
+    }
+    for role in ROLES:
+        if role not in there:
+            connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
+    for role in set(ROLES) - set(_roles(connection)):
+        connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
+
+
+def _not_granted(connection: Connection) -> HoldfastError:
+    user = connection.info.user
+    return Unavailable(
+        f'The login "{user}" may not use this memory.',
+        f'Have the database\'s administrator run: GRANT {WRITER} TO "{user}"; (or {READER}, to read only)',
+    )
+
+
+def _may_not_set_up(connection: Connection) -> HoldfastError:
+    user = connection.info.user
+    return Unavailable(
+        f'The database is not set up for this version, and the login "{user}" may not do that.',
+        "Open it once with a login that may create roles and schemas in this database, or was granted "
+        f'{OWNER}; then GRANT {WRITER} TO "{user}";',
+    )
+
+
+def _failed(error: psycopg.Error) -> HoldfastError:
+    return Unavailable(
+        f"The database could not be set up ({error.sqlstate}): {error.diag.message_primary}; nothing was changed.",
+        "Look into the log of the server, then open it again.",
+    )

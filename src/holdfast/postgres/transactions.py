@@ -1,0 +1,167 @@
+"""Work on a database, in transactions.
+
+Every transaction steps down to the application's role and names its tenant; both end with it. Work that the server
+undid, or that lost its server, is done again for a bounded time. Work that is asked for while the same thread is in the
+middle of other work becomes a part of that: both are saved, or neither is.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import LiteralString, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.postgres import _faults, addresses, connecting, migrations
+from holdfast.postgres.connecting import Session, Waits
+
+T = TypeVar("T")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+
+
+class Turn:
+    """One try of some work."""
+
+    def __init__(self, session: Session, tenant: str, *, doubtful: bool, durable: bool) -> None:
+        self.session = session
+        self.doubtful = doubtful
+        """May an earlier try have been saved, without our hearing of it?"""
+        self.durable = durable
+        self.ending = False
+        self.unchanged = False
+        """Set by work that wants nothing to stay of what it did."""
+        self.joined = 0
+        """How many other writes have become a part of this one."""
+        self._tenant = tenant
+
+    def rows(self, statement: LiteralString, **values: object) -> list[TupleRow]:
+        return self._run(statement, values).fetchall()
+
+    def row(self, statement: LiteralString, **values: object) -> TupleRow | None:
+        return self._run(statement, values).fetchone()
+
+    def change(self, statement: LiteralString, **values: object) -> int:
+        """Run a statement that changes rows; return how many."""
+        return self._run(statement, values).rowcount
+
+    def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
+        return self.session.cursor(binary=True).execute(statement, {"tenant": self._tenant, **values})
+
+
+class Database:
+    """One tenant's part of a database, which is set up if it was empty. Threads may share it."""
+
+    def __init__(self, dsn: str, waits: Waits | None = None) -> None:
+        self.waits = waits or Waits()
+        self._address = addresses.parse(dsn)
+        self.location = self._address.shown
+        self.tenant = self._address.tenant
+        with self.connect() as first:
+            access = migrations.prepare(first)
+        self._begin = {durable: self._beginning(access, durable) for durable in (True, False)}
+        self._pool = connecting.Pool(self._address, self.waits)
+        self._local = threading.local()
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def connect(self) -> Session:
+        """Open a connection of its own, with the login's rights."""
+        return connecting.connect(self._address)
+
+    def run(self, what: str, work: Callable[[Turn], T], *, writes: bool = False, durable: bool = True) -> T:
+        """Do some work in a transaction, again where that may help; `what` is what an error is about."""
+        outer: Turn | None = getattr(self._local, "turn", None)
+        if outer:
+            return self._join(outer, what, work, writes and durable)
+        deadline = time.monotonic() + self.waits.again_seconds
+        pause, doubtful = _FIRST_PAUSE, False
+        while True:
+            session = self._take(what, deadline, doubtful)
+            turn = Turn(session, self.tenant, doubtful=doubtful, durable=durable)
+            try:
+                return self._once(turn, what, work)
+            except psycopg.Error as error:
+                doubtful = doubtful or (writes and turn.ending and _faults.lost(error, session))
+                if not _faults.passing(error, session) or time.monotonic() + pause > deadline:
+                    raise (_faults.unsure(what) if doubtful else self._told(error, what)) from None
+                self._pool.after(error, session)
+            finally:
+                self._pool.give_back(session)
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _take(self, what: str, deadline: float, doubtful: bool) -> Session:
+        try:
+            return self._pool.take(deadline)
+        except HoldfastError:
+            if doubtful:
+                raise _faults.unsure(what) from None
+            raise
+
+    def _once(self, turn: Turn, what: str, work: Callable[[Turn], T]) -> T:
+        turn.session.execute(self._begin[turn.durable])
+        self._local.turn = turn
+        try:
+            result = work(turn)
+        finally:
+            self._local.turn = None
+        if turn.unchanged:
+            turn.session.rollback()
+            return result
+        turn.ending = True
+        before = turn.session.warnings
+        ended = turn.session.execute("COMMIT")
+        if ended.statusmessage != "COMMIT":
+            raise Unavailable(f"{what}: the database undid the work.", "Nothing was saved; try again.")
+        if turn.session.warnings > before:
+            raise Unavailable(
+                f"{what} is saved on the server, but no standby has confirmed it.",
+                "Look at the standbys; look whether it is there before you try again.",
+            )
+        return result
+
+    def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], must_last: bool) -> T:
+        """Make the work a part of what this thread is doing."""
+        try:
+            with outer.session.transaction():
+                if must_last and not outer.durable:
+                    outer.session.execute("SET LOCAL synchronous_commit = on")
+                    outer.durable = True
+                inner = Turn(outer.session, self.tenant, doubtful=False, durable=outer.durable)
+                result = work(inner)
+            outer.joined += 1
+            return result
+        except psycopg.Error as error:
+            raise self._told(error, what) from None
+
+    def _told(self, error: psycopg.Error, what: str) -> HoldfastError:
+        return _faults.told(error, what, self.waits.lock_seconds, self.waits.statement_seconds)
+
+    def _beginning(self, access: migrations.Access, durable: bool) -> sql.Composed:
+        """Return what every transaction starts with, in one message to the server."""
+        given = {
+            "holdfast.tenant": self.tenant,
+            "lock_timeout": _milliseconds(self.waits.lock_seconds),
+            "statement_timeout": _milliseconds(self.waits.statement_seconds),
+            "idle_in_transaction_session_timeout": _milliseconds(self.waits.idle_seconds),
+            "client_min_messages": "warning",
+        }
+        if access.forgetful or not durable:
+            given["synchronous_commit"] = "on" if durable else "off"
+        parts = [
+            sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value))
+            for name, value in given.items()
+        ]
+        role = sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(access.role))
+        return sql.SQL("; ").join([sql.SQL("BEGIN"), role, *parts])
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))
