@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,3 +46,9 @@ def database(server: pgserver.Server) -> Iterator[str]:
     """The name of a database that is this worker's alone; tests keep apart by tenant."""
     with server.database() as name:
         yield name
+
+
+@pytest.fixture
+def address(server: pgserver.Server, database: str) -> str:
+    """The address of a memory that nobody else has."""
+    return server.at(database, tenant=f"t{secrets.token_hex(6)}")

@@ -1,0 +1,232 @@
+"""Tenants of one database see nothing of each other: not through the vault, not through SQL, not that something is there."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Callable, Iterator
+
+import pgserver
+import psycopg
+import pytest
+from psycopg import errors as pg
+
+from holdfast.errors import HoldfastError
+from holdfast.postgres._schema import OWNER, READER, WRITER
+from holdfast.postgres.connecting import Waits
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+from holdfast.vault import ABSENT, LogEnd, Vault
+
+DOCUMENT, LOG, FOLDER = "work/secret.md", "work/secret.jsonl", "work"
+TEXT = b"the launch is on Tuesday"
+LINES = b'{"text":"one"}\n{"text":"two"}\n'
+
+
+def open_vault(server: pgserver.Server, database: str, tenant: str) -> PgVault:
+    return PgVault(Database(server.at(database, tenant=tenant), Waits(lock_seconds=1.0)), writer=tenant)
+
+
+def fill(vault: Vault) -> None:
+    first = vault.write(DOCUMENT, b"before", expect=ABSENT)
+    vault.write(DOCUMENT, TEXT, expect=first, keep="kept/secret")
+    vault.append(LOG, lambda _: LINES)
+
+
+@pytest.fixture
+def tenants(server: pgserver.Server, database: str) -> Iterator[tuple[PgVault, PgVault, PgVault]]:
+    """Somebody with secrets, somebody curious, and somebody who is alone in the world."""
+    names = [f"{role}-{secrets.token_hex(4)}" for role in ("owner", "curious", "alone")]
+    vaults = [open_vault(server, database, name) for name in names]
+    fill(vaults[0])
+    yield vaults[0], vaults[1], vaults[2]
+    for vault in vaults:
+        vault.close()
+
+
+def _walk(vault: Vault) -> list[str]:
+    return [path for top in (FOLDER, DOCUMENT, "kept") for path, _ in vault.walk(top, ("",), lambda _p, _w: None)]
+
+
+def _end(vault: Vault) -> object:
+    seen: list[object] = []
+
+    def look(end: LogEnd) -> bytes:
+        seen.extend([end.size, *end.back(), *end.lines(0)])
+        return b""
+
+    return vault.append(LOG, look), seen
+
+
+def _held(vault: Vault) -> object:
+    release = vault.hold(LOG)
+    if release:
+        release()
+    vault.remove(LOG)
+    return release is None
+
+
+VERSION = "a" * 32
+MATRIX: dict[str, list[Callable[[Vault], object]]] = {
+    "read": [lambda v: v.read(DOCUMENT), lambda v: v.read(LOG), lambda v: v.read("kept/secret"), lambda v: v.read(FOLDER)],
+    "scan": [lambda v: list(v.scan(LOG)), lambda v: list(v.scan(LOG, 3, 9)), lambda v: list(v.scan(DOCUMENT))],
+    "scan_back": [lambda v: list(v.scan_back(LOG))],
+    "fingerprint": [lambda v: v.fingerprint(LOG, 0, 4)],
+    "stat": [lambda v: v.stat(DOCUMENT), lambda v: v.stat(LOG), lambda v: v.stat(FOLDER)],
+    "walk": [_walk],
+    "folders": [lambda v: v.folders(FOLDER)],
+    "folder_stamp": [lambda v: v.folder_stamp(FOLDER)],
+    "make_folder": [lambda v: v.make_folder(FOLDER)],
+    "target": [lambda v: v.target(DOCUMENT)],
+    "link": [lambda v: v.link(DOCUMENT, "x")],
+    "move": [lambda v: v.move(DOCUMENT, "mine.md"), lambda v: v.move("gone.md", DOCUMENT)],
+    "remove": [lambda v: v.remove(DOCUMENT), lambda v: v.remove(LOG, keep="mine"), lambda v: v.remove(DOCUMENT, expect=VERSION)],
+    "hold": [_held],
+    "append": [_end, lambda v: v.append(LOG, lambda _: b"mine\n"), lambda v: list(v.scan(LOG))],
+    "write": [
+        lambda v: v.write(DOCUMENT, b"x", expect=VERSION, keep="kept/other"),
+        lambda v: v.write(DOCUMENT, b"mine", expect=ABSENT, keep="kept/secret"),
+        lambda v: v.write("kept/secret", b"mine", expect=ABSENT),
+        lambda v: v.read(DOCUMENT).data,
+    ],
+    "close": [],
+}  # fmt: skip
+
+
+def outcome(vault: Vault, call: Callable[[Vault], object]) -> object:
+    try:
+        return call(vault)
+    except HoldfastError as error:
+        return type(error), error.message, error.next_step
+
+
+def test_the_matrix_has_every_method_of_the_port() -> None:
+    assert {name for name in vars(Vault) if not name.startswith("_") and callable(getattr(Vault, name))} == set(MATRIX)
+
+
+def test_whoever_asks_for_anothers_paths_is_answered_as_if_nobody_else_were_there(
+    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
+) -> None:
+    owner, curious, alone = tenants
+    before = [outcome(owner, call) for call in (*MATRIX["read"], *MATRIX["scan"], *MATRIX["walk"], *MATRIX["stat"])]
+    for name, calls in MATRIX.items():
+        for number, call in enumerate(calls):
+            assert outcome(curious, call) == outcome(alone, call), (name, number)
+    after = [outcome(owner, call) for call in (*MATRIX["read"], *MATRIX["scan"], *MATRIX["walk"], *MATRIX["stat"])]
+    assert before == after
+
+
+def test_a_tenant_does_not_wait_for_another(tenants: tuple[PgVault, PgVault, PgVault]) -> None:
+    owner, curious, _ = tenants
+
+    def meanwhile(_: LogEnd) -> bytes:
+        curious.append(LOG, lambda _: b"mine\n")
+        curious.write(DOCUMENT, b"mine", expect=ABSENT)
+        assert curious.hold(LOG) is not None
+        return b"three\n"
+
+    owner.append(LOG, meanwhile)
+    release = owner.hold(LOG)
+    assert release is not None
+    assert [line.data for line in curious.scan(LOG)] == [b"mine"]
+
+
+@pytest.mark.parametrize("role", [WRITER, READER, OWNER])
+@pytest.mark.parametrize("tenant", ["curious", "", None])
+def test_sql_under_a_role_shows_and_changes_only_rows_of_the_tenant_that_is_named(
+    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str, role: str, tenant: str | None
+) -> None:
+    before = [outcome(tenants[0], call) for call in (*MATRIX["read"], *MATRIX["scan"], *MATRIX["stat"])]
+    with psycopg.connect(server.at(database), autocommit=True) as connection:
+        connection.execute(f"SET ROLE {role}")
+        if tenant is not None:
+            connection.execute("SELECT set_config('holdfast.tenant', %s, false)", [tenant])
+        for table in ("files", "pieces"):
+            assert connection.execute(f"SELECT count(*) FROM holdfast.{table}").fetchone() == (0,)
+            assert connection.execute(f"SELECT FROM holdfast.{table} WHERE data IS NOT NULL OR true").rowcount == 0
+            if role != READER:
+                assert connection.execute(f"UPDATE holdfast.{table} SET writer = 'x'").rowcount == 0
+                assert connection.execute(f"DELETE FROM holdfast.{table}").rowcount == 0
+    assert [outcome(tenants[0], call) for call in (*MATRIX["read"], *MATRIX["scan"], *MATRIX["stat"])] == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO holdfast.pieces (tenant, inode, start, data, op, writer) VALUES (%(owner)s, 1, 0, '', gen_random_uuid(), '')",
+        "INSERT INTO holdfast.files (tenant, path, inode, size, log, torn, op, writer)"
+        " VALUES (%(owner)s, 'work/secret.md', 1, 0, true, false, gen_random_uuid(), '') ON CONFLICT DO NOTHING",
+        "UPDATE holdfast.files SET tenant = %(owner)s WHERE path = 'own.md'",
+        "SELECT * FROM holdfast.files_00",
+        "DELETE FROM holdfast.pieces_07",
+        "TRUNCATE holdfast.files",
+        "ALTER TABLE holdfast.files DISABLE ROW LEVEL SECURITY",
+        "DROP POLICY of_the_tenant ON holdfast.files",
+        "INSERT INTO holdfast.migrations (version, name) VALUES (99, 'x')",
+        "CREATE TABLE holdfast.mine (x int)",
+    ],
+)
+def test_sql_of_the_application_is_refused(
+    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str, statement: str
+) -> None:
+    owner, curious, _ = (vault.location.partition("tenant=")[2] for vault in tenants)
+    tenants[1].write("own.md", b"mine", expect=ABSENT)
+    with psycopg.connect(server.at(database)) as connection:
+        connection.execute(f"SET LOCAL ROLE {WRITER}")
+        connection.execute("SELECT set_config('holdfast.tenant', %s, true)", [curious])
+        with pytest.raises(pg.InsufficientPrivilege):
+            connection.execute(statement, {"owner": owner})
+
+
+def test_not_even_the_owner_of_the_tables_sees_rows_through_a_partition(
+    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
+) -> None:
+    tenant = tenants[0].location.partition("tenant=")[2]
+    with psycopg.connect(server.at(database)) as connection:
+        connection.execute(f"SET LOCAL ROLE {OWNER}")
+        connection.execute("SELECT set_config('holdfast.tenant', %s, true)", [tenant])
+        for number in range(16):
+            assert connection.execute(f"SELECT FROM holdfast.files_{number:02d}").rowcount == 0
+
+
+def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgserver.Server, database: str) -> None:
+    Database(server.at(database)).close()
+    look = functools.partial(server.run, database=database)
+    tables = look(
+        "SELECT relname, relkind, relrowsecurity, relforcerowsecurity, relispartition, pg_get_userbyid(relowner) FROM pg_class"
+        " WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'migrations'"
+    )
+    assert {row[0] for row in tables if row[1] == "p"} == {"files", "pieces"}
+    assert len([row for row in tables if row[4]]) == 32
+    assert {row[2:4] for row in tables} == {(True, True)}
+    assert {row[5] for row in tables} == {OWNER}
+    keys = look(
+        "SELECT DISTINCT a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_attribute a"
+        " ON a.attrelid = c.oid AND a.attnum = i.indkey[0] WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relname <> 'migrations'"
+    )
+    assert keys == [("tenant",)]
+    roles = look(f"SELECT rolcanlogin, rolsuper, rolbypassrls FROM pg_roles WHERE rolname IN ('{OWNER}', '{WRITER}', '{READER}')")
+    assert roles == [(False, False, False)] * 3
+
+
+def test_a_session_of_the_application_is_left_without_role_and_tenant(tenants: tuple[PgVault, PgVault, PgVault]) -> None:
+    vault = tenants[0]
+    for call in (*MATRIX["read"], lambda v: v.append(LOG, lambda _: b"four\n")):
+        outcome(vault, call)
+    session = vault._database._pool.take(1e18)
+    row = session.execute("SELECT current_user = session_user, current_setting('holdfast.tenant', true)").fetchone()
+    vault._database._pool.give_back(session)
+    assert row == (True, "")
+
+
+def test_every_write_notes_who_made_it_and_when(
+    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
+) -> None:
+    tenant = tenants[0].location.partition("tenant=")[2]
+    rows = server.run(
+        f"SELECT writer, login, changed > now() - interval '1 hour' FROM holdfast.files WHERE tenant = '{tenant}'"
+        f" UNION ALL SELECT writer, login, at > now() - interval '1 hour' FROM holdfast.pieces WHERE tenant = '{tenant}'",
+        database,
+    )
+    login = server.run("SELECT session_user::text")[0][0]
+    assert rows == [(tenant, login, True)] * 4
