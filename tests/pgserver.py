@@ -42,6 +42,7 @@ class Server:
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
+        self.local = str(conninfo_to_dict(dsn).get("host", "")).startswith("/")
 
     def at(self, database: str, *, user: str = "", password: str = "", tenant: str = "", host: str = "") -> str:
         """Return the address of a database as Holdfast takes it; with a password it goes through TCP."""

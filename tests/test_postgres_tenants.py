@@ -6,11 +6,11 @@ import functools
 import secrets
 from collections.abc import Callable, Iterator
 
-import pgserver
 import psycopg
 import pytest
 from psycopg import errors as pg
 
+import pgserver
 from holdfast.errors import HoldfastError
 from holdfast.postgres._schema import OWNER, READER, WRITER
 from holdfast.postgres.connecting import Waits
@@ -205,11 +205,15 @@ def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgse
         " ON a.attrelid = c.oid AND a.attnum = i.indkey[0] WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relname <> 'migrations'"
     )
     assert keys == [("tenant",)]
-    roles = look(f"SELECT rolcanlogin, rolsuper, rolbypassrls FROM pg_roles WHERE rolname IN ('{OWNER}', '{WRITER}', '{READER}')")
+    roles = look(
+        f"SELECT rolcanlogin, rolsuper, rolbypassrls FROM pg_roles WHERE rolname IN ('{OWNER}', '{WRITER}', '{READER}')"
+    )
     assert roles == [(False, False, False)] * 3
 
 
-def test_a_session_of_the_application_is_left_without_role_and_tenant(tenants: tuple[PgVault, PgVault, PgVault]) -> None:
+def test_a_session_of_the_application_is_left_without_role_and_tenant(
+    tenants: tuple[PgVault, PgVault, PgVault],
+) -> None:
     vault = tenants[0]
     for call in (*MATRIX["read"], lambda v: v.append(LOG, lambda _: b"four\n")):
         outcome(vault, call)

@@ -564,6 +564,65 @@ class VaultContract:
         assert vault.folders("gone") == []
         assert vault.folders("gone/deeper") == []
 
+    def test_a_folder_has_a_stamp_while_something_is_in_it(self, vault: Vault) -> None:
+        assert vault.folder_stamp("top") == vault.folder_stamp("top/deeper") == 0
+        vault.write("top/deeper/a.md", b"text", expect=ABSENT)
+        assert vault.folder_stamp("top") > 0
+        before = vault.folder_stamp("top/deeper")
+        assert vault.folder_stamp("top/deeper") == before > 0
+        assert vault.folder_stamp("top/deep") == vault.folder_stamp("top/deeper2") == 0
+
+    def test_a_log_is_held_by_one_at_a_time_and_can_be_written_to(
+        self, engine: Engine, place: str, vault: Vault
+    ) -> None:
+        other = engine.open(place)
+        release = vault.hold("runs/a.jsonl")
+        assert release is not None
+        assert vault.stat("runs/a.jsonl") is not None
+        assert vault.hold("runs/a.jsonl") is other.hold("runs/a.jsonl") is None
+        other.append("runs/a.jsonl", say(b"one\n"))
+        assert other.hold("runs/b.jsonl") is not None
+        release()
+        assert other.hold("runs/a.jsonl") is not None
+        assert vault.hold("runs/a.jsonl") is vault.hold("runs/b.jsonl") is None
+        other.close()
+
+    def test_a_log_that_was_removed_and_made_again_is_held_by_nobody(self, vault: Vault) -> None:
+        assert vault.hold("runs/a.jsonl") is not None
+        vault.remove("runs/a.jsonl")
+        vault.append("runs/a.jsonl", say(b"one\n"))
+        assert vault.hold("runs/a.jsonl") is not None
+
+    def test_a_held_log_can_be_removed_while_lines_for_it_are_composed(self, vault: Vault) -> None:
+        vault.append("runs/a.jsonl", say(b"one\n"))
+
+        def remove(_: LogEnd) -> bytes:
+            release = vault.hold("runs/a.jsonl")
+            assert release is not None
+            vault.remove("runs/a.jsonl")
+            release()
+            return b""
+
+        assert vault.append("runs/a.jsonl", remove) is None
+        assert vault.stat("runs/a.jsonl") is None
+
+    def test_a_document_that_is_appended_to_is_a_log_and_can_be_both(self, vault: Vault) -> None:
+        vault.write("a.jsonl", b"one\ntor", expect=ABSENT)
+        done = vault.append("a.jsonl", say(b"two\n"))
+        assert done is not None
+        assert (done.start, done.end) == (7, 12)
+        found = vault.read("a.jsonl")
+        assert found.data == b"one\ntor\ntwo\n"
+        version = vault.write("a.jsonl", b"anew\n", expect=found.version, keep="kept/a")
+        assert [line.data for line in vault.scan("a.jsonl")] == [b"anew"]
+        assert [line.data for line in vault.scan("kept/a")] == [b"one", b"tor", b"two"]
+        vault.append("a.jsonl", say(b"more\n"))
+        with pytest.raises(Conflict):
+            vault.remove("a.jsonl", expect=version)
+        vault.move("a.jsonl", "b.jsonl")
+        vault.remove("b.jsonl", expect=vault.read("b.jsonl").version, keep="kept/b")
+        assert vault.read("kept/b").data == b"anew\nmore\n"
+
     def test_a_moved_file_is_there_and_not_here(self, vault: Vault) -> None:
         vault.write("a.md", b"text", expect=ABSENT)
         vault.move("a.md", "new/folder/b.md")

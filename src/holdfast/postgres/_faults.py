@@ -22,6 +22,11 @@ _FULL = (pg.DiskFull, pg.OutOfMemory, pg.InsufficientResources)
 _DAMAGED = (pg.DataCorrupted, pg.IndexCorrupted)
 
 
+def ours(error: psycopg.Error) -> bool:
+    """Is this a mistake of this program, which no server has seen?"""
+    return error.sqlstate is None and not isinstance(error, psycopg.OperationalError | psycopg.InternalError)
+
+
 def read_only(error: psycopg.Error) -> bool:
     """Is this a server that takes no writes, such as the one that was the first before a failover?"""
     return isinstance(error, pg.ReadOnlySqlTransaction)

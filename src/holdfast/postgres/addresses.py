@@ -52,6 +52,7 @@ def parse(dsn: str) -> Address:
     tenant = check_tenant(tenants[-1] if tenants else DEFAULT_TENANT)
     try:
         given = conninfo.conninfo_to_dict(f"{start}?{others}" if others else start)
+        _check_misread(given)
         return Address(conninfo.make_conninfo("", **{**_ALIVE, **given}), tenant, _shown(given, tenant))
     except psycopg.Error:  # its text may quote the password
         raise Invalid("The address of the database cannot be read.", _EXAMPLE) from None
@@ -64,6 +65,13 @@ def check_tenant(tenant: str) -> str:
             f"{tenant[:40]!r} is not the name of a tenant.", f"Use 1 to {_MOST} characters, without line breaks."
         )
     return tenant
+
+
+def _check_misread(given: Mapping[str, object]) -> None:
+    """Refuse what a password with an unescaped / or @ makes of an address: parts of it would pass for other things."""
+    port, name = str(given.get("port") or ""), str(given.get("dbname") or "")
+    if port.strip("0123456789,") or "@" in name:
+        raise Invalid("The address of the database cannot be read.", _EXAMPLE)
 
 
 def _shown(given: Mapping[str, object], tenant: str) -> str:

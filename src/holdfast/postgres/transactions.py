@@ -79,7 +79,7 @@ class Database:
         """Do some work in a transaction, again where that may help; `what` is what an error is about."""
         outer: Turn | None = getattr(self._local, "turn", None)
         if outer:
-            return self._join(outer, what, work, writes and durable)
+            return self._join(outer, what, work, writes=writes, durable=durable)
         deadline = time.monotonic() + self.waits.again_seconds
         pause, doubtful = _FIRST_PAUSE, False
         while True:
@@ -88,6 +88,8 @@ class Database:
             try:
                 return self._once(turn, what, work)
             except psycopg.Error as error:
+                if _faults.ours(error):
+                    raise
                 doubtful = doubtful or (writes and turn.ending and _faults.lost(error, session))
                 if not _faults.passing(error, session) or time.monotonic() + pause > deadline:
                     raise (_faults.unsure(what) if doubtful else self._told(error, what)) from None
@@ -127,19 +129,19 @@ class Database:
             )
         return result
 
-    def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], must_last: bool) -> T:
+    def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], *, writes: bool, durable: bool) -> T:
         """Make the work a part of what this thread is doing."""
         try:
             with outer.session.transaction():
-                if must_last and not outer.durable:
+                if writes and durable and not outer.durable:
                     outer.session.execute("SET LOCAL synchronous_commit = on")
                     outer.durable = True
                 inner = Turn(outer.session, self.tenant, doubtful=False, durable=outer.durable)
                 result = work(inner)
-            outer.joined += 1
+            outer.joined += writes
             return result
         except psycopg.Error as error:
-            raise self._told(error, what) from None
+            raise error if _faults.ours(error) else self._told(error, what) from None
 
     def _told(self, error: psycopg.Error, what: str) -> HoldfastError:
         return _faults.told(error, what, self.waits.lock_seconds, self.waits.statement_seconds)

@@ -277,7 +277,7 @@ def _literal(text: str) -> str:
 
 def _folder_stamp(turn: Turn, folder: str) -> int:
     row = turn.row(
-        "SELECT count(*), sum(inode % %(low)s)::numeric FROM holdfast.files"
+        "SELECT count(*), sum(inode %% %(low)s) FROM holdfast.files"
         " WHERE tenant = %(tenant)s AND folder = %(folder)s",
         folder=folder, low=_LOW,
     )  # fmt: skip

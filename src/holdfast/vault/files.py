@@ -235,7 +235,9 @@ class Files:
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         with self._opened(path) as fd:
-            yield from _lines.forwards(raw.reader(fd), offset, os.fstat(fd).st_size if end is None else end, self._line_bytes)
+            yield from _lines.forwards(
+                raw.reader(fd), offset, os.fstat(fd).st_size if end is None else end, self._line_bytes
+            )
 
     def scan_back(self, path: str) -> Iterator[Line]:
         with self._opened(path) as fd:

@@ -1,0 +1,582 @@
+"""What goes wrong between a program and its database: killed writers, cut connections, answers that never come."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+import pgserver
+from holdfast.errors import Busy, Conflict, Unavailable
+from holdfast.memory._runs import Runs
+from holdfast.postgres.connecting import Waits
+from holdfast.postgres.transactions import Database, Turn
+from holdfast.postgres.vault import PgVault
+from holdfast.vault import ABSENT, LogEnd, RootGone
+
+PROCESSES, APPENDS = 8, 60
+
+WRITER = """
+import sys
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+dsn, me, count, paths = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+vault = PgVault(Database(dsn), writer=me)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(count):
+    path = paths[number % len(paths)]
+    line = f"{me}:{number}".encode()
+    vault.append(path, lambda end: line + b"\\n" + line + b" again\\n", durable=number % 2 == 0)
+    print(path, line.decode(), flush=True)
+vault.close()
+"""
+
+HOLDER = """
+import sys, time
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+vault = PgVault(Database(sys.argv[1]))
+release = vault.hold("run.jsonl")
+assert release
+def compose(end):
+    vault.write("beside.md", b"never", expect="")
+    print("holding", flush=True)
+    time.sleep(600)
+    return b"never\\n"
+vault.append("log.jsonl", compose)
+"""
+
+FORKED = """
+import os, sys
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+vault = PgVault(Database(sys.argv[1]))
+vault.append("log.jsonl", lambda end: b"parent\\n")
+release = vault.hold("run.jsonl")
+child = os.fork()
+if not child:
+    assert vault.hold("run.jsonl") is None
+    vault.append("log.jsonl", lambda end: b"child\\n")
+    vault.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+vault.append("log.jsonl", lambda end: b"parent again\\n")
+other = PgVault(Database(sys.argv[1]))
+assert other.hold("run.jsonl") is None
+release()
+assert other.hold("run.jsonl")
+"""
+
+
+@contextlib.contextmanager
+def opened(dsn: str, **waits: float) -> Iterator[PgVault]:
+    vault = PgVault(Database(dsn, Waits(**waits)))  # type: ignore[arg-type]
+    try:
+        yield vault
+    finally:
+        vault.close()
+
+
+@contextlib.contextmanager
+def program(code: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def lines(vault: PgVault, path: str) -> list[str]:
+    return [line.data.decode() for line in vault.scan(path)]
+
+
+def cut(server: pgserver.Server, vault: PgVault) -> None:
+    """End the connection that this thread is working on, as an operator or a failover would."""
+    found = vault._database.run("x", lambda turn: turn.row("SELECT pg_backend_pid()"))
+    assert found is not None
+    server.run(f"SELECT pg_terminate_backend({found[0]}, 5000)")
+
+
+def sound(server: pgserver.Server, database: str, dsn: str) -> None:
+    """Every log's pieces follow one another up to its size, and no piece is without its log."""
+    tenant = dsn.rpartition("tenant=")[2]
+    holes = server.run(
+        f"""WITH piece AS (SELECT inode, start, length(data) AS size, start + length(data) AS stop,
+                coalesce(lag(start + length(data)) OVER (PARTITION BY inode ORDER BY start), 0) AS before
+            FROM holdfast.pieces WHERE tenant = '{tenant}')
+        SELECT 'hole', inode FROM piece WHERE start <> before
+        UNION ALL SELECT 'size', inode FROM holdfast.files f WHERE tenant = '{tenant}' AND log
+            AND size <> coalesce((SELECT max(stop) FROM piece p WHERE p.inode = f.inode), 0)
+        UNION ALL SELECT 'orphan', inode FROM piece WHERE inode NOT IN
+            (SELECT inode FROM holdfast.files WHERE tenant = '{tenant}' AND log)""",
+        database,
+    )
+    assert holes == []
+
+
+# many writers
+
+
+@pytest.mark.parametrize("logs", [1, 3])
+def test_nothing_is_lost_and_nothing_appears_behind_a_reader_who_follows(
+    server: pgserver.Server, database: str, address: str, logs: int
+) -> None:
+    paths = [f"logs/{number}.jsonl" for number in range(logs)]
+    acknowledged: list[tuple[str, str]] = []
+    followed: dict[str, list[bytes]] = {path: [] for path in paths}
+    marks = dict.fromkeys(paths, 0)
+    done = threading.Event()
+
+    def follow(vault: PgVault) -> None:
+        last = False
+        while not last:
+            last = done.is_set()
+            for path in paths:
+                if vault.stat(path):
+                    for line in vault.scan(path, marks[path]):
+                        assert line.offset == marks[path]
+                        assert line.whole
+                        followed[path].append(line.data)
+                        marks[path] = line.end
+
+    with opened(address) as vault, contextlib.ExitStack() as running, ThreadPoolExecutor(1 + PROCESSES) as pool:
+        writers = [
+            running.enter_context(program(WRITER, address, str(me), str(APPENDS), *paths)) for me in range(PROCESSES)
+        ]
+        for writer in writers:
+            assert writer.stdout and writer.stdout.readline() == "ready\n"
+        follower = pool.submit(follow, vault)
+        told = [pool.submit(lambda process=writer: process.communicate("go\n")[0]) for writer in writers]
+        for answer in told:
+            for line in answer.result().splitlines():
+                path, _, text = line.partition(" ")
+                acknowledged.append((path, text))
+        done.set()
+        follower.result()
+        assert [writer.returncode for writer in writers] == [0] * PROCESSES
+        assert len(acknowledged) == PROCESSES * APPENDS
+        for path in paths:
+            found = lines(vault, path)
+            assert [line.decode() for line in followed[path]] == found
+            assert found[1::2] == [f"{line} again" for line in found[::2]], "the lines of one append stay together"
+            assert sorted(found[::2]) == sorted(text for where, text in acknowledged if where == path)
+            for me in range(PROCESSES):
+                numbers = [int(line.split(":")[1]) for line in found[::2] if line.startswith(f"{me}:")]
+                assert numbers == sorted(numbers)
+    sound(server, database, address)
+
+
+def test_different_logs_do_not_wait_for_each_other(address: str) -> None:
+    with opened(address, lock_seconds=1.0) as vault, opened(address, lock_seconds=1.0) as other:
+
+        def meanwhile(_: LogEnd) -> bytes:
+            other.append("b.jsonl", lambda _: b"b\n")
+            return b"a\n"
+
+        vault.append("a.jsonl", meanwhile)
+        assert (lines(vault, "a.jsonl"), lines(vault, "b.jsonl")) == (["a"], ["b"])
+
+
+# killed
+
+
+def test_a_writer_that_is_killed_in_the_middle_leaves_nothing_and_blocks_nobody(
+    server: pgserver.Server, database: str, address: str
+) -> None:
+    with opened(address) as vault, program(HOLDER, address) as holder:
+        vault.append("log.jsonl", lambda _: b"one\n")
+        assert holder.stdout and holder.stdout.readline() == "holding\n"
+        assert vault.hold("run.jsonl") is None
+        with opened(address, lock_seconds=0.1) as hasty, pytest.raises(Busy, match=r"log\.jsonl was locked"):
+            hasty.append("log.jsonl", lambda _: b"x\n")
+        assert lines(vault, "log.jsonl") == ["one"]
+        assert vault.stat("beside.md") is None
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        vault.append("log.jsonl", lambda _: b"two\n")
+        assert lines(vault, "log.jsonl") == ["one", "two"]
+        assert vault.stat("beside.md") is None
+        deadline = time.monotonic() + 30
+        while not (release := vault.hold("run.jsonl")) and time.monotonic() < deadline:
+            time.sleep(0.05)  # the server notices in its own time
+        assert release is not None
+    sound(server, database, address)
+
+
+def test_writers_that_are_killed_at_any_moment_lose_nothing_they_were_told(
+    server: pgserver.Server, database: str, address: str
+) -> None:
+    told: list[str] = []
+    for turn in range(6):
+        with program(WRITER, address, f"w{turn}", "100000", "storm.jsonl") as writer:
+            assert writer.stdin and writer.stdout and writer.stdout.readline() == "ready\n"
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+            told += [writer.stdout.readline().split()[1] for _ in range(random.randint(5, 40))]
+            writer.kill()
+            told += [
+                line.split()[1] for line in writer.stdout.read().splitlines() if line.count(":") and line[-1] != ":"
+            ]
+    with opened(address) as vault:
+        found = lines(vault, "storm.jsonl")
+    assert found[1::2] == [f"{line} again" for line in found[::2]]
+    assert len(set(found)) == len(found)
+    assert set(told[:-1]) - set(found) == set()
+    sound(server, database, address)
+
+
+def test_a_forked_process_has_connections_of_its_own(address: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED, address], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    with opened(address) as vault:
+        assert lines(vault, "log.jsonl") == ["parent", "child", "parent again"]
+
+
+# cut
+
+
+def test_an_append_whose_connection_is_cut_is_saved_once_and_composed_once(
+    server: pgserver.Server, database: str, address: str
+) -> None:
+    with opened(address) as vault:
+        vault.append("log.jsonl", lambda _: b"one\n")
+        calls: list[int] = []
+
+        def compose(end: LogEnd) -> bytes:
+            calls.append(end.size)
+            cut(server, vault)
+            return b"two\n"
+
+        done = vault.append("log.jsonl", compose)
+        assert done is not None
+        assert (done.start, done.end, calls) == (4, 8, [4])
+        assert lines(vault, "log.jsonl") == ["one", "two"]
+        vault.append("new.jsonl", lambda end: cut(server, vault) or b"first\n")  # type: ignore[func-returns-value]
+        assert lines(vault, "new.jsonl") == ["first"]
+    sound(server, database, address)
+
+
+def test_an_append_that_lost_its_turn_to_others_says_that_nothing_was_written(
+    server: pgserver.Server, address: str
+) -> None:
+    with opened(address) as vault, opened(address) as other:
+        vault.append("log.jsonl", lambda _: b"one\n")
+
+        def compose(_: LogEnd) -> bytes:
+            cut(server, vault)
+            other.append("log.jsonl", lambda _: b"theirs\n")
+            return b"mine\n"
+
+        with pytest.raises(Unavailable, match="nothing was written") as caught:
+            vault.append("log.jsonl", compose)
+        assert caught.value.next_step == "Try again."
+        assert lines(vault, "log.jsonl") == ["one", "theirs"]
+
+
+def test_what_an_append_did_beside_its_lines_is_undone_with_it(server: pgserver.Server, address: str) -> None:
+    with opened(address) as vault:
+
+        def compose(_: LogEnd) -> bytes:
+            vault.write("beside.md", b"text", expect=ABSENT)
+            cut(server, vault)
+            return b"mine\n"
+
+        with pytest.raises(Unavailable):
+            vault.append("log.jsonl", compose)
+        assert vault.stat("beside.md") is None
+        assert vault.stat("log.jsonl") is None
+
+        def fail(_: LogEnd) -> bytes:
+            vault.write("beside.md", b"text", expect=ABSENT)
+            assert vault.read("beside.md").data == b"text"
+            raise Conflict("changed my mind")
+
+        with pytest.raises(Conflict, match="changed my mind"):
+            vault.append("log.jsonl", fail)
+        assert vault.stat("beside.md") is None
+
+
+def test_what_is_refused_inside_an_append_does_not_spoil_it(address: str) -> None:
+    with opened(address) as vault:
+        vault.write("taken.md", b"text", expect=ABSENT)
+
+        def compose(_: LogEnd) -> bytes:
+            with pytest.raises(Exception, match="already exists"):
+                vault.write("taken.md", b"other", expect=ABSENT)
+            vault.write("beside.md", b"beside", expect=ABSENT)
+            vault.append("other.jsonl", lambda _: b"other\n")
+            return b"line\n"
+
+        vault.append("log.jsonl", compose)
+        assert lines(vault, "log.jsonl") == ["line"]
+        assert lines(vault, "other.jsonl") == ["other"]
+        assert vault.read("beside.md").data == b"beside"
+
+
+def test_a_log_cannot_be_added_to_while_lines_for_it_are_composed(address: str) -> None:
+    with opened(address) as vault:
+
+        def compose(_: LogEnd) -> bytes:
+            vault.append("log.jsonl", lambda _: b"inner\n")
+            return b"outer\n"
+
+        with pytest.raises(Conflict, match="nothing was written"):
+            vault.append("log.jsonl", compose)
+        assert vault.stat("log.jsonl") is None
+
+
+def test_a_run_is_claimed_ended_and_swept_as_on_files(address: str) -> None:
+    with opened(address) as vault, opened(address) as other:
+        mine, theirs = Runs(vault, "memory"), Runs(other, "memory")
+        path = mine.path("chat", "one")
+
+        def begin(_: LogEnd) -> bytes:
+            mine.claim(path)
+            return b"note\n"
+
+        vault.append(path, begin)
+        theirs.sweep_all()
+        assert lines(other, path) == ["note"]
+        mine.end(path)
+        assert other.stat(path) is None
+        dead = mine.path("chat", "dead")
+        vault.append(dead, lambda _: b"left\n")
+        theirs.sweep_all()
+        assert vault.stat(dead) is None
+
+
+def test_reads_and_writes_go_on_after_every_connection_was_cut(server: pgserver.Server, address: str) -> None:
+    with opened(address) as vault:
+        version = vault.write("a.md", b"one", expect=ABSENT)
+        for _ in range(3):
+            with ThreadPoolExecutor(6) as pool:
+                list(pool.map(lambda _: vault.read("a.md"), range(12)))
+            server.run(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'holdfast'"
+            )
+            assert vault.read("a.md").data
+            version = vault.write("a.md", os.urandom(8), expect=version)
+
+
+def test_a_claim_whose_connection_was_cut_is_taken_anew(server: pgserver.Server, address: str) -> None:
+    with opened(address) as vault, opened(address) as other:
+        assert vault.hold("one.jsonl")
+        session = vault._claims._session
+        assert session is not None
+        server.run(f"SELECT pg_terminate_backend({session.info.backend_pid}, 5000)")
+        assert vault.hold("two.jsonl")
+        assert other.hold("one.jsonl") is None
+        assert other.hold("two.jsonl") is None
+
+
+class Proxy:
+    """Stands between a program and its server, and loses what it is told to."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self.lose: Callable[[bytes], str] = lambda _: ""
+        self.lost: list[str] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                host, port = self._target
+                server = socket.socket(socket.AF_UNIX if host.startswith("/") else socket.AF_INET)
+                server.connect(f"{host}/.s.PGSQL.{port}" if host.startswith("/") else (host, port))
+                for here, there in ((client, server), (server, client)):
+                    threading.Thread(target=self._pump, args=(here, there, here is client), daemon=True).start()
+
+    def _pump(self, here: socket.socket, there: socket.socket, asking: bool) -> None:
+        with contextlib.suppress(OSError), here, there:
+            while data := here.recv(1 << 16):
+                verdict = self.lose(data) if asking else ""
+                if verdict:
+                    self.lost.append(verdict)
+                    if verdict == "answer":
+                        self._sink(there, data)
+                    for end in (here, there):
+                        end.shutdown(socket.SHUT_RDWR)
+                    return
+                there.sendall(data)
+
+    def _sink(self, there: socket.socket, data: bytes) -> None:
+        """Let the server do it, and wait until it has: its answer goes nowhere."""
+        there.sendall(data)
+        time.sleep(0.3)
+
+
+@pytest.fixture
+def proxied(server: pgserver.Server, address: str) -> Iterator[tuple[Proxy, str]]:
+    if not server.local:
+        pytest.skip("HOLDFAST_TEST_DSN: a server on another machine is not put behind a proxy")
+    parts = conninfo_to_dict(server.dsn)
+    proxy = Proxy((str(parts["host"]), int(str(parts["port"]))))
+    start, _, query = address.partition("?")
+    tenant = query.rpartition("tenant=")[2]
+    yield proxy, f"{start}?host=127.0.0.1&port={proxy.port}&sslmode=disable&gssencmode=disable&tenant={tenant}"
+    proxy.close()
+
+
+@pytest.mark.parametrize("verdict", ["question", "answer"])
+@pytest.mark.parametrize("work", ["create", "replace", "append", "move", "remove", "first append"])
+def test_a_commit_that_is_lost_on_its_way_or_on_its_way_back_takes_effect_once(
+    server: pgserver.Server, database: str, proxied: tuple[Proxy, str], address: str, work: str, verdict: str
+) -> None:
+    proxy, dsn = proxied
+    with opened(dsn) as vault, opened(address) as direct:
+        version = direct.write("there.md", b"old", expect=ABSENT)
+        direct.append("log.jsonl", lambda _: b"one\n")
+        calls: dict[str, Callable[[], object]] = {
+            "create": lambda: vault.write("new.md", b"new", expect=ABSENT),
+            "replace": lambda: vault.write("there.md", b"new", expect=version, keep="kept"),
+            "append": lambda: vault.append("log.jsonl", lambda _: b"two\n"),
+            "first append": lambda: vault.append("other.jsonl", lambda _: b"two\n"),
+            "move": lambda: vault.move("there.md", "moved.md"),
+            "remove": lambda: vault.remove("there.md", keep="kept"),
+        }
+        proxy.lose = lambda data: verdict if b"COMMIT" in data and not proxy.lost else ""
+        calls[work]()
+        assert proxy.lost == [verdict]
+        shown = {path: direct.read(path).data for path, _ in _files(direct)}
+    start = {"there.md": b"old", "log.jsonl": b"one\n"}
+    expected = {
+        "create": {**start, "new.md": b"new"},
+        "replace": {**start, "there.md": b"new", "kept": b"old"},
+        "append": {**start, "log.jsonl": b"one\ntwo\n"},
+        "first append": {**start, "other.jsonl": b"two\n"},
+        "move": {"moved.md": b"old", "log.jsonl": b"one\n"},
+        "remove": {"kept": b"old", "log.jsonl": b"one\n"},
+    }
+    assert shown == expected[work]
+    sound(server, database, address)
+
+
+def _files(vault: PgVault) -> list[tuple[str, object]]:
+    names = ("there.md", "new.md", "moved.md", "kept", "log.jsonl", "other.jsonl")
+    return [(name, found) for name in names if (found := vault.stat(name))]
+
+
+def test_a_server_that_stays_away_is_told_within_the_time_that_is_given(proxied: tuple[Proxy, str]) -> None:
+    proxy, dsn = proxied
+    with opened(dsn, again_seconds=1.0) as vault:
+        vault.append("log.jsonl", lambda _: b"one\n")
+        proxy.lose = lambda _: "question"
+        with pytest.raises(RootGone) as caught:
+            vault.append("log.jsonl", lambda _: b"two\n")
+        assert caught.value.next_step
+        proxy.lose = lambda _: ""
+        vault.append("log.jsonl", lambda _: b"three\n")
+        assert lines(vault, "log.jsonl") == ["one", "three"]
+
+
+# too long
+
+
+def test_a_statement_that_takes_too_long_is_stopped(address: str) -> None:
+    with opened(address, statement_seconds=0.2) as vault:
+        with pytest.raises(Unavailable, match=r"longer than 0\.2 s"):
+            vault._database.run("slow", lambda turn: turn.row("SELECT pg_sleep(60)"))
+        vault.append("log.jsonl", lambda _: b"one\n")
+
+
+def test_a_writer_that_says_nothing_for_too_long_lets_others_in(address: str) -> None:
+    with opened(address, idle_seconds=0.2) as slow, opened(address, lock_seconds=30.0) as other:
+        slow.append("log.jsonl", lambda _: b"one\n")
+
+        def compose(_: LogEnd) -> bytes:
+            other.append("log.jsonl", lambda _: b"theirs\n")
+            return b"mine\n"
+
+        with pytest.raises(Unavailable, match="nothing was written"):
+            slow.append("log.jsonl", compose)
+        assert lines(other, "log.jsonl") == ["one", "theirs"]
+
+
+def test_more_work_than_connections_waits_and_then_is_busy(address: str) -> None:
+    with opened(address, connections=1, again_seconds=0.3) as vault, ThreadPoolExecutor(1) as pool:
+
+        def compose(_: LogEnd) -> bytes:
+            with pytest.raises(Busy, match="All 1 connections"):
+                pool.submit(vault.stat, "a.md").result()
+            return b"one\n"
+
+        vault.append("log.jsonl", compose)
+        assert vault.stat("a.md") is None
+
+
+def test_writers_that_wait_for_each_other_in_a_circle_are_not_left_waiting(address: str) -> None:
+    with opened(address) as vault:
+        both = threading.Barrier(2)
+
+        def write(one: str, other: str) -> str:
+            def compose(_: LogEnd) -> bytes:
+                both.wait()
+                vault.append(other, lambda _: b"inner\n")
+                return b"outer\n"
+
+            try:
+                vault.append(one, compose)
+            except Busy:
+                return "busy"
+            return "saved"
+
+        for path in ("a.jsonl", "b.jsonl"):
+            vault.append(path, lambda _: b"first\n")
+        with ThreadPoolExecutor(2) as pool:
+            results = sorted(pool.map(write, ["a.jsonl", "b.jsonl"], ["b.jsonl", "a.jsonl"]))
+        assert results == ["busy", "saved"]
+        assert sorted(lines(vault, "a.jsonl") + lines(vault, "b.jsonl")) == ["first", "first", "inner", "outer"]
+
+
+def test_work_that_the_server_undid_is_done_again(address: str) -> None:
+    with opened(address) as vault:
+        vault.write("a.md", b"text", expect=ABSENT)
+        tries: list[bool] = []
+
+        def work(turn: Turn) -> str:
+            tries.append(turn.doubtful)
+            if len(tries) < 3:
+                turn.row("DO $$ BEGIN RAISE serialization_failure; END $$")
+            return "done"
+
+        assert vault._database.run("a.md", work, writes=True) == "done"
+        assert tries == [False, False, False]
+
+
+def test_tables_that_were_dropped_are_a_root_that_is_gone(server: pgserver.Server, tmp_path: Path) -> None:
+    with server.database("dropped") as name, opened(server.at(name)) as vault:
+        vault.write("a.md", b"text", expect=ABSENT)
+        server.run("DROP SCHEMA holdfast CASCADE", name)
+        for call in (
+            lambda: vault.stat("a.md"),
+            lambda: vault.folders("a"),
+            lambda: vault.append("l", lambda _: b"x\n"),
+        ):
+            with pytest.raises(RootGone):
+                call()

@@ -1,0 +1,298 @@
+"""Opening a database: what it makes of an empty one, and what it says when there is none that can be used."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+import pgserver
+from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.postgres import addresses, migrations
+from holdfast.postgres._schema import OWNER, READER, WRITER
+from holdfast.postgres.connecting import Waits
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+from holdfast.vault import ABSENT, RootGone
+
+PASSWORD = "s3cret-Pa55word"
+
+
+@pytest.fixture
+def empty(server: pgserver.Server) -> Iterator[str]:
+    with server.database("empty") as name:
+        yield name
+
+
+@pytest.fixture
+def login(server: pgserver.Server) -> Iterator[str]:
+    """A login with a password and no rights of its own."""
+    name = f"somebody_{secrets.token_hex(4)}"
+    server.run(f"CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}'")
+    yield name
+    server.run(f"DROP ROLE {name}")
+
+
+def refused(dsn: str) -> HoldfastError:
+    with pytest.raises(HoldfastError) as caught:
+        Database(dsn)
+    error = caught.value
+    assert error.next_step
+    assert (
+        PASSWORD
+        not in f"{error} {error!r} {error.__cause__} {error.__context__ if not error.__suppress_context__ else ''}"
+    )
+    return error
+
+
+# addresses
+
+
+@pytest.mark.parametrize(
+    ("dsn", "tenant", "shown"),
+    [
+        (
+            "postgresql://ann:pw@db.example:5433/memory",
+            "default",
+            "postgresql://ann@db.example:5433/memory?tenant=default",
+        ),
+        ("postgres://ann:pw@db/memory?tenant=team-1", "team-1", "postgresql://ann@db/memory?tenant=team-1"),
+        ("postgresql://db/m?tenant=a%20b&sslmode=disable", "a b", "postgresql://db/m?tenant=a b"),
+        ("postgresql://one,two/m?target_session_attrs=read-write&tenant=t", "t", "postgresql://one,two/m?tenant=t"),
+        (
+            "postgresql://ann:p%40ss@/m?host=/run/pg&password=other",
+            "default",
+            "postgresql://ann@/run/pg/m?tenant=default",
+        ),
+    ],
+)
+def test_an_address_is_read_and_shown_without_its_password(dsn: str, tenant: str, shown: str) -> None:
+    address = addresses.parse(dsn)
+    assert (address.tenant, address.shown) == (tenant, shown)
+    assert "pw" not in repr(address)
+    assert "tenant" not in address.conninfo
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "",
+        "mysql://x",
+        f"postgresql://u:{PASSWORD}/x@host:port/db",
+        f"postgresql://u:{PASSWORD}%zz@host/db",
+        f"postgresql://u:{PASSWORD}@host/db?no_such_option=1",
+        f"postgresql://u:{PASSWORD}@host/db?tenant=",
+        f"postgresql://u:{PASSWORD}@host/db?tenant=%0A",
+        f"postgresql://u:{PASSWORD}@host/db?tenant={'x' * 201}",
+        f"postgresql://u:{PASSWORD}@[::1/db",
+    ],
+)
+def test_an_address_that_cannot_be_read_is_refused_without_quoting_it(dsn: str) -> None:
+    assert isinstance(refused(dsn), Invalid)
+
+
+# no connection
+
+
+def test_where_nothing_listens_the_server_is_not_there(server: pgserver.Server) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        error = refused(f"postgresql://ann:{PASSWORD}@127.0.0.1:{port}/m")
+    assert isinstance(error, RootGone)
+    assert f"127.0.0.1:{port}" in error.message
+
+
+def test_a_host_that_has_no_address_is_not_there() -> None:
+    assert isinstance(refused(f"postgresql://ann:{PASSWORD}@no-such-host.invalid/m"), RootGone)
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        error = refused(f"postgresql://ann:{PASSWORD}@127.0.0.1:{silent.getsockname()[1]}/m?connect_timeout=2")
+    assert isinstance(error, RootGone)
+
+
+def test_a_wrong_password_is_refused_and_not_told(server: pgserver.Server, empty: str, login: str) -> None:
+    error = refused(server.at(empty, user=login, password=f"{PASSWORD}x"))
+    assert f'refused the user "{login}"' in error.message
+    assert "password" in error.next_step
+
+
+def test_a_missing_password_is_asked_for(server: pgserver.Server, empty: str, login: str) -> None:
+    if not server.local:
+        pytest.skip("HOLDFAST_TEST_DSN: whether that server asks for a password is not known")
+    error = refused(server.at(empty, user=login, host="127.0.0.1"))
+    assert "none was given" in error.message
+
+
+def test_a_missing_database_is_named(server: pgserver.Server, login: str) -> None:
+    error = refused(server.at("no_such_database", user=login, password=PASSWORD))
+    assert '"no_such_database"' in error.message
+    assert "CREATE DATABASE" in error.next_step
+
+
+def test_a_database_that_is_not_utf8_is_refused(server: pgserver.Server) -> None:
+    name = f"ascii_{secrets.token_hex(4)}"
+    server.run(f"CREATE DATABASE {name} ENCODING sql_ascii TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    try:
+        assert "SQL_ASCII" in refused(server.at(name)).message
+    finally:
+        server.run(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+# the schema
+
+
+def test_an_empty_database_is_set_up_by_whoever_comes_first_and_only_once(server: pgserver.Server, empty: str) -> None:
+    start = threading.Barrier(8)
+
+    def use(number: int) -> None:
+        start.wait()
+        vault = PgVault(Database(server.at(empty)))
+        vault.append("log.jsonl", lambda _: b"%d\n" % number)
+        vault.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, range(8)))
+    assert server.run("SELECT version, name FROM holdfast.migrations", empty) == [(1, "documents and logs")]
+    vault = PgVault(Database(server.at(empty)))
+    assert sorted(line.data for line in vault.scan("log.jsonl")) == [b"%d" % number for number in range(8)]
+    vault.close()
+
+
+def test_two_databases_of_one_server_are_set_up_at_the_same_time(server: pgserver.Server) -> None:
+    with contextlib.ExitStack() as made, ThreadPoolExecutor(4) as pool:
+        names = [made.enter_context(server.database("twin")) for _ in range(4)]
+        list(pool.map(lambda name: Database(server.at(name)).close(), names))
+        assert all(server.run("SELECT version FROM holdfast.migrations", name) == [(1,)] for name in names)
+
+
+def test_a_newer_schema_is_refused_and_left_alone(server: pgserver.Server, empty: str) -> None:
+    Database(server.at(empty)).close()
+    server.run("INSERT INTO holdfast.migrations (version, name) VALUES (99, 'of tomorrow')", empty)
+    error = refused(server.at(empty))
+    assert "schema 99" in error.message
+    assert "Upgrade" in error.next_step
+    assert server.run("SELECT max(version) FROM holdfast.migrations", empty) == [(99,)]
+
+
+def test_an_older_schema_is_brought_up_to_date_once_and_keeps_its_rows(
+    server: pgserver.Server, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault = PgVault(Database(server.at(empty)))
+    vault.write("a.md", b"old", expect=ABSENT)
+    vault.close()
+    more = (*migrations.MIGRATIONS, ("a table more", "CREATE TABLE holdfast.more (x int)"))
+    monkeypatch.setattr(migrations, "MIGRATIONS", more)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: Database(server.at(empty)).close(), range(4)))
+    assert server.run("SELECT version FROM holdfast.migrations ORDER BY 1", empty) == [(1,), (2,)]
+    vault = PgVault(Database(server.at(empty)))
+    assert vault.read("a.md").data == b"old"
+    vault.close()
+
+
+def test_a_migration_that_fails_changes_nothing(
+    server: pgserver.Server, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Database(server.at(empty)).close()
+    more = (*migrations.MIGRATIONS, ("half", "CREATE TABLE holdfast.half (x int); SELECT 1/0"))
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations, "MIGRATIONS", more)
+        assert "nothing was changed" in refused(server.at(empty)).message
+    assert server.run("SELECT version, to_regclass('holdfast.half')::text FROM holdfast.migrations", empty) == [
+        (1, None)
+    ]
+    Database(server.at(empty)).close()
+
+
+# logins
+
+
+def test_a_login_without_rights_is_told_what_to_ask_for(server: pgserver.Server, empty: str, login: str) -> None:
+    mine = server.at(empty, user=login, password=PASSWORD)
+    error = refused(mine)
+    assert "not set up" in error.message
+    assert OWNER in error.next_step
+    Database(server.at(empty)).close()
+    error = refused(mine)
+    assert f'GRANT {WRITER} TO "{login}"' in error.next_step
+    server.run(f"GRANT {WRITER} TO {login}")
+    vault = PgVault(Database(mine))
+    vault.write("a.md", b"text", expect=ABSENT)
+    vault.close()
+
+
+def test_a_login_that_may_only_read_reads(server: pgserver.Server, empty: str, login: str) -> None:
+    vault = PgVault(Database(server.at(empty)))
+    version = vault.write("a.md", b"text", expect=ABSENT)
+    server.run(f"GRANT {READER} TO {login}")
+    reader = PgVault(Database(server.at(empty, user=login, password=PASSWORD)))
+    assert reader.read("a.md").data == b"text"
+    for call in (
+        lambda: reader.write("b.md", b"x", expect=ABSENT),
+        lambda: reader.write("a.md", b"x", expect=version),
+        lambda: reader.append("log.jsonl", lambda _: b"x\n"),
+        lambda: reader.move("a.md", "b.md"),
+        lambda: reader.remove("a.md"),
+    ):
+        with pytest.raises(Unavailable, match="does not allow") as caught:
+            call()
+        assert WRITER in caught.value.next_step
+    assert [path for path, _ in vault.walk("a.md", ("",), lambda _p, _w: None)] == ["a.md"]
+    reader.close()
+    vault.close()
+
+
+def test_a_login_that_owns_the_database_and_was_granted_the_roles_sets_it_up(
+    server: pgserver.Server, empty: str, login: str
+) -> None:
+    with server.database("roles") as other:
+        Database(server.at(other)).close()  # so that the roles are there
+    server.run(f'ALTER DATABASE "{empty}" OWNER TO {login}')
+    server.run(f"GRANT {OWNER}, {WRITER}, {READER} TO {login}")
+    try:
+        vault = PgVault(Database(server.at(empty, user=login, password=PASSWORD)))
+        vault.write("a.md", b"text", expect=ABSENT)
+        vault.close()
+        assert server.run("SELECT DISTINCT tableowner::text FROM pg_tables WHERE schemaname = 'holdfast'", empty) == [
+            (OWNER,)
+        ]
+    finally:
+        server.run(f'ALTER DATABASE "{empty}" OWNER TO CURRENT_USER')
+
+
+# extensions
+
+
+def test_an_extension_is_added_or_it_is_said_how(server: pgserver.Server, empty: str, login: str) -> None:
+    with psycopg.connect(server.at(empty), autocommit=True) as connection:
+        with pytest.raises(Unavailable, match="does not have the extension no_such") as caught:
+            migrations.need_extension(connection, "no_such", "the package no-such")
+        assert "Install the package no-such" in caught.value.next_step
+        if not connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone():
+            pytest.skip("this server has no pgvector")
+        with psycopg.connect(server.at(empty, user=login, password=PASSWORD), autocommit=True) as poor:
+            with pytest.raises(Unavailable, match="may not add it") as caught:
+                migrations.need_extension(poor, "vector", "pgvector")
+            assert "CREATE EXTENSION vector" in caught.value.next_step
+        migrations.need_extension(connection, "vector", "pgvector")
+        assert connection.execute("SELECT '[1,2]'::vector(2)::text").fetchone() == ("[1,2]",)
+
+
+def test_a_server_that_forgets_is_asked_to_remember(server: pgserver.Server, empty: str) -> None:
+    server.run(f'ALTER DATABASE "{empty}" SET synchronous_commit = off')
+    database = Database(server.at(empty), Waits())
+    ask = "SELECT current_setting('synchronous_commit')"
+    assert database.run("x", lambda turn: turn.row(ask)) == ("on",)
+    assert database.run("x", lambda turn: turn.row(ask), durable=False) == ("off",)
+    database.close()
