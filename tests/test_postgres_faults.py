@@ -162,9 +162,9 @@ def test_nothing_is_lost_and_nothing_appears_behind_a_reader_who_follows(
         for writer in writers:
             assert writer.stdout and writer.stdout.readline() == "ready\n"
         follower = pool.submit(follow, vault)
-        told = [pool.submit(lambda process=writer: process.communicate("go\n")[0]) for writer in writers]
+        told = [pool.submit(writer.communicate, "go\n") for writer in writers]
         for answer in told:
-            for line in answer.result().splitlines():
+            for line in answer.result()[0].splitlines():
                 path, _, text = line.partition(" ")
                 acknowledged.append((path, text))
         done.set()

@@ -15,7 +15,7 @@ import pytest
 import pgserver
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.postgres import addresses, migrations
-from holdfast.postgres._schema import OWNER, READER, WRITER
+from holdfast.postgres._schema import MIGRATIONS, OWNER, READER, WRITER
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
@@ -191,7 +191,7 @@ def test_an_older_schema_is_brought_up_to_date_once_and_keeps_its_rows(
     vault = PgVault(Database(server.at(empty)))
     vault.write("a.md", b"old", expect=ABSENT)
     vault.close()
-    more = (*migrations.MIGRATIONS, ("a table more", "CREATE TABLE holdfast.more (x int)"))
+    more = (*MIGRATIONS, ("a table more", "CREATE TABLE holdfast.more (x int)"))
     monkeypatch.setattr(migrations, "MIGRATIONS", more)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: Database(server.at(empty)).close(), range(4)))
@@ -205,7 +205,7 @@ def test_a_migration_that_fails_changes_nothing(
     server: pgserver.Server, empty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Database(server.at(empty)).close()
-    more = (*migrations.MIGRATIONS, ("half", "CREATE TABLE holdfast.half (x int); SELECT 1/0"))
+    more = (*MIGRATIONS, ("half", "CREATE TABLE holdfast.half (x int); SELECT 1/0"))
     with monkeypatch.context() as patched:
         patched.setattr(migrations, "MIGRATIONS", more)
         assert "nothing was changed" in refused(server.at(empty)).message

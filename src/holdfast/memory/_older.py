@@ -6,6 +6,7 @@ is, apart from when the file was written and which channel it is given, is its `
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections import Counter
@@ -28,7 +29,9 @@ def messages(file: Source, channel: str, longest: int, report: Report) -> Iterat
         with opened(file.path) as fd:
             report.files += 1
             clock = _Clock(os.fstat(fd).st_mtime_ns // 1_000_000)
-            for number, line in enumerate(forwards(fd, 0, os.fstat(fd).st_size, longest), 1):
+            for number, line in enumerate(
+                forwards(functools.partial(os.pread, fd), 0, os.fstat(fd).st_size, longest), 1
+            ):
                 values = "longer than a line may be" if line.cut else transcripts.parse(line.data)
                 if isinstance(values, str):
                     report.skip(file.path, f"skipped: {values}", number)

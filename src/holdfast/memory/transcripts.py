@@ -8,6 +8,7 @@ is written. What cannot be read is reported with file and line, and never stops 
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 from collections import Counter
@@ -87,7 +88,7 @@ class Transcripts:
     def _lines(self, fd: int, file: Source, conversation: _Conversation, shelf: _Shelf) -> Iterator[Line]:
         """Put the turns of an open file on the shelf, line by line."""
         longest = self._memory.settings.limits.line_bytes
-        for number, line in enumerate(forwards(fd, 0, os.fstat(fd).st_size, longest), 1):
+        for number, line in enumerate(forwards(functools.partial(os.pread, fd), 0, os.fstat(fd).st_size, longest), 1):
             found = "longer than a line may be" if line.cut else conversation.turns(number, line.data.strip())
             if isinstance(found, str):
                 torn = "the last line is incomplete: torn, or still being written"

@@ -25,6 +25,8 @@ from holdfast.postgres.addresses import Address
 from holdfast.vault import RootGone
 
 _SHORTEST_WAIT = 0.05
+_QUICK = 2
+"""Seconds to wait for a sign of life: libpq waits them out when a server hangs up at once."""
 _ALWAYS_THERE = ("postgres", "template1")
 
 
@@ -136,7 +138,7 @@ def _why_not(error: psycopg.Error, address: Address) -> HoldfastError:
     """Say why there is no connection; never with a password in it."""
     parts = conninfo.conninfo_to_dict(address.conninfo)
     name, user = parts.get("dbname") or parts.get("user") or "", parts.get("user") or "of this system"
-    answer = pq.PGconn.ping(address.conninfo.encode())
+    answer = pq.PGconn.ping(conninfo.make_conninfo(address.conninfo, connect_timeout=_QUICK).encode())
     if answer == pq.Ping.NO_RESPONSE:
         return RootGone(
             f"No PostgreSQL server answers at {address.shown}.", "Check host and port, and that the server runs."
