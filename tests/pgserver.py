@@ -8,6 +8,7 @@ the server and stops it when no test process holds the file `users` any more, ho
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import importlib.util
 import json
@@ -90,6 +91,22 @@ def shared(folder: Path) -> Iterator[Server]:
         yield Server(dsn)
 
 
+@contextlib.contextmanager
+def private(**settings: str) -> Iterator[Server]:
+    """Start a server that nobody else uses, with settings of its own, and stop it."""
+    where = Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}")  # short: the path of a socket has about a hundred bytes
+    where.mkdir()
+    try:
+        process, dsn = _start(where, settings)
+        try:
+            yield Server(dsn)
+        finally:
+            process.send_signal(signal.SIGQUIT)
+            process.wait()
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+
+
 # the process that watches over the server
 
 
@@ -122,13 +139,18 @@ def _as(who: tuple[int, int] | None, command: list[str]) -> None:
     subprocess.run(command, check=True, capture_output=True, user=user, group=group, extra_groups=extra, cwd="/")
 
 
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGQUIT)  # PR_SET_PDEATHSIG
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _start(where: Path) -> tuple[subprocess.Popen[bytes], str]:
+def _start(where: Path, settings: dict[str, str]) -> tuple[subprocess.Popen[bytes], str]:
     who = _someone()
     programs = _programs(where, who)
     data = where / "data"
@@ -139,12 +161,19 @@ def _start(where: Path) -> tuple[subprocess.Popen[bytes], str]:
     _as(who, [str(programs / "initdb"), "-D", str(data), "-U", "postgres", "-E", "utf8", "--locale=C", "--no-sync",
               "--auth-local=trust", "--auth-host=scram-sha-256"])  # fmt: skip
     port = _free_port()
-    given = {**_SETTINGS, "port": str(port), "unix_socket_directories": str(data), "listen_addresses": "127.0.0.1"}
+    given = {
+        **_SETTINGS,
+        **settings,
+        "port": str(port),
+        "unix_socket_directories": str(data),
+        "listen_addresses": "127.0.0.1",
+    }
     options = [word for name, value in given.items() for word in ("-c", f"{name}={value}")]
     user, group = who or (None, None)
     server = subprocess.Popen(
         [str(programs / "postgres"), "-D", str(data), *options],
         user=user, group=group, extra_groups=[] if who else None, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=_die_with_parent,  # noqa: PLW1509  # nothing else would stop it when its starter is killed
     )  # fmt: skip
     dsn = f"host={data} port={port} user=postgres dbname=postgres"
     deadline = time.monotonic() + 60
@@ -160,23 +189,14 @@ def _start(where: Path) -> tuple[subprocess.Popen[bytes], str]:
 
 def _watch(folder: Path) -> None:
     """Start the server, say where it is, and stop it when its users are gone."""
-    where = Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}")  # short: the path of a socket has about a hundred bytes
-    where.mkdir()
-    try:
-        server, dsn = _start(where)
-        try:
-            (folder / "ready.new").write_text(json.dumps(dsn))
-            os.rename(folder / "ready.new", folder / "ready")
-            with open(folder / "starting", "w") as starting, open(folder / "users", "w") as users:
-                while not _unused(starting, users):
-                    time.sleep(0.5)
-                with contextlib.suppress(OSError):
-                    (folder / "ready").unlink()
-        finally:
-            server.send_signal(signal.SIGQUIT)
-            server.wait()
-    finally:
-        shutil.rmtree(where, ignore_errors=True)
+    with private() as server:
+        (folder / "ready.new").write_text(json.dumps(server.dsn))
+        os.rename(folder / "ready.new", folder / "ready")
+        with open(folder / "starting", "w") as starting, open(folder / "users", "w") as users:
+            while not _unused(starting, users):
+                time.sleep(0.5)
+            with contextlib.suppress(OSError):
+                (folder / "ready").unlink()
 
 
 def _unused(starting: object, users: object) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import threading
 import time
 from typing import Any
@@ -25,6 +26,7 @@ from holdfast.postgres.addresses import Address
 from holdfast.vault import RootGone
 
 _SHORTEST_WAIT = 0.05
+_CANCELLING = 5.0
 _QUICK = 2
 """Seconds to wait for a sign of life: libpq waits them out when a server hangs up at once."""
 _ALWAYS_THERE = ("postgres", "template1")
@@ -50,6 +52,37 @@ class Session(psycopg.Connection[TupleRow]):
         super().__init__(*given, **named)
         self.warnings = 0
         self.add_notice_handler(self._note)
+
+    def commit_within(self, seconds: float) -> str:
+        """End the transaction and return what became of it.
+
+        No time-out of the server covers the wait for a standby: this does, by telling the server to wait no longer.
+        """
+        deadline, cancelled = time.monotonic() + seconds, False
+        self.pgconn.send_query(b"COMMIT")
+        last: pq.abc.PGresult | None = None
+        while True:
+            while self.pgconn.flush() or self.pgconn.is_busy():
+                if self._readable(deadline - time.monotonic()):
+                    self.pgconn.consume_input()
+                elif cancelled:
+                    self.close()
+                    raise psycopg.OperationalError("no answer to a commit")
+                else:
+                    self.cancel_safe(timeout=_CANCELLING)
+                    deadline, cancelled = time.monotonic() + _CANCELLING, True
+            result = self.pgconn.get_result()
+            if result is None:
+                break
+            last = result
+        if last is None or last.status != pq.ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(last) if last else psycopg.OperationalError("no answer to a commit")
+        return (last.command_status or b"").decode()
+
+    def _readable(self, seconds: float) -> bool:
+        watch = select.poll()
+        watch.register(self.pgconn.socket, select.POLLIN)
+        return bool(watch.poll(max(0, round(seconds * 1000))))
 
     def _note(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self.warnings += diagnostic.severity_nonlocalized == "WARNING"

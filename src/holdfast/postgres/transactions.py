@@ -119,8 +119,7 @@ class Database:
             return result
         turn.ending = True
         before = turn.session.warnings
-        ended = turn.session.execute("COMMIT")
-        if ended.statusmessage != "COMMIT":
+        if turn.session.commit_within(self.waits.statement_seconds) != "COMMIT":
             raise Unavailable(f"{what}: the database undid the work.", "Nothing was saved; try again.")
         if turn.session.warnings > before:
             raise Unavailable(
