@@ -108,15 +108,32 @@ def test_a_path_that_no_index_can_hold_is_refused(vault: PgVault) -> None:
             vault.write(path, b"text", expect=ABSENT)
 
 
+@pytest.mark.parametrize("start", [0, 4, 8])
 def test_bytes_that_somebody_removed_from_a_log_are_noticed(
-    server: pgserver.Server, database: str, address: str, vault: PgVault
+    server: pgserver.Server, database: str, address: str, vault: PgVault, start: int
 ) -> None:
     for word in (b"one\n", b"two\n", b"three\n"):
         vault.append("log.jsonl", say(word))
     tenant = address.rpartition("tenant=")[2]
-    server.run(f"DELETE FROM holdfast.pieces WHERE tenant = '{tenant}' AND start = 4", database)
-    with pytest.raises(Damaged, match="missing at offset 4"):
+    server.run(f"DELETE FROM holdfast.pieces WHERE tenant = '{tenant}' AND start = {start}", database)
+    with pytest.raises(Damaged, match=f"missing at offset {start}"):
         list(vault.scan("log.jsonl"))
+    with pytest.raises(Damaged, match=f"missing at offset {start}"):
+        vault.read("log.jsonl")
+
+
+def test_reading_the_end_of_a_log_does_not_read_its_beginning(vault: PgVault) -> None:
+    for number in range(50):
+        vault.append("log.jsonl", say(b"%d\n" % number), durable=False)
+    plan = vault._database.run(
+        "x",
+        lambda turn: turn.rows("EXPLAIN " + _rows._LOG_PART, inode=1, position=100, end=200),
+    )
+    conditions = [row[0] for row in plan if "Index Cond" in row[0]]
+    assert len(conditions) == 2
+    assert "start <=" in conditions[0]
+    assert "start <" in conditions[1]
+    assert "start >=" in conditions[1]
 
 
 def test_an_append_of_nothing_leaves_nothing(vault: PgVault) -> None:

@@ -19,7 +19,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 import pgserver
-from holdfast.errors import Busy, Conflict, Unavailable
+from holdfast.errors import AlreadyExists, Busy, Conflict, Unavailable
 from holdfast.memory._runs import Runs
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database, Turn
@@ -283,9 +283,9 @@ def test_an_append_that_lost_its_turn_to_others_says_that_nothing_was_written(
             other.append("log.jsonl", lambda _: b"theirs\n")
             return b"mine\n"
 
-        with pytest.raises(Unavailable, match="nothing was written") as caught:
+        with pytest.raises(Unavailable, match="before anything was saved") as caught:
             vault.append("log.jsonl", compose)
-        assert caught.value.next_step == "Try again."
+        assert "Nothing was written" in caught.value.next_step
         assert lines(vault, "log.jsonl") == ["one", "theirs"]
 
 
@@ -383,6 +383,21 @@ def test_a_claim_whose_connection_was_cut_is_taken_anew(server: pgserver.Server,
         assert vault.hold("two.jsonl")
         assert other.hold("one.jsonl") is None
         assert other.hold("two.jsonl") is None
+
+
+def test_a_write_that_fails_inside_an_append_does_not_make_the_next_forgetful(address: str) -> None:
+    with opened(address) as vault:
+        vault.write("taken.md", b"text", expect=ABSENT)
+
+        def compose(_: LogEnd) -> bytes:
+            with pytest.raises(AlreadyExists):
+                vault.write("taken.md", b"other", expect=ABSENT)
+            vault.write("beside.md", b"beside", expect=ABSENT)
+            ask = vault._database.run("x", lambda turn: turn.row("SELECT current_setting('synchronous_commit')"))
+            return b"%s\n" % str(ask and ask[0]).encode()
+
+        vault.append("log.jsonl", compose, durable=False)
+        assert lines(vault, "log.jsonl") == ["on"]
 
 
 class Proxy:
@@ -513,7 +528,7 @@ def test_a_writer_that_says_nothing_for_too_long_lets_others_in(address: str) ->
             other.append("log.jsonl", lambda _: b"theirs\n")
             return b"mine\n"
 
-        with pytest.raises(Unavailable, match="nothing was written"):
+        with pytest.raises(Unavailable, match="before anything was saved"):
             slow.append("log.jsonl", compose)
         assert lines(other, "log.jsonl") == ["one", "theirs"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.errors import Busy, Conflict, HoldfastError, Invalid, Unavailable
-from holdfast.postgres import _rows
+from holdfast.postgres import _faults, _rows
 from holdfast.postgres.transactions import Database, Turn
 from holdfast.vault import Appended, LogEnd, _lines
 
@@ -67,7 +67,7 @@ class Appending:
         elif turn.doubtful and (done := self._done(turn)):
             return done
         else:
-            self._check_same(found, made)
+            self._check_same(turn, found, made)
         if not self._data:
             turn.unchanged = not turn.joined
             return None
@@ -100,14 +100,17 @@ class Appending:
         )  # fmt: skip
         return Appended(*row) if row and row[0] is not None else None
 
-    def _check_same(self, found: _rows.Found, made: bool) -> None:
+    def _check_same(self, turn: Turn, found: _rows.Found, made: bool) -> None:
         """See that what was composed still holds, since nothing is composed twice."""
-        fresh = made and self._seen is not None and self._seen.size == 0
-        same = self._seen is not None and (found.inode, found.size) == (self._seen.inode, self._seen.size)
+        assert self._seen is not None
+        fresh = made and self._seen.size == 0
+        same = (found.inode, found.size) == (self._seen.inode, self._seen.size)
         if self._joined or not (same or fresh):
-            raise self._not_saved()
+            replaced = found.inode != self._seen.inode
+            raise _faults.unsure(self._path) if turn.doubtful and replaced else self._not_saved()
 
     def _not_saved(self) -> HoldfastError:
         return Unavailable(
-            f"{self._path}: the connection was lost, and others wrote meanwhile; nothing was written.", "Try again."
+            f"{self._path}: the connection was lost before anything was saved, and the lines were not composed again.",
+            "Nothing was written; try again.",
         )

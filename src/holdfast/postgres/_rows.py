@@ -39,9 +39,9 @@ SELECT greatest(start, %(position)s::bigint),
        substring(data FROM (greatest(%(position)s::bigint - start, 0) + 1)::int
                       FOR (%(end)s::bigint - greatest(start, %(position)s::bigint))::int)
 FROM holdfast.pieces
-WHERE tenant = %(tenant)s AND inode = %(inode)s AND start < %(end)s AND start >= coalesce(
-    (SELECT max(start) FROM holdfast.pieces
-     WHERE tenant = %(tenant)s AND inode = %(inode)s AND start <= %(position)s), 0)
+WHERE tenant = %(tenant)s AND inode = %(inode)s AND start < %(end)s AND start >= (
+    SELECT max(start) FROM holdfast.pieces
+    WHERE tenant = %(tenant)s AND inode = %(inode)s AND start <= %(position)s)
 ORDER BY start
 """
 _DOCUMENT_PART: LiteralString = """
@@ -96,6 +96,7 @@ def look(turn: Turn, path: str, *, hold: bool = False) -> Found | None:
 
 def whole(turn: Turn, path: str, limit: int) -> tuple[Found, bytes] | None:
     """Return what is at a path with its bytes, which are left out beyond a limit; a replacement never falls between."""
+    before = 0
     while row := turn.row(_WHOLE, path=path, limit=limit):
         found, data = Found(*row[:-1]), row[-1]
         if limit and found.size > limit:
@@ -104,6 +105,9 @@ def whole(turn: Turn, path: str, limit: int) -> tuple[Found, bytes] | None:
             data = part(turn, path, found, 0, found.size)
         if len(data) == found.size:
             return found, bytes(data)
+        if found.inode == before:
+            raise _damaged(path, len(data))
+        before = found.inode
     return None
 
 
@@ -142,10 +146,17 @@ def reader(database: Database, path: str, found: Found) -> Callable[[int, int], 
             return b""
         data = database.run(path, functools.partial(part, path=path, found=found, position=position, end=end))
         if len(data) < end - position:
+            now = database.run(path, functools.partial(look, path=path))
+            if now and now.inode == found.inode:
+                raise _damaged(path, position + len(data))
             raise Busy(f"{path} was replaced or removed while it was read.", "Read it again.")
         return data
 
     return read
+
+
+def _damaged(path: str, offset: int) -> HoldfastError:
+    return Damaged(f"{path}: bytes are missing at offset {offset}.", "Restore it from a backup.")
 
 
 def part(turn: Turn, path: str, found: Found, position: int, end: int) -> bytes:
@@ -156,7 +167,7 @@ def part(turn: Turn, path: str, found: Found, position: int, end: int) -> bytes:
     data = bytearray()
     for start, piece in turn.rows(_LOG_PART, inode=found.inode, position=position, end=end):
         if start != position + len(data):
-            raise Damaged(f"{path}: bytes are missing at offset {position + len(data)}.", "Restore it from a backup.")
+            raise _damaged(path, position + len(data))
         data += piece
     return bytes(data)
 

@@ -7,6 +7,7 @@ middle of other work becomes a part of that: both are saved, or neither is.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 import time
@@ -62,9 +63,9 @@ class Database:
         self._address = addresses.parse(dsn)
         self.location = self._address.shown
         self.tenant = self._address.tenant
-        with self.connect() as first:
-            access = migrations.prepare(first)
-        self._begin = {durable: self._beginning(access, durable) for durable in (True, False)}
+        with connecting.connect(self._address) as first:
+            self._access = migrations.prepare(first)
+        self._begin = {durable: self._beginning(durable) for durable in (True, False)}
         self._pool = connecting.Pool(self._address, self.waits)
         self._local = threading.local()
 
@@ -72,8 +73,10 @@ class Database:
         self._pool.close()
 
     def connect(self) -> Session:
-        """Open a connection of its own, with the login's rights."""
-        return connecting.connect(self._address)
+        """Open a connection of its own, which has the application's rights and names no tenant."""
+        session = connecting.connect(self._address)
+        session.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(self._access.role)))
+        return session
 
     def run(self, what: str, work: Callable[[Turn], T], *, writes: bool = False, durable: bool = True) -> T:
         """Do some work in a transaction, again where that may help; `what` is what an error is about."""
@@ -129,15 +132,15 @@ class Database:
         return result
 
     def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], *, writes: bool, durable: bool) -> T:
-        """Make the work a part of what this thread is doing."""
+        """Make the work a part of what this thread is doing; a write that fails takes back only itself."""
+        inner = Turn(outer.session, self.tenant, doubtful=False, durable=outer.durable or (writes and durable))
         try:
-            with outer.session.transaction():
-                if writes and durable and not outer.durable:
+            with outer.session.transaction() if writes else contextlib.nullcontext():
+                if inner.durable and not outer.durable:
                     outer.session.execute("SET LOCAL synchronous_commit = on")
-                    outer.durable = True
-                inner = Turn(outer.session, self.tenant, doubtful=False, durable=outer.durable)
                 result = work(inner)
             outer.joined += writes
+            outer.durable = inner.durable
             return result
         except psycopg.Error as error:
             raise error if _faults.ours(error) else self._told(error, what) from None
@@ -145,7 +148,7 @@ class Database:
     def _told(self, error: psycopg.Error, what: str) -> HoldfastError:
         return _faults.told(error, what, self.waits.lock_seconds, self.waits.statement_seconds)
 
-    def _beginning(self, access: migrations.Access, durable: bool) -> sql.Composed:
+    def _beginning(self, durable: bool) -> sql.Composed:
         """Return what every transaction starts with, in one message to the server."""
         given = {
             "holdfast.tenant": self.tenant,
@@ -154,13 +157,13 @@ class Database:
             "idle_in_transaction_session_timeout": _milliseconds(self.waits.idle_seconds),
             "client_min_messages": "warning",
         }
-        if access.forgetful or not durable:
+        if self._access.forgetful or not durable:
             given["synchronous_commit"] = "on" if durable else "off"
         parts = [
             sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value))
             for name, value in given.items()
         ]
-        role = sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(access.role))
+        role = sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(self._access.role))
         return sql.SQL("; ").join([sql.SQL("BEGIN"), role, *parts])
 
 

@@ -95,7 +95,7 @@ class PgVault:
         if not _rows.create(turn, path, data, author):
             found = _rows.look(turn, path)
             if not (turn.doubtful and found and found.op == author.op):
-                raise _rows.exists(path)
+                raise _faults.unsure(path) if turn.doubtful else _rows.exists(path)
 
     def _replace(self, turn: Turn, path: str, data: bytes, expect: str, keep: str, author: _rows.Author) -> None:
         found = _rows.look(turn, path, hold=True)
@@ -211,7 +211,7 @@ class PgVault:
             there = _rows.look(turn, target) if turn.doubtful else None
             if there and there.op == author.op:
                 return
-            raise _rows.missing(turn, source)
+            raise _faults.unsure(source) if turn.doubtful else _rows.missing(turn, source)
         _rows.check_free(turn, target, lambda: _rows.exists(target))
         try:
             turn.change(
