@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Bars = Mapping[str, Mapping[str, float]]
 """What is compared, and the height of its bars by their labels."""
 _COLOURS = ("#1f6f8b", "#7fb7be", "#d9822b", "#8c8c8c", "#5b4b8a", "#b8b8b8")
-_STYLE = {
+_STYLE: Any = {
     "svg.hashsalt": "holdfast", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9,
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.grid.axis": "y",
@@ -25,7 +25,7 @@ _STYLE = {
 
 def bars(path: str, panels: Mapping[str, Bars], label: str) -> None:
     """Draw groups of bars, a panel for each set."""
-    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]  # the names are those of matplotlib
+    with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8.4, 3.1 * len(panels)), layout="constrained")
         places = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         for axes, (title, rows) in zip(places, panels.items(), strict=True):
@@ -49,7 +49,7 @@ def _bars(axes: Axes, rows: Bars, title: str, label: str) -> None:
 
 def changes(path: str, panels: Mapping[str, Bars], label: str) -> None:
     """Draw what changes when each step is left out, a panel for each set beside the other."""
-    with mpl.rc_context(_STYLE | {"axes.grid.axis": "x"}):  # type: ignore[arg-type]
+    with mpl.rc_context(_STYLE | {"axes.grid.axis": "x"}):
         figure = Figure(figsize=(8.4, 4.6), layout="constrained")
         places = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axes, (title, rows) in zip(places, panels.items(), strict=True):
@@ -73,7 +73,7 @@ def _changes(axes: Axes, rows: Bars, title: str, label: str) -> None:
 
 def lines(path: str, rows: Mapping[str, Sequence[tuple[float, float, float]]], across: str, label: str) -> None:
     """Draw the median as a line and the 95th percentile as a broken one, against a size."""
-    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]
+    with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8.4, 3.2), layout="constrained")
         axes = figure.subplots()
         for number, (name, points) in enumerate(rows.items()):

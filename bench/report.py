@@ -423,13 +423,17 @@ def steps(report: Report) -> str:
     return f"""## What each step is worth
 
 Each [step of the ranking](guides/recall.md) left out in turn, {WAYS[USUAL].name}: the difference in points. A step that earns nothing here may
-earn its place elsewhere ([why each is there](decisions/016-ranking.md)); differences below half a point are noise in sets of this size.
+earn its place elsewhere ([why each is there](decisions/016-ranking.md)). {_grains(asked)}; do not read more into a difference of a point.
 
 ![Difference in points for each step left out]({PLOTS}/steps.svg)
 
 {_table(["without", *head], [usual, *rows])}
 
 {_commands(f"{WAYS[USUAL].command} --without STEP")}"""
+
+
+def _grains(asked: Iterable[Asked]) -> str:
+    return "One question is " + ", ".join(f"{100 / one.questions:.1f} points of {one.title}" for one in asked)
 
 
 def how_fast(report: Report) -> str:
