@@ -125,6 +125,8 @@ class Report(msgspec.Struct, frozen=True):
     quick: bool = False
     sets: list[Asked] = []
     speed: list[Speed] = []
+    load: float = 0.0
+    """How many processes wanted a core while speed was measured, this one among them."""
 
 
 # measuring
@@ -176,9 +178,8 @@ def _measured(given: argparse.Namespace) -> Report:
         report = _kept(report, sets=[_without(by_name.get(one.name), one) for one in report.sets])
     if "speed" in parts:
         sizes = QUICK_SIZES if given.quick else SIZES
-        report = _kept(
-            report, speed=[_speed(size, name) for name in ("none", USUAL) if _is_there(name) for size in sizes]
-        )
+        speed = [_speed(size, name) for name in ("none", USUAL) if _is_there(name) for size in sizes]
+        report = _kept(report, speed=speed, load=round(os.getloadavg()[2], 1))
     return report
 
 
@@ -448,6 +449,7 @@ def how_fast(report: Report) -> str:
 
 `recall` over messages of 8 to 40 words with the word frequencies of natural language, in channels of {CHANNEL}, asked 200 questions of three to five words
 each in a process that follows changes; the first recall also loads what it needs. Memory is that of a process that does nothing but recall.
+Times are those of a clock on the wall{_busy(report)}.
 
 ![Latency of recall against the size of the memory]({PLOTS}/latency.svg)
 
@@ -456,13 +458,20 @@ each in a process that follows changes; the first recall also loads what it need
 {_commands("scripts/bench report --only speed", "scripts/bench recall   # the largest size, with targets")}"""
 
 
+def _busy(report: Report) -> str:
+    """Say so if others worked on the machine as well."""
+    if report.load <= report.cores:
+        return ""
+    return f", and **the machine was busy**: {report.load:g} processes wanted its {report.cores} cores, so an idle one is faster by about that ratio"
+
+
 def limits(_: Report) -> str:
     return """## What this does not show
 
 - Whether an agent answers better: only whether the right record is among the first. No model reads the hits.
 - Other languages and other kinds of memory: both sets are English chat. Other scripts are held by tests as look-ups by keyword, not as questions.
 - How a new conversation fares: the weights were chosen on these halves, so these figures are the hopeful side.
-- Speed on your machine: these are shared cores, and a busy neighbour can double a time. Recall figures do not depend on it."""
+- Speed on your machine: a busy neighbour doubles a time, and the load is told above. How good recall is does not depend on it."""
 
 
 Section = Callable[[Report], str]
