@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 Bars = Mapping[str, Mapping[str, float]]
 """What is compared, and the height of its bars by their labels."""
 _COLOURS = ("#1f6f8b", "#7fb7be", "#d9822b", "#8c8c8c", "#5b4b8a", "#b8b8b8")
+_OF_BARS = ("#8c8c8c", "#d9822b", "#9fd0d6", "#3f9bb3", "#12506a", "#c4c4c4")
+"""What others reached is grey, what it is compared with orange, our own blue."""
 _STYLE: Any = {
     "svg.hashsalt": "holdfast", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9,
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
@@ -28,18 +31,20 @@ def bars(path: str, panels: Mapping[str, Bars], label: str) -> None:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(8.4, 3.1 * len(panels)), layout="constrained")
         places = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        names = dict.fromkeys(name for rows in panels.values() for name in rows)
+        colours = dict(zip(names, itertools.cycle(_OF_BARS)))  # noqa: B905  # the second never ends
         for axes, (title, rows) in zip(places, panels.items(), strict=True):
-            _bars(axes, rows, title, label)
+            _bars(axes, rows, colours, title, label)
         _save(figure, path)
 
 
-def _bars(axes: Axes, rows: Bars, title: str, label: str) -> None:
+def _bars(axes: Axes, rows: Bars, colours: Mapping[str, str], title: str, label: str) -> None:
     groups = list(dict.fromkeys(name for values in rows.values() for name in values))
     width = 0.8 / len(rows)
     for number, (name, values) in enumerate(rows.items()):
         shown = [(place, values[group]) for place, group in enumerate(groups) if group in values]
         left = [place + (number - (len(rows) - 1) / 2) * width for place, _ in shown]
-        drawn = axes.bar(left, [value for _, value in shown], width, label=name, color=_COLOURS[number % 6])
+        drawn = axes.bar(left, [value for _, value in shown], width, label=name, color=colours[name])
         axes.bar_label(drawn, fmt="%.0f", fontsize=7, padding=1)
     axes.set_xticks(range(len(groups)), groups)
     axes.set(title=title, ylabel=label, ylim=(0, 108))

@@ -462,7 +462,7 @@ def _busy(report: Report) -> str:
     """Say so if others worked on the machine as well."""
     if report.load <= report.cores:
         return ""
-    return f", and **the machine was busy**: {report.load:g} processes wanted its {report.cores} cores, so an idle one is faster by about that ratio"
+    return f", and **the machine was busy**: {report.load:g} processes wanted its {report.cores} cores, so an idle one is faster"
 
 
 def limits(_: Report) -> str:
