@@ -32,7 +32,7 @@ def bars(path: str, panels: Mapping[str, Bars], label: str) -> None:
         figure = Figure(figsize=(8.4, 3.1 * len(panels)), layout="constrained")
         places = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         names = dict.fromkeys(name for rows in panels.values() for name in rows)
-        colours = dict(zip(names, itertools.cycle(_OF_BARS)))  # noqa: B905  # the second never ends
+        colours = dict(zip(names, itertools.cycle(_OF_BARS)))  # the second never ends
         for axes, (title, rows) in zip(places, panels.items(), strict=True):
             _bars(axes, rows, colours, title, label)
         _save(figure, path)
