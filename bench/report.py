@@ -370,10 +370,15 @@ R@k is the share of what is right among the first k, any@k and all@k say whether
     return "\n\n".join(parts)
 
 
+def _missing(asked: Asked) -> str:
+    names = [way.name.removeprefix("with ") for name, way in WAYS.items() if name not in asked.ways]
+    return f" Not measured here: {', '.join(names)}." if names else ""
+
+
 def _about(asked: Asked) -> str:
     origin = f"half of {asked.source.origin}" if asked.source else f"the set {asked.name}"
     corpora = "one memory" if asked.corpora == 1 else f"{asked.corpora} memories"
-    return f"**{asked.title}**: {origin}, {corpora}, {asked.sessions:,} sessions, {asked.turns:,} turns, {asked.questions:,} questions."
+    return f"**{asked.title}**: {origin}, {corpora}, {asked.sessions:,} sessions, {asked.turns:,} turns, {asked.questions:,} questions.{_missing(asked)}"
 
 
 def _scores(asked: Asked) -> str:
