@@ -419,7 +419,7 @@ def steps(report: Report) -> str:
         [
             f"`{step}`",
             *(
-                f"{one.without[step][score] - one.ways[USUAL].scores[score]:+.1f}"
+                _signed(one.without[step][score] - one.ways[USUAL].scores[score])
                 for one in asked
                 for score in one.shown
             ),
@@ -436,6 +436,10 @@ earn its place elsewhere ([why each is there](decisions/016-ranking.md)). {_grai
 {_table(["without", *head], [usual, *rows])}
 
 {_commands(f"{WAYS[USUAL].command} --without STEP")}"""
+
+
+def _signed(difference: float) -> str:
+    return f"{round(difference, 1) + 0.0:+.1f}"  # there is no minus nought
 
 
 def _grains(asked: Iterable[Asked]) -> str:
