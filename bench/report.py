@@ -72,7 +72,7 @@ SOURCES = {
         "LoCoMo", "[LoCoMo](https://github.com/snap-research/locomo) (CC BY-NC 4.0)", "all 1,982 questions",
         ("turn R@5", "turn R@10", "session R@5", "session R@10"),
         (
-            Published("best published", "turns: the LoCoMo paper; sessions: MemPalace",
+            Published("best published", "the LoCoMo paper; MemPalace",
                       {"turn R@5": 58.8, "turn R@10": 67.5, "session R@5": 83.7, "session R@10": 92.4}),
         ),
     ),
@@ -366,7 +366,12 @@ R@k is the share of what is right among the first k, any@k and all@k say whether
     for asked in report.sets:
         parts += [_about(asked), _scores(asked)]
     ways = [way for name, way in WAYS.items() if any(name in asked.ways for asked in report.sets)]
-    parts += [_commands(*(f"{way.command}   # {way.name.replace('`', '')}" for way in ways))]
+    parts += [
+        _commands(
+            *(f"{way.command}   # {way.name.replace('`', '')}" for way in ways),
+            f"scripts/bench report SET.json --only recall   # all of them, and {PLAIN}",
+        )
+    ]
     return "\n\n".join(parts)
 
 
@@ -405,7 +410,9 @@ def by_category(report: Report) -> str:
         parts.append(_table([f"{asked.title}, {WAYS[best].name}", *asked.shown], rows))
     if not parts:
         return ""
-    told = "### By kind of question\n\nThe same runs. The weak spots are questions that need several places at once, and those that share no word with their answer."
+    told = (
+        "### By kind of question\n\nThe same runs. Questions whose answer stands in several places are the weak spot."
+    )
     return "\n\n".join([told, *parts])
 
 
