@@ -248,6 +248,30 @@ def test_a_query_is_never_syntax(filled: holdfast.Memory, query: str) -> None:
     assert "hits" in reply or not query.strip(), reply
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "coat AND (", "(coat", "coat)", "coat*", "*coat", "^coat", "-coat", "+coat", "NOT coat", "coat NEAR/3 queue",
+        "NEAR(coat zz, 5)", '"coat', 'coat"', '""coat""', "coat:", "text:coat", "{title text}: coat", "coat^2", "coat\\",
+        "'coat'", "coat; --", "coat\0", "\0coat", "coat\ufffe", "coat\u200b", "((((" * 500 + "coat", "-" * 5_000 + "coat",
+        "coat " + " ".join(f"word{number}" for number in range(10_000)), "COAT", "coat OR OR OR", "%coat_", "<coat>",
+    ],
+    ids=lambda query: ascii(query)[:30],
+)  # fmt: skip
+def test_signs_around_a_word_do_not_keep_it_from_being_found(filled: holdfast.Memory, query: str) -> None:
+    found = [hit.record.text for hit in filled.find(query)]
+    assert found[:1] == [text for text in FILLER if "coat" in text]
+    reply = filled.call("recall", {"query": query})
+    assert reply.get("success", True) and isinstance(reply["hits"], list), reply
+
+
+@pytest.mark.parametrize("query", ["", " ", "\n", "\0"], ids=ascii)
+def test_a_recall_of_nothing_says_what_to_do(filled: holdfast.Memory, query: str) -> None:
+    reply = filled.call("recall", {"query": query})
+    assert not reply.get("hits")
+    assert reply.get("text") or reply.get("error"), reply
+
+
 # why
 
 

@@ -84,11 +84,11 @@ class Measured(msgspec.Struct, frozen=True):
     categories: dict[str, dict[str, float]]
     silent: int
     """Questions to which the answer was that nothing is relevant."""
-    foreign: int
-    """Questions of other conversations that were asked as well; the right answer is that nothing is relevant."""
-    foreign_silent: int
     p50_ms: float
     p95_ms: float
+    foreign: int = 0
+    """Questions of other conversations that were asked as well; the right answer is that nothing is relevant."""
+    foreign_silent: int = 0
 
 
 def read(data: bytes) -> Set:
@@ -144,8 +144,9 @@ def measure(given: Set, asked: Asked) -> Measured:
     return Measured(
         given.name, len(questions), _means(found for _, found in scored),
         {name: _means(found for category, found in scored if category == name) for name in names},
-        sum(not ranking.turns for ranking in rankings), asked.foreign, asked.foreign_silent,
+        sum(not ranking.turns for ranking in rankings),
         round(statistics.median(times), 1), round(times[min(len(times) - 1, int(len(times) * 0.95))], 1),
+        asked.foreign, asked.foreign_silent,
     )  # fmt: skip
 
 

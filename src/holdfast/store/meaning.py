@@ -19,7 +19,7 @@ from holdfast import embedding
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.index import Filter, Index, Pool
 from holdfast.kinds import KINDS
-from holdfast.query import Query, Terms
+from holdfast.query import Query, Terms, bare
 from holdfast.records import Record, mark_of
 from holdfast.store.ranking import Near
 from holdfast.store.refreshing import Progress
@@ -235,7 +235,7 @@ def text_of(record: Record) -> str:
 
 def _weighed(pool: Pool, text: str) -> list[tuple[str, float]]:
     """Return the telling words of a question as they are written, and how much each of them tells in this memory."""
-    written = {word.casefold(): word for word in reversed(_WORD.findall(text))}
+    written = {bare(word): word for word in reversed(_WORD.findall(text))}
     total = pool.records * pool.length
     shares = [held / total for held in pool.held]
     return [(written.get(word, word), _RARE / (_RARE + share)) for word, share in zip(pool.words, shares, strict=True)]
