@@ -248,6 +248,17 @@ def test_a_query_is_never_syntax(filled: holdfast.Memory, query: str) -> None:
     assert "hits" in reply or not query.strip(), reply
 
 
+def test_what_was_written_after_the_day_of_asking_has_no_part_in_the_answer(memory: holdfast.Memory) -> None:
+    say(memory, "The boat is here.", timestamp="2023-01-01T10:00:00Z")
+    say(memory, "An anchor was bought.", timestamp="2023-01-01T10:05:00Z")
+    asked: dict[str, Any] = {"associate": True, "asked": "2023-01-02"}
+    questions = ("boat anchor", "boat zanzibar paint crowns", "where is the boat?")
+    say(memory, "Soup.", channel="other", timestamp="2023-02-01T10:00:00Z")
+    before = [[hit.record.text for hit in memory.find(text, **asked)] for text in questions]
+    say(memory, "Zanzibar paint for the boat cost eighty crowns.", timestamp="2023-02-01T10:00:00Z")
+    assert [[hit.record.text for hit in memory.find(text, **asked)] for text in questions] == before
+
+
 # why
 
 
