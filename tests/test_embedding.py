@@ -239,6 +239,19 @@ def test_a_damaged_vector_is_made_anew_and_the_others_stay(root: Path) -> None:
         assert memory.embedded().missing == 0
 
 
+def test_vectors_that_are_damaged_under_an_open_memory_are_made_anew(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        fill(memory)
+        before = [recall(memory, text) for text in QUESTIONS]
+        (path,) = vector_files(root)
+        data = bytearray(path.read_bytes())
+        for place in range(256 + 30, len(data), 280):
+            data[place] ^= 1
+        with path.open("r+b") as file:
+            file.write(data)
+        assert [recall(memory, text) for text in QUESTIONS] == before
+
+
 def test_vectors_of_another_version_of_the_model_are_never_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open(root) as memory:
         fill(memory)

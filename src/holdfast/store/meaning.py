@@ -39,6 +39,8 @@ _FEW, _PAUSE = 16, 0.01
 _NEAREST = 30
 """So many of the records that lie nearest may answer, whatever their words."""
 _OFFERED = 100
+_LOOKS = 2
+"""So often a search looks when it meets vectors that were damaged since they were read; they are made anew."""
 _RARE = 0.001
 """A word that is this share of all words of the memory weighs half of what one weighs that is never said."""
 
@@ -111,9 +113,13 @@ class Meaning:
             if model is None or vectors is None:
                 return pools, Near()
             try:
-                if not self._catch_up(index, model, vectors, model.at_once):
-                    return pools, Near()
-                return _widened(index, model, vectors, pools, query, terms, where)
+                for _ in range(_LOOKS):
+                    if not self._catch_up(index, model, vectors, model.at_once):
+                        return pools, Near()
+                    told = _widened(index, model, vectors, pools, query, terms, where)
+                    if not vectors.doubted:
+                        break
+                return told
             except _Failed as error:
                 self._give_up(error)
                 return pools, Near()
