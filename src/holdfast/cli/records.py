@@ -146,15 +146,18 @@ def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
 @click.argument("query")
 @click.argument("id")
 @click.option("--kind", "kinds", multiple=True, help="As if only this kind were searched; may be given several times.")
-@click.option("--scope", help="As if only this workspace, domain or repository were searched.")
+@click.option("--scope", help="As if only this workspace, domain or repository, and those above it, were searched.")
 @click.option("--asked", default="", help="As if it were asked at this date or time.")
+@click.option(
+    "--level", type=click.Choice(["records", "sessions"]), default="records", help="As if sessions were asked for."
+)
 @common
 def why(query: str, id: str, root: str | None, as_json: bool, **given: Any) -> None:
     """Show how recall ranks the record ID for QUERY, step by step, or why it leaves it out."""
     from holdfast.query import Query
 
     with open_root(root) as memory:
-        told = memory.explain(Query(text=query, associate=True, **given), id)
+        told = memory.explain(Query(text=query, associate=True, above=True, **given), id)
     if show.wants_json(as_json):
         show.as_json(told)
         return

@@ -71,6 +71,12 @@ Load = Callable[[list[int]], Mapping[int, Record]]
 
 def choose(pools: list[Pool], query: Query, weights: Search, load: Load, near: Near = FAR) -> list[Answer]:
     """Return the records that answer a query, best first, as many as it wants."""
+    answers = _loaded(in_order(pools, query, weights, near), query.limit, load)
+    return list(itertools.islice(_distinct(answers) if says_once(query) else answers, query.limit))
+
+
+def in_order(pools: list[Pool], query: Query, weights: Search, near: Near = FAR) -> list[Ranked]:
+    """Return what may answer a query, best first; of each session only the best, where sessions are asked for."""
     ask = asking.read(query.text, query.asked)
     found: list[Ranked] = []
     for pool in pools:
@@ -83,9 +89,12 @@ def choose(pools: list[Pool], query: Query, weights: Search, load: Load, near: N
             found += ranked
     if len(pools) > 1:
         found.sort(key=lambda one: -one.score)
-    sessions = query.level == "sessions"
-    answers = _loaded(_best_of_each(found) if sessions else found, query.limit, load)
-    return list(itertools.islice(_distinct(answers) if query.associate and not sessions else answers, query.limit))
+    return _best_of_each(found) if query.level == "sessions" else found
+
+
+def says_once(query: Query) -> bool:
+    """Does an answer to this leave out what says the same as something better?"""
+    return query.associate and query.level == "records"
 
 
 def _best_of_each(ranked: list[Ranked]) -> list[Ranked]:
