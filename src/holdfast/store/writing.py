@@ -221,9 +221,12 @@ class Writer:
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
+        account: dict[str, Any] = {"path": path, "before": expect}
+        if op_id:  # else a repetition would find nothing there, and nothing that says why
+            self._account(account | {"intent": True}, op_id)
         self._vault.remove(path, expect=expect, keep=self.kept(expect))
         with contextlib.suppress(HoldfastError):  # it is done, whatever becomes of its account
-            self._account({"path": path, "before": expect}, op_id)
+            self._account(account, op_id)
         self._tell(path)
 
     def kept(self, version: str) -> str:
