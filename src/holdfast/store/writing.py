@@ -101,6 +101,8 @@ class Writer:
             return repeated
         if kind.write_once:
             if self._vault.stat(path):
+                if repeated := self._repeated(wanted, path):  # somebody else did it under this op_id meanwhile
+                    return repeated
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
             entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version}
             self._log_line(f"{path.rpartition('/')[0]}/{LEDGER}", entry, durable=True)
@@ -509,7 +511,7 @@ class Writer:
         if self._by:
             full["writer"] = self._by
         known = self._known(op_id, path, target) if op_id or target else _NOTHING
-        if repeated := sayings.same_op(known.applied, op_id, path):
+        if repeated := sayings.same_op(known.applied, op_id, path, target if "hide" in line else ""):
             return repeated
         found: list[Receipt] = []
         rest = logs.render(full)
