@@ -182,7 +182,7 @@ def _told(record: holdfast.Record) -> Iterator[str]:
         yield from [tag] * record.hidden
     elif kind == "planned":
         yield from [tag] * (record.fields.get("status") == "done")
-    elif kind != "changed":
+    elif kind not in ("changed", "outside"):
         yield first
 
 
