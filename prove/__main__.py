@@ -12,7 +12,7 @@ import time
 from prove.defences import DEFENCES
 from prove.harness import WITHOUT, Row, Run
 
-CAMPAIGNS: tuple[str, ...] = ("load", "storm", "retries", "death")
+CAMPAIGNS: tuple[str, ...] = ("load", "storm", "retries", "death", "power", "disk")
 """The modules, in the order in which they run."""
 
 

@@ -26,11 +26,15 @@ def campaign(run: Run) -> Iterator[Row]:
     seconds, servers = run.size(20, 3), run.size(8, 3)
     tally = Tally(run, f"{servers} MCP servers, the CLI, the library, an editor and verify for {seconds} s")
     with run.root("load") as root:
+        started = [run.worker(_SERVER, "mcp", "--toolset", "all", "--root", root, stdin=subprocess.PIPE) for _ in range(servers)]
         own = [run.program("library", root, "lib", seconds, _LIBRARY), run.program("checks", root, seconds)]
+        for server in started:
+            _ask(server, 0, "initialize", _HELLO)
+            _send(server, {"method": "notifications/initialized"})
         let_go(*own)
         end = time.monotonic() + seconds
         with concurrent.futures.ThreadPoolExecutor(servers + 4) as pool:
-            work = [pool.submit(_client, run, root, f"mcp{number}", end) for number in range(servers)]
+            work = [pool.submit(_client, server, f"mcp{number}", end) for number, server in enumerate(started)]
             work += [pool.submit(_command_line, run, root, end), pool.submit(_editor, root, end)]
             work += [pool.submit(finished, worker) for worker in own]
             told = [line for each in work for line in each.result()]
@@ -44,13 +48,10 @@ def campaign(run: Run) -> Iterator[Row]:
     yield tally.row()
 
 
-def _client(run: Run, root: str, me: str, end: float) -> Told:
-    """Be one agent: start a server of its own, and call tools that write until the time is over."""
-    server = run.worker(_SERVER, "mcp", "--toolset", "all", "--root", root, stdin=subprocess.PIPE)
+def _client(server: subprocess.Popen[str], me: str, end: float) -> Told:
+    """Be one agent with a server of its own: call tools that write until the time is over."""
     told: Told = []
     try:
-        _ask(server, 0, "initialize", _HELLO)
-        _send(server, {"method": "notifications/initialized"})
         number = 0
         while time.monotonic() < end:
             number += 1
@@ -85,7 +86,7 @@ def _call(me: str, number: int) -> tuple[str, str, dict[str, Any]]:
     if session := arguments.pop("_session", ""):  # a compartment holds only so much
         return tag, "useTools", {
             "context": {"workspaceId": "default", "sessionId": session, "memory": "", "goal": ""},
-            "calls": [{"agent": "*", "tool": name, "params": arguments}],
+            "calls": [{"agent": "compartments", "tool": name, "params": arguments}],
         }  # fmt: skip
     return tag, name, arguments
 

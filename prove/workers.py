@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import sys
 import time
 
@@ -77,3 +79,31 @@ def checks() -> None:
             print("acknowledged", "verify", flush=True)
             for problem in (*report.differences, *report.damage):
                 print("refused", "verify", problem.path, problem.line, problem.what, flush=True)
+
+
+def fills() -> None:
+    """Write in rounds, from the second on under a limit, if one is given; print what was acknowledged and what refused."""
+    root, me, rounds, wanted, limit = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].split(","), sys.argv[5]
+    with holdfast.open(root) as memory:
+        _ready()
+        for number in range(rounds):
+            for name in wanted:
+                if (number, name) == (1, wanted[0]):
+                    _limit(limit)
+                tag = tag_of(name, me, number)
+                try:
+                    WRITES[name].before(memory, tag)
+                    WRITES[name].do(memory, tag)
+                    print("acknowledged", tag, flush=True)
+                except HoldfastError as error:
+                    print("refused", tag, type(error).__name__, error, flush=True)
+
+
+def _limit(given: str) -> None:
+    """Set a limit of this process, like RLIMIT_FSIZE=1000; open files are limited to a few more than there are."""
+    name, _, value = given.partition("=")
+    if name == "RLIMIT_FSIZE":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(value), resource.RLIM_INFINITY))
+    elif name == "RLIMIT_NOFILE":
+        used = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + int(value), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
