@@ -12,7 +12,7 @@ import time
 from prove.defences import DEFENCES
 from prove.harness import WITHOUT, Row, Run
 
-CAMPAIGNS: tuple[str, ...] = ("load", "storm", "retries", "death", "power", "disk")
+CAMPAIGNS: tuple[str, ...] = ("load", "storm", "retries", "death", "power", "disk", "corruption")
 """The modules, in the order in which they run."""
 
 
