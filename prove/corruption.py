@@ -23,7 +23,7 @@ from prove.harness import Row, Run, Tally
 from prove.writes import WRITES, tag_of
 
 _STEP = 997
-_LINES = 12
+_LINES = 8
 _KINDS = ("message", "fact", "procedure", "episode", "job", "entry", "exchange", "state", "note", "decision", "hide-line")
 _QUERIES = ("words torn", "message.c.3", "note decision", "kind:fact words", '"enough to be torn"', "state")
 DAMAGE: dict[str, Callable[[bytes, int], bytes]] = {
@@ -61,7 +61,7 @@ def _logs(run: Run, root: str) -> Row:
         for at in range(_STEP // 2, len(_read(root, path)), _STEP)
         for how in DAMAGE
     ]
-    for path, at, how in dice.sample(cases, min(len(cases), run.size(len(cases), 60))):
+    for path, at, how in dice.sample(cases, min(len(cases), run.size(400, 16))):
         whole = _read(root, path)
         damaged = DAMAGE[how](whole, at)
         _write(root, path, damaged)
@@ -78,10 +78,10 @@ def _looked_at(root: str, path: str, whole: bytes, damaged: bytes) -> list[str]:
     """Return which lines of a damaged log are neither served as they were nor named."""
     with holdfast.open(root) as memory:
         served = {(record.line, record.id) for record in _every(memory) if record.path == path}
-        named = {problem.line for problem in memory.verify().damage if problem.path == path}
-        differences = memory.verify().differences
+        report = memory.verify()
+    named = {problem.line for problem in report.damage if problem.path == path}
     was = set(whole.split(b"\n"))
-    wrong = [f"verify: the index differs: {each.what}" for each in differences]
+    wrong = [f"verify: the index differs: {each.what}" for each in report.differences]
     lines = damaged.removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, 1):
         if line in was:
@@ -124,12 +124,12 @@ def _index(run: Run, root: str, other: str) -> Row:
     before = _files(root)
     sound, theirs = os.path.join(os.path.dirname(root), "sound"), os.path.join(other, ".holdfast")
     shutil.copytree(os.path.join(root, ".holdfast"), sound)
-    for number in range(run.size(240, 40)):
+    for number in range(run.size(120, 20)):
         shutil.rmtree(os.path.join(root, ".holdfast"))
         shutil.copytree(sound, os.path.join(root, ".holdfast"))
         how = list(HARM)[number % len(HARM)]
         HARM[how](os.path.join(root, ".holdfast"), theirs, dice)
-        problems = _asked(root, wanted, named=how == "a bit flipped")
+        problems = _asked(root, wanted, named=how in _SLY)
         problems += [f"{name} was changed" for name, data in _files(root).items() if before.get(name) != data]
         tally.made(1, len(wanted))
         tally.note([f"index, {how}: {problem}" for problem in problems], root)
@@ -165,6 +165,10 @@ def _database(folder: str) -> str:
 
 def _cut(folder: str, _other: str, dice: random.Random) -> None:
     os.truncate(_database(folder), dice.randrange(os.path.getsize(_database(folder))))
+
+
+def _cut_a_little(folder: str, _other: str, dice: random.Random) -> None:
+    os.truncate(_database(folder), os.path.getsize(_database(folder)) - dice.randrange(2000, 4096))
 
 
 def _overwritten(folder: str, _other: str, dice: random.Random) -> None:
@@ -206,6 +210,7 @@ HARM: dict[str, Callable[[str, str, random.Random], None]] = {
     "deleted": lambda folder, _other, _dice: shutil.rmtree(folder),
     "its file deleted": lambda folder, _other, _dice: os.remove(_database(folder)),
     "cut": _cut,
+    "the last page cut": _cut_a_little,
     "a page overwritten": _overwritten,
     "a bit flipped": _flipped,
     "that of another root": _swapped,
@@ -213,6 +218,10 @@ HARM: dict[str, Callable[[str, str, random.Random], None]] = {
     "its pointer garbled": _pointer,
     "a journal of noise": _journal,
 }
+
+
+_SLY = ("a bit flipped", "a page overwritten")
+"""What can change a page so that it still looks like one."""
 
 
 def _files(root: str) -> dict[str, bytes]:

@@ -38,7 +38,7 @@ def campaign(run: Run) -> Iterator[Row]:
 def _refused(run: Run, fault: str, error: str) -> Row:
     tally, dice = Tally(run, fault), run.random(fault)
     with run.forked() as forked:
-        for name in dice.sample(list(WRITES), run.size(len(WRITES), 6)):
+        for name in dice.sample(list(WRITES), run.size(len(WRITES), 3)):
             with run.root(f"disk-{name}") as root:
                 _each_call(run, forked, tally, root, (name, error), dice)
     return tally.row()
@@ -50,7 +50,7 @@ def _each_call(run: Run, forked: Forked, tally: Tally, root: str, what: tuple[st
         earlier = memory.put("note", f"outside-0 {LONG}", title="Earlier").id
     there = [f"{name}.seen"]
     moments = tracing.moments(forked, root, name, tracing.WRITING)
-    for call, number in tracing.some(moments, run.size(40, 4), dice):
+    for call, number in tracing.some(moments, run.size(10, 3), dice):
         tag = f"{name}.{call}.{number}"
         end = forked.ask(
             root=root, write=name, tag=tag, trace=call, inject=f"{call}:error={error}:when={number}", read=earlier, close=True

@@ -7,6 +7,7 @@ goes over a socket, so that no fault meant for a file meets the telling.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -147,8 +148,9 @@ def _tell(pipe: socket.socket, what: dict[str, Any]) -> None:
 def _all(pipe: socket.socket) -> list[dict[str, Any]]:
     """Return what a child tells until it ends; a last line that is not whole was never told."""
     data = b""
-    while more := pipe.recv(1 << 16):
-        data += more
+    with contextlib.suppress(ConnectionResetError):  # it was killed before it had read what it was told
+        while more := pipe.recv(1 << 16):
+            data += more
     return [json.loads(line) for line in data.split(b"\n")[:-1]]
 
 

@@ -24,8 +24,6 @@ import holdfast
 from holdfast.store.starting import make_root
 from prove.writes import TORN, served
 
-WITHOUT = "HOLDFAST_PROVE_WITHOUT"
-
 
 @dataclass
 class Row:

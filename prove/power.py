@@ -18,11 +18,12 @@ from collections.abc import Iterator
 
 from holdfast.store.starting import make_root
 from prove.harness import Row, Run, Tally, faults_of, finished, lacks, let_go
-from prove.writes import WRITES
+from prove.writes import WRITES, tag_of
 
 _SHUTDOWN, _NO_FLUSH = 0x8004587D, 2
-_FAULT = "power cut under 3 writers of all sorts, ext4"
+_FAULT = "power cut on ext4: under 3 writers, and right after a write"
 _WRITERS = 3
+_DOCUMENTS = ("note", "plan", "decision", "edit", "status", "memory", "rule", "state")
 
 
 def campaign(run: Run) -> Iterator[Row]:
@@ -44,9 +45,10 @@ def campaign(run: Run) -> Iterator[Row]:
             make_root(os.path.join(mount, "root"))
             _sync(mount)
             kept: list[str] = []
-            for number in range(run.size(28, 3)):
+            for number in range(run.size(15, 2)):
                 kept += _cut(run, image, mount, number, dice)
-                tally.made(1)
+                kept += _cut_at_once(run, image, mount, number, dice)
+                tally.made(2)
                 if wrong := _faults_of_copy(run, mount, kept):
                     tally.note(wrong, os.path.join(mount, "root"))
                     break
@@ -63,18 +65,41 @@ def _cut(run: Run, image: str, mount: str, number: int, dice: random.Random) -> 
     ]
     let_go(*writers)
     time.sleep(dice.uniform(0.05, 0.6))
+    _fail(mount)
+    for writer in writers:
+        writer.kill()
+    told = [line for writer in writers for line in finished(writer)]
+    _come_back(image, mount)
+    return [line[1] for line in told if line[0] == "acknowledged" and len(line) == 2]
+
+
+def _cut_at_once(run: Run, image: str, mount: str, number: int, dice: random.Random) -> list[str]:
+    """Let one writer make one write, and cut the power at the moment in which it is acknowledged."""
+    tag = tag_of(dice.choice(_DOCUMENTS), f"once{number}")
+    writer = run.program("one", os.path.join(mount, "root"), tag)
+    let_go(writer)
+    assert writer.stdout
+    told = writer.stdout.readline().split()
+    _fail(mount)
+    writer.kill()
+    writer.communicate()
+    _come_back(image, mount)
+    return told[1:2]
+
+
+def _fail(mount: str) -> None:
+    """Cut the power: nothing that is not on the disk by now will get there."""
     fd = os.open(mount, os.O_RDONLY)
     try:
         fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", _NO_FLUSH))
     finally:
         os.close(fd)
-    for writer in writers:
-        writer.kill()
-    told = [line for writer in writers for line in finished(writer)]
+
+
+def _come_back(image: str, mount: str) -> None:
     subprocess.run(["umount", mount], check=True)
     if why := _mount(image, mount):
         raise RuntimeError(f"the file system does not come back: {why}")
-    return [line[1] for line in told if line[0] == "acknowledged" and len(line) == 2]
 
 
 def _own(names: list[str], me: int, dice: random.Random) -> list[str]:

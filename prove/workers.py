@@ -68,6 +68,18 @@ def library() -> None:
                 print("refused", tag, type(error).__name__, error, flush=True)
 
 
+def one() -> None:
+    """Make one write, say so, and do nothing more."""
+    root, tag = sys.argv[1], sys.argv[2]
+    name = tag.partition(".")[0]
+    memory = holdfast.open(root)
+    WRITES[name].before(memory, tag)
+    _ready()
+    WRITES[name].do(memory, tag)
+    print("acknowledged", tag, flush=True)
+    sys.stdin.readline()
+
+
 def checks() -> None:
     """Verify again and again until the time is over; print what is found wrong."""
     root, seconds = sys.argv[1], float(sys.argv[2])
