@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 from prove.defences import DEFENCES, WITHOUT
 from prove.harness import Row, Run
@@ -43,13 +44,21 @@ def _arguments() -> argparse.Namespace:
 
 def _campaign(name: str, run: Run) -> int:
     begin, lost = time.monotonic(), 0
-    for row in importlib.import_module(f"prove.{name}").campaign(run):
+    for row in _rows(name, run):
         print(_line(row.fault, row.injected, row.acknowledged, row.skipped or row.lost), flush=True)
         for problem in row.problems[:5]:
             print(f"    {problem}", flush=True)
         lost += _count(row)
     print(f"    {name}: {time.monotonic() - begin:.0f} s", file=sys.stderr)
     return lost
+
+
+def _rows(name: str, run: Run) -> Iterator[Row]:
+    """Yield what a campaign counts; an error that comes out of it is a loss as well."""
+    try:
+        yield from importlib.import_module(f"prove.{name}").campaign(run)
+    except Exception as error:
+        yield Row(f"{name} did not come to its end", 1, 0, 1, [f"{type(error).__name__}: {error}"])
 
 
 def _count(row: Row) -> int:

@@ -24,7 +24,19 @@ from prove.writes import WRITES, tag_of
 
 _STEP = 997
 _LINES = 8
-_KINDS = ("message", "fact", "procedure", "episode", "job", "entry", "exchange", "state", "note", "decision", "hide-line")
+_KINDS = (
+    "message",
+    "fact",
+    "procedure",
+    "episode",
+    "job",
+    "entry",
+    "exchange",
+    "state",
+    "note",
+    "decision",
+    "hide-line",
+)
 _QUERIES = ("words torn", "message.c.3", "note decision", "kind:fact words", '"enough to be torn"', "state")
 DAMAGE: dict[str, Callable[[bytes, int], bytes]] = {
     "overwritten": lambda data, at: data[:at] + b"\xff" + data[at + 1 :],
@@ -67,7 +79,9 @@ def _logs(run: Run, root: str) -> Row:
         _write(root, path, damaged)
         before = _files(root)
         problems = _looked_at(root, path, whole, damaged)
-        problems += [f"{name} was changed by looking" for name, data in _files(root).items() if before.get(name) != data]
+        problems += [
+            f"{name} was changed by looking" for name, data in _files(root).items() if before.get(name) != data
+        ]
         tally.made(1, whole.count(b"\n"))
         tally.note([f"{path}, byte {at} {how}: {problem}" for problem in problems], root)
         _write(root, path, whole)
@@ -145,7 +159,9 @@ def _asked(root: str, wanted: dict[str, Any], *, named: bool) -> list[str]:
             if told != wanted and named and memory.verify().differences:
                 memory.refresh(rebuild=True)
                 told = _answers(memory)
-            wrong += [f"{question!r} is answered otherwise" for question in wanted if told[question] != wanted[question]]
+            wrong += [
+                f"{question!r} is answered otherwise" for question in wanted if told[question] != wanted[question]
+            ]
     return wrong
 
 

@@ -6,13 +6,14 @@ of rebuilding, compacting, migrating, archiving. What the write was about to do 
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 
 from prove import tracing
 from prove.chores import CHORES, made_by
 from prove.harness import Forked, Row, Run, Tally, faults_of
-from prove.writes import WRITES
+from prove.writes import LOGS, WRITES
 
 _KILLS_OF_ONE_ROOT = 12
 _FEW = ("edit", "message", "status", "archive", "demote")
@@ -23,9 +24,13 @@ def campaign(run: Run) -> Iterator[Row]:
     with run.forked() as forked:
         yield _at_random(run, forked)
         lacking = tracing.cannot()
-        for fault, writes in (("kill -9 at the n-th call of each write", WRITES), ("kill -9 at the n-th call of each chore", CHORES)):
+        for fault, writes in (
+            ("kill -9 at the n-th call of each write", WRITES),
+            ("kill -9 at the n-th call of each chore", CHORES),
+        ):
             yield Row(fault, 0, 0, 0, skipped=lacking) if lacking else _at_each_call(run, forked, fault, list(writes))
         yield _chores_at_random(run, forked)
+        yield _torn_tails(run, forked)
 
 
 def _at_random(run: Run, forked: Forked) -> Row:
@@ -45,7 +50,9 @@ def _at_random(run: Run, forked: Forked) -> Row:
     return tally.row()
 
 
-def _killed(forked: Forked, root: str, me: str, mix: list[str], dice: random.Random) -> tuple[list[tuple[str, str]], list[str]]:
+def _killed(
+    forked: Forked, root: str, me: str, mix: list[str], dice: random.Random
+) -> tuple[list[tuple[str, str]], list[str]]:
     """Let a process write until it is killed; return what it tried and what was acknowledged."""
     told = forked.ask(root=root, mix=mix, me=me, seed=dice.random(), seconds=dice.uniform(0, 0.3))["told"]
     tried = [(str(each["write"]), str(each["tried"])) for each in told if "tried" in each]
@@ -72,20 +79,24 @@ def _at_each_call(run: Run, forked: Forked, fault: str, names: list[str]) -> Row
     return tally.row()
 
 
-def _at_one(forked: Forked, tally: Tally, root: str, name: str, moment: tuple[str, int], before: list[str]) -> list[str]:
+def _at_one(
+    forked: Forked, tally: Tally, root: str, name: str, moment: tuple[str, int], before: list[str]
+) -> list[str]:
     """Kill one write at one call and repeat it; return what is acknowledged by then."""
     call, number = moment
     tag = f"{name}.{call}.{number}"
     end = forked.ask(root=root, write=name, tag=tag, trace=call, inject=f"{call}:signal=KILL:when={number}")
     done = [tag] if any("acknowledged" in each for each in end["told"]) else []
-    made = made_by(name, tag) if name in CHORES else done
     tally.made(int(end["killed"]), len(done))
-    tally.note([f"{name}, {call} {number}: {wrong}" for wrong in faults_of(root, [*before, *made], least=[*before, *made] if name in CHORES else ())], root)
+    where = f"{name}, {call} {number}"
+    if made := made_by(name, tag) if name in CHORES else done:
+        least = [*before, *made] if name in CHORES else []
+        tally.note([f"{where}: {wrong}" for wrong in faults_of(root, [*before, *made], least=least)], root)
     again = _again(forked, root, (name, tag))
     expected = made_by(name, tag) if name in CHORES else [tag]
     problems = faults_of(root, [*before, *expected])
     problems += [] if len(again) == 2 else [f"repeated, it was acknowledged {len(again)} times"]
-    tally.note([f"{name}, {call} {number}, then repeated: {wrong}" for wrong in problems], root)
+    tally.note([f"{where}, then repeated: {wrong}" for wrong in problems], root)
     return expected
 
 
@@ -101,6 +112,36 @@ def _chores_at_random(run: Run, forked: Forked) -> Row:
                 again = _again(forked, root, tried[-1]) if tried else []
                 tally.made(1, len(tried))
                 tally.note(faults_of(root, wanted, least=wanted), root)
-                tally.note([] if len(again) == 2 or not tried else [f"{name} was acknowledged {len(again)} times"], root)
+                tally.note(
+                    [] if len(again) == 2 or not tried else [f"{name} was acknowledged {len(again)} times"], root
+                )
             tally.note(faults_of(root, wanted), root)
     return tally.row()
+
+
+def _torn_tails(run: Run, forked: Forked) -> Row:
+    """Leave half a line at the end of a log, as who dies within one write does, and let another write behind it."""
+    tally, dice = Tally(run, "half a line at the end of each log, then more is written"), run.random("tails")
+    for name in LOGS:
+        with run.root(f"death-{name}") as root:
+            there = [f"{name}.first"]
+            forked.ask(root=root, write=name, tag=there[0])
+            for number in range(run.size(8, 1)):
+                _tear(root, there[-1], dice)
+                there.append(f"{name}.{number}")
+                told = forked.ask(root=root, write=name, tag=there[-1])["told"]
+                tally.made(1, sum("acknowledged" in each for each in told))
+                tally.note([f"{name}: {wrong}" for wrong in faults_of(root, there)], root)
+    return tally.row()
+
+
+def _tear(root: str, tag: str, dice: random.Random) -> None:
+    """Write a part of the line of a tag once more behind it, under another tag."""
+    for folder, _, names in os.walk(os.path.join(root, "user")):
+        for path in (
+            os.path.join(folder, name) for name in names if name.endswith(".jsonl") and "writes" not in folder
+        ):
+            with open(path, "r+b") as file:
+                last = file.read().splitlines()[-1].replace(tag.encode(), b"nobody")
+                if b"nobody" in last:
+                    file.write(last[: dice.randrange(1, len(last))])

@@ -53,7 +53,13 @@ def _each_call(run: Run, forked: Forked, tally: Tally, root: str, what: tuple[st
     for call, number in tracing.some(moments, run.size(10, 3), dice):
         tag = f"{name}.{call}.{number}"
         end = forked.ask(
-            root=root, write=name, tag=tag, trace=call, inject=f"{call}:error={error}:when={number}", read=earlier, close=True
+            root=root,
+            write=name,
+            tag=tag,
+            trace=call,
+            inject=f"{call}:error={error}:when={number}",
+            read=earlier,
+            close=True,
         )
         told = end["told"][0] if end["told"] else {}
         done = "acknowledged" in told
@@ -75,7 +81,9 @@ def _as_it_should(told: dict[str, Any], end: dict[str, Any], error: str) -> list
     if "refused" in told and not (any(cause in told["why"] for cause in _CAUSES[error]) and "/" in told["why"]):
         wrong.append(f"the refusal does not name cause and file: {told['why']}")
     read = [each["read"] for each in end["told"] if "read" in each]
-    return wrong + ([] if read and read[0].startswith("outside-0 ") else [f"what was there before was not read: {read}"])
+    return wrong + (
+        [] if read and read[0].startswith("outside-0 ") else [f"what was there before was not read: {read}"]
+    )
 
 
 def _full(run: Run) -> Row:
@@ -84,7 +92,9 @@ def _full(run: Run) -> Row:
         return Row(fault, 0, 0, 0, skipped=missing)
     tally = Tally(run, fault)
     with run.folder("full") as folder, contextlib.ExitStack() as after:
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
+        )
         if done.returncode:
             return Row(fault, 0, 0, 0, skipped=f"cannot mount: {done.stderr.decode().strip()}")
         after.callback(subprocess.run, ["umount", "-l", folder], check=True)
@@ -118,7 +128,9 @@ def _limited(run: Run, fault: str, limit: str, value: int) -> Row:
     return tally.row()
 
 
-def _fill(run: Run, tally: Tally, root: str, cause: str, rounds: int, me: str, *, limit: str = "", refusals: bool = True) -> list[str]:
+def _fill(
+    run: Run, tally: Tally, root: str, cause: str, rounds: int, me: str, *, limit: str = "", refusals: bool = True
+) -> list[str]:
     """Let a process write until it is refused, under a limit; return what was acknowledged."""
     worker = run.program("fills", root, me, rounds, _KINDS, limit)
     let_go(worker)
@@ -131,4 +143,3 @@ def _fill(run: Run, tally: Tally, root: str, cause: str, rounds: int, me: str, *
     tally.note(["nothing was refused"] if refusals and not refused else [], root)
     tally.note(["nothing was kept"] if not kept else [], root)
     return kept
-

@@ -80,13 +80,12 @@ def _write(case: dict[str, Any], pipe: socket.socket) -> None:
 
 def _attempt(memory: holdfast.Memory, write: Write, tag: str) -> dict[str, Any]:
     try:
-        made = write.do(memory, tag)
+        write.do(memory, tag)
     except HoldfastError as error:
         return {"refused": type(error).__name__, "why": str(error)}
     except Exception as error:  # what no door should let through
         return {"crashed": f"{type(error).__name__}: {error}"}
-    receipt = getattr(made, "id", made)
-    return {"acknowledged": tag, "receipt": receipt if isinstance(receipt, str) else str(getattr(made, "get", {}.get)("id"))}
+    return {"acknowledged": tag}
 
 
 def _read(memory: holdfast.Memory, identifier: str) -> str:

@@ -87,7 +87,6 @@ class Run:
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True} | more
         return subprocess.Popen(words, **more)
 
-
     def together(self, program: str, each: list[tuple[Any, ...]]) -> list[list[str]]:
         """Run a program of `prove.workers` once for each set of arguments, all at the same time; return their lines."""
         workers = [self.program(program, *arguments) for arguments in each]
@@ -173,7 +172,11 @@ def faults_of(root: str, acknowledged: Iterable[str], *, least: Collection[str] 
     with holdfast.open(root) as memory:
         found, wanted = served(memory), set(acknowledged)
         report = memory.verify()
-    wrong = [f"{tag} is there {found[tag]} times" for tag in sorted(wanted | set(found)) if _miscounted(found[tag], tag in wanted, tag in least)]
+    wrong = [
+        f"{tag} is there {found[tag]} times"
+        for tag in sorted(wanted | set(found))
+        if _miscounted(found[tag], tag in wanted, tag in least)
+    ]
     wrong += [f"{tag} is served" for tag in found if tag.startswith(TORN)]
     wrong += [f"verify: the index differs: {each.path}: {each.what}" for each in report.differences]
     damage = [each for each in report.damage if clean or not any(word in each.what for word in _OF_DYING)]

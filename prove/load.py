@@ -26,7 +26,10 @@ def campaign(run: Run) -> Iterator[Row]:
     seconds, servers = run.size(20, 3), run.size(8, 3)
     tally = Tally(run, f"{servers} MCP servers, the CLI, the library, an editor and verify for {seconds} s")
     with run.root("load") as root:
-        started = [run.worker(_SERVER, "mcp", "--toolset", "all", "--root", root, stdin=subprocess.PIPE) for _ in range(servers)]
+        started = [
+            run.worker(_SERVER, "mcp", "--toolset", "all", "--root", root, stdin=subprocess.PIPE)
+            for _ in range(servers)
+        ]
         own = [run.program("library", root, "lib", seconds, _LIBRARY), run.program("checks", root, seconds)]
         for server in started:
             _ask(server, 0, "initialize", _HELLO)
@@ -142,5 +145,3 @@ def _outside(root: str, saved: int) -> list[str]:
     """See that the document is as the editor saved it last."""
     with open(os.path.join(root, "resources/workspaces/default/_notes/outside.md"), encoding="utf-8") as file:
         return [] if file.read() == f"outside-{saved} {LONG}\n" else ["the editor's document was changed"]
-
-

@@ -125,5 +125,7 @@ def _sync(mount: str) -> None:
 def _faults_of_copy(run: Run, mount: str, kept: list[str]) -> list[str]:
     """Look at a copy without its index, and at the memory with the index that the cut left."""
     with run.folder("copy") as folder:
-        copy = shutil.copytree(os.path.join(mount, "root"), os.path.join(folder, "root"), ignore=shutil.ignore_patterns(".holdfast"))
+        copy = shutil.copytree(
+            os.path.join(mount, "root"), os.path.join(folder, "root"), ignore=shutil.ignore_patterns(".holdfast")
+        )
         return faults_of(copy, kept) + faults_of(os.path.join(mount, "root"), kept)

@@ -17,7 +17,9 @@ def cannot() -> str:
     """Say why strace cannot be used here, "" when it can."""
     if missing := lacks("strace"):
         return missing
-    tried = subprocess.run(["strace", "-o", "/dev/null", "-e", "inject=fsync:error=EIO:when=1", "true"], capture_output=True, check=False)
+    tried = subprocess.run(
+        ["strace", "-o", "/dev/null", "-e", "inject=fsync:error=EIO:when=1", "true"], capture_output=True, check=False
+    )
     return f"strace may not trace here: {tried.stderr.decode(errors='replace').strip()}" if tried.returncode else ""
 
 

@@ -167,7 +167,20 @@ def served(memory: Memory) -> Counter[str]:
     return found
 
 
-_READ = ("note", "plan", "skill", "state", "rule", "decision", "lesson", "message", "fact", "procedure", "episode", "entry")
+_READ = (
+    "note",
+    "plan",
+    "skill",
+    "state",
+    "rule",
+    "decision",
+    "lesson",
+    "message",
+    "fact",
+    "procedure",
+    "episode",
+    "entry",
+)
 
 
 def _told(record: holdfast.Record) -> Iterator[str]:
@@ -184,5 +197,3 @@ def _told(record: holdfast.Record) -> Iterator[str]:
         yield from [tag] * (record.fields.get("status") == "done")
     elif kind not in ("changed", "outside"):
         yield first
-
-

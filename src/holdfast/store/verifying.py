@@ -15,6 +15,7 @@ from holdfast.errors import HoldfastError, NotFound
 from holdfast.index import Index, Seen
 from holdfast.places import Places
 from holdfast.records import Problem, Record
+from holdfast.store import accounts
 from holdfast.store.refreshing import YOUNG_NS, Progress, Refreshed, Refresher
 from holdfast.times import iso, now_ms
 from holdfast.vault import Stamp, Vault
@@ -96,6 +97,10 @@ def _difference(fresh: list[Record], held: list[Record]) -> str:
 def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
     """Name save points that were edited, and announced ones that never came to be."""
     result = []
+
+    def written_to(path: str) -> bool:
+        return any("intent" not in line for line in accounts.of(vault, places.memory, path))
+
     for path in scratch.seen():
         place = places.classify(path)
         if place is None or place.kind.name != "ledger":
@@ -114,7 +119,7 @@ def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
                         Problem(f"{folder}/{name}", "was changed after it was written; save points never are")
                     )
             except HoldfastError as error:
-                if isinstance(error, NotFound) and _just_now(announced[name]):
+                if isinstance(error, NotFound) and _just_now(announced[name]) and not written_to(f"{folder}/{name}"):
                     continue  # its writer is on the way from the ledger to the file
                 result.append(Problem(f"{folder}/{name}", f"is in the ledger and cannot be read: {error.message}"))
     return result
