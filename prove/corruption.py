@@ -47,10 +47,10 @@ DAMAGE: dict[str, Callable[[bytes, int], bytes]] = {
 
 
 def campaign(run: Run) -> Iterator[Row]:
-    take_out()
     with run.root("corruption") as root, run.root("other") as other:
         _fill(root)
         _fill(other)
+        take_out()
         yield _logs(run, root)
         yield _index(run, root, other)
 
