@@ -156,6 +156,8 @@ def _asked(root: str, wanted: dict[str, Any], *, named: bool) -> list[str]:
     for _ in range(2):
         with holdfast.open(root) as memory:
             told = _answers(memory)
+            if told != wanted and named:  # a later question may have noticed it, and mended it
+                told = _answers(memory)
             if told != wanted and named and memory.verify().differences:
                 memory.refresh(rebuild=True)
                 told = _answers(memory)
