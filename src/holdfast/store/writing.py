@@ -101,6 +101,8 @@ class Writer:
             return repeated
         if kind.write_once:
             if self._vault.stat(path):
+                if repeated := self._repeated(wanted, path):  # somebody else did it under this op_id meanwhile
+                    return repeated
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
             entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version}
             self._log_line(f"{path.rpartition('/')[0]}/{LEDGER}", entry, durable=True)
@@ -221,9 +223,12 @@ class Writer:
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
+        account: dict[str, Any] = {"path": path, "before": expect}
+        if op_id:  # else a repetition would find nothing there, and nothing that says why
+            self._account(account | {"intent": True}, op_id)
         self._vault.remove(path, expect=expect, keep=self.kept(expect))
         with contextlib.suppress(HoldfastError):  # it is done, whatever becomes of its account
-            self._account({"path": path, "before": expect}, op_id)
+            self._account(account, op_id)
         self._tell(path)
 
     def kept(self, version: str) -> str:
@@ -506,7 +511,7 @@ class Writer:
         if self._by:
             full["writer"] = self._by
         known = self._known(op_id, path, target) if op_id or target else _NOTHING
-        if repeated := sayings.same_op(known.applied, op_id, path):
+        if repeated := sayings.same_op(known.applied, op_id, path, target if "hide" in line else ""):
             return repeated
         found: list[Receipt] = []
         rest = logs.render(full)
