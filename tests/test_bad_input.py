@@ -295,6 +295,9 @@ def test_an_index_that_may_not_be_written_does_not_stop_reading(shared: Path) ->
         ("format = 99999", "format 99999"),
         ("format = 'new'", "format"),
         ("format = 2.0", "format"),
+        ("format = " + "9" * 100_000, "not valid TOML"),
+        ("a = " + "[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ("a = " + "{b = " * 3_000, "nested too deeply"),
     ],
 )
 def test_bad_settings_are_refused_by_name_and_nothing_is_changed(root: Path, text: str, says: str) -> None:
@@ -322,6 +325,36 @@ def test_a_newer_format_says_to_upgrade(root: Path) -> None:
     assert done.returncode == 2
     assert "Upgrade Holdfast" in told(done)["error"]
     assert not (root / NOTES).exists()
+
+
+def test_settings_are_not_read_from_outside_the_root(root: Path) -> None:
+    """They could say what the file outside says: errors quote names and values."""
+    (root / "holdfast.toml").unlink()
+    (root.parent / "other.toml").write_text("[paths]\nsecret_of_the_outside = 1\n")
+    (root / "holdfast.toml").symlink_to(root.parent / "other.toml")
+    with pytest.raises(Invalid, match="symbolic link") as caught:
+        holdfast.open(root).close()
+    assert "secret" not in str(caught.value)
+
+
+def test_settings_of_any_length_are_read_whole_or_not_at_all(root: Path) -> None:
+    (root / "holdfast.toml").write_text("#" * (1 << 20) + "\n[paths]\nmemory = 'elsewhere'\n")
+    assert outcome(lambda: holdfast.open(root)) == "OverBudget"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("put", "note", "x", "--title", "T", "--field", "a={deep}"),
+        ("call", "createWorkspace", "{deep}"),
+        ("workspace", "create", "--name", "W", "--description", "d", "--root-folder", "f", "--purpose", "p", "--preferences", "{deep}"),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_json_on_the_command_line_that_nests_without_end_gets_an_answer(root: Path, words: tuple[str, ...]) -> None:
+    deep = "[" * 20_000
+    done = cli(*[word.replace("{deep}", deep) for word in words], "--root", str(root))
+    assert (done.returncode, b"Traceback" in done.stderr) in ((0, False), (2, False)), done.stderr[-500:]
 
 
 @pytest.mark.parametrize("how", ["not UTF-8", "folder"])

@@ -403,6 +403,34 @@ def test_a_folder_that_became_a_link_after_the_first_append_is_not_passed(
     assert (inside / "old" / "log.jsonl").read_bytes() == b"one\ntwo\n"
 
 
+def test_a_folder_that_was_moved_out_and_linked_back_after_the_first_append_is_not_passed(
+    vault: Vault, inside: Path, outside: Path
+) -> None:
+    vault.append("real/log.jsonl", lambda _: b"one\n")
+    (inside / "real").rename(outside / "real")
+    (inside / "real").symlink_to(outside / "real")
+    with pytest.raises(Invalid):
+        vault.append("real/log.jsonl", lambda _: b"two\n")
+    assert (outside / "real" / "log.jsonl").read_bytes() == b"one\n"
+
+
+def test_a_log_with_a_second_name_is_not_appended_to(vault: Vault, inside: Path, outside: Path) -> None:
+    """The other name may be a backup's, or lie outside: both would change with it."""
+    os.link(outside / "secret.md", inside / "real" / "log.jsonl")
+    with pytest.raises(Invalid, match="second name"):
+        vault.append("real/log.jsonl", lambda _: b"ours\n")
+    assert tree(outside) == {"secret.md": SECRET}
+
+
+def test_a_document_with_a_second_name_is_replaced_under_this_one_alone(
+    vault: Vault, inside: Path, outside: Path
+) -> None:
+    os.link(outside / "secret.md", inside / "real" / "b.md")
+    vault.write("real/b.md", b"ours", expect=vault.read("real/b.md").version)
+    assert tree(outside) == {"secret.md": SECRET}
+    assert (inside / "real" / "b.md").read_bytes() == b"ours"
+
+
 def test_an_append_after_the_folder_was_moved_goes_where_the_path_says(vault: Vault, inside: Path) -> None:
     vault.append("real/log.jsonl", lambda _: b"one\n")
     vault.append("real/log.jsonl", lambda _: b"two\n")

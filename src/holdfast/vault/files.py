@@ -189,6 +189,11 @@ class Files:
                 now = os.fstat(fd)
                 if not stat.S_ISREG(now.st_mode):
                     raise Invalid(f"{path} is not a file.", "Move it away; a log belongs there.")
+                if now.st_nlink > 1:
+                    raise Invalid(
+                        f"{path} has a second name (a hard link), perhaps outside the root; nothing was written.",
+                        "Copy the log, and put the copy in its place.",
+                    )
                 if self._named(path, now):
                     if not now.st_size:
                         self._sync_folder(parts[:-1])  # the name is durable before the first line is
