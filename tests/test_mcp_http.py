@@ -21,8 +21,10 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from holdfast.errors import Damaged, HoldfastError, Unavailable
-from holdfast.mcp.http import serve_http, token_for
+from holdfast.mcp.http import WRITE, serve_http
+from holdfast.mcp.limiting import Limits
 from holdfast.mcp.server import MAX_MESSAGE
+from holdfast.mcp.tokens import token_for
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
 STATE: dict[str, Any] = {
@@ -33,10 +35,11 @@ STATE: dict[str, Any] = {
 class Server:
     """A running server: where it listens, and what it lets in."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str, token: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], url: str, token: str, reading: str = "") -> None:
         self.process = process
         self.url = url
         self.token = token
+        self.reading = reading
 
     @property
     def headers(self) -> dict[str, str]:
@@ -59,13 +62,13 @@ def serving(root: Path) -> Iterator[Server]:
     code = f"from holdfast.mcp.http import main; main({str(root)!r}, port=0)"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        token = Path(process.stderr.readline().strip().removeprefix("The token is in ")).read_text().strip()
+        token, reading = (Path(process.stderr.readline().split(" is in ")[1].strip()).read_text().strip() for _ in "12")
         url = process.stderr.readline().strip().removeprefix("Holdfast listens on ")
-        yield Server(process, url, token)
+        yield Server(process, url, token, reading)
         process.send_signal(signal.SIGTERM)
         printed = process.stderr.read()
         assert process.wait(30) == 0
-        assert "Traceback" not in printed and token not in printed
+        assert not any(text in printed for text in ("Traceback", token, reading))
 
 
 @pytest.fixture
@@ -248,7 +251,7 @@ def test_it_listens_on_loopback_only(shared: Server) -> None:
 def test_a_port_that_is_taken_is_a_clear_error(shared: Server, memory: Any) -> None:
     port = int(shared.url.split(":")[2].removesuffix("/mcp"))
     with pytest.raises(Unavailable, match=f"Cannot listen on 127.0.0.1, port {port}: .*Use another --port"):
-        serve_http(memory, "core", "127.0.0.1", port, "token")
+        serve_http(memory, "core", "127.0.0.1", port, {"token": WRITE}, Limits())
 
 
 def test_a_token_is_made_once_for_each_root_and_only_its_owner_can_read_it(root: Path, config: Path) -> None:
