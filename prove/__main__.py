@@ -12,7 +12,7 @@ import time
 from prove.defences import DEFENCES
 from prove.harness import WITHOUT, Row, Run
 
-CAMPAIGNS: tuple[str, ...] = ()
+CAMPAIGNS: tuple[str, ...] = ("paths", "bombs", "queries", "frames", "http")
 """The modules, in the order in which they run."""
 
 

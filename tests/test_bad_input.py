@@ -664,6 +664,35 @@ def test_odd_values_in_front_matter_do_not_hide_the_document(root: Path, front: 
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("front", ["a: " + "[" * 100_000, "a: b\nc: " + "{d: " * 20_000], ids=["lists", "mappings"])
+def test_front_matter_that_nests_without_end_is_told_with_its_line_and_costs_no_time(root: Path, front: str) -> None:
+    """Reading it whole would take a minute for a file of 100 kB."""
+    plant(root, f"{NOTES}/a.md", f"---\n{front}\n---\nwords of the bomb\n".encode())
+    plant(root, f"{NOTES}/b.md", b"words of the note\n")
+    with holdfast.open(root) as memory:
+        assert len(memory.find("words", limit=10)) == 2
+        (problem,) = memory.verify().damage
+        assert (problem.path, problem.line) == (f"{NOTES}/a.md", 2 + front.count("\n"))
+        assert "nested too deeply" in problem.what
+
+
+def test_front_matter_with_many_brackets_that_close_is_read(root: Path) -> None:
+    plant(root, f"{NOTES}/a.md", ("---\ntitle: T\nrelated: " + "[" + "[[x]], " * 1_000 + "]\n---\nwords\n").encode())
+    with holdfast.open(root) as memory:
+        assert (memory.find("words").hits[0].record.title, memory.verify().damage) == ("T", [])
+
+
+@pytest.mark.parametrize("tool", ["remember", "recall", "nothing"])
+def test_parameters_of_any_depth_and_sort_get_a_reply(memory: holdfast.Memory, tool: str) -> None:
+    deep: Any = "x"
+    for _ in range(5_000):
+        deep = {"a": [deep]}
+    for value in (deep, 10**5_000, float("nan"), object(), b"bytes", "\ud800", {1: 2}, (deep,)):
+        reply = memory.call(tool, {"text": value, "query": value})
+        assert reply["success"] is False
+        assert "unexpectedly" not in reply["error"]
+
+
 def test_a_document_of_100_megabytes_is_told_and_everything_else_is_found(root: Path) -> None:
     path = f"{NOTES}/huge.md"
     plant(root, path, b"words\n")
