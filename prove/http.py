@@ -26,7 +26,7 @@ from prove.serving import HELLO, Http, call, frame
 
 _SECRET = "the-name-of-a-workspace"
 _FREE = Limits(requests=1e6, strangers=1e6)
-_TIGHT = Limits(requests=20, strangers=5, burst=2, head_seconds=2, body_seconds=2, connections=24)
+_TIGHT = Limits(requests=20, strangers=5, burst=2, head_seconds=1, body_seconds=1, connections=12)
 
 
 def campaign(run: Run) -> Iterator[Row]:

@@ -92,6 +92,10 @@ def application(memory: Memory | opening.Opening, toolset: str, host: str, token
     return Guard(app, tokens, security, held, limits)
 
 
+def _refused(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(text, status_code=status, headers={"Connection": "close"} | dict(headers or {}))
+
+
 class Guard:
     """Lets a request through that comes from the right place and bears a token; ends the run of who takes leave."""
 
@@ -112,19 +116,18 @@ class Guard:
         request = Request(scope)
         bearer = self._bearer(request)
         refusal = await self._refusal(request, bearer)
-        if bearer and not refusal:
+        if refusal or bearer is None:
+            assert refusal is not None  # who bears no token is always refused
+            await refusal(scope, receive, send)
+            return
+        came = await body(receive, self._limits.body_seconds, server.MAX_MESSAGE)
+        if isinstance(came, int):
+            await _refused(came, "The body is too slow or too large")(scope, receive, send)
+        elif came[-1]["type"] != "http.disconnect":  # else nobody waits for an answer
             scope["user"] = bearer.user
-            came = await body(receive, self._limits.body_seconds, server.MAX_MESSAGE)
-            if isinstance(came, int):
-                refusal = Response(
-                    "The body is too slow or too large", status_code=came, headers={"Connection": "close"}
-                )
-            else:
-                receive = replay(came, receive)
-                if scope["method"] == "DELETE" and bearer.scope == WRITE:
-                    run = _run_of(request.headers.get("mcp-session-id"))
-                    await anyio.to_thread.run_sync(self._end_run, run)
-        await (refusal or self._app)(scope, receive, send)
+            if scope["method"] == "DELETE" and bearer.scope == WRITE:
+                await anyio.to_thread.run_sync(self._end_run, _run_of(request.headers.get("mcp-session-id")))
+            await self._app(scope, replay(came, receive), send)
 
     def _end_run(self, run: str) -> None:
         """End what a connection noted for itself; a connection that there never was has noted nothing."""
@@ -141,14 +144,14 @@ class Guard:
 
     async def _refusal(self, request: Request, bearer: _Bearer | None) -> Response | None:
         if not (bearer.bucket if bearer else self._strangers).take():
-            return Response("Too many requests", status_code=429, headers={"Retry-After": "1"})
+            return _refused(429, "Too many requests", {"Retry-After": "1"})
         if refusal := await self._security.validate_request(request):
             return refusal
         if not bearer:
             return Response("Unauthorized", status_code=401, headers={"WWW-Authenticate": "Bearer"})
         declared = request.headers.get("content-length", "0")
         if len(declared) > _LONGEST_LENGTH or int(declared) > server.MAX_MESSAGE:
-            return Response("The body is too large", status_code=413)
+            return _refused(413, "The body is too large")
         return None
 
 
