@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prove import hostile_defences
 from prove.harness import WITHOUT
 
 
@@ -22,6 +23,7 @@ class Defence:
 
 
 DEFENCES: dict[str, Defence] = {}
+DEFENCES |= {name: Defence(*rest) for name, rest in hostile_defences.TAKEN.items()}
 
 
 def take_out() -> None:

@@ -199,11 +199,11 @@ def _good(chance: random.Random) -> Any:
             return {"jsonrpc": "2.0", "id": number, chance.choice(("result", "error")): {"code": 1, "message": "x"}}
         case _:
             tool = chance.choice(_TOOLS)
-            params = {"name": tool["name"], "arguments": arguments(tool["schema"])}
+            params = {"name": tool.name, "arguments": arguments(tool.schema)}
             return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
-_TOOLS = [{"name": tool.name, "schema": tool.schema} for tool in every.registry().tools.values()]
+_TOOLS = list(every.registry().tools.values())
 
 
 def _retype(chance: random.Random, message: Any) -> Any:

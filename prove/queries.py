@@ -122,7 +122,7 @@ def _tools(memory: holdfast.Memory, tally: Tally, text: str, number: int) -> Non
     reply = tally.attempt(f"{name} {text!r}", lambda: memory.call(name, {"query": text, **more}))
     if isinstance(reply, dict):
         tally.check("unexpectedly" not in str(reply.get("error")), f"{name} {text!r}: {reply.get('error')}")
-        shown = next((reply[key] for key in ("hits", "results", "entries", "data") if key in reply), [])
+        shown: Any = next((reply[key] for key in ("hits", "results", "entries", "data") if key in reply), [])
         tally.check("error" in reply or isinstance(shown, list | dict | str), f"{name} {text!r} gives {reply!r}")
 
 

@@ -135,7 +135,7 @@ class Http:
                     wire.shutdown(socket.SHUT_WR)
             return parsed(received(wire))
 
-    def ask(self, body: bytes = b"", method: str = "POST", path: str = "/mcp", **more: str | None) -> Answer:
+    def ask(self, body: bytes = b"", method: str = "POST", path: str = "/mcp", /, **more: str | None) -> Answer:
         head = self.head(**more) | {"Content-Length": str(len(body)), "Connection": "close"}
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
         return self.raw("\r\n".join(lines).encode("utf-8", "surrogateescape") + b"\r\n\r\n" + body)

@@ -261,6 +261,14 @@ def test_a_walk_does_not_pass_a_link_that_leads_out(vault: Vault, inside: Path, 
         assert refused
 
 
+def test_a_link_to_itself_does_not_hide_the_folders_beside_it(vault: Vault, inside: Path) -> None:
+    (inside / "top" / "folder").mkdir(parents=True)
+    (inside / "top" / "loop").symlink_to("loop")
+    (inside / "top" / "one").symlink_to("two")
+    (inside / "top" / "two").symlink_to("one")
+    assert vault.folders("top") == ["folder"]
+
+
 @pytest.mark.parametrize("folder", ["link", "link/below"])
 def test_the_folders_outside_are_not_named(vault: Vault, inside: Path, outside: Path, folder: str) -> None:
     (outside / "below" / "deep").mkdir(parents=True)

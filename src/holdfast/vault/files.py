@@ -346,11 +346,13 @@ class Files:
             raise raw.unavailable(error, folder) from None
 
     def _is_folder(self, entry: os.DirEntry[str]) -> bool:
+        """Is this a folder that has a name? A link that leads to itself, like one that leads nowhere, is none."""
         try:
             entry.name.encode("utf-8")
-        except UnicodeEncodeError:
+            folder = entry.name[0] not in "._" and entry.is_dir()
+        except (UnicodeEncodeError, OSError):
             return False
-        return entry.name[0] not in "._" and entry.is_dir() and (not entry.is_symlink() or self._inside(entry.path))
+        return folder and (not entry.is_symlink() or self._inside(entry.path))
 
     def folder_stamp(self, folder: str) -> int:
         check_path(folder)
