@@ -181,7 +181,7 @@ def _imports(root: str, tally: Tally, share: int) -> None:
         with open(source, "wb") as file:
             file.write(f"{text}\n".encode(errors="surrogatepass"))
         with holdfast.open(root) as memory:
-            for what in ("chat", "claude-code", "codex", "cursor"):
+            for what in ("chat", "claude-code", "codex", "jsonl"):
                 with no_longer_than(_SECONDS):
                     bring = _chat if what == "chat" else _transcript
                     tally.attempt(f"{name} as {what}", lambda bring=bring, what=what: bring(memory, what, source))  # type: ignore[misc]

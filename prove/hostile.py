@@ -67,7 +67,7 @@ class Tally:
         print(json.dumps(self.__dict__), flush=True)
 
 
-def ask(run: Run, code: str, *arguments: Any, seconds: float = 300, **more: Any) -> Tally:
+def ask(run: Run, code: str, *arguments: Any, seconds: float = 1_800, **more: Any) -> Tally:
     """Run code in a worker; return what it tells. One that dies or hangs is a problem of its own."""
     worker = run.worker(code, *arguments, **more)
     try:

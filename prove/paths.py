@@ -45,20 +45,16 @@ _LOOKALIKES = "\u2215\u2044\u29f8\uff0f\u2024\uff0e\u2025\ufe52\u3002\uff3c\u221
 
 
 def campaign(run: Run) -> Iterator[Row]:
-    with run.folder("paths") as base:
-        _prepare(base)
-        with _Watched(os.path.join(base, "root-outside")) as watched:
-            for door in ("library", "tools", "command line", "imports"):
-                tally = ask(run, "from prove import paths; paths.work()", base, door, run.seed, run.size(1, 90),
-                            env=_environment(base))  # fmt: skip
-                yield watched.checked(tally, door == "imports").row(f"path tricks: {door}")
-            yield watched.checked(
-                ask(run, "from prove import paths; paths.twins()", base, run.size(400, 20), env=_environment(base))
-            ).row("titles that are nearly the same")
-    with run.folder("races") as base:
-        _prepare(base)
-        with _Watched(os.path.join(base, "root-outside")) as watched:
-            yield watched.checked(_races(run, base)).row("folders that turn into links while writers write")
+    with _ground(run, "paths") as base, _Watched(os.path.join(base, "root-outside")) as watched:
+        for door in ("library", "tools", "command line", "imports"):
+            tally = ask(run, "from prove import paths; paths.work()", base, door, run.seed, run.size(1, 90),
+                        env=_environment(base))  # fmt: skip
+            yield watched.checked(tally, door == "imports").row(f"path tricks: {door}")
+        yield watched.checked(
+            ask(run, "from prove import paths; paths.twins()", base, run.size(400, 20), env=_environment(base))
+        ).row("titles that are nearly the same")
+    with _ground(run, "races") as base, _Watched(os.path.join(base, "root-outside")) as watched:
+        yield watched.checked(_races(run, base)).row("folders that turn into links while writers write")
 
 
 def _environment(base: str) -> dict[str, str]:
@@ -71,6 +67,21 @@ def _environment(base: str) -> dict[str, str]:
 
 
 # what lies there
+
+
+@contextlib.contextmanager
+def _ground(run: Run, name: str) -> Iterator[str]:
+    """A folder with all that is to be attacked; what cannot be copied is taken out before it may be kept."""
+    with run.folder(name) as base:
+        try:
+            _prepare(base)
+            yield base
+        finally:
+            for at, _, files in os.walk(base):
+                for file in files:
+                    path = os.path.join(at, file)
+                    if not stat.S_ISREG(os.lstat(path).st_mode) and not os.path.islink(path):
+                        os.unlink(path)
 
 
 def _prepare(base: str) -> None:
@@ -212,7 +223,7 @@ def _calls(memory: holdfast.Memory) -> dict[str, Callable[[str], Any]]:
 
 def _run(memory: holdfast.Memory, text: str) -> None:
     with memory.run(text, text) as run:
-        run.save("run", "x") if hasattr(run, "save") else None
+        run.save("run", "x")
 
 
 def _tools(base: str, every: list[str], share: int, tally: Tally) -> None:
@@ -272,7 +283,7 @@ def _imports(base: str, every: list[str], share: int, tally: Tally) -> None:
             )
     root = os.path.join(base, "root")
     with holdfast.open(root) as memory:
-        for what in ("chat", "claude-code", "codex", "cursor"):
+        for what in ("chat", "claude-code", "codex", "jsonl"):
             with no_longer_than(_SECONDS):
                 bring = (
                     memory.chat.bring
@@ -357,7 +368,7 @@ def _races(run: Run, base: str) -> Tally:
         ]
         tallies = []
         for worker in started:
-            out, told = worker.communicate(timeout=600)
+            out, told = worker.communicate(timeout=1_800)
             lines = out.strip().splitlines()
             tallies.append(
                 Tally(**json.loads(lines[-1]))

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -150,6 +151,45 @@ def test_two_connections_that_name_no_session_share_its_memory_and_no_run(server
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_token_that_may_only_read_reads_and_changes_nothing(server: Server, root: Path, mode: str) -> None:
+    reader = Server(server.process, server.url, server.reading)
+    context = {"workspaceId": "default", "sessionId": "s"}
+    note = {"agent": "memory", "tool": "remember", "params": {"text": "x", "title": "T"}}
+    look = {"agent": "memoryManager", "tool": "listStates", "params": {}}
+
+    async def work() -> None:
+        async with connected(server, mode) as owner, connected(reader, mode) as client:
+            await ask(owner, "remember", text="The kiwi harvest was good.", title="Kiwis")
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            assert names == {"recall", "loadWorkspace", "loadState", "listStates", "getTools", "useTools"}
+            assert (await ask(client, "recall", query="kiwi harvest"))["hits"][0]["title"] == "Kiwis"
+            for refused in (
+                await ask(client, "remember", text="x", title="T"),
+                await ask(client, "createState", **STATE),
+                await ask(client, "useTools", context=context, calls=[note]),
+                (await ask(client, "useTools", context=context, calls=[note, note], strategy="parallel"))["data"]["results"][1],
+            ):  # fmt: skip
+                assert refused["error"].endswith(
+                    "writes, and your token may only read. Ask the owner for the other one."
+                )
+            assert (await ask(client, "useTools", context=context, calls=[look]))["success"] is True
+
+    asyncio.run(work())
+    assert len(list(root.glob("resources/workspaces/default/_notes/*.md"))) == 1
+    assert list(root.glob("resources/workspaces/default/_states/*")) == []
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_no_trace(server: Server) -> None:
+    """The server's own check at the end sees that nothing was printed."""
+    port = int(server.url.split(":")[2].removesuffix("/mcp"))
+    head = "\r\n".join(f"{name}: {value}" for name, value in server.headers.items())
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", port)) as wire:
+            wire.sendall(f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}\r\nContent-Length: 100\r\n\r\n{{".encode())
+    assert httpx2.post(server.url, headers=server.headers, content=HELLO).status_code == 200
+
+
 def test_many_clients_at_once_create_one_state_once(server: Server) -> None:
     async def one(mode: str) -> bool:
         async with connected(server, mode) as client:
@@ -259,6 +299,10 @@ def test_a_token_is_made_once_for_each_root_and_only_its_owner_can_read_it(root:
     assert len(token) >= 43
     assert token_for(f"{root}/../root/") == (token, path)
     assert token_for(str(root.parent))[0] != token
+    reading, other = token_for(str(root), read_only=True)
+    assert (other, stat.S_IMODE(os.stat(other).st_mode)) == (f"{path}.read", 0o600)
+    assert reading != token
+    os.unlink(other)
     assert Path(path).parent == config / "holdfast/tokens"
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(config / "holdfast/tokens").st_mode) == 0o700
