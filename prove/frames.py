@@ -125,8 +125,9 @@ def _long_lines(run: Run, root: str) -> Row:
                 tally.acknowledged += 1
             else:
                 tally.wrong(f"no answer after a line of {len(line) >> 20} MB")
+                break
         size = _memory(server.process.pid)
-        tally.check(size < 400, f"the server grew to {size} MB")
+        tally.check(size < 200, f"the server grew to {size} MB")
         tally.check(not server.not_json, f"no JSON on standard output: {server.not_json[:3]}")
     _sound(root, tally)
     return tally.row("lines of up to 64 MB: stdio")
@@ -174,6 +175,8 @@ def mutated(chance: random.Random) -> bytes:
     message = _good(chance)
     for _ in range(chance.choice((0, 1, 1, 2, 3))):
         message = chance.choice(_CHANGES)(chance, message)
+    if chance.random() < 0.1:
+        message = _nest(chance, message)
     if chance.random() < 0.1:
         message = [message, *(_good(chance) for _ in range(chance.randrange(3)))]
     data = json.dumps(message, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
@@ -237,7 +240,7 @@ def _nest(chance: random.Random, message: Any) -> Any:
     return message
 
 
-_CHANGES: tuple[Callable[[random.Random, Any], Any], ...] = (_retype, _retype, _retype, _drop, _add, _nest)
+_CHANGES: tuple[Callable[[random.Random, Any], Any], ...] = (_retype, _retype, _retype, _drop, _add)
 
 
 def _spots(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -47,7 +47,7 @@ _LOOKALIKES = "\u2215\u2044\u29f8\uff0f\u2024\uff0e\u2025\ufe52\u3002\uff3c\u221
 def campaign(run: Run) -> Iterator[Row]:
     with _ground(run, "paths") as base, _Watched(os.path.join(base, "root-outside")) as watched:
         for door in ("library", "tools", "command line", "imports"):
-            tally = ask(run, "from prove import paths; paths.work()", base, door, run.seed, run.size(1, 90),
+            tally = ask(run, "from prove import paths; paths.work()", base, door, run.seed, run.size(1, 24),
                         env=_environment(base))  # fmt: skip
             yield watched.checked(tally, door == "imports").row(f"path tricks: {door}")
         yield watched.checked(
@@ -165,7 +165,7 @@ def _library(base: str, every: list[str], share: int, tally: Tally) -> None:
     with holdfast.open(os.path.join(base, "root")) as memory:
         doors = _calls(memory)
         for number, trick in enumerate(every[::share]):
-            for name, door in doors.items():
+            for name, door in list(doors.items())[number % 4 :: 4]:
                 _try(tally, f"{name} {trick!r}", partial(door, trick))
             if number % 20 == 0:
                 _try(
@@ -236,7 +236,7 @@ def _tools(base: str, every: list[str], share: int, tally: Tally) -> None:
         ]
         few = max(1, share // 4)
         for number, (tool, param) in enumerate(spots[::few]):
-            for trick in every[number % 7 :: 7 * share]:
+            for trick in every[number % 40 :: 40 * max(1, share // 8)]:
                 context = {"workspaceId": "w", "sessionId": "s"}
                 params = arguments(tool.schema)
                 if param in tool.params:
@@ -258,7 +258,7 @@ def _command_line(base: str, every: list[str], share: int, tally: Tally) -> None
         ("why", "canary", "{}"), ("learnings", "archive", "{}"), ("overview", "{}"), ("plan", "list", "{}"),
     )  # fmt: skip
     usable = [trick for trick in every if "\0" not in trick and not trick.startswith("-")]
-    for number, trick in enumerate(usable[::share]):
+    for number, trick in enumerate(usable[:: max(4, share)]):
         for door in doors[number % 4 :: 4]:
             words = [word.replace("{}", trick) for word in door]
             code, said = forked([*words, "--root", root])

@@ -52,7 +52,7 @@ _TOOLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("search_history", {}),
     ("memory_search", {"type": "episodic"}),
 )
-_SECONDS = 20
+_SECONDS = 10
 
 
 def campaign(run: Run) -> Iterator[Row]:

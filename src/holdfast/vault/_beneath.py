@@ -154,10 +154,18 @@ class Beneath:
 
     def _inside(self, target: str) -> str | None:
         """Return an absolute path as one below the root, by whatever name it calls the root; None if it is not."""
-        for form in (target, os.path.realpath(target)):
+        for form in (target, real(target)):
             if (os.path.normpath(form) + "/").startswith(self.root + "/"):
                 return os.path.relpath(form, self.root)
         return None
+
+
+def real(path: str) -> str:
+    """Return where a path leads; one that is a link at one moment and none at the next leads nowhere."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return ""
 
 
 def rename_new(source: str, target: str, here: int, there: int | None = None) -> None:

@@ -325,11 +325,11 @@ class Files:
                     blocked(path, error.strerror or str(error))
 
     def _inside(self, path: str) -> bool:
-        target = os.path.realpath(path)
+        target = beneath.real(path)
         return target == self.location or target.startswith(self.location + "/")
 
     def _above(self, link: str, folder: str) -> bool:
-        return (os.path.realpath(folder) + "/").startswith(os.path.realpath(link) + "/")
+        return (beneath.real(folder) + "/").startswith(beneath.real(link) + "/")
 
     def folders(self, folder: str) -> list[str]:
         check_path(folder)
