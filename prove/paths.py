@@ -47,11 +47,11 @@ _LOOKALIKES = "\u2215\u2044\u29f8\uff0f\u2024\uff0e\u2025\ufe52\u3002\uff3c\u221
 def campaign(run: Run) -> Iterator[Row]:
     with _ground(run, "paths") as base, _Watched(os.path.join(base, "root-outside")) as watched:
         for door in ("library", "tools", "command line", "imports"):
-            tally = ask(run, "from prove import paths; paths.work()", base, door, run.seed, run.size(1, 24),
+            tally = ask(run, "from prove import paths; paths.work()", base, door, run.seed, run.size(1, 150),
                         env=_environment(base))  # fmt: skip
             yield watched.checked(tally, door == "imports").row(f"path tricks: {door}")
         yield watched.checked(
-            ask(run, "from prove import paths; paths.twins()", base, run.size(400, 20), env=_environment(base))
+            ask(run, "from prove import paths; paths.twins()", base, run.size(400, 12), env=_environment(base))
         ).row("titles that are nearly the same")
     with _ground(run, "races") as base, _Watched(os.path.join(base, "root-outside")) as watched:
         yield watched.checked(_races(run, base)).row("folders that turn into links while writers write")
@@ -360,7 +360,7 @@ def _forms(title: str) -> list[str]:
 def _races(run: Run, base: str) -> Tally:
     """Swap folders for links to outside in a tight loop while two processes write and one searches."""
     swapper = run.worker("from prove import paths; paths.swap()", base, env=_environment(base), stdin=subprocess.PIPE)
-    count = run.size(1_500, 60)
+    count = run.size(1_500, 30)
     try:
         started = [
             run.worker("from prove import paths; paths.write()", base, number, count, env=_environment(base))
@@ -376,10 +376,7 @@ def _races(run: Run, base: str) -> Tally:
                 else Tally(1, 0, 1, [f"a writer ended with {worker.returncode}: {told[-600:]}"])
             )
     finally:
-        assert swapper.stdin
-        swapper.stdin.close()
-        swapper.wait(60)
-    swaps = int((swapper.stdout.read() if swapper.stdout else "0").strip() or 0)
+        swaps = int(swapper.communicate(timeout=60)[0].strip() or 0)
     total = Tally(
         swaps,
         sum(each.acknowledged for each in tallies),

@@ -39,17 +39,29 @@ class Stdio:
         self.process = process
         self.not_json: list[bytes] = []
         self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def close(self) -> None:
+        """Let go of the pipes of a process that has ended."""
+        self._listener.join()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with contextlib.suppress(OSError):
+                stream and stream.close()
 
     def _listen(self) -> None:
         assert self.process.stdout
-        for line in self.process.stdout:
-            try:
-                said = json.loads(line)
-                self._said.put(said if isinstance(said, dict) else {})
-            except ValueError:
-                self.not_json.append(line[:200])
+        with contextlib.suppress(ValueError):  # it may be closed on this side, too
+            for line in self.process.stdout:
+                self._hear(line)
         self._said.put(None)
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+            self._said.put(said if isinstance(said, dict) else {})
+        except ValueError:
+            self.not_json.append(line[:200])
 
     def send(self, *lines: bytes) -> None:
         assert self.process.stdin
@@ -85,14 +97,19 @@ def stdio(run: Run, root: str) -> Iterator[Stdio]:
         server.answer("hello")
         yield server
     finally:
-        for stream in (process.stdin, process.stderr):
-            with contextlib.suppress(OSError):
-                stream and stream.close()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        with contextlib.suppress(OSError):
+            process.stdin and process.stdin.close()
+        _end(process)
+        server.close()
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    """Wait for a process that should end by itself."""
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def environment(root: str) -> dict[str, str]:
@@ -173,6 +190,7 @@ def http(run: Run, root: str, limits: Limits, toolset: str = "all") -> Iterator[
     process = run.worker(code, root, stdout=subprocess.DEVNULL, env=environment(root))
     assert process.stderr
     said: list[str] = []
+    listener: threading.Thread | None = None
     try:
         while "listens on" not in (said or [""])[-1]:
             said.append(process.stderr.readline())
@@ -180,15 +198,15 @@ def http(run: Run, root: str, limits: Limits, toolset: str = "all") -> Iterator[
                 raise RuntimeError(f"the server did not start: {''.join(said)[-1000:]}")
         paths = [line.split(" is in ")[1].strip() for line in said if " is in " in line]
         port = int(said[-1].rpartition(":")[2].partition("/")[0])
-        threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True).start()
+        listener = threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True)
+        listener.start()
         yield Http(process, port, _text(paths[0]), _text(paths[1]), said)
     finally:
         process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        _end(process)
+        if listener:
+            listener.join()
+        process.stderr.close()
 
 
 def _text(path: str) -> str:
