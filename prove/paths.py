@@ -30,6 +30,7 @@ from prove.hostile import Tally, arguments, ask, contents, example, given, no_lo
 
 CANARY = "canary-7f3a9c-outside"
 _SECONDS = 30
+_ENOUGH = 10
 _NAMES = (
     "secret.md",
     "secret.jsonl",
@@ -304,7 +305,9 @@ def _imports(base: str, every: list[str], share: int, tally: Tally) -> None:
 
 
 def _try(tally: Tally, what: str, call: Callable[[], Any]) -> Any:
-    """Try one trick; what is answered must not hold the text from outside."""
+    """Try one trick; what is answered must not hold the text from outside. When much is wrong, no more is tried."""
+    if tally.lost > _ENOUGH:
+        return None
     with no_longer_than(_SECONDS):
         result = tally.attempt(what, call)
         if isinstance(result, HoldfastError):
