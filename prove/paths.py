@@ -21,8 +21,9 @@ from functools import partial
 from typing import Any
 
 import holdfast
-from holdfast.errors import HoldfastError
+from holdfast.errors import AlreadyExists, HoldfastError
 from holdfast.memory._sources import named
+from holdfast.names import same
 from holdfast.store.starting import make_root
 from prove.bombs import forked
 from prove.harness import Row, Run, is_root
@@ -340,9 +341,16 @@ def twins() -> None:
             ("skill", {"scope": "w", "fields": {"description": "d"}}),
         ):
             kept: dict[str, tuple[str, str]] = {}
+            seen: set[str] = set()
             for number, title in enumerate(titles):
                 text = f"{kind} {number}"
                 receipt = tally.attempt(f"{kind} {title!r}", partial(memory.put, kind, text, title=title, **more))
+                form = same(" ".join(title.split()))
+                if (
+                    isinstance(receipt, AlreadyExists) and kind != "skill"
+                ):  # its folder bears the name that it was given
+                    tally.check(form in seen, f"{kind}: {title!r} is refused for another title's file")
+                seen.add(form)
                 if receipt is not None and not isinstance(receipt, HoldfastError) and receipt.status == "stored":
                     place = unicodedata.normalize("NFD", receipt.path).casefold()
                     tally.check(place not in kept, f"{kind}: {title!r} and {kept.get(place)!r} share {receipt.path}")
