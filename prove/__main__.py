@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from prove.defences import DEFENCES, WITHOUT
 from prove.harness import Row, Run
 
-CAMPAIGNS: tuple[str, ...] = ("load", "storm", "retries", "death", "power", "disk", "corruption")
+CAMPAIGNS: tuple[str, ...] = (
+    "load", "storm", "retries", "death", "power", "disk", "corruption", "paths", "bombs", "queries", "frames", "http",
+)  # fmt: skip
 """The modules, in the order in which they run."""
 
 

@@ -19,6 +19,7 @@ from holdfast.store.refreshing import Refresher
 from holdfast.store.writing import ANY, Writer
 from holdfast.vault import ABSENT, _lines, _locks, _raw
 from holdfast.vault.files import Files
+from prove import hostile_defences
 
 WITHOUT = "HOLDFAST_PROVE_WITHOUT"
 """Names the defence that workers do without."""
@@ -138,6 +139,7 @@ DEFENCES: dict[str, Defence] = {
     "damage": Defence("an index that SQLite calls damaged is made anew", "corruption", _damage),
     "fingerprint": Defence("a log is read on only if what was read before is unchanged", "corruption", _fingerprint),
 }
+DEFENCES |= {name: Defence(*rest) for name, rest in hostile_defences.TAKEN.items()}
 
 
 def take_out() -> None:

@@ -294,6 +294,9 @@ def test_an_index_that_may_not_be_written_does_not_stop_reading(shared: Path) ->
         ("format = 99999", "format 99999"),
         ("format = 'new'", "format"),
         ("format = 2.0", "format"),
+        ("format = " + "9" * 100_000, "not valid TOML"),
+        ("a = " + "[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ("a = " + "{b = " * 3_000, "nested too deeply"),
     ],
 )
 def test_bad_settings_are_refused_by_name_and_nothing_is_changed(root: Path, text: str, says: str) -> None:
@@ -321,6 +324,36 @@ def test_a_newer_format_says_to_upgrade(root: Path) -> None:
     assert done.returncode == 2
     assert "Upgrade Holdfast" in told(done)["error"]
     assert not (root / NOTES).exists()
+
+
+def test_settings_are_not_read_from_outside_the_root(root: Path) -> None:
+    """They could say what the file outside says: errors quote names and values."""
+    (root / "holdfast.toml").unlink()
+    (root.parent / "other.toml").write_text("[paths]\nsecret_of_the_outside = 1\n")
+    (root / "holdfast.toml").symlink_to(root.parent / "other.toml")
+    with pytest.raises(Invalid, match="symbolic link") as caught:
+        holdfast.open(root).close()
+    assert "secret" not in str(caught.value)
+
+
+def test_settings_of_any_length_are_read_whole_or_not_at_all(root: Path) -> None:
+    (root / "holdfast.toml").write_text("#" * (1 << 20) + "\n[paths]\nmemory = 'elsewhere'\n")
+    assert outcome(lambda: holdfast.open(root)) == "OverBudget"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("put", "note", "x", "--title", "T", "--field", "a={deep}"),
+        ("call", "createWorkspace", "{deep}"),
+        ("workspace", "create", "--name", "W", "--description", "d", "--root-folder", "f", "--purpose", "p", "--preferences", "{deep}"),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_json_on_the_command_line_that_nests_without_end_gets_an_answer(root: Path, words: tuple[str, ...]) -> None:
+    deep = "[" * 20_000
+    done = cli(*[word.replace("{deep}", deep) for word in words], "--root", str(root))
+    assert (done.returncode, b"Traceback" in done.stderr) in ((0, False), (2, False)), done.stderr[-500:]
 
 
 @pytest.mark.parametrize("how", ["not UTF-8", "folder"])
@@ -628,6 +661,35 @@ def test_odd_values_in_front_matter_do_not_hide_the_document(root: Path, front: 
         assert memory.verify().differences == []
     done = cli("get", f"{NOTES}/odd.md", "--root", str(root))
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("front", ["a: " + "[" * 100_000, "a: b\nc: " + "{d: " * 20_000], ids=["lists", "mappings"])
+def test_front_matter_that_nests_without_end_is_told_with_its_line_and_costs_no_time(root: Path, front: str) -> None:
+    """Reading it whole would take a minute for a file of 100 kB."""
+    plant(root, f"{NOTES}/a.md", f"---\n{front}\n---\nwords of the bomb\n".encode())
+    plant(root, f"{NOTES}/b.md", b"words of the note\n")
+    with holdfast.open(root) as memory:
+        assert len(memory.find("words", limit=10)) == 2
+        (problem,) = memory.verify().damage
+        assert (problem.path, problem.line) == (f"{NOTES}/a.md", 2 + front.count("\n"))
+        assert "nested too deeply" in problem.what
+
+
+def test_front_matter_with_many_brackets_that_close_is_read(root: Path) -> None:
+    plant(root, f"{NOTES}/a.md", ("---\ntitle: T\nrelated: " + "[" + "[[x]], " * 1_000 + "]\n---\nwords\n").encode())
+    with holdfast.open(root) as memory:
+        assert (memory.find("words").hits[0].record.title, memory.verify().damage) == ("T", [])
+
+
+@pytest.mark.parametrize("tool", ["remember", "recall", "nothing"])
+def test_parameters_of_any_depth_and_sort_get_a_reply(memory: holdfast.Memory, tool: str) -> None:
+    deep: Any = "x"
+    for _ in range(5_000):
+        deep = {"a": [deep]}
+    for value in (deep, 10**5_000, float("nan"), object(), b"bytes", "\ud800", {1: 2}, (deep,)):
+        reply = memory.call(tool, {"text": value, "query": value})
+        assert reply["success"] is False
+        assert "unexpectedly" not in reply["error"]
 
 
 def test_a_document_of_100_megabytes_is_told_and_everything_else_is_found(root: Path) -> None:

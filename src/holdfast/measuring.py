@@ -95,7 +95,7 @@ def read(data: bytes) -> Set:
     """Read a set of conversations and questions."""
     try:
         return msgspec.json.decode(data, type=Set)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Invalid(f"This is no set of questions: {error}.", "See holdfast bench recall --help.") from None
 
 

@@ -120,6 +120,16 @@ def parse(text: str) -> Terms:
     return Terms(tuple(kept[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"]))
 
 
+def both(asked: tuple[str, ...], said: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the kinds that are asked for when the text says `kind:` too; None when there is no such kind.
+
+    Words never widen what a caller looks among: a search of the chat finds no notes, whatever is typed into it.
+    """
+    if not asked or not said:
+        return asked or said
+    return tuple(kind for kind in asked if kind in said) or None
+
+
 def check(query: Query) -> None:
     """Refuse a query whose numbers make no sense, or whose text no record can hold."""
     check_text(query.text, query.session, *query.tags)

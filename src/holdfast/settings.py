@@ -176,7 +176,9 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
     """Read settings from the text of `holdfast.toml` and from the environment."""
     try:
         given: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise Invalid(f"{source} is not valid TOML: it is nested too deeply.", "Flatten it.") from None
+    except ValueError as error:  # also a number of more digits than Python reads
         raise Invalid(f"{source} is not valid TOML: {error}.", "Mend that line.") from None
     if isinstance(given.get("format"), int) and given["format"] > FORMAT:
         raise Invalid(

@@ -321,7 +321,7 @@ def _field(item: str) -> tuple[str, Any]:
 
     try:
         return name, msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return name, value
 
 

@@ -23,6 +23,7 @@ from holdfast.store.memory import Memory
 UNRESOLVED = "_unresolved"
 MAX_VALUE = 2_000
 _MAX_RESULT = 500
+_MAX_DEPTH = 16
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -49,8 +50,8 @@ class Traces:
 
     def add(self, trace: Trace) -> None:
         """Note a call; whatever goes wrong here is nobody's problem."""
-        line = msgspec.to_builtins(trace)
-        line["params"] = cut(redact_all(trace.params))
+        line = msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
+        line["params"] = cut(redact_all(_plain(trace.params)))
         for name in ("error", "result", "goal"):
             if name in line:
                 line[name] = redact(line[name])[:_MAX_RESULT]
@@ -118,6 +119,19 @@ def activity(record: Record) -> dict[str, Any]:
     if fields.get("error"):
         told["error"] = fields["error"]
     return told
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return what can be written of a value that may be anything: a call that was refused is noted too."""
+    if isinstance(value, dict | list | tuple) and depth >= _MAX_DEPTH:
+        return "…"
+    if isinstance(value, dict):
+        return {str(name)[:200]: _plain(inner, depth + 1) for name, inner in list(value.items())[:100]}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, depth + 1) for inner in value[:100]]
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return "a number beyond 64 bits"
+    return value if value is None or isinstance(value, str | int | float) else type(value).__name__
 
 
 def cut(value: Any) -> Any:

@@ -17,7 +17,7 @@ from holdfast.index import Filter, Index, Pool, Tied
 from holdfast.kinds import KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
-from holdfast.query import Query, Terms, check, parse
+from holdfast.query import Query, Terms, both, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import explaining, reading, recalling, tailing, undoing, verifying
@@ -166,9 +166,10 @@ class Memory:
         wanted = _query(query, given)
         check(wanted)
         terms = parse(wanted.text)
-        if wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds):
+        among = both(wanted.kinds, terms.kinds)
+        if among is None or (wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds)):
             return recalling.Found([], iso(now_ms()))
-        where = self._filter(wanted, (*wanted.kinds, *terms.kinds), (*wanted.tags, *terms.tags))
+        where = self._filter(wanted, among, (*wanted.tags, *terms.tags))
         done, ranked = self._keeper.steady(lambda: self._search(terms, where, wanted))
         near = functools.partial(
             self._near, where=msgspec.structs.replace(where, tags=(), since="", until=""), most=wanted.related
@@ -203,7 +204,7 @@ class Memory:
         """Return what the ranking is given for a query, and the filter that was used."""
         check(query)
         terms = parse(query.text)
-        where = self._filter(query, (*query.kinds, *terms.kinds), (*query.tags, *terms.tags))
+        where = self._filter(query, both(query.kinds, terms.kinds) or query.kinds, (*query.tags, *terms.tags))
         _, pools, near = self._keeper.steady(lambda: self._pools(terms, where, query))
         return pools, near, where
 

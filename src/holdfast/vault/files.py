@@ -189,6 +189,11 @@ class Files:
                 now = os.fstat(fd)
                 if not stat.S_ISREG(now.st_mode):
                     raise Invalid(f"{path} is not a file.", "Move it away; a log belongs there.")
+                if now.st_nlink > 1:
+                    raise Invalid(
+                        f"{path} has a second name (a hard link), perhaps outside the root; nothing was written.",
+                        "Copy the log, and put the copy in its place.",
+                    )
                 if self._named(path, now):
                     if not now.st_size:
                         self._sync_folder(parts[:-1])  # the name is durable before the first line is
@@ -320,11 +325,11 @@ class Files:
                     blocked(path, error.strerror or str(error))
 
     def _inside(self, path: str) -> bool:
-        target = os.path.realpath(path)
+        target = beneath.real(path)
         return target == self.location or target.startswith(self.location + "/")
 
     def _above(self, link: str, folder: str) -> bool:
-        return (os.path.realpath(folder) + "/").startswith(os.path.realpath(link) + "/")
+        return (beneath.real(folder) + "/").startswith(beneath.real(link) + "/")
 
     def folders(self, folder: str) -> list[str]:
         check_path(folder)
@@ -341,11 +346,13 @@ class Files:
             raise raw.unavailable(error, folder) from None
 
     def _is_folder(self, entry: os.DirEntry[str]) -> bool:
+        """Is this a folder that has a name? A link that leads to itself, like one that leads nowhere, is none."""
         try:
             entry.name.encode("utf-8")
-        except UnicodeEncodeError:
+            folder = entry.name[0] not in "._" and entry.is_dir()
+        except (UnicodeEncodeError, OSError):
             return False
-        return entry.name[0] not in "._" and entry.is_dir() and (not entry.is_symlink() or self._inside(entry.path))
+        return folder and (not entry.is_symlink() or self._inside(entry.path))
 
     def folder_stamp(self, folder: str) -> int:
         check_path(folder)
