@@ -54,6 +54,7 @@ CLI = (
     "tidying",
     "measuring",
     "scheduling",
+    "owning",
 )
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -20,7 +21,7 @@ from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import explaining, reading, recalling, tailing, undoing, verifying
+from holdfast.store import backing, explaining, reading, recalling, tailing, undoing, verifying
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.meaning import Embedded, Meaning
 from holdfast.store.ranking import Near
@@ -435,6 +436,12 @@ class Memory:
         """Say how far the vectors are, and with which model."""
         self.refresh()
         return self._keeper.ask(self._meaning.status)
+
+    # the owner's
+
+    def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> backing.Backup:
+        """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
+        return backing.backup(self.vault, self.settings, os.fspath(target), progress)
 
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""

@@ -1,0 +1,50 @@
+"""The owner's commands: what was written and by whom, taking it back, removing it for good, and copies of it all.
+
+None of them is a tool that a model can call. What takes much away shows it first and does it with --yes; what takes very
+much away asks for the number as well.
+"""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli import show
+from holdfast.cli.common import common, open_root
+from holdfast.wording import amount
+
+
+@click.command()
+@click.argument("target", type=click.Path())
+@common
+def backup(target: str, root: str | None, as_json: bool) -> None:
+    """Copy the whole memory to TARGET, a new .tar.gz file or a new folder outside of it. Others may go on writing.
+
+    The index is left out: it is made anew from the files.
+    """
+    with open_root(root) as memory, show.progress("copying") as progress:
+        done = memory.backup(target, progress)
+    if show.wants_json(as_json):
+        show.as_json(done)
+        return
+    click.echo(f"{amount(done.files, 'file')}, {done.bytes:,} bytes: {show.printable(done.path)}")
+    show.warnings([f"left out: {problem}" for problem in done.left_out])
+
+
+@click.command()
+@click.argument("backup", type=click.Path())
+@click.argument("path", type=click.Path())
+@common
+def restore(backup: str, path: str, root: str | None, as_json: bool) -> None:
+    """Make a memory of BACKUP in PATH, which must be new or empty. Every file is compared with the manifest first."""
+    from holdfast.store import restoring
+
+    with show.progress("restoring") as progress:
+        done = restoring.restore(backup, path, progress)
+    if show.wants_json(as_json):
+        show.as_json(done)
+        return
+    click.echo(
+        f"{amount(done.files, 'file')}, {amount(done.records, 'record')}, as they were on {done.made[:10]} at"
+        f" {done.made[11:16]} UTC: {show.printable(done.path)}"
+    )
+    show.warnings([f"damaged in the backup as well: {problem}" for problem in done.damage])
