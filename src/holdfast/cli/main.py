@@ -52,7 +52,7 @@ _MODULES = {
     "checking": ("doctor",),
     "importing": ("import",),
     "hot": ("hot",),
-    "owning": ("backup", "restore"),
+    "owning": ("history", "undo", "backup", "restore"),
     "tidying": ("lint", "migrate"),
     "measuring": ("bench",),
 }

@@ -21,7 +21,7 @@ from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import backing, explaining, reading, recalling, tailing, undoing, verifying
+from holdfast.store import backing, explaining, reading, recalling, tailing, undoing, verifying, versions
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.meaning import Embedded, Meaning
 from holdfast.store.ranking import Near
@@ -93,9 +93,15 @@ class Memory:
         """
         return self._writer.replace(path, data, expect, keep=keep, op_id=op_id)
 
-    def undo(self, path: str, op_id: str = "") -> Receipt:
+    def undo(self, identifier: str, op_id: str = "") -> Receipt:
         """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
-        return undoing.undo(self.vault, self.places, self._writer, path, op_id)
+        check_text(identifier)
+        path = path_of(identifier)
+        return undoing.undo(self.vault, self.places, self._writer, self._file_of(path), op_id)
+
+    def _file_of(self, identifier: str) -> str:
+        """Return the file that an id means: the path itself, or the log that a line stands in."""
+        return identifier if self.places.classify(identifier) else self.get(identifier).path
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
@@ -438,6 +444,27 @@ class Memory:
         return self._keeper.ask(self._meaning.status)
 
     # the owner's
+
+    def versions(self, identifier: str) -> list[versions.Version]:
+        """Return what happened to a document, or to a line and its key, oldest first: when, by whom, which version."""
+        check_text(identifier)
+        path = path_of(identifier)
+        place = self.places.classify(path)
+        if place and place.kind.shape != "line":
+            return versions.of_document(self.vault, self.places, path)
+        record = self.get(identifier)
+        kind = KINDS[record.kind]
+        return versions.of_line(self.vault, record, self.history(kind, record.key) if record.key else [])
+
+    def text_at(self, identifier: str, version: str) -> str:
+        """Return the text that a document had in a version, of which the first digits are enough."""
+        check_text(identifier)
+        path = path_of(identifier)
+        place = self.places.classify(path)
+        if place is None or place.kind.shape == "line":
+            record = self.get(version if is_id(version) else identifier)
+            return record.text
+        return versions.text(self.vault, self.places, path, version).decode("utf-8", "replace")
 
     def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> backing.Backup:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""

@@ -157,8 +157,8 @@ class Writer:
             if wanted.op_id:
                 self._account(account | {"intent": True}, wanted.op_id)
             try:
-                keep = self.kept(before) if before and wanted.replaces else ""
-                self._vault.write(path, made.data, expect=before, keep=keep)
+                old = kept(self._places, before) if before and wanted.replaces else ""
+                self._vault.write(path, made.data, expect=before, keep=old)
             except (Conflict, AlreadyExists):
                 if repeated := self._repeated(wanted, path):
                     return repeated
@@ -193,7 +193,7 @@ class Writer:
             line = applied.fields
             if line.get("path") != path:
                 raise sayings.other_use(wanted.op_id, str(line.get("path") or applied.path))
-            after = str(line.get("after"))
+            after = str(line.get("after") or ABSENT)
             if "intent" not in line or self._came_to_be(path, after, applied.id):
                 return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
@@ -219,16 +219,12 @@ class Writer:
         """Return the receipt of what an op_id did to a document before."""
         return self._repeated(Wanted(ANY, op_id, ""), path)
 
-    def retire(self, path: str, expect: str, op_id: str = "") -> None:
+    def retire(self, path: str, expect: str, op_id: str = "", *, undoes: bool = False) -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
-        self._vault.remove(path, expect=expect, keep=self.kept(expect))
+        self._vault.remove(path, expect=expect, keep=kept(self._places, expect))
         with contextlib.suppress(HoldfastError):  # it is done, whatever becomes of its account
-            self._account({"path": path, "before": expect}, op_id)
+            self._account({"path": path, "before": expect, "undo": undoes}, op_id)
         self._tell(path)
-
-    def kept(self, version: str) -> str:
-        """Return where the text that a document had before is kept."""
-        return f"{self._places.memory}/writes/kept/{version}"
 
     def _check_size(self, path: str, data: bytes) -> None:
         if len(data) > self._limits.document_bytes:
@@ -556,6 +552,11 @@ class Made(msgspec.Struct, frozen=True):
     data: bytes
     id: str
     version: str
+
+
+def kept(places: Places, version: str) -> str:
+    """Return where the text that a document had before is kept."""
+    return f"{places.memory}/writes/kept/{version}"
 
 
 def check_op(op_id: str) -> None:
