@@ -37,8 +37,6 @@ class HeldEnd:
                 yield line.data
 
     def lines(self, offset: int) -> Iterable[bytes]:
-        if offset > self.size or (0 < offset < self.size and b"\n" not in os.pread(self._fd, 2, offset - 1)):
-            offset = 0  # the log was rewritten since: what was known of its places does not hold
         return (line.data for line in forwards(self._fd, offset, self.size, self._line_bytes))
 
     def torn(self) -> bool:
