@@ -64,13 +64,15 @@ class Needles:
 
     def _runs(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where parts stand in a text."""
-        position = 0
+        position = last = 0
         while position <= len(text) - _STEP:
-            end = max((_run(text, position, *at) for at in self._samples.get(text[position : position + _STEP], ())),
-                      key=lambda run: run[1] - run[0], default=(0, 0))  # fmt: skip
-            if end[1] - end[0] >= PART:
-                yield max(end[0], position - _STEP), end[1]
-                position = end[1]
+            places = self._samples.get(text[position : position + _STEP], ())
+            start, end = max(
+                (_run(text, position, *place) for place in places), key=lambda run: run[1] - run[0], default=(0, 0)
+            )
+            if end - start >= PART:
+                yield max(start, last), end
+                position = last = end
             else:
                 position += 1
 

@@ -205,6 +205,15 @@ class Keeper:
                 done.problems = once([*done.problems, *fresh.problems()])
         return done
 
+    def purge(self) -> None:
+        """Make the index anew and remove all else that was derived, so that no byte of what was there is left."""
+        self.rebuild(None)
+        current, folder = self._index.generation(), self._derived or ""
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if not name.startswith((current or "?", "current")):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
+
     def verify(self, progress: Progress | None) -> verifying.Report:
         """Compare the index with what a fresh reading of the files gives."""
         scratch = SqliteIndex(None, "scratch", self._settings.search)

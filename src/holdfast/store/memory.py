@@ -19,9 +19,20 @@ from holdfast.kinds import KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, check, parse
-from holdfast.records import Draft, Problem, Receipt, Record, path_of
+from holdfast.records import Draft, Problem, Receipt, Record, path_of, text_of
 from holdfast.scope import Scope
-from holdfast.store import backing, explaining, reading, recalling, tailing, undoing, verifying, versions
+from holdfast.store import (
+    backing,
+    explaining,
+    forgetting,
+    guarding,
+    reading,
+    recalling,
+    tailing,
+    undoing,
+    verifying,
+    versions,
+)
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.meaning import Embedded, Meaning
 from holdfast.store.ranking import Near
@@ -33,6 +44,7 @@ from holdfast.times import bound, is_id, iso, now_ms
 from holdfast.vault import LogEnd, Vault
 
 _FOREIGN = tuple(name for name, row in KINDS.items() if row.foreign)
+_ACCOUNTS = ("write", "ledger", "claim", "trace")
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 
 
@@ -466,6 +478,78 @@ class Memory:
             return record.text
         return versions.text(self.vault, self.places, path, version).decode("utf-8", "replace")
 
+    def forget(
+        self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None
+    ) -> forgetting.Forgotten:
+        """Remove the text of records for good, by id, or all that have a text word for word; without `yes`, list them.
+
+        Much at once needs the `count`. The owner's, never a model's. What was interrupted is finished by calling again.
+        """
+        check_text(query, *identifiers)
+        if not identifiers and not query.strip():
+            raise Invalid("There is nothing to forget.", "Give ids, or a text with query.")
+        forgetter = forgetting.Forgetter(self.vault, self.places, self._writer, self._purge)
+        every = self._keeper.steady(self._all)
+        wanted: dict[str, Record] = {}
+        again: list[str] = []
+        for identifier in identifiers:
+            try:
+                wanted |= {record.id: record for record in self._with_key(self.get(identifier))}
+            except NotFound:
+                if not forgetter.begun(identifier):
+                    raise
+                again.append(identifier)
+        if query.strip():
+            wanted |= {record.id: record for record in every if says(record, query)}
+        again += [record.id for record in wanted.values() if record.fields.get("forgotten")]
+        records = [record for record in wanted.values() if record.id not in again]
+        units, total = guarding.units(records), guarding.units(every)
+        if not yes:
+            return forgetting.Forgotten([record.id for record in records], units, total, already=again)
+        guarding.check(units, total, count, "forgotten")
+        return forgetter.forget(records, again, every, progress)
+
+    def rollback(
+        self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
+    ) -> rolling.RolledBack:
+        """Take back what one writer wrote, since a time if one is given; without `yes`, list it.
+
+        Much at once needs the `count`. With `back`, the id that a rollback told, it is the rollback that is taken back.
+        """
+        check_text(writer, since, back)
+        roller = rolling.Roller(self.vault, self.places, self._writer)
+        if back:
+            return roller.back(back)
+        if not writer:
+            raise Invalid("There is no writer to roll back.", "Name one: history and get show who wrote.")
+        plan = roller.plan(writer, bound(since) if since else "", self._keeper.steady(self._all))
+        if not yes:
+            return plan
+        guarding.check(plan.count, plan.total, count, "taken back")
+        return roller.roll(plan)
+
+    def _purge(self) -> None:
+        self._meaning.forget()
+        self._keeper.purge()
+
+    def _with_key(self, record: Record) -> list[Record]:
+        """Return a record, and if it holds for its key, the older values of that."""
+        if not record.key or record.superseded:
+            return [record]
+        return self.history(KINDS[record.kind], record.key)
+
+    def _all(self) -> list[Record]:
+        """Return every record that somebody wrote, older values and hidden ones too, wherever it lies."""
+        self.refresh()
+        self._keeper.refresh_below(self.places.below(_FOREIGN, ""))
+
+        def question(index: Index) -> list[Record]:
+            paths = [path for path, seen in index.seen().items() if seen.kind not in _ACCOUNTS]
+            every = (record for path in paths for record in index.records(path))
+            return [record for record in every if not record.fields.get("forgotten")]
+
+        return self._keeper.ask(question)
+
     def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> backing.Backup:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
         return backing.backup(self.vault, self.settings, os.fspath(target), progress)
@@ -507,6 +591,12 @@ def _query(query: Query | str, given: dict[str, Any]) -> Query:
         return msgspec.convert(given, Query)
     except (msgspec.ValidationError, TypeError) as error:
         raise Invalid(f"{error}.", f"A query takes {', '.join(Query.__struct_fields__)}.") from None
+
+
+def says(record: Record, text: str) -> bool:
+    """Does a record have a text word for word, whatever its case?"""
+    wanted = text.strip().casefold()
+    return any(wanted in said.casefold() for said in (record.title, record.text, text_of(record.fields)))
 
 
 def _sessions(session: str) -> tuple[str, ...]:

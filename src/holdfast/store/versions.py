@@ -45,7 +45,7 @@ def of_document(vault: Vault, places: Places, path: str) -> list[Version]:
     """Return what happened to a document, oldest first."""
     stamp = vault.stat(path)
     current = vault.read(path).version if stamp else ABSENT
-    lines = _written(list(accounts.of(vault, places.memory, path))[::-1], current)
+    lines = written(list(accounts.of(vault, places.memory, path))[::-1], current)
     if not lines and not stamp:
         raise NotFound(f"{path} is not there, and nothing is known of it.", "Check the path.")
     made = {str(line.get("after") or ABSENT) for line in lines if not line.get("undo")}
@@ -64,7 +64,7 @@ def of_document(vault: Vault, places: Places, path: str) -> list[Version]:
     return list(_marked(vault, places, found, current))
 
 
-def _written(lines: list[dict[str, Any]], current: str) -> list[dict[str, Any]]:
+def written(lines: list[dict[str, Any]], current: str) -> list[dict[str, Any]]:
     """Leave out what was announced and then told, and what was announced and never came to be."""
     told = {_said(line) for line in lines if "intent" not in line}
     replaced = {str(line.get("before") or ABSENT) for line in lines if "intent" not in line}

@@ -226,6 +226,20 @@ class Writer:
             self._account({"path": path, "before": expect, "undo": undoes}, op_id)
         self._tell(path)
 
+    def erase(self, path: str, expect: str) -> None:
+        """Remove a document of this version for good: nothing of it is kept."""
+        self._vault.remove(path, expect=expect)
+        self.account({"path": path, "before": expect, "forgotten": True})
+        self._tell(path)
+
+    def account(self, line: dict[str, Any], op_id: str = "") -> None:
+        """Note what the owner had done in the account of writes: durably, if it is announced there."""
+        self._account(line, op_id)
+
+    def told(self, path: str) -> None:
+        """Note that a log was changed otherwise than by adding to it."""
+        self._tell(path)
+
     def _check_size(self, path: str, data: bytes) -> None:
         if len(data) > self._limits.document_bytes:
             raise OverBudget(
@@ -282,7 +296,7 @@ class Writer:
     def hide(self, record: Record, hidden: bool, op_id: str = "") -> Receipt:
         """Hide a record or show it again: a line by a mark in its log, a document by a field, an entry likewise."""
         kind = KINDS[record.kind]
-        if kind.owned and kind.name != "entry":
+        if kind.owned and kind.name not in ("entry", "summary"):
             raise Invalid(f"{kind.one} cannot be hidden.", "It is Holdfast's own account of what was written.")
         wanted = Wanted(ANY, op_id, "hidden" if hidden else "shown")
         if kind.shape == "line" or kind.write_once:
