@@ -28,6 +28,7 @@ from holdfast.store import (
     guarding,
     reading,
     recalling,
+    rolling,
     tailing,
     undoing,
     verifying,
@@ -420,7 +421,9 @@ class Memory:
         outside = self._keeper.ask(lambda index: [path for path in index.seen() if not self.places.watched(path)])
         if outside:
             self._keeper.refresh_below(tuple(outside))
-        return self._keeper.verify(progress)
+        report = self._keeper.verify(progress)
+        report.damage += self._keeper.vanished()
+        return report
 
     def stats(self) -> dict[str, Any]:
         """Return what is kept, where, and how far the index is behind."""
@@ -429,6 +432,8 @@ class Memory:
         behind = self._keeper.ask(lambda index: refresher.stale(index, done))
         counts = self._keeper.ask(lambda index: index.counts())
         size = sum(stamp.size for stamp in refresher.walk(Refreshed()).values())
+        vanished = self._keeper.vanished()
+        problems = [*done.problems, *vanished]
         return {
             "root": self.root,
             "records": sum(counts.values()),
@@ -437,7 +442,8 @@ class Memory:
             "bytes": size,
             "index_bytes": self._keeper.size(),
             "behind": behind,
-            "problems": len(once([*done.problems, *self._keeper.ask(lambda index: index.problems())])),
+            "problems": len(once([*problems, *self._keeper.ask(lambda index: index.problems())])),
+            "vanished": [str(problem) for problem in vanished],
         }
 
     @property

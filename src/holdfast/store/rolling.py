@@ -7,6 +7,7 @@ rollback can be taken back as a whole.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -14,10 +15,10 @@ import msgspec
 
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.formats import logs
-from holdfast.kinds import LEDGER
-from holdfast.places import Places
+from holdfast.kinds import KINDS, LEDGER, Kind
+from holdfast.places import Place, Places
 from holdfast.records import Record
-from holdfast.store import guarding, versions
+from holdfast.store import guarding, reading, versions
 from holdfast.store.forgetting import covers
 from holdfast.store.writing import Writer, kept
 from holdfast.times import mint
@@ -125,12 +126,24 @@ class Roller:
         if current == to:
             return
         step = Step("text back" if to else "remove", path, path, current, to)
-        if place.kind.write_once:
+        if place.kind.shape == "section":
+            yield from self._entries(place, [lines[number] for number in own])
+        elif place.kind.write_once:
             yield Step("hide", path, path, target=path.rpartition("/")[2])
         elif conflict := self._conflict(lines[own[0] :], name, current, to):
             yield msgspec.structs.replace(step, conflict=conflict)
         else:
             yield step
+
+    def _entries(self, place: Place, lines: list[dict[str, Any]]) -> Iterator[Step]:
+        """Find what of a page of entries the writer wrote; the page itself may have been written by many."""
+        facts = reading.entries(place, self._vault.read(place.path))
+        there = {record.id: record for record in facts.records if not record.hidden}
+        last = {str(line["record"]): str(line.get("version")) for line in lines if line.get("record")}
+        for identifier, version in last.items():
+            if identifier in there:
+                changed = "" if there[identifier].version == version else "it was changed since"
+                yield Step("hide", identifier, place.path, version, conflict=changed)
 
     def _conflict(self, lines: list[dict[str, Any]], name: str, current: str, to: str) -> str:
         """Say why a document cannot go back, "" when it can."""
@@ -162,7 +175,9 @@ class Roller:
 
     def _marks(self, name: str, since: str) -> Iterator[Step]:
         """Find what the writer hid, and nobody showed or hid again."""
-        for path, _ in self._vault.walk(self._places.memory, (".jsonl",), lambda _path, _why: None):
+        tops = (self._places.memory, self._places.workspaces)  # where the ledgers of save points are
+        walks = (self._vault.walk(top, (".jsonl",), lambda _path, _why: None) for top in tops)
+        for path, _ in itertools.chain.from_iterable(walks):
             newest: dict[str, tuple[str, Mapping[str, Any]]] = {}
             for line in self._vault.scan(path):
                 objects = logs.parse(line.data) if b'"hide"' in line.data else []
@@ -170,10 +185,10 @@ class Roller:
                     order, target = logs.identity(value, "time")[1], value.get("hide")
                     if isinstance(target, str) and order > newest.get(target, ("", {}))[0]:
                         newest[target] = (order, value)
-            for target, (order, value) in newest.items():
-                hid = value.get("hidden") is not False and "rollback" not in value
-                if hid and _by(value, name) and str(value.get("time", "")) >= since:
-                    yield Step("show", target, path, target=target, order=order)
+            for hidden, (last, mark) in newest.items():
+                hid = mark.get("hidden") is not False and "rollback" not in mark
+                if hid and _by(mark, name) and str(mark.get("time", "")) >= since:
+                    yield Step("show", hidden, path, target=hidden, order=last)
 
     # doing
 
@@ -203,22 +218,26 @@ class Roller:
         left: dict[Step, Step] = {}
         by_log: dict[str, list[Step]] = {}
         for step in steps:
-            if step.act in ("text back", "remove"):
+            place = self._places.classify(step.path)
+            kind = place.kind if place else KINDS["document"]
+            if kind.shape != "line" and not kind.write_once:
                 try:
-                    self._go_back(step)
+                    self._go_back(step, kind)
                 except HoldfastError as error:
                     left[step] = msgspec.structs.replace(step, conflict=error.message)
             else:
-                place = self._places.classify(step.path)
-                once = place is not None and place.kind.write_once
-                by_log.setdefault(f"{step.path.rpartition('/')[0]}/{LEDGER}" if once else step.path, []).append(step)
+                log = f"{step.path.rpartition('/')[0]}/{LEDGER}" if kind.write_once else step.path
+                by_log.setdefault(log, []).append(step)
         for log, found in by_log.items():
-            lines = [self._line(log, step) | {"rollback": identifier} for step in found]
-            self._writer.add(log, lines, after=max(step.order for step in found))
+            added = [self._line(log, step) | {"rollback": identifier} for step in found]
+            self._writer.add(log, added, after=max(step.order for step in found))
         return left
 
-    def _go_back(self, step: Step) -> None:
-        if step.to == ABSENT:
+    def _go_back(self, step: Step, kind: Kind) -> None:
+        if step.act in ("hide", "show"):
+            hide = step.act == "hide"
+            self._writer.hide(Record(id=step.id, kind=kind.name, path=step.path, hidden=not hide), hide)
+        elif step.to == ABSENT:
             self._writer.retire(step.path, step.version)
         else:
             data = self._vault.read(kept(self._places, step.to)).data
