@@ -132,8 +132,9 @@ class _Source:
     def copy(self, there: Vault) -> None:
         """Copy it into an empty folder."""
         for path, snapshot in self._snapshots():
-            there.create(f"{FILES}/{path}", self._read(path, snapshot), mtime=snapshot.mtime)
-        there.create(MANIFEST, [self._manifest()])
+            there.create(f"{FILES}/{path}", self._read(path, snapshot), mtime=snapshot.mtime, durable=False)
+        there.create(MANIFEST, [self._manifest()], durable=False)
+        there.settle()
 
     def _manifest(self) -> bytes:
         told = Manifest(made=self.made, files=self.kept, folders=list(self._scopes(self._paths.workspaces, _DEPTH)))

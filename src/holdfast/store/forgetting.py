@@ -20,7 +20,7 @@ from holdfast.formats import logs, markdown, sections
 from holdfast.formats.needles import PART, Needles
 from holdfast.kinds import KINDS, LEDGER, Kind
 from holdfast.places import Places
-from holdfast.records import Problem, Record
+from holdfast.records import Problem, Record, text_of
 from holdfast.store import accounts, guarding, leftovers, reading
 from holdfast.store.refreshing import Progress
 from holdfast.store.writing import Writer, kept
@@ -88,7 +88,8 @@ class Forgetter:
         for record in records:
             if record.kind in _NEVER:
                 raise Invalid(f"{KINDS[record.kind].one} is not forgotten by itself.", "Forget what it speaks of.")
-        needles = Needles(text for record in records for text in _texts(record))
+        # what only repeats others says their words, and those may stay where they were said
+        needles = Needles(text for record in records if record.kind not in COPIES for text in _texts(record))
         ids = [record.id for record in records]
         self._writer.account({"forget": [*ids, *again], "intent": True})
         speaking = [record.id for record in every if record.id not in ids and covers(record, records)]
@@ -295,6 +296,13 @@ def _leaves(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _leaves(inner)
+
+
+def says(record: Record, text: str) -> bool:
+    """Does a record have a text word for word, whatever its case? What repeats others is cleaned, not forgotten."""
+    wanted = text.strip().casefold()
+    said = (record.title, record.text, text_of(record.fields))
+    return record.kind not in COPIES and any(wanted in each.casefold() for each in said)
 
 
 def covers(summary: Record, records: Iterable[Record]) -> bool:

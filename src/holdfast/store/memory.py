@@ -19,7 +19,7 @@ from holdfast.kinds import KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, check, parse
-from holdfast.records import Draft, Problem, Receipt, Record, path_of, text_of
+from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import (
     backing,
@@ -506,7 +506,7 @@ class Memory:
                     raise
                 again.append(identifier)
         if query.strip():
-            wanted |= {record.id: record for record in every if says(record, query)}
+            wanted |= {record.id: record for record in every if forgetting.says(record, query)}
         again += [record.id for record in wanted.values() if record.fields.get("forgotten")]
         records = [record for record in wanted.values() if record.id not in again]
         units, total = guarding.units(records), guarding.units(every)
@@ -597,12 +597,6 @@ def _query(query: Query | str, given: dict[str, Any]) -> Query:
         return msgspec.convert(given, Query)
     except (msgspec.ValidationError, TypeError) as error:
         raise Invalid(f"{error}.", f"A query takes {', '.join(Query.__struct_fields__)}.") from None
-
-
-def says(record: Record, text: str) -> bool:
-    """Does a record have a text word for word, whatever its case?"""
-    wanted = text.strip().casefold()
-    return any(wanted in said.casefold() for said in (record.title, record.text, text_of(record.fields)))
 
 
 def _sessions(session: str) -> tuple[str, ...]:

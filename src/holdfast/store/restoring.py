@@ -66,6 +66,7 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
                 there.close()
             _finish(made.location, manifest)
             records, damage = _proved(made.location)
+            parent.settle()
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(os.path.join(folder, name))  # it was empty, or this refuses
             made.offer(name)
@@ -134,7 +135,7 @@ def _extract(source: _Bounded, there: Vault) -> Manifest:
             continue
         path = _inside(name)
         digest = hashlib.sha256()
-        there.create(path, _hashed(reader.chunks(), digest.update))
+        there.create(path, _hashed(reader.chunks(), digest.update), durable=False)
         found[path] = (size, digest.hexdigest())
         if len(found) > _MOST_FILES:
             raise OverBudget(f"The archive has more than {_MOST_FILES:,} files.", "It is no backup.")
@@ -149,7 +150,7 @@ def _extract(source: _Bounded, there: Vault) -> Manifest:
 
 def _write(there: Vault, path: str, chunks: Iterator[bytes], kept: Kept) -> None:
     digest = hashlib.sha256()
-    there.create(path, _hashed(chunks, digest.update))
+    there.create(path, _hashed(chunks, digest.update), durable=False)
     if digest.hexdigest() != kept.sha256:
         raise _different(path)
 

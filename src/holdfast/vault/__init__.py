@@ -111,8 +111,15 @@ class Vault(Protocol):
         """Open a file as it is at this moment; a log up to its last whole line, measured while it is held."""
         ...
 
-    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0) -> None:
-        """Write a new file piece by piece, which is there, durably, when all of it is; it never replaces."""
+    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
+        """Write a new file piece by piece, which is there when all of it is; it never replaces.
+
+        What is not `durable` when this returns is so after `settle`: for many files that count together or not at all.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Make everything durable that was written before."""
         ...
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:

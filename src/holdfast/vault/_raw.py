@@ -35,7 +35,7 @@ def read_all(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int = 0) -> bool:
+def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> bool:
     """Write a file that has no name until it is durable; False where the system cannot do that.
 
     It leaves nothing behind when the process dies, and costs one change of the folder instead of two. Pieces are asked
@@ -55,7 +55,7 @@ def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int =
             return False
         raise
     try:
-        write_pieces(fd, data, mtime)
+        write_pieces(fd, data, mtime, durable=durable)
         os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=folder, follow_symlinks=True)
     finally:
         os.close(fd)
@@ -80,13 +80,14 @@ def temporary(folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mti
         raise
 
 
-def write_pieces(fd: int, data: bytes | Iterable[bytes], mtime: int = 0) -> None:
-    """Write all of it, durably; with the time of change that it had elsewhere, if that is given."""
+def write_pieces(fd: int, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> None:
+    """Write all of it, with the time of change that it had elsewhere if that is given; durably, unless that can wait."""
     for piece in (data,) if isinstance(data, bytes) else data:
         write_all(fd, piece)
     if mtime:
         os.utime(fd, ns=(mtime, mtime))
-    flush(fd)
+    if durable:
+        flush(fd)
 
 
 def flush(fd: int) -> None:

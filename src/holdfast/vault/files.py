@@ -87,12 +87,12 @@ class Files:
             raise raw.unavailable(error, path) from None
         return version_of(data)
 
-    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0) -> None:
+    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         parts = check_path(path)
         try:
             folder = self._folder(parts[:-1])
             try:
-                self._create(folder, path, chunks, mtime)
+                self._create(folder, path, chunks, mtime, durable=durable)
             finally:
                 os.close(folder)
         except FileExistsError:
@@ -100,13 +100,22 @@ class Files:
         except OSError as error:
             raise raw.unavailable(error, path) from None
 
-    def _create(self, folder: int, path: str, data: bytes | Iterable[bytes], mtime: int = 0) -> None:
+    def settle(self) -> None:
+        try:
+            beneath.sync_all(self.location)
+        except OSError as error:
+            raise raw.unavailable(error, self.location) from None
+
+    def _create(
+        self, folder: int, path: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True
+    ) -> None:
         name = path.rpartition("/")[2]
-        if not raw.link_new(folder, name, data, mtime):
+        if not raw.link_new(folder, name, data, mtime, durable=durable):
             with raw.temporary(folder, data, mtime=mtime) as temporary:
                 beneath.rename_new(temporary, name, folder)
         try:
-            os.fsync(folder)
+            if durable:
+                os.fsync(folder)
         except OSError as error:
             raise Unavailable(
                 f"{path} may or may not be saved: {error.strerror}.", "Look whether it is there before you try again."
