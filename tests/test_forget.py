@@ -150,7 +150,7 @@ def test_a_text_that_two_lines_share_stays_while_one_of_them_does(memory: holdfa
 
 
 def test_no_tool_forgets_or_rolls_back(memory: holdfast.Memory) -> None:
-    names = {tool.name.lower() for tool in memory.tools.registry}
+    names = {name.lower() for name in memory.tools.registry.tools}
     assert names
     for word in ("forget", "rollback", "restore", "backup"):
         assert not any(word in name for name in names)

@@ -6,6 +6,7 @@ takes much away asks for the number as well.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,7 @@ def forget(ids: tuple[str, ...], query: str, yes: bool, count: int, root: str | 
     Without --yes it only shows what would go. Then the bytes are looked for in every file, and what is left is told.
     """
     with open_root(root) as memory:
-        with show.progress("looking for what is left") as progress:
+        with show.progress("proving") if yes else contextlib.nullcontext() as progress:
             done = memory.forget(*ids, query=query, yes=yes, count=count, progress=progress)
         if not yes and not show.wants_json(as_json):
             _preview([memory.get(each) for each in done.records[:_SHOWN]], done.count, "forgotten", done.needs_count)

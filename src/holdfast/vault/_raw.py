@@ -81,7 +81,7 @@ def temporary(folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mti
 
 
 def write_pieces(fd: int, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> None:
-    """Write all of it, with the time of change that it had elsewhere if that is given; durably, unless that can wait."""
+    """Write all of it, with the time of change that it had elsewhere if one is given; durably, unless that can wait."""
     for piece in (data,) if isinstance(data, bytes) else data:
         write_all(fd, piece)
     if mtime:
