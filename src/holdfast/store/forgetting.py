@@ -35,6 +35,7 @@ _DISTINCT = PART // 2
 """A title, key or field that is shorter may well stand elsewhere by itself, and is not looked for there."""
 _KEPT = ("id", "op", "writer", "exchange", "role", "compartment")
 _TECHNICAL = frozenset("op writer ref size head exchange role channel type by covers session workspace created".split())
+_IN_A_LINE = 1_000
 _RUNS = re.compile(r"/sessions/[^/]+/runs/")
 
 
@@ -91,7 +92,7 @@ class Forgetter:
         # what only repeats others says their words, and those may stay where they were said
         needles = Needles(text for record in records if record.kind not in COPIES for text in _texts(record))
         ids = [record.id for record in records]
-        self._writer.account({"forget": [*ids, *again], "intent": True})
+        self._account([*ids, *again], {"intent": True})
         speaking = [record.id for record in every if record.id not in ids and covers(record, records)]
         if needles or records:
             self._copies(records, needles)
@@ -99,13 +100,17 @@ class Forgetter:
             self._records(records, needles)
         self._purge()
         remains = leftovers.search(self._vault.location, needles, progress) if needles else []
-        self._writer.account({"forget": [*ids, *again]})
+        self._account([*ids, *again], {})
         changed = [Changed(path, what, count) for (path, what), count in self._changed.items()]
         return Forgotten(
             ids, guarding.units(records), guarding.units(every), done=True, already=again, changed=changed,
             remains=remains, speaking=speaking, out_of_reach=leftovers.out_of_reach(self._vault.location),
             too_short=needles.short,
         )  # fmt: skip
+
+    def _account(self, ids: list[str], more: dict[str, Any]) -> None:
+        for start in range(0, len(ids), _IN_A_LINE):
+            self._writer.account({"forget": ids[start : start + _IN_A_LINE]} | more)
 
     def begun(self, identifier: str) -> bool:
         """Was this id forgotten before, or begun to be?"""
