@@ -55,6 +55,7 @@ CLI = (
     "tidying",
     "measuring",
     "scheduling",
+    "owning",
 )
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {

@@ -307,6 +307,7 @@ def stats(root: str | None, as_json: bool) -> None:
         show.as_json(numbers)
         return
     kinds = numbers.pop("kinds")
+    show.warnings(numbers.pop("vanished"))
     show.table(("what", "value"), [(name.replace("_", " "), value) for name, value in numbers.items()])
     if kinds:
         click.echo()

@@ -375,6 +375,16 @@ class SqliteIndex:
             )
             return {target: bool(hidden) for target, hidden, _ in rows}
 
+    def note(self, name: str, value: str) -> None:
+        with self.writing(), self._using() as db:
+            db.execute("DELETE FROM meta WHERE name = ?", (name,))
+            if value:
+                db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
+
+    def noted(self, name: str) -> str:
+        with self._using() as db:
+            return str(db.execute("SELECT value FROM meta WHERE name = ?", (name,)).get or "")
+
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
         with self._using() as db:
             own = not db.in_transaction

@@ -20,7 +20,7 @@ from holdfast.kinds import KINDS
 from holdfast.places import Places
 from holdfast.records import Problem
 from holdfast.settings import Settings
-from holdfast.store import verifying, watching
+from holdfast.store import vanishing, verifying, watching
 from holdfast.store.refreshing import SUFFIXES, Progress, Refreshed, Refresher
 from holdfast.store.writing import Known
 from holdfast.times import iso, now_ms
@@ -166,7 +166,7 @@ class Keeper:
         done = Refreshed(files=len(paths))
         if paths:
             try:
-                self.ask(lambda index: self.refresher.apply(index, paths, done))
+                self.ask(lambda index: self._apply(index, paths, done))
             except BaseException:
                 self._note_many(paths)
                 raise
@@ -204,6 +204,15 @@ class Keeper:
                 self.refresher.apply(fresh, paths, done, progress)
                 done.problems = once([*done.problems, *fresh.problems()])
         return done
+
+    def purge(self) -> None:
+        """Make the index anew and remove all else that was derived, so that no byte of what was there is left."""
+        self.rebuild(None)
+        current, folder = self._index.generation(), self._derived or ""
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if not name.startswith((current or "?", "current")):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
 
     def verify(self, progress: Progress | None) -> verifying.Report:
         """Compare the index with what a fresh reading of the files gives."""
@@ -269,8 +278,20 @@ class Keeper:
                 f"{self._vault.location} is empty, and {amount(len(paths), 'file was', 'files were')} there before.",
                 "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
             )
-        self.refresher.apply(index, paths, done, progress)
+        self._apply(index, paths, done, progress)
         return done
+
+    def _apply(self, index: Index, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
+        """Index these paths, and tell if many of them are gone."""
+        with contextlib.suppress(Busy):
+            vanishing.look(self._vault, index, paths)
+        self.refresher.apply(index, paths, done, progress)
+        with contextlib.suppress(Busy):
+            done.problems += vanishing.told(self._vault, index)
+
+    def vanished(self) -> list[Problem]:
+        """Say what is gone that should perhaps be there."""
+        return self.ask(lambda index: vanishing.told(self._vault, index))
 
     def _looks_unmounted(self, vanished: int) -> bool:
         """Is nothing left of what was there? Then it is out of sight rather than removed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -20,7 +21,19 @@ from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, both, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import explaining, reading, recalling, tailing, undoing, verifying
+from holdfast.store import (
+    backing,
+    explaining,
+    forgetting,
+    guarding,
+    reading,
+    recalling,
+    rolling,
+    tailing,
+    undoing,
+    verifying,
+    versions,
+)
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.meaning import Embedded, Meaning
 from holdfast.store.ranking import Near
@@ -32,6 +45,7 @@ from holdfast.times import bound, is_id, iso, now_ms
 from holdfast.vault import LogEnd, Vault
 
 _FOREIGN = tuple(name for name, row in KINDS.items() if row.foreign)
+_ACCOUNTS = ("write", "ledger", "claim", "trace")
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 
 
@@ -92,9 +106,15 @@ class Memory:
         """
         return self._writer.replace(path, data, expect, keep=keep, op_id=op_id)
 
-    def undo(self, path: str, op_id: str = "") -> Receipt:
+    def undo(self, identifier: str, op_id: str = "") -> Receipt:
         """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
-        return undoing.undo(self.vault, self.places, self._writer, path, op_id)
+        check_text(identifier)
+        path = path_of(identifier)
+        return undoing.undo(self.vault, self.places, self._writer, self._file_of(path), op_id)
+
+    def _file_of(self, identifier: str) -> str:
+        """Return the file that an id means: the path itself, or the log that a line stands in."""
+        return identifier if self.places.classify(identifier) else self.get(identifier).path
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
@@ -408,7 +428,9 @@ class Memory:
         outside = self._keeper.ask(lambda index: [path for path in index.seen() if not self.places.watched(path)])
         if outside:
             self._keeper.refresh_below(tuple(outside))
-        return self._keeper.verify(progress)
+        report = self._keeper.verify(progress)
+        report.damage += self._keeper.vanished()
+        return report
 
     def stats(self) -> dict[str, Any]:
         """Return what is kept, where, and how far the index is behind."""
@@ -417,6 +439,8 @@ class Memory:
         behind = self._keeper.ask(lambda index: refresher.stale(index, done))
         counts = self._keeper.ask(lambda index: index.counts())
         size = sum(stamp.size for stamp in refresher.walk(Refreshed()).values())
+        vanished = self._keeper.vanished()
+        problems = [*done.problems, *vanished]
         return {
             "root": self.root,
             "records": sum(counts.values()),
@@ -425,7 +449,8 @@ class Memory:
             "bytes": size,
             "index_bytes": self._keeper.size(),
             "behind": behind,
-            "problems": len(once([*done.problems, *self._keeper.ask(lambda index: index.problems())])),
+            "problems": len(once([*problems, *self._keeper.ask(lambda index: index.problems())])),
+            "vanished": [str(problem) for problem in vanished],
         }
 
     @property
@@ -442,6 +467,105 @@ class Memory:
         """Say how far the vectors are, and with which model."""
         self.refresh()
         return self._keeper.ask(self._meaning.status)
+
+    # the owner's
+
+    def versions(self, identifier: str) -> list[versions.Version]:
+        """Return what happened to a document, or to a line and its key, oldest first: when, by whom, which version."""
+        check_text(identifier)
+        path = path_of(identifier)
+        place = self.places.classify(path)
+        if place and place.kind.shape != "line":
+            return versions.of_document(self.vault, self.places, path)
+        record = self.get(identifier)
+        kind = KINDS[record.kind]
+        return versions.of_line(self.vault, record, self.history(kind, record.key) if record.key else [])
+
+    def text_at(self, identifier: str, version: str) -> str:
+        """Return the text that a document had in a version, of which the first digits are enough."""
+        check_text(identifier)
+        path = path_of(identifier)
+        place = self.places.classify(path)
+        if place is None or place.kind.shape == "line":
+            record = self.get(version if is_id(version) else identifier)
+            return record.text
+        return versions.text(self.vault, self.places, path, version).decode("utf-8", "replace")
+
+    def forget(
+        self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None
+    ) -> forgetting.Forgotten:
+        """Remove the text of records for good, by id, or all that have a text word for word; without `yes`, list them.
+
+        Much at once needs the `count`. The owner's, never a model's. What was interrupted is finished by calling again.
+        """
+        check_text(query, *identifiers)
+        if not identifiers and not query.strip():
+            raise Invalid("There is nothing to forget.", "Give ids, or a text with query.")
+        forgetter = forgetting.Forgetter(self.vault, self.places, self._writer, self._purge)
+        every = self._keeper.steady(self._all)
+        wanted: dict[str, Record] = {}
+        again: list[str] = []
+        for identifier in identifiers:
+            try:
+                wanted |= {record.id: record for record in self._with_key(self.get(identifier))}
+            except NotFound:
+                if not forgetter.begun(identifier):
+                    raise
+                again.append(identifier)
+        if query.strip():
+            wanted |= {record.id: record for record in every if forgetting.says(record, query)}
+        again += [record.id for record in wanted.values() if record.fields.get("forgotten")]
+        records = [record for record in wanted.values() if record.id not in again]
+        units, total = guarding.units(records), guarding.units(every)
+        if not yes:
+            return forgetting.Forgotten([record.id for record in records], units, total, already=again)
+        guarding.check(units, total, count, "forgotten")
+        return forgetter.forget(records, again, every, progress)
+
+    def rollback(
+        self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
+    ) -> rolling.RolledBack:
+        """Take back what one writer wrote, since a time if one is given; without `yes`, list it.
+
+        Much at once needs the `count`. With `back`, the id that a rollback told, it is the rollback that is taken back.
+        """
+        check_text(writer, since, back)
+        roller = rolling.Roller(self.vault, self.places, self._writer)
+        if back:
+            return roller.back(back)
+        if not writer:
+            raise Invalid("There is no writer to roll back.", "Name one: history and get show who wrote.")
+        plan = roller.plan(writer, bound(since) if since else "", self._keeper.steady(self._all))
+        if not yes:
+            return plan
+        guarding.check(plan.count, plan.total, count, "taken back")
+        return roller.roll(plan)
+
+    def _purge(self) -> None:
+        self._meaning.forget()
+        self._keeper.purge()
+
+    def _with_key(self, record: Record) -> list[Record]:
+        """Return a record, and if it holds for its key, the older values of that."""
+        if not record.key or record.superseded:
+            return [record]
+        return self.history(KINDS[record.kind], record.key)
+
+    def _all(self) -> list[Record]:
+        """Return every record that somebody wrote, older values and hidden ones too, wherever it lies."""
+        self.refresh()
+        self._keeper.refresh_below(self.places.below(_FOREIGN, ""))
+
+        def question(index: Index) -> list[Record]:
+            paths = [path for path, seen in index.seen().items() if seen.kind not in _ACCOUNTS]
+            every = (record for path in paths for record in index.records(path))
+            return [record for record in every if not record.fields.get("forgotten")]
+
+        return self._keeper.ask(question)
+
+    def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> backing.Backup:
+        """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
+        return backing.backup(self.vault, self.settings, os.fspath(target), progress)
 
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""

@@ -159,8 +159,8 @@ class Writer:
             if wanted.op_id:
                 self._account(account | {"intent": True}, wanted.op_id)
             try:
-                keep = self.kept(before) if before and wanted.replaces else ""
-                self._vault.write(path, made.data, expect=before, keep=keep)
+                old = kept(self._places, before) if before and wanted.replaces else ""
+                self._vault.write(path, made.data, expect=before, keep=old)
             except (Conflict, AlreadyExists):
                 if repeated := self._repeated(wanted, path):
                     return repeated
@@ -195,7 +195,7 @@ class Writer:
             line = applied.fields
             if line.get("path") != path:
                 raise sayings.other_use(wanted.op_id, str(line.get("path") or applied.path))
-            after = str(line.get("after"))
+            after = str(line.get("after") or ABSENT)
             if "intent" not in line or self._came_to_be(path, after, applied.id):
                 return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
@@ -221,19 +221,29 @@ class Writer:
         """Return the receipt of what an op_id did to a document before."""
         return self._repeated(Wanted(ANY, op_id, ""), path)
 
-    def retire(self, path: str, expect: str, op_id: str = "") -> None:
+    def retire(self, path: str, expect: str, op_id: str = "", *, undoes: bool = False) -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
-        account: dict[str, Any] = {"path": path, "before": expect}
+        account: dict[str, Any] = {"path": path, "before": expect, "undo": undoes}
         if op_id:  # else a repetition would find nothing there, and nothing that says why
             self._account(account | {"intent": True}, op_id)
-        self._vault.remove(path, expect=expect, keep=self.kept(expect))
+        self._vault.remove(path, expect=expect, keep=kept(self._places, expect))
         with contextlib.suppress(HoldfastError):  # it is done, whatever becomes of its account
             self._account(account, op_id)
         self._tell(path)
 
-    def kept(self, version: str) -> str:
-        """Return where the text that a document had before is kept."""
-        return f"{self._places.memory}/writes/kept/{version}"
+    def erase(self, path: str, expect: str) -> None:
+        """Remove a document of this version for good: nothing of it is kept."""
+        self._vault.remove(path, expect=expect)
+        self.account({"path": path, "before": expect, "forgotten": True})
+        self._tell(path)
+
+    def account(self, line: dict[str, Any], op_id: str = "") -> None:
+        """Note what the owner had done in the account of writes: durably, if it is announced there."""
+        self._account(line, op_id)
+
+    def told(self, path: str) -> None:
+        """Note that a log was changed otherwise than by adding to it."""
+        self._tell(path)
 
     def _check_size(self, path: str, data: bytes) -> None:
         if len(data) > self._limits.document_bytes:
@@ -291,7 +301,7 @@ class Writer:
     def hide(self, record: Record, hidden: bool, op_id: str = "") -> Receipt:
         """Hide a record or show it again: a line by a mark in its log, a document by a field, an entry likewise."""
         kind = KINDS[record.kind]
-        if kind.owned and kind.name != "entry":
+        if kind.owned and kind.name not in ("entry", "summary"):
             raise Invalid(f"{kind.one} cannot be hidden.", "It is Holdfast's own account of what was written.")
         wanted = Wanted(ANY, op_id, "hidden" if hidden else "shown")
         if kind.shape == "line" or kind.write_once:
@@ -561,6 +571,11 @@ class Made(msgspec.Struct, frozen=True):
     data: bytes
     id: str
     version: str
+
+
+def kept(places: Places, version: str) -> str:
+    """Return where the text that a document had before is kept."""
+    return f"{places.memory}/writes/kept/{version}"
 
 
 def check_op(op_id: str) -> None:

@@ -181,6 +181,19 @@ def rename_new(source: str, target: str, here: int, there: int | None = None) ->
     os.unlink(source, dir_fd=here)
 
 
+def sync_all(folder: str) -> None:
+    """Make durable what was written to the file system of a folder; where that cannot be asked for, to all of them."""
+    syncfs = getattr(_libc(), "syncfs", None) if sys.platform == "linux" else None
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if syncfs is None:
+            os.sync()
+        elif syncfs(fd):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), folder)
+    finally:
+        os.close(fd)
+
+
 @functools.cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
