@@ -27,6 +27,7 @@ from holdfast.store.ranking import Near
 from holdfast.store.recalling import Answer
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
+from holdfast.store.screening import Screen
 from holdfast.store.writing import ANY, Writer
 from holdfast.times import bound, is_id, iso, now_ms
 from holdfast.vault import LogEnd, Vault
@@ -47,8 +48,9 @@ class Memory:
         self.scopes = Scopes(vault, self.places)
         self._keeper = Keeper(vault, self.places, index, config, derived)
         self._meaning = Meaning(config.search.embedder if config.search.meaning else "none", derived)
+        self.screen = Screen(config.secrets)
         self._writer = Writer(
-            vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, writer
+            vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, self.screen, writer
         )
 
     @property
@@ -85,12 +87,15 @@ class Memory:
         """Hide a record from search and lists, or show it again; its text stays where it is."""
         return self._writer.hide(self.get(identifier), not restore, op_id)
 
-    def replace(self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "") -> Receipt:
+    def replace(
+        self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "", known: bool = False
+    ) -> Receipt:
         """Write a whole document that was made from version `expect`, "" for a new one; Conflict when it is another.
 
-        Without a version it takes the place of whatever is there, which is kept.
+        Without a version it takes the place of whatever is there, which is kept. With `known` all of its text stood in
+        the memory before, whoever wrote it.
         """
-        return self._writer.replace(path, data, expect, keep=keep, op_id=op_id)
+        return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
 
     def undo(self, path: str, op_id: str = "") -> Receipt:
         """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
