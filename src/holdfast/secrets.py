@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
-import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -44,7 +43,7 @@ _PLACEHOLDER = re.compile(
     r"(?i)x{4}|\*{3}|\.\.\.|…|example|your|placeholder|redacted|removed|changeme|change[-_]me|dummy|[<>{}]"
 )
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z")
-_WORD = re.compile(r"[A-Za-z0-9]+")
+_PIECE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _PORTION = 128
 """How much of a text that looks like a secret is judged."""
 
@@ -62,14 +61,10 @@ def _secret(found: re.Match[str]) -> str:
 
 
 def _is_random(text: str) -> bool:
-    """Does a text change between letters, capitals and digits as no word, number or name does?"""
-    changes = digits = pairs = 0
-    for word in _WORD.findall(text[:_PORTION]):
-        kinds = ["d" if char.isdigit() else "u" if char.isupper() else "l" for char in word]
-        digits += kinds.count("d")
-        pairs += len(kinds) - 1
-        changes += sum(a != b and (a, b) != ("u", "l") for a, b in itertools.pairwise(kinds))
-    return bool(pairs) and changes / pairs >= 0.2 and (digits > 1 or changes / pairs >= 0.3)
+    """Is a text made of pieces shorter than words: one capital, some letters, a number? No name or number is."""
+    pieces = _PIECE.findall(text[:_PORTION])
+    share = sum(map(len, pieces)) / max(1, len(pieces))
+    return len(pieces) > 3 and share <= (3.4 if any(piece.isdigit() for piece in pieces) else 2.6)
 
 
 def _decoded(text: str) -> bytes:
@@ -124,7 +119,8 @@ _HASH = re.compile(r"(?i)(?:sha(?:1|256|384|512)|md5|blake2b)[-:]")
 
 def _assigned(found: re.Match[str]) -> bool:
     """Is this the value of a setting that is named after a secret, and looks like one?"""
-    before = found.string[max(0, found.start() - 24) : found.start()]
+    at = found.start("name")
+    before = found.string[max(0, at - 24) : at]
     word, value = found["name"], found["s"]
     if _HARMLESS_BEFORE.search(before) or _HARMLESS_AFTER.search(found["rest"]):
         return False

@@ -41,6 +41,10 @@ class Screen:
         """Return what was heard without its secrets: for whoever cuts it before it is written."""
         return value if self._config.heard == "keep" else secrets.redact_all(value, self._allow)
 
+    def found(self, text: str) -> list[secrets.Secret]:
+        """Return the secrets that stand in a text, whatever becomes of them elsewhere."""
+        return secrets.scan(text, self._allow)
+
     def check(self, value: Any) -> None:
         """Refuse a value of somebody who wants it to be kept, if that is what becomes of secrets in it."""
         if self._config.written == "refuse" and secrets.marked(value):
