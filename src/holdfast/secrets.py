@@ -43,6 +43,7 @@ _PLACEHOLDER = re.compile(
     r"(?i)x{4}|\*{3}|\.\.\.|…|example|your|placeholder|redacted|removed|changeme|change[-_]me|dummy|[<>{}]"
 )
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z")
+_HEX = re.compile(r"[0-9a-f]{32,128}\Z")
 _PIECE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _PORTION = 128
 """How much of a text that looks like a secret is judged."""
@@ -64,7 +65,8 @@ def _is_random(text: str) -> bool:
     """Is a text made of pieces shorter than words: one capital, some letters, a number? No name or number is."""
     pieces = _PIECE.findall(text[:_PORTION])
     share = sum(map(len, pieces)) / max(1, len(pieces))
-    return len(pieces) > 3 and share <= (3.4 if any(piece.isdigit() for piece in pieces) else 2.6)
+    most = 5.0 if _HEX.match(text.rpartition("-")[2]) else 3.7 if any(piece.isdigit() for piece in pieces) else 2.6
+    return len(pieces) > 3 and share <= most
 
 
 def _decoded(text: str) -> bytes:
@@ -303,10 +305,13 @@ _TELLING = re.compile(
     r"authorization|credentials?)\Z"
 )
 REMOVED = "[{} removed]"
-_LONG = re.compile(r"[A-Za-z0-9+/_=.~!@#$%^*-]{15}")
-_SHORT = ("://", "asic ", "ASIC ", "auths")
-"""What stands in a text whose secret may be shorter than `_LONG`."""
-_LEAST = 8
+_SHORT = ("://", "asic ", "ASIC ", "auths", "-----BEGIN ", "PuTTY-User")
+"""What stands in a text whose secret may be short, or far from its mark; any other is a long word, or in one."""
+_NAMING = ("ecret", "ECRET", "oken", "OKEN", "assw", "ASSW", "phrase", "PHRASE", "pwd", "Pwd", "PWD", "redential",
+           "REDENTIAL", "key", "Key", "KEY", "earer ", "EARER ")  # fmt: skip
+"""What stands in a text that names a secret before it tells it."""
+_LEAST, _LONG = 8, 15
+"""Characters of the shortest secret, and of the shortest word that can be one or hold one."""
 
 
 def _alternatives(marks: Collection[str]) -> str:
@@ -326,6 +331,13 @@ def _mark() -> re.Pattern[str]:
 
 
 @functools.cache
+def _inside() -> re.Pattern[str]:
+    """Return what finds the marks that stand in the secret itself."""
+    marks = {mark for form in FORMATS for mark in form.marks}
+    return re.compile(_alternatives({mark for mark in marks if not any(name in mark for name in _NAMING)}))
+
+
+@functools.cache
 def _pattern(rank: int) -> re.Pattern[str]:
     return re.compile(FORMATS[rank].pattern)
 
@@ -340,17 +352,32 @@ def _forms(beginning: str) -> tuple[tuple[str, int], ...]:
 def marked(value: Any) -> bool:
     """Could a JSON value hold a secret? Nearly none can, and this is quickly told."""
     if isinstance(value, str):
-        return len(value) >= _LEAST and _hinted(value) and _mark().search(value) is not None
+        return len(value) >= _LEAST and _hinted(value)
     if isinstance(value, Mapping):
-        return any(
-            marked(inner) or (isinstance(inner, str) and len(inner) >= _LEAST and _telling(name)) or marked(name)
-            for name, inner in value.items()
-        )
+        for name, inner in value.items():
+            if isinstance(inner, str):
+                if len(inner) >= _LEAST and (_telling(name) or _hinted(inner)):
+                    return True
+            elif inner is not None and marked(inner):
+                return True
+            if isinstance(name, str) and len(name) >= _LONG and marked(name):
+                return True
+        return False
     return isinstance(value, list | tuple) and any(map(marked, value))
 
 
 def _hinted(text: str) -> bool:
-    return _LONG.search(text) is not None or any(mark in text for mark in _SHORT)
+    """Does a text have a mark that a secret can stand at?"""
+    for mark in _SHORT:
+        if mark in text:
+            return True
+    words = [word for word in text.split() if len(word) >= _LONG]
+    if not words:
+        return False
+    for mark in _NAMING:
+        if mark in text:
+            return True
+    return any(map(_inside().search, words))
 
 
 @functools.lru_cache(maxsize=4096)
