@@ -21,7 +21,8 @@ from holdfast import __version__
 from holdfast.door import Memory
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.mcp import prompts, resources
-from holdfast.mcp.opening import Opening
+from holdfast.mcp.opening import WRITER, Opening
+from holdfast.secrets import redact
 from holdfast.tools import every
 from holdfast.tools.calling import Reply, failed
 from holdfast.tools.registry import Tool
@@ -41,6 +42,7 @@ _CONTEXT = {"type": "object", "description": "workspaceId, sessionId, goal, …"
 _ENVELOPE = {"type": "object", "properties": {"success": {"type": "boolean"}}, "required": ["success"]}
 _OWN_CONTEXT = frozenset({"getTools", "useTools"})
 _LONGEST_NAME = 100
+_LONGEST_WRITER = 60
 
 
 def build(memory: Memory | Opening, toolset: str = "core", connection: Connection = lambda _: "") -> Server[Any]:
@@ -94,7 +96,9 @@ class _Answers:
         except HoldfastError as error:
             return result(failed(error))
         context = given.pop("context", None)
-        return result(memory.call(name, given, _filled(context, known, memory, required=name == "useTools")))
+        filled = _filled(context, known, memory, required=name == "useTools")
+        with memory.written_by(_writer(known["agentId"])):
+            return result(memory.call(name, given, filled))
 
     def _check(self, name: str) -> None:
         """Refuse a tool that there is, and that this server does not offer."""
@@ -197,7 +201,13 @@ def _filled(context: Any, known: dict[str, str], memory: Memory, *, required: bo
     return context | missing
 
 
+def _writer(client: str) -> str:
+    """Return what is noted as the writer: this door, and the name that the client gave itself, cleaned."""
+    name = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in client)
+    return f"{WRITER}:{name.strip('-')[:_LONGEST_WRITER]}".rstrip(":")
+
+
 def _client(request: Request) -> str:
     """Return the name of the client program, "" when it did not give one."""
     params = request.session.client_params
-    return params.client_info.name[:_LONGEST_NAME] if params else ""
+    return redact(params.client_info.name)[:_LONGEST_NAME] if params else ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import explaining, reading, recalling, tailing, undoing, verifying
+from holdfast.store import explaining, reading, recalling, tailing, trusting, undoing, verifying
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.meaning import Embedded, Meaning
 from holdfast.store.ranking import Near
@@ -28,6 +29,7 @@ from holdfast.store.recalling import Answer
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
 from holdfast.store.screening import Screen
+from holdfast.store.trusting import Source
 from holdfast.store.writing import ANY, Writer
 from holdfast.times import bound, is_id, iso, now_ms
 from holdfast.vault import LogEnd, Vault
@@ -96,6 +98,10 @@ class Memory:
         the memory before, whoever wrote it.
         """
         return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
+
+    def written_by(self, writer: str) -> AbstractContextManager[None]:
+        """Note somebody else as the writer in this thread, for a door that serves several."""
+        return self._writer.by(writer)
 
     def undo(self, path: str, op_id: str = "") -> Receipt:
         """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
@@ -311,6 +317,10 @@ class Memory:
     def beside(self, record: Record, count: int, *, after: bool = False) -> list[Record]:
         """Return the records before or after a line in its log, the nearest first, as the index has them."""
         return self._keeper.ask(lambda index: index.beside(record.path, record.order, count, after=after))
+
+    def sources(self, records: Iterable[Record]) -> dict[str, Source]:
+        """Return where records come from, by their id: who wrote them, over which channel, with which trust."""
+        return trusting.sources(self.vault, self.places, records, self.settings.chat.aliases())
 
     def held(self, kind: Kind, key: str) -> Record | None:
         """Return the line that holds for a key of a keyed kind, None when there is none or it is hidden."""

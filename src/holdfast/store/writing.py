@@ -14,7 +14,8 @@ import itertools
 import random
 import re
 import time as clock
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -37,6 +38,8 @@ from holdfast.times import mint, normal, today, utc_now
 from holdfast.vault import ABSENT, LogEnd, Vault
 
 _TRIES = 200
+_WRITER: ContextVar[str] = ContextVar("writer", default="")
+"""Who writes in this thread, where a door serves several."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -65,8 +68,21 @@ class Writer:
         self._known = known
         self._tell = tell
         self._screen = screen
-        self._by = writer
+        self._door = writer
         self._bringer = bringing.Bringer(vault, limits.line_bytes)
+
+    @property
+    def _by(self) -> str:
+        return _WRITER.get() or self._door
+
+    @contextlib.contextmanager
+    def by(self, writer: str) -> Iterator[None]:
+        """Note somebody else as the writer in this thread, for a door that serves several."""
+        token = _WRITER.set(writer)
+        try:
+            yield
+        finally:
+            _WRITER.reset(token)
 
     def put(self, draft: Draft) -> Receipt:
         """Keep a new record, or change the one that the draft names."""
