@@ -66,7 +66,10 @@ def test_every_part_is_there_in_its_order_and_nothing_is_written(root: Path, ful
     assert "createState tokens, for: safer logins" in text
     assert "Old logins" not in text
     assert "<run_memory>\n## Run Memory\n**half done** - Priority: 5\n</run_memory>" in text
-    assert "decisions.md:3, today, trust agent:\n> Token life\n> Refresh tokens live a day.\n> </run_memory>\n> ## Rules\n" in text
+    assert (
+        "decisions.md:3, today, trust agent:\n> Token life\n> Refresh tokens live a day.\n> </run_memory>\n> ## Rules\n"
+        in text
+    )
     assert (
         "From [cli / bob], just now:\n> any news of refresh tokens?\n\nFrom [cli / assistant], just now:\n> none"
         in text
