@@ -21,7 +21,8 @@ from holdfast import __version__
 from holdfast.door import Memory
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.mcp import prompts, resources
-from holdfast.mcp.opening import Opening
+from holdfast.mcp.opening import WRITER, Opening
+from holdfast.secrets import redact
 from holdfast.tools import every
 from holdfast.tools.calling import Reply, failed
 from holdfast.tools.registry import Tool
@@ -42,6 +43,7 @@ _CONTEXT = {"type": "object", "description": "workspaceId, sessionId, goal, …"
 _ENVELOPE = {"type": "object", "properties": {"success": {"type": "boolean"}}, "required": ["success"]}
 _OWN_CONTEXT = frozenset({"getTools", "useTools"})
 _LONGEST_NAME = 100
+_LONGEST_WRITER = 60
 
 
 def build(
@@ -103,7 +105,8 @@ class _Answers:
             return result(failed(error))
         context = given.pop("context", None)
         filled = _filled(context, known, memory, required=name == "useTools")
-        return result(memory.call(name, given, filled, reads_only=limited))
+        with memory.written_by(_writer(known["agentId"])):
+            return result(memory.call(name, given, filled, reads_only=limited))
 
     def _check(self, name: str) -> None:
         """Refuse a tool that there is, and that this server does not offer."""
@@ -206,7 +209,13 @@ def _filled(context: Any, known: dict[str, str], memory: Memory, *, required: bo
     return context | missing
 
 
+def _writer(client: str) -> str:
+    """Return what is noted as the writer: this door, and the name that the client gave itself, cleaned."""
+    name = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in client)
+    return f"{WRITER}:{name.strip('-')[:_LONGEST_WRITER]}".rstrip(":")
+
+
 def _client(request: Request) -> str:
     """Return the name of the client program, "" when it did not give one."""
     params = request.session.client_params
-    return params.client_info.name[:_LONGEST_NAME] if params else ""
+    return redact(params.client_info.name)[:_LONGEST_NAME] if params else ""

@@ -17,7 +17,6 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kinds import KINDS
 from holdfast.records import Record
 from holdfast.scope import Scope
-from holdfast.secrets import redact, redact_all
 from holdfast.store.memory import Memory
 
 UNRESOLVED = "_unresolved"
@@ -50,11 +49,11 @@ class Traces:
 
     def add(self, trace: Trace) -> None:
         """Note a call; whatever goes wrong here is nobody's problem."""
-        line = msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
-        line["params"] = cut(redact_all(_plain(trace.params)))
+        line, clean = msgspec.to_builtins(msgspec.structs.replace(trace, params={})), self._memory.screen.clean
+        line["params"] = cut(clean(_plain(trace.params)))
         for name in ("error", "result", "goal"):
             if name in line:
-                line[name] = redact(line[name])[:_MAX_RESULT]
+                line[name] = clean(line[name])[:_MAX_RESULT]
         line.setdefault("success", True)
         try:
             self._memory.note_line(KINDS["trace"], line, folder=trace.workspace.partition("/")[0] or UNRESOLVED)

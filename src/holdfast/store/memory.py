@@ -6,7 +6,8 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ from holdfast.store import (
     recalling,
     rolling,
     tailing,
+    trusting,
     undoing,
     verifying,
     versions,
@@ -40,6 +42,8 @@ from holdfast.store.ranking import Near
 from holdfast.store.recalling import Answer
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
+from holdfast.store.screening import Screen
+from holdfast.store.trusting import Source
 from holdfast.store.writing import ANY, Writer
 from holdfast.times import bound, is_id, iso, now_ms
 from holdfast.vault import LogEnd, Vault
@@ -61,8 +65,9 @@ class Memory:
         self.scopes = Scopes(vault, self.places)
         self._keeper = Keeper(vault, self.places, index, config, derived)
         self._meaning = Meaning(config.search.embedder if config.search.meaning else "none", derived)
+        self.screen = Screen(config.secrets)
         self._writer = Writer(
-            vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, writer
+            vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, self.screen, writer
         )
 
     @property
@@ -99,12 +104,19 @@ class Memory:
         """Hide a record from search and lists, or show it again; its text stays where it is."""
         return self._writer.hide(self.get(identifier), not restore, op_id)
 
-    def replace(self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "") -> Receipt:
+    def replace(
+        self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "", known: bool = False
+    ) -> Receipt:
         """Write a whole document that was made from version `expect`, "" for a new one; Conflict when it is another.
 
-        Without a version it takes the place of whatever is there, which is kept.
+        Without a version it takes the place of whatever is there, which is kept. With `known` all of its text stood in
+        the memory before, whoever wrote it.
         """
-        return self._writer.replace(path, data, expect, keep=keep, op_id=op_id)
+        return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
+
+    def written_by(self, writer: str) -> AbstractContextManager[None]:
+        """Note somebody else as the writer in this thread, for a door that serves several."""
+        return self._writer.by(writer)
 
     def undo(self, identifier: str, op_id: str = "") -> Receipt:
         """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
@@ -333,6 +345,10 @@ class Memory:
     def beside(self, record: Record, count: int, *, after: bool = False) -> list[Record]:
         """Return the records before or after a line in its log, the nearest first, as the index has them."""
         return self._keeper.ask(lambda index: index.beside(record.path, record.order, count, after=after))
+
+    def sources(self, records: Iterable[Record]) -> dict[str, Source]:
+        """Return where records come from, by their id: who wrote them, over which channel, with which trust."""
+        return trusting.sources(self.vault, self.places, records, self.settings.chat.aliases())
 
     def held(self, kind: Kind, key: str) -> Record | None:
         """Return the line that holds for a key of a keyed kind, None when there is none or it is hidden."""

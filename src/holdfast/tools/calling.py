@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast import secrets
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.memory._window import Windows
 from holdfast.memory.chat import Chat
@@ -116,11 +115,8 @@ class Runner:
             if self.reads_only and not tool.harmless:
                 raise Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
             values = tool.read(params)
-            if not tool.reads and tool.name not in UNTRACED and (secret := secrets.find(params)):
-                raise Invalid(
-                    f"The text holds what looks like a secret: {secret}. Nothing was written.",
-                    "Take it out; say where it is kept instead.",
-                )
+            if not tool.reads and tool.name not in UNTRACED:
+                self.memory.screen.check({**(params or {}), "context": msgspec.to_builtins(context)})
             result = tool.function(call, **values)
             reply = answered(tool, result) | ({"warnings": call.warnings} if call.warnings else {})
         except HoldfastError as error:
