@@ -15,6 +15,7 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
+from holdfast.errors import Invalid
 from holdfast.wording import amount
 
 if TYPE_CHECKING:
@@ -186,14 +187,20 @@ def backup(target: str, root: str | None, as_json: bool) -> None:
 
 @click.command()
 @click.argument("backup", type=click.Path())
-@click.argument("path", type=click.Path())
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, also on a terminal.")
-def restore(backup: str, path: str, as_json: bool) -> None:
-    """Make a memory of BACKUP in PATH, which must be new or empty. Every file is compared with the manifest first."""
+@click.argument("path", type=click.Path(), required=False)
+@common
+def restore(backup: str, path: str | None, root: str | None, as_json: bool) -> None:
+    """Make a memory of BACKUP in PATH (default: the root), which must be new or empty.
+
+    Every file is compared with the manifest first.
+    """
     from holdfast.store import restoring
 
+    target = path or root
+    if not target:
+        raise Invalid("There is no folder to restore to.", "Name one that is new or empty.")
     with show.progress("restoring") as progress:
-        done = restoring.restore(backup, path, progress)
+        done = restoring.restore(backup, target, progress)
     if show.wants_json(as_json):
         show.as_json(done)
         return
