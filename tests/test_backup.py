@@ -285,8 +285,8 @@ def test_a_killed_backup_leaves_no_half_of_one(filled: holdfast.Memory, tmp_path
         if (tmp_path / name).exists():
             holdfast.restore(tmp_path / name, tmp_path / "again")
             assert everything(tmp_path / "again") == wanted
-            (tmp_path / name).rename(tmp_path / f"done{in_time}-{name}")
-            (tmp_path / "again").rename(tmp_path / f"again{in_time}-{os.urandom(4).hex()}")
+            for done in (tmp_path / name, tmp_path / "again"):
+                done.rename(tmp_path / f"done-{os.urandom(4).hex()}-{done.name}")
     assert in_time >= 3
     filled.backup(tmp_path / name)
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".holdfast-tmp-")]

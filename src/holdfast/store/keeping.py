@@ -130,13 +130,19 @@ class Keeper:
         below = (self._places.memory,)
         if op_id:
             self.glance(lambda index: self._refresh_into(index, below), path)
-        # how far it has read is asked first: a line that comes meanwhile is then found twice rather than never
-        seen = self.glance(lambda index: index.seen(below if op_id else (path,)), path if not op_id else "") or {}
-        order = (self.glance(lambda index: index.last_order(path, target)) or "") if target and path in seen else ""
-        applied: dict[tuple[str, str], Applied] = {}
-        if op_id:
-            read = self.glance(lambda index: index.by_op(op_id)) or []
-            applied = {(each.path, each.id): each for each in (*read, *self._unread_ops(op_id, seen))}
+
+        def question(index: Index) -> tuple[dict[str, Seen], str, list[Applied]]:
+            # how far it has read is asked first: a line that comes meanwhile is then found twice rather than never
+            generation, seen = index.generation(), index.seen(below if op_id else (path,))
+            order = index.last_order(path, target) if target and path in seen else ""
+            read = index.by_op(op_id) if op_id else []
+            if index.generation() != generation:
+                raise Stale("the index was replaced between two questions")
+            return seen, order, read
+
+        seen, order, read = self.glance(question, path if not op_id else "") or ({}, "", [])
+        unread = self._unread_ops(op_id, seen) if op_id else []
+        applied = {(each.path, each.id): each for each in (*read, *unread)}
         return Known(list(applied.values()), seen[path].offset if path in seen else 0, order)
 
     def _unread_ops(self, op_id: str, seen: Mapping[str, Seen]) -> list[Applied]:

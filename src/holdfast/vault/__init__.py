@@ -104,6 +104,7 @@ class Vault(Protocol):
 
         `change` is given each line without its newline and returns what shall stand there. It is the one exception to
         "logs only grow": lines that others add meanwhile are kept, and a reader sees all of the old or all of the new.
+        A shorter text is filled up with spaces, so that no line comes to stand before a place that somebody has read.
         """
         ...
 
