@@ -29,11 +29,11 @@ _WIDE, _DEEP = 9, 100_000
 
 _laughs = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * _WIDE)}]\n" for n in range(1, 12))
 YAML: dict[str, str] = {
+    "deep lists": "a: " + "[" * _DEEP + "]" * _DEEP,
     "aliases of aliases": f'a0: &a0 ["lol", "lol"]\n{_laughs}',
     "aliases of mappings": "a0: &a0 {x: y}\n" + "".join(f"a{n}: &a{n} {{p: *a{n - 1}, q: *a{n - 1}, r: *a{n - 1}}}\n" for n in range(1, 30)),
     "an alias of itself": "a: &a [*a]\n",
     "a merge of merges": "a0: &a0 {x: y}\n" + "".join(f"a{n}: &a{n}\n  <<: [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 30)),
-    "deep lists": "a: " + "[" * _DEEP + "]" * _DEEP,
     "deep lists without end": "a: " + "[" * _DEEP,
     "deep mappings": "a: " + "{b: " * 20_000 + "1" + "}" * 20_000,
     "deep by indent": "".join(f"{' ' * n}a:\n" for n in range(700)),

@@ -21,13 +21,11 @@ def _defence(name: str, what: str, campaign: str) -> Callable[[Callable[[], None
 @_defence("beneath", "no link that leads out of the root is followed", "paths")
 def _open_anything() -> None:
     from holdfast.vault._beneath import Beneath
-    from holdfast.vault.files import Files
 
     def anywhere(self: Any, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:  # noqa: ARG001
         return os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=self._fd)
 
     Beneath.open = anywhere  # type: ignore[method-assign]
-    Files._inside = lambda self, path: True  # type: ignore[method-assign]  # noqa: ARG005
 
 
 @_defence("own names", "two titles never share a file, and no name is taken from a caller", "paths")
