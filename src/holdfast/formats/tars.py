@@ -66,6 +66,9 @@ class Reader:
             for _ in self.chunks():
                 pass
             self._exactly(self._padding)
+        while rest := self._source.read(_CHUNK):  # to the end, so that a checksum behind all of it is looked at
+            if rest.strip(b"\0"):
+                raise Invalid("The archive goes on behind its end.", "Use an archive that holdfast backup made.")
 
     def chunks(self) -> Iterator[bytes]:
         """Yield what is left of the bytes of the member at hand."""
