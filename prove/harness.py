@@ -105,9 +105,7 @@ class Run:
         try:
             yield Forked(worker)
         finally:
-            assert worker.stdin
-            worker.stdin.close()
-            worker.wait()
+            worker.communicate()  # the end of its input ends it
 
 
 def let_go(*workers: subprocess.Popen[str]) -> None:

@@ -65,10 +65,7 @@ def _client(server: subprocess.Popen[str], me: str, end: float) -> Told:
             told.append(["acknowledged", tag] if fine else ["refused", tag, reply])
     except (OSError, ValueError) as error:
         told.append(["failed", me, str(error)])
-    server.stdin.close() if server.stdin else None
-    server.wait()
-    assert server.stderr
-    said = server.stderr.read()
+    _, said = server.communicate()
     return [*told, *([["failed", me, said[-300:]]] if server.returncode or "Traceback" in said else [])]
 
 

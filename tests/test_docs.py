@@ -80,11 +80,12 @@ def test_everything_that_is_said_to_prove_a_promise_is_there() -> None:
     assert all("Proved by" in promise for promise in promises)
 
 
-def test_the_page_names_every_campaign_and_every_defence() -> None:
-    text = (TOP / "docs/durability.md").read_text(encoding="utf-8")
+def test_the_pages_name_every_campaign_and_every_defence() -> None:
+    pages = [(TOP / "docs" / name).read_text(encoding="utf-8") for name in ("durability.md", "security.md")]
 
     def rows(heading: str) -> list[str]:
-        return re.findall(r"^\| `([\w-]+)` \|", text.split(f"## {heading}")[1].split("\n## ")[0], re.MULTILINE)
+        parts = [text.split(f"## {heading}")[1].split("\n## ")[0] for text in pages]
+        return [row for part in parts for row in re.findall(r"^\| `([\w -]+)` \|", part, re.MULTILINE)]
 
     assert rows("Campaigns") == list(CAMPAIGNS)
     assert rows("Defences") == list(DEFENCES)

@@ -359,7 +359,7 @@ class VaultContract:
         long = b"x" * (3 * LONGEST)
         engine.plant(str(tmp_path), "log.jsonl", b"one\ntwo\n\n" + long + b"\nthree\ntor")
         assert vault.rewrite("log.jsonl", lambda line: b"2" if line == b"two" else line) == 1
-        assert vault.read("log.jsonl").data == b"one\n2\n\n" + long + b"\nthree\ntor"
+        assert vault.read("log.jsonl").data == b"one\n2  \n\n" + long + b"\nthree\ntor"
         assert vault.rewrite("log.jsonl", lambda line: line) == 0
         assert vault.rewrite("log.jsonl", lambda line: line.replace(b"t", b"T")) == 2
         assert vault.read("log.jsonl").data.endswith(b"\nThree\nTor")

@@ -118,6 +118,8 @@ class Guard:
         refusal = await self._refusal(request, bearer)
         if refusal or bearer is None:
             assert refusal is not None  # who bears no token is always refused
+            if bearer and refusal.status_code == 413:
+                await body(receive, self._limits.body_seconds, server.MAX_MESSAGE)
             await refusal(scope, receive, send)
             return
         came = await body(receive, self._limits.body_seconds, server.MAX_MESSAGE)

@@ -16,6 +16,8 @@ import anyio
 from starlette.types import Message, Receive
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+_TAKEN = 4
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -52,19 +54,22 @@ class Bucket:
 
 
 async def body(receive: Receive, seconds: float, most: int) -> list[Message] | int:
-    """Return the messages that a request's body came in, or the status that refuses it: too slow, or too large."""
+    """Return the messages that a request's body came in, or the status that refuses it: too slow, or too large.
+
+    Of one that is too large nothing is kept, but some of the rest is taken: who is cut off in the middle sees no answer.
+    """
     messages: list[Message] = []
-    size = 0
+    size, more = 0, True
     try:
         with anyio.fail_after(seconds):
-            while not messages or messages[-1].get("more_body", False):
-                messages.append(await receive())
-                size += len(messages[-1].get("body", b""))
-                if size > most:
-                    return 413
+            while more and size <= _TAKEN * most:
+                message = await receive()
+                size += len(message.get("body", b""))
+                more = message.get("more_body", False)
+                messages.append(message) if size <= most else messages.clear()
     except TimeoutError:
         return 408
-    return messages
+    return 413 if size > most else messages
 
 
 def replay(messages: list[Message], receive: Receive) -> Receive:

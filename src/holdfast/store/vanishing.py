@@ -10,6 +10,7 @@ import os
 
 import msgspec
 
+from holdfast.errors import Unavailable
 from holdfast.index import Index
 from holdfast.records import Problem
 from holdfast.store import guarding
@@ -33,12 +34,12 @@ class Gone(msgspec.Struct, frozen=True):
 
 def look(vault: Vault, index: Index, paths: list[str]) -> None:
     """Note it if many of these paths are gone, before the index forgets what was in them."""
-    gone = [path for path in paths if vault.stat(path) is None]
+    gone = [path for path in paths if _is_gone(vault, path)]
     if not gone:
         return
     lost = sum(index.count(path, "") for path in gone)
     total = sum(index.counts().values())
-    if guarding.is_much(lost, total):
+    if lost > guarding.MANY or (len(gone) > 1 and guarding.is_much(lost, total)):  # somebody removed one small file
         before = _noted(index)
         found = Gone(
             before.time if before else utc_now(), len(gone) + (before.files if before else 0),
@@ -53,7 +54,7 @@ def told(vault: Vault, index: Index) -> list[Problem]:
     gone = _noted(index)
     if gone is None:
         return []
-    missing = sum(vault.stat(path) is None for path in gone.paths)
+    missing = sum(_is_gone(vault, path) for path in gone.paths)
     if missing * 2 < len(gone.paths):
         index.note(_NOTE, "")
         return []
@@ -63,6 +64,14 @@ def told(vault: Vault, index: Index) -> list[Problem]:
         f" {gone.time}: is a folder not mounted, or was it moved? If they were meant to go: holdfast refresh --rebuild"
     )
     return [Problem(where, what)]
+
+
+def _is_gone(vault: Vault, path: str) -> bool:
+    """Is a file not there any more? One that is out of reach is."""
+    try:
+        return vault.stat(path) is None
+    except Unavailable:
+        return False
 
 
 def _noted(index: Index) -> Gone | None:
