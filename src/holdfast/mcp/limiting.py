@@ -56,7 +56,7 @@ class Bucket:
 async def body(receive: Receive, seconds: float, most: int) -> list[Message] | int:
     """Return the messages that a request's body came in, or the status that refuses it: too slow, or too large.
 
-    Of one that is too large nothing is kept, but some of the rest is taken: who is cut off in the middle sees no answer.
+    Of one that is too large nothing is kept, but some of the rest is taken: who is cut off meanwhile sees no answer.
     """
     messages: list[Message] = []
     size, more = 0, True
