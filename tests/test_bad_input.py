@@ -18,6 +18,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.memory._sources import named
 from holdfast.records import Problem
 from holdfast.store.starting import make_root
 
@@ -1284,3 +1285,9 @@ def test_on_a_full_disk_the_command_line_still_searches(small: Path) -> None:
     done = cli("search", "words", "--limit", "1000", "--root", str(small))
     assert done.returncode == 0, done.stderr.decode()
     assert {hit["record"]["text"] for hit in json.loads(done.stdout)["hits"]} >= set(kept.values())
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0b", "nowhere/\ud800.jsonl"])
+def test_a_source_with_an_impossible_name_is_refused(memory: holdfast.Memory, name: str) -> None:
+    with pytest.raises(Invalid):
+        memory.transcripts.bring("jsonl", named(name))
