@@ -8,14 +8,12 @@ with one conversation is cut into five parts by its questions.
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast import asking, measuring
-from holdfast.door import open_memory
 from holdfast.measuring import Question
 from holdfast.query import Query
 from holdfast.settings import STEPS, Search
@@ -69,9 +67,9 @@ class Bench:
         return best
 
 
-def left_out(given: measuring.Set, tell: Callable[[int, int], None]) -> Scores:
+def left_out(given: measuring.Set, search: Search, tell: Callable[[int, int], None]) -> Scores:
     """Return the scores of every part with weights that were chosen on the others."""
-    bench = Bench(list(_asked(given)))
+    bench = Bench(list(_asked(given, search)))
     held: list[Scores] = []
     for number, part in enumerate(bench.parts, 1):
         found = bench.scores(bench.tuned([one for one in bench.parts if one != part]))
@@ -93,10 +91,10 @@ def _mean(scores: Sequence[Scores], name: str) -> float:
     return 100 * statistics.fmean(score[name] for score in scores if name in score)
 
 
-def _asked(given: measuring.Set) -> Iterator[Asked]:
+def _asked(given: measuring.Set, search: Search) -> Iterator[Asked]:
     """Load each conversation and note what the ranking is given for each of its questions."""
     for corpus in given.corpora:
-        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root, open_memory(root) as memory:
+        with measuring.fresh(search) as memory:
             turns = measuring.load(memory, corpus.turns)
             for number, question in enumerate(corpus.questions):
                 query = Query(text=question.question, asked=question.time or "", associate=True, limit=measuring.TURNS)

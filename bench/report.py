@@ -245,7 +245,8 @@ def _held_out(given: measuring.Set | None, asked: Asked) -> Asked:
     if given is None:
         return asked
     return msgspec.structs.replace(
-        asked, left_out=_weights.left_out(given, _progress(f"{given.name}, weights chosen on the others"))
+        asked,
+        left_out=_weights.left_out(given, WAYS[USUAL].search, _progress(f"{given.name}, weights chosen on the others")),
     )
 
 
@@ -478,7 +479,7 @@ def new_conversations(report: Report) -> str:
     return f"""## On conversations that the weights have not seen
 
 Each conversation is left out in turn, every weight is moved up and down on the others while that helps there, and the one left out is asked
-with the weights found (one memory is cut into five parts by its questions; the floor is off). That these figures are those of the weights that we ship, give or take a
+with the weights found, {WAYS[USUAL].name} (one memory is cut into five parts by its questions; the floor is off). That these figures are those of the weights that we ship, give or take a
 point, says that the weights are not fitted to single conversations:
 
 {told}
