@@ -29,8 +29,9 @@ def _old_plans(memory: Memory, tag: str) -> None:
         path = os.path.join(memory.root, f"resources/workspaces/default/_plans/260102-{name}.md")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if not os.path.exists(path):
-            with open(path, "x", encoding="utf-8") as file:
+            with open(f"{path}~", "w", encoding="utf-8") as file:
                 file.write(f"{name} {LONG}\n")
+            os.rename(f"{path}~", path)  # killed half way, it is not there rather than empty
 
 
 def _migrate(memory: Memory, _tag: str) -> object:
