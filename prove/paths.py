@@ -333,7 +333,8 @@ def twins() -> None:
     stems = [trick for trick in tricks(base) if trick.strip() and len(trick) < 3_000]
     chance.shuffle(stems)
     titles = list(dict.fromkeys(form for stem in stems[: count // 6 + 1] for form in _forms(stem)))
-    with holdfast.open(os.path.join(base, "root")) as memory:
+    make_root(os.path.join(base, "twins"))
+    with holdfast.open(os.path.join(base, "twins")) as memory:
         for kind, more in (
             ("note", {"scope": "w"}),
             ("plan", {"scope": "w"}),

@@ -1291,3 +1291,9 @@ def test_on_a_full_disk_the_command_line_still_searches(small: Path) -> None:
 def test_a_source_with_an_impossible_name_is_refused(memory: holdfast.Memory, name: str) -> None:
     with pytest.raises(Invalid):
         memory.transcripts.bring("jsonl", named(name))
+
+
+def test_a_link_to_itself_does_not_stop_an_import(memory: holdfast.Memory, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "talk.jsonl").write_bytes(message("words of the import") + b"\n")
+    assert [source.name for source in named(str(tmp_path))] == ["talk.jsonl"]

@@ -73,7 +73,7 @@ def below(top: str) -> list[Source]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)
-            elif entry.name.endswith(SUFFIX) or (entry.is_symlink() and entry.is_dir()):
+            elif entry.name.endswith(SUFFIX) or (entry.is_symlink() and os.path.isdir(entry.path)):
                 found.append(entry.path)
     return [Source(path, os.path.relpath(path, top)) for path in sorted(found)]
 
