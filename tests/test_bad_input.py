@@ -298,6 +298,8 @@ def test_an_index_that_may_not_be_written_does_not_stop_reading(shared: Path) ->
         ("format = " + "9" * 100_000, "not valid TOML"),
         ("a = " + "[" * 100_000 + "]" * 100_000, "nested too deeply"),
         ("a = " + "{b = " * 3_000, "nested too deeply"),
+        ("a" + ".a" * 50_000 + " = 1", "nested too deeply"),
+        ("[" + "a." * 50_000 + "a]", "nested too deeply"),
     ],
 )
 def test_bad_settings_are_refused_by_name_and_nothing_is_changed(root: Path, text: str, says: str) -> None:

@@ -21,6 +21,7 @@ from holdfast.secrets import NAMES
 FILE = "holdfast.toml"
 DERIVED = ".holdfast"
 FORMAT = 1
+_DOTS = 1_000
 
 
 _Weight = Annotated[float, msgspec.Meta(ge=0, le=10)]
@@ -188,6 +189,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load(text: str, environment: Mapping[str, str] = os.environ, source: str = FILE) -> Settings:
     """Read settings from the text of `holdfast.toml` and from the environment."""
     try:
+        if any(line.partition("=")[0].count(".") > _DOTS for line in text.splitlines() if line[:1] != "#"):
+            raise RecursionError  # the memory that a name takes grows with the square of its parts
         given: dict[str, Any] = tomllib.loads(text)
     except RecursionError:
         raise Invalid(f"{source} is not valid TOML: it is nested too deeply.", "Flatten it.") from None
