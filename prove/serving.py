@@ -64,10 +64,16 @@ class Stdio:
             self.not_json.append(line[:200])
 
     def send(self, *lines: bytes) -> None:
+        """Send lines; a server that takes nothing more is ended, and this raises."""
         assert self.process.stdin
-        for line in lines:
-            self.process.stdin.write(line + b"\n")
-        self.process.stdin.flush()
+        waiting = threading.Timer(PATIENCE, self.process.kill)
+        waiting.start()
+        try:
+            for line in lines:
+                self.process.stdin.write(line + b"\n")
+            self.process.stdin.flush()
+        finally:
+            waiting.cancel()
 
     def answer(self, number: Any) -> dict[str, Any]:
         """Return what is said to a request; {} when the server is gone or says nothing."""
