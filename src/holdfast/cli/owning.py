@@ -119,9 +119,13 @@ def _forgotten(done: Forgotten) -> None:
         click.secho(f"Still found in {amount(len(done.remains), 'file')}:", fg="red")
         for problem in done.remains[:_SHOWN]:
             click.echo(f"  {show.printable(str(problem))}")
-        click.echo("Forget those records too, or edit the files; then run the same command again.")
+        click.echo("Forget those records too, or edit the files; then look again: holdfast forget --query TEXT --yes")
+    elif not done.looked:
+        click.echo("Nothing was looked for: what it said is not known. To look: holdfast forget --query TEXT --yes")
     else:
         click.echo("Its bytes are in no file below the root any more.")
+    for each in done.named:
+        click.echo(f"Its name stays in accounts and traces: {show.printable(each)}")
     if done.too_short:
         click.echo(f"{amount(done.too_short, 'text was', 'texts were')} too short to be looked for in other files.")
     for each in done.speaking:

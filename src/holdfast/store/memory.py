@@ -536,7 +536,7 @@ class Memory:
         if not yes:
             return forgetting.Forgotten([record.id for record in records], units, total, already=again)
         guarding.check(units, total, count, "forgotten")
-        return forgetter.forget(records, again, every, progress)
+        return forgetter.forget(records, again, every, query, progress)
 
     def rollback(
         self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
