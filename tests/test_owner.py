@@ -169,6 +169,19 @@ def test_taking_a_rollback_back_leaves_what_was_said_since(memory: holdfast.Memo
     assert memory.get(line).hidden
 
 
+def test_an_entry_is_not_undone_by_what_was_done_to_another(memory: holdfast.Memory) -> None:
+    one = memory.put("decision", "The first.", title="One").id
+    two = memory.put("decision", "The second.", title="Two").id
+    with pytest.raises(NotFound, match="Entries were only added to it"):
+        memory.undo(one.partition("#")[0])
+    memory.hide(one)
+    with pytest.raises(Invalid, match="not undone by itself"):
+        memory.undo(two)
+    assert memory.get(one).hidden
+    memory.undo(one.partition("#")[0])
+    assert not memory.get(one).hidden
+
+
 def test_a_rollback_is_taken_back_once(memory: holdfast.Memory, root: Path, mixed: dict[str, str]) -> None:
     done = memory.rollback("mallory", yes=True, count=memory.rollback("mallory").count)
     memory.close()
