@@ -225,3 +225,45 @@ def test_parts_are_found_in_other_text_and_taken_out() -> None:
     assert needles.without_any({"a": [f"x {SECRET} y", 1]}) == {"a": ["x [forgotten] y", 1]}
     assert needles.touch(json.dumps({"text": SECRET}).encode())
     assert not needles.touch(b"The launch is unknown")
+
+
+def test_what_was_not_looked_for_is_not_said_to_be_gone(memory: holdfast.Memory, root: Path) -> None:
+    (root / "stray.txt").write_text(f"copied: {SECRET}\n")
+    note = memory.put("note", SECRET, title="Silo").id
+    memory.close()
+    assert "Still found in 1 file" in on_terminal("forget", note, "--yes", root=root, code=1)
+    again = on_terminal("forget", note, "--yes", root=root)
+    assert "Nothing was looked for" in again
+    assert "in no file" not in again
+    assert "stray.txt" in on_terminal("forget", "--query", "eastern silo", "--yes", root=root, code=1)
+    (root / "stray.txt").unlink()
+    assert "in no file" in on_terminal("forget", "--query", "eastern silo", "--yes", root=root)
+
+
+def test_the_words_that_were_asked_for_go_from_traces_too(memory: holdfast.Memory, root: Path) -> None:
+    memory.put("note", "The door opens with heron-4711.", title="Door")
+    memory.call("recall", {"query": "heron-4711"})
+    done = memory.forget(query="heron-4711", yes=True)
+    assert (done.remains, done.looked) == ([], True)
+    assert holding(root, [b"heron-4711"]) == []
+
+
+def test_a_name_made_of_the_title_stays_in_the_account_and_is_told(memory: holdfast.Memory, root: Path) -> None:
+    title = "quokka-marmalade-seventeen"
+    gone = memory.put("note", "What the first one says about fruit.", title=title).id
+    other = memory.put("note", "Quite another matter.", title=f"{title}-too").id
+    memory.put(id=other, title="Renamed")
+    memory.call("recall", {"query": title})
+    done = memory.forget(gone, yes=True)
+    assert done.named == [gone]
+    assert [one.what for one in memory.versions(gone)][-1] == "forgotten"
+    assert [one.what for one in memory.versions(other)] == ["made", "changed"]
+    assert holding(root, [f'"query":"{title}"'.encode()]) == []
+    account = "".join(path.read_text() for path in (root / "user/memory/writes").glob("*.jsonl"))
+    assert gone in account
+    assert "[forgotten]" not in account
+
+
+def test_only_its_own_name_is_no_remainder(memory: holdfast.Memory) -> None:
+    gone = memory.put("note", "What the first one says about fruit.", title="quokka-marmalade-seventeen").id
+    assert memory.forget(gone, yes=True).remains == []

@@ -154,6 +154,43 @@ def test_a_rollback_can_be_taken_back(memory: holdfast.Memory, mixed: dict[str, 
         memory.rollback(back="no-such-id")
 
 
+def test_taking_a_rollback_back_leaves_what_was_said_since(memory: holdfast.Memory, root: Path) -> None:
+    memory.put("fact", "blue", fields={"key": "shed"})
+    with holdfast.open(root, writer="mallory") as other:
+        other.put("fact", "crimson", fields={"key": "shed"})
+        line = other.put("episode", "Mallory was here.", session="s").id
+    done = memory.rollback("mallory", yes=True, count=2)
+    memory.hide(line, restore=True)
+    memory.hide(line)
+    memory.put("fact", "green", fields={"key": "shed"})
+    back = memory.rollback(back=done.id)
+    assert (back.steps, {step.conflict for step in back.conflicts}) == ([], {"it was changed since"})
+    assert [record.text for record in memory.tail("fact")] == ["green"]
+    assert memory.get(line).hidden
+
+
+def test_an_entry_is_not_undone_by_what_was_done_to_another(memory: holdfast.Memory) -> None:
+    one = memory.put("decision", "The first.", title="One").id
+    two = memory.put("decision", "The second.", title="Two").id
+    with pytest.raises(NotFound, match="Entries were only added to it"):
+        memory.undo(one.partition("#")[0])
+    memory.hide(one)
+    with pytest.raises(Invalid, match="not undone by itself"):
+        memory.undo(two)
+    assert memory.get(one).hidden
+    memory.undo(one.partition("#")[0])
+    assert not memory.get(one).hidden
+
+
+def test_a_rollback_is_taken_back_once(memory: holdfast.Memory, root: Path, mixed: dict[str, str]) -> None:
+    done = memory.rollback("mallory", yes=True, count=memory.rollback("mallory").count)
+    memory.close()
+    assert "the rollback was taken back." in on_terminal("rollback", "--back", done.id, root=root)
+    again = on_terminal("rollback", "--back", done.id, root=root)
+    assert "There is nothing to take back." in again
+    assert "Take it back with" not in again
+
+
 def test_what_a_person_changed_since_is_left_and_a_wrong_name_lists_the_writers(
     memory: holdfast.Memory, root: Path, mixed: dict[str, str]
 ) -> None:

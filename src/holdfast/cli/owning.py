@@ -119,9 +119,13 @@ def _forgotten(done: Forgotten) -> None:
         click.secho(f"Still found in {amount(len(done.remains), 'file')}:", fg="red")
         for problem in done.remains[:_SHOWN]:
             click.echo(f"  {show.printable(str(problem))}")
-        click.echo("Forget those records too, or edit the files; then run the same command again.")
+        click.echo("Forget those records too, or edit the files; then look again: holdfast forget --query TEXT --yes")
+    elif not done.looked:
+        click.echo("Nothing was looked for: what it said is not known. To look: holdfast forget --query TEXT --yes")
     else:
         click.echo("Its bytes are in no file below the root any more.")
+    for each in done.named:
+        click.echo(f"Its name stays in accounts and traces: {show.printable(each)}")
     if done.too_short:
         click.echo(f"{amount(done.too_short, 'text was', 'texts were')} too short to be looked for in other files.")
     for each in done.speaking:
@@ -132,7 +136,7 @@ def _forgotten(done: Forgotten) -> None:
 @click.command()
 @click.option("--writer", default="", help="Who wrote it, as history and get show it.")
 @click.option("--since", default="", help="Only what was written from this date or time on.")
-@click.option("--back", default="", metavar="ID", help="Take the rollback of this id back instead.")
+@click.option("--back", default="", metavar="ID", help="Take the rollback of this id back instead, at once.")
 @_yes
 @_count
 @common
@@ -153,12 +157,14 @@ def rollback(root: str | None, as_json: bool, yes: bool, **given: Any) -> None:
         click.echo(f"… and {len(rows) - _SHOWN} more.")
     show.warnings([f"left as it is: {step.id}: {step.conflict}" for step in done.conflicts])
     show.warnings([f"says that it comes from there, and is left as it is: {each}" for each in done.named])
-    _rolled(done)
+    _rolled(done, bool(given["back"]))
 
 
-def _rolled(done: RolledBack) -> None:
+def _rolled(done: RolledBack, back: bool) -> None:
     if not done.count:
         click.echo("There is nothing to take back.")
+    elif back:
+        click.echo(f"{amount(len(done.steps), 'step')} done: the rollback was taken back.")
     elif done.done:
         click.echo(f"{amount(len(done.steps), 'step')} done. Take it back with: holdfast rollback --back {done.id}")
     else:

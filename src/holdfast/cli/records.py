@@ -61,13 +61,17 @@ def init(path: str | None, template: bool, root: str | None, as_json: bool) -> N
 @click.option("--op-id", default="", help="Repeating a call with the same op id has no further effect.")
 @common
 def put(kind: str, text: str | None, root: str | None, as_json: bool, **given: Any) -> None:
-    """Keep a record of KIND with TEXT (default or "-": standard input), or change one with --id.
+    """Keep a record of KIND with TEXT (default or "-": standard input), or change one with --id, which needs no KIND.
 
     KIND is note, decision, lesson, fact, episode, plan, overview or another; an unknown one lists them all.
     """
+    from holdfast.kinds import KINDS
+
     fields = dict(_field(item) for item in given.pop("fields"))
     if key := given.pop("key"):
         fields["key"] = key
+    if given["identifier"] and text is None and kind not in KINDS:
+        kind, text = "", kind or None  # a change needs no kind
     if text == "-" or (text is None and not given["identifier"] and not sys.stdin.isatty()):
         text = read_stdin()
     with open_root(root) as memory:

@@ -8,8 +8,9 @@ other text: it would be found everywhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any
+import mmap
+from collections.abc import Container, Iterable, Iterator
+from typing import Any, AnyStr
 
 PART = 32
 SHORTEST = 8
@@ -20,9 +21,9 @@ _MOST = 64
 
 
 class Needles:
-    """Some texts, in all the forms that they have in files."""
+    """Some texts, in all the forms that they have in files; inside of the `spared` names they are left alone."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    def __init__(self, texts: Iterable[str], spared: Iterable[str] = ()) -> None:
         stripped = {text.strip() for text in texts}
         self.texts = sorted((text for text in stripped if len(text) >= SHORTEST), key=len, reverse=True)
         self.short = len([text for text in stripped if 0 < len(text) < SHORTEST])
@@ -36,6 +37,8 @@ class Needles:
         """The bytes of each text, with its number."""
         self.parts = sorted({form for text in self.texts for part in _spread(text) for form in forms(part)})
         """The bytes of some parts of each text."""
+        self._spared = sorted({name for name in spared if self.stand_in(name)})
+        self._spared_bytes = sorted({form for name in self._spared for form in forms(name)})
 
     def __bool__(self) -> bool:
         return bool(self.texts)
@@ -44,22 +47,47 @@ class Needles:
         """Could these bytes hold one of the texts, or a part of it? No is certain."""
         return any(form in data for form in self._sampled) or any(form in data for form in self.whole)
 
+    def stand_in(self, name: str) -> bool:
+        """Does a name have one of the texts, or a part of it?"""
+        return any(text in name for text in self.texts) or any(True for _ in self._runs(name))
+
+    def place(self, data: mmap.mmap, form: bytes) -> int:
+        """Return where a form first stands in some bytes, other than in a name that is spared; -1 for nowhere."""
+        at = data.find(form)
+        while at >= 0 and any(
+            data[max(0, at - inside) : at - inside + len(name)] == name
+            for name in self._spared_bytes
+            for inside in _places(name, form)
+        ):
+            at = data.find(form, at + 1)
+        return at
+
     def without(self, text: str) -> str:
         """Return a text without what it has of these texts."""
-        for needle in self.texts:
-            text = text.replace(needle, FORGOTTEN)
-        for start, end in reversed(list(self._runs(text))):
-            text = text[:start] + FORGOTTEN + text[end:]
-        return text
+        found = [(at, at + len(needle)) for needle in self.texts for at in _places(text, needle)]
+        found = sorted(run for run in {*found, *self._runs(text)} if not self._is_spared(text, *run))
+        pieces, last = [], 0
+        for start, end in found:
+            if start >= last:
+                pieces += [text[last:start], FORGOTTEN]
+            last = max(last, end)
+        return "".join([*pieces, text[last:]])
 
-    def without_any(self, value: Any) -> Any:
-        """Return a JSON value without what its texts have of these."""
+    def _is_spared(self, text: str, start: int, end: int) -> bool:
+        """Does this stretch of a text lie in a name that is spared?"""
+        return any(at <= start and end <= at + len(name) for name in self._spared for at in _places(text, name))
+
+    def without_any(self, value: Any, but: Container[str] = ()) -> Any:
+        """Return a JSON value without what its texts have of these, but for the fields that are named."""
         if isinstance(value, str):
             return self.without(value)
         if isinstance(value, dict):
-            return {self.without(name): self.without_any(inner) for name, inner in value.items()}
+            return {
+                self.without(name): inner if name in but else self.without_any(inner, but)
+                for name, inner in value.items()
+            }
         if isinstance(value, list):
-            return [self.without_any(inner) for inner in value]
+            return [self.without_any(inner, but) for inner in value]
         return value
 
     def _runs(self, text: str) -> Iterator[tuple[int, int]]:
@@ -75,6 +103,16 @@ class Needles:
                 position = last = end
             else:
                 position += 1
+
+
+def _places(data: AnyStr, part: AnyStr) -> list[int]:
+    """Return where a part stands, from left to right; no place overlaps another."""
+    found: list[int] = []
+    at = data.find(part)
+    while at >= 0:
+        found.append(at)
+        at = data.find(part, at + len(part))
+    return found
 
 
 def _run(text: str, here: int, needle: str, there: int) -> tuple[int, int]:

@@ -33,6 +33,8 @@ COPIES = frozenset({"trace", "claim", "write", "summary"})
 _NEVER = frozenset({"write", "ledger", "claim"})
 _DISTINCT = PART // 2
 """A title, key or field that is shorter may well stand elsewhere by itself, and is not looked for there."""
+_NAMES = frozenset({"id", "path", "record", "forget"})
+"""What the account of writes tells records apart by; it stays as it is."""
 _KEPT = ("id", "op", "writer", "exchange", "role", "compartment")
 _TECHNICAL = frozenset("op writer ref size head exchange role channel type by covers session workspace created".split())
 _IN_A_LINE = 1_000
@@ -64,6 +66,10 @@ class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
     speaking: list[str] = []
     """Summaries of entries that went: not their words, but perhaps what they come to."""
     out_of_reach: list[str] = []
+    looked: bool = False
+    """Was there a text to look for? What was forgotten before is not known any more."""
+    named: list[str] = []
+    """What is gone, but has a part of the text in its name, which stays in accounts and traces."""
     too_short: int = 0
     """Texts that are too short to be looked for elsewhere."""
 
@@ -83,15 +89,16 @@ class Forgetter:
         self._changed: dict[tuple[str, str], int] = {}
 
     def forget(
-        self, records: list[Record], again: list[str], every: list[Record], progress: Progress | None
+        self, records: list[Record], again: list[str], every: list[Record], query: str, progress: Progress | None
     ) -> Forgotten:
-        """Remove these records; `again` was begun before, `every` are all that there are."""
+        """Remove these records and the words of `query`; `again` was begun before, `every` are all that there are."""
         for record in records:
             if record.kind in _NEVER:
                 raise Invalid(f"{KINDS[record.kind].one} is not forgotten by itself.", "Forget what it speaks of.")
         # what only repeats others says their words, and those may stay where they were said
-        needles = Needles(text for record in records if record.kind not in COPIES for text in _texts(record))
+        texts = [text for record in records if record.kind not in COPIES for text in _texts(record)]
         ids = [record.id for record in records]
+        needles = Needles([*texts, query], (name for record in records for name in (record.id, record.path)))
         self._account([*ids, *again], {"intent": True})
         speaking = [record.id for record in every if record.id not in ids and covers(record, records)]
         if needles or records:
@@ -105,7 +112,7 @@ class Forgetter:
         return Forgotten(
             ids, guarding.units(records), guarding.units(every), done=True, already=again, changed=changed,
             remains=remains, speaking=speaking, out_of_reach=leftovers.out_of_reach(self._vault.location),
-            too_short=needles.short,
+            looked=bool(needles), named=[each for each in ids if needles.stand_in(each)], too_short=needles.short,
         )  # fmt: skip
 
     def _account(self, ids: list[str], more: dict[str, Any]) -> None:
@@ -139,7 +146,8 @@ class Forgetter:
             if path in versions or ("/writes/kept/" in path and self._has(path, needles)):
                 self._remove(path, "earlier text removed")
             elif ".damaged-" in path or (place and place.kind.name in COPIES):
-                self._rewrite(path, "repeated text taken out", self._cleaned(needles))
+                names = _NAMES if place and place.kind.name == "write" else frozenset[str]()
+                self._rewrite(path, "repeated text taken out", self._cleaned(needles, names))
         for path in leftovers.temporary(self._vault.location, TEMPORARY):
             if self._has(path, needles):
                 self._remove(path, "unfinished file removed")
@@ -155,14 +163,14 @@ class Forgetter:
             return False
         return needles.without(text) != text
 
-    def _cleaned(self, needles: Needles) -> Callable[[bytes], bytes]:
+    def _cleaned(self, needles: Needles, names: frozenset[str]) -> Callable[[bytes], bytes]:
         def change(line: bytes) -> bytes:
             if not needles.touch(line):
                 return line
             objects = logs.parse(line)
             if isinstance(objects, str):
                 return b"" if needles.without(text := line.decode("utf-8", "replace")) != text else line
-            cleaned = [needles.without_any(value) for value in objects]
+            cleaned = [needles.without_any(value, names) for value in objects]
             return line if cleaned == objects else b"\n".join(logs.render(value)[:-1] for value in cleaned)
 
         return change

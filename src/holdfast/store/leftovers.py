@@ -63,7 +63,7 @@ def _look(full: str, path: str, needles: Needles) -> Problem | None:
             return None
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             for what, forms in ((WHOLE, needles.whole), (PARTLY, needles.parts)):
-                at = min((place for form in forms if (place := data.find(form)) >= 0), default=-1)
+                at = min((place for form in forms if (place := needles.place(data, form)) >= 0), default=-1)
                 if at >= 0:
                     return Problem(path, what, data[:at].count(b"\n") + 1)
     return None

@@ -122,6 +122,12 @@ class Memory:
         """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
         check_text(identifier)
         path = path_of(identifier)
+        place = self.places.classify(path)
+        if path != identifier and place and place.kind.shape == "section":
+            raise Invalid(
+                "An entry is not undone by itself: the last write to its page may be another's.",
+                f"Hide it, or take back the last write to the page: {path}.",
+            )
         return undoing.undo(self.vault, self.places, self._writer, self._file_of(path), op_id)
 
     def _file_of(self, identifier: str) -> str:
@@ -536,7 +542,7 @@ class Memory:
         if not yes:
             return forgetting.Forgotten([record.id for record in records], units, total, already=again)
         guarding.check(units, total, count, "forgotten")
-        return forgetter.forget(records, again, every, progress)
+        return forgetter.forget(records, again, every, query, progress)
 
     def rollback(
         self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.formats import logs
-from holdfast.kinds import KINDS, LEDGER, Kind
+from holdfast.kinds import KINDS, LEDGER
 from holdfast.places import Place, Places
 from holdfast.records import Record
 from holdfast.store import guarding, reading, versions
@@ -209,34 +209,61 @@ class Roller:
         if not found:
             raise NotFound(f"There is no rollback {identifier!r}.", "Use the id that it told.")
         steps = [_inverse(step) for step in msgspec.convert(found[0]["steps"], list[Step])]
-        left = self._do(steps, mint())
+        changed = {
+            step: msgspec.structs.replace(step, conflict=why)
+            for step in steps
+            if (why := self._since(step, identifier))
+        }
+        left = changed | self._do([step for step in steps if step not in changed], mint())
         done = [step for step in steps if step not in left]
         return RolledBack(str(found[0].get("of")), done, list(left.values()), len(done), 0, done=True, id=identifier)
+
+    def _since(self, step: Step, identifier: str) -> str:
+        """Say why what a rollback did in a log cannot be taken back: something newer holds there; "" when it can."""
+        log = self._log(step)
+        newest: tuple[str, Mapping[str, Any]] = ("", {})
+        for line in self._vault.scan(log) if log and self._vault.stat(log) else ():
+            objects = logs.parse(line.data)
+            for value in objects if isinstance(objects, list) else ():
+                order = logs.identity(value, "time")[1]
+                if step.target in (value.get("hide"), value.get("key")) and order > newest[0]:
+                    newest = (order, value)
+        return "it was changed since" if log and newest[1].get("rollback") != identifier else ""
+
+    def _log(self, step: Step) -> str:
+        """Return the log that a step is done in, "" for one that is done in a document."""
+        place = self._places.classify(step.path)
+        kind = place.kind if place else KINDS["document"]
+        if kind.write_once:
+            return f"{step.path.rpartition('/')[0]}/{LEDGER}"
+        return step.path if kind.shape == "line" else ""
 
     def _do(self, steps: list[Step], identifier: str) -> dict[Step, Step]:
         """Do all steps; return those that could not be done, each with the reason."""
         left: dict[Step, Step] = {}
         by_log: dict[str, list[Step]] = {}
         for step in steps:
-            place = self._places.classify(step.path)
-            kind = place.kind if place else KINDS["document"]
-            if kind.shape != "line" and not kind.write_once:
-                try:
-                    self._go_back(step, kind)
-                except HoldfastError as error:
-                    left[step] = msgspec.structs.replace(step, conflict=error.message)
-            else:
-                log = f"{step.path.rpartition('/')[0]}/{LEDGER}" if kind.write_once else step.path
+            if log := self._log(step):
                 by_log.setdefault(log, []).append(step)
+                continue
+            place = self._places.classify(step.path)
+            try:
+                self._go_back(step, place)
+            except HoldfastError as error:
+                left[step] = msgspec.structs.replace(step, conflict=error.message)
         for log, found in by_log.items():
             added = [self._line(log, step) | {"rollback": identifier} for step in found]
             self._writer.add(log, added, after=max(step.order for step in found))
         return left
 
-    def _go_back(self, step: Step, kind: Kind) -> None:
-        if step.act in ("hide", "show"):
+    def _go_back(self, step: Step, place: Place | None) -> None:
+        if place and step.act in ("hide", "show"):
             hide = step.act == "hide"
-            self._writer.hide(Record(id=step.id, kind=kind.name, path=step.path, hidden=not hide), hide)
+            there = reading.entries(place, self._vault.read(step.path)).records
+            found = next((record for record in there if record.id == step.id), None)
+            if found is None or found.hidden == hide:
+                raise NotFound("it was changed since", "Look at it.")
+            self._writer.hide(found, hide)
         elif step.to == ABSENT:
             self._writer.retire(step.path, step.version)
         else:

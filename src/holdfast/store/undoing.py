@@ -48,7 +48,8 @@ def _text(vault: Vault, places: Places, path: str, version: str) -> bytes:
         return vault.read(kept(places, version)).data
     except NotFound:
         raise NotFound(
-            f"The text that {path} had before is not kept any more.", "It was forgotten, or removed by hand."
+            f"The text that {path} had before is not kept any more.",
+            "Entries were only added to it, or it was forgotten or removed by hand.",
         ) from None
 
 
