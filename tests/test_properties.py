@@ -370,6 +370,11 @@ TestHistories.settings = settings(
 )
 
 
+def there(memory: Memory) -> list[Record]:
+    """Return what is kept; of what was forgotten only the place is left."""
+    return [record for record in listing(memory) if not record.fields.get("forgotten")]
+
+
 class Model(RuleBasedStateMachine):
     """What is kept, beside a dictionary that says what should be: at every step both, and the files alone, agree."""
 
@@ -382,6 +387,7 @@ class Model(RuleBasedStateMachine):
         self.memory.put("overview", "Home.", title="Home")
         self.wanted: dict[str, tuple[str, bool]] = {}
         """By id, what is kept: its text, and whether it is hidden."""
+        self.made = 0
 
     def teardown(self) -> None:
         if hasattr(self, "memory"):
@@ -391,17 +397,18 @@ class Model(RuleBasedStateMachine):
             shutil.rmtree(self.scratch)
 
     def kept(self, memory: Memory) -> dict[str, tuple[str, bool]]:
-        records = [record for record in listing(memory) if record.kind in ("note", "fact", "decision", "message")]
+        records = [record for record in there(memory) if record.kind in ("note", "fact", "decision", "message")]
         assert len({record.id for record in records}) == len(records)
         return {_unarchived(record.id): (record.text.strip(), record.hidden) for record in records}
 
     def one_of(self, seed: int, *kinds: str) -> Record | None:
-        found = [record for record in listing(self.memory) if record.kind in kinds]
+        found = [record for record in there(self.memory) if record.kind in kinds]
         return found[seed % len(found)] if found else None
 
     @rule(kind=st.sampled_from(("note", "decision", "message", "fact")), text=texts)
     def add(self, kind: str, text: str) -> None:
-        name = f"{kind} {len(self.wanted)}"
+        self.made += 1
+        name = f"{kind} {self.made}"
         fields = {"key": name} if kind == "fact" else {"date": "2024-05-06"} if kind == "decision" else {}
         given = {"title": name, "fields": fields, "op_id": name.replace(" ", "-")}
         receipt = self.memory.put(kind, f"{text} {name}", **given)
@@ -419,6 +426,12 @@ class Model(RuleBasedStateMachine):
         if record := self.one_of(seed, "note", "fact", "decision", "message"):
             self.memory.hide(record.id, restore=record.hidden)
             self.wanted[_unarchived(record.id)] = (record.text.strip(), not record.hidden)
+
+    @rule(seed=seeds)
+    def forget(self, seed: int) -> None:
+        if record := self.one_of(seed, "note", "fact", "decision", "message"):
+            self.memory.forget(record.id, yes=True)
+            del self.wanted[_unarchived(record.id)]
 
     @rule(keep=st.integers(0, 2))
     def archive_entries(self, keep: int) -> None:
@@ -443,11 +456,11 @@ class Model(RuleBasedStateMachine):
         path.write_bytes(b"".join([*lines[:place], json.dumps(line).encode() + b"\n", *lines[place:]]))
         self.wanted[line["id"]] = (line["content"], False)
 
-    @rule(rebuild=st.booleans(), reopen=st.booleans(), forget=st.booleans())
-    def begin_again(self, rebuild: bool, reopen: bool, forget: bool) -> None:
-        if reopen or forget:
+    @rule(rebuild=st.booleans(), reopen=st.booleans(), lose=st.booleans())
+    def begin_again(self, rebuild: bool, reopen: bool, lose: bool) -> None:
+        if reopen or lose:
             self.memory.close()
-            if forget:
+            if lose:
                 shutil.rmtree(self.root / ".holdfast", ignore_errors=True)
             self.memory = holdfast.open(self.root)
         if rebuild:
