@@ -30,7 +30,7 @@ _HEADER = 256
 _PREFIX, _SUFFIX = "vectors-", ".bin"
 _LOCK_SECONDS = 5.0
 _CHUNK = 8 << 20
-_RESCORED = 1_000
+_RESCORED = 500
 _ODD = numpy.arange(1, 257, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15) | numpy.uint64(1)
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
