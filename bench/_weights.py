@@ -28,7 +28,7 @@ Scores = dict[str, float]
 Weights = tuple[float, ...]
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Gathered(msgspec.Struct, frozen=True):
     """A question with everything that the ranking is given to answer it."""
 
     question: Question
@@ -42,7 +42,7 @@ class Asked(msgspec.Struct, frozen=True):
 class Bench:
     """The questions of a set, asked with any weights; what was asked before is remembered."""
 
-    def __init__(self, asked: list[Asked]) -> None:
+    def __init__(self, asked: list[Gathered]) -> None:
         self.asked = asked
         self.parts = sorted({one.part for one in asked})
         self._known: dict[Weights, list[Scores]] = {}
@@ -91,7 +91,7 @@ def _mean(scores: Sequence[Scores], name: str) -> float:
     return 100 * statistics.fmean(score[name] for score in scores if name in score)
 
 
-def _asked(given: measuring.Set, search: Search) -> Iterator[Asked]:
+def _asked(given: measuring.Set, search: Search) -> Iterator[Gathered]:
     """Load each conversation and note what the ranking is given for each of its questions."""
     for corpus in given.corpora:
         with measuring.fresh(search) as memory:
@@ -100,10 +100,10 @@ def _asked(given: measuring.Set, search: Search) -> Iterator[Asked]:
                 query = Query(text=question.question, asked=question.time or "", associate=True, limit=measuring.TURNS)
                 pools, near, _ = memory.gather(query)
                 part = corpus.name if len(given.corpora) > 1 else f"part {number % PARTS + 1}"
-                yield Asked(question, pools, near, asking.read(query.text, query.asked), turns, part)
+                yield Gathered(question, pools, near, asking.read(query.text, query.asked), turns, part)
 
 
-def _answer(one: Asked, search: Search) -> Scores:
+def _answer(one: Gathered, search: Search) -> Scores:
     """Rank what was gathered; lines that say the same are not left out here, which makes next to no difference."""
     found = [
         ranked for pool in one.pools if pool.candidates for ranked in ranking.rank(pool, one.ask, search, one.near)[0]

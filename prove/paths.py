@@ -293,11 +293,7 @@ def _imports(base: str, every: list[str], share: int, tally: Tally) -> None:
                     else lambda files, what=what: memory.transcripts.bring(what, files)
                 )
                 tally.attempt(f"import {what}", lambda bring=bring: bring(named(source)))  # type: ignore[misc]
-        found = (
-            memory.find("canary", limit=100, kinds=("message", "turn"))
-            if "turn" in holdfast.kinds.KINDS
-            else memory.find("canary", limit=100)
-        )
+        found = memory.find("canary", limit=100, kinds=("message", "transcript"))
         tally.check(
             CANARY not in str([hit.record for hit in found]), "what a link in the source leads to was brought in"
         )

@@ -141,6 +141,16 @@ def test_what_one_writer_wrote_is_taken_back_and_only_that(
     assert memory.verify().sound
 
 
+def test_what_cannot_be_meant_is_refused(memory: holdfast.Memory) -> None:
+    memory.put("decision", "We need it.", title="Alpha")
+    with pytest.raises(Invalid, match="as a whole"):
+        memory.rollback("somebody", back="01a1e35f-2e32-7d4a-8d18-f770d9eb2550")
+    page = memory.find("need").hits[0].record.path
+    assert memory.versions(page)
+    with pytest.raises(NotFound):
+        memory.versions(f"{page}#nope")
+
+
 def test_a_rollback_can_be_taken_back(memory: holdfast.Memory, mixed: dict[str, str]) -> None:
     before = state(memory)
     done = memory.rollback("mallory", yes=True, count=memory.rollback("mallory").count)

@@ -17,8 +17,6 @@ holds a secret of a known form, whatever was given.
 
 from __future__ import annotations
 
-from holdfast.secrets import redact
-
 
 class HoldfastError(Exception):
     """Something Holdfast refused or could not do; `str()` is the message followed by the next step."""
@@ -26,6 +24,8 @@ class HoldfastError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, next_step: str = "") -> None:
+        from holdfast.secrets import redact  # whoever meets no error does not load it
+
         self.message = redact(message)
         self.next_step = redact(next_step)
         super().__init__(self.message)

@@ -184,6 +184,9 @@ _ROWS = (
 
 KINDS: Mapping[str, Kind] = {row.name: row for row in _ROWS}
 
+FOREIGN = tuple(name for name, row in KINDS.items() if row.foreign)
+"""Kinds of files that other programs write."""
+
 
 def kind(name: str) -> Kind:
     """Return the row of that name, or say which names there are."""

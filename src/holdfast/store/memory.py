@@ -9,33 +9,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from holdfast import asking, kinds, settings
 from holdfast.errors import Invalid, NotFound
 from holdfast.index import Filter, Index, Pool, Tied
-from holdfast.kinds import KINDS, Kind
+from holdfast.kinds import FOREIGN, KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
 from holdfast.query import Query, Terms, both, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import (
-    backing,
-    explaining,
-    forgetting,
-    guarding,
-    reading,
-    recalling,
-    rolling,
-    tailing,
-    trusting,
-    undoing,
-    verifying,
-    versions,
-)
+from holdfast.store import explaining, reading, recalling, tailing, trusting, undoing, verifying
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.meaning import Embedded, Meaning
 from holdfast.store.ranking import Near
@@ -48,8 +35,13 @@ from holdfast.store.writing import ANY, Writer
 from holdfast.times import bound, is_id, iso, now_ms
 from holdfast.vault import LogEnd, Vault
 
-_FOREIGN = tuple(name for name, row in KINDS.items() if row.foreign)
-_ACCOUNTS = ("write", "ledger", "claim", "trace")
+if TYPE_CHECKING:
+    from holdfast.store.backing import Backup
+    from holdfast.store.forgetting import Forgotten
+    from holdfast.store.owning import Owner
+    from holdfast.store.rolling import RolledBack
+    from holdfast.store.versions import Version
+
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 
 
@@ -193,7 +185,7 @@ class Memory:
         else:
             self.refresh()
             if is_id(identifier):
-                self._keeper.refresh_below(self.places.below(_FOREIGN, ""))
+                self._keeper.refresh_below(self.places.below(FOREIGN, ""))
         found = self._keeper.ask(lambda index: index.by_id(identifier))
         if not found:
             raise _unknown(identifier)
@@ -492,102 +484,41 @@ class Memory:
 
     # the owner's
 
-    def versions(self, identifier: str) -> list[versions.Version]:
+    @functools.cached_property
+    def _owner(self) -> Owner:
+        from holdfast.store.owning import Owner  # few ask for it, and every start would pay
+
+        return Owner(self, self._keeper, self._writer, self._meaning)
+
+    def versions(self, identifier: str) -> list[Version]:
         """Return what happened to a document, or to a line and its key, oldest first: when, by whom, which version."""
-        check_text(identifier)
-        path = path_of(identifier)
-        place = self.places.classify(path)
-        if place and place.kind.shape != "line":
-            return versions.of_document(self.vault, self.places, path)
-        record = self.get(identifier)
-        kind = KINDS[record.kind]
-        return versions.of_line(self.vault, record, self.history(kind, record.key) if record.key else [])
+        return self._owner.versions(identifier)
 
     def text_at(self, identifier: str, version: str) -> str:
         """Return the text that a document had in a version, of which the first digits are enough."""
-        check_text(identifier)
-        path = path_of(identifier)
-        place = self.places.classify(path)
-        if place is None or place.kind.shape == "line":
-            record = self.get(version if is_id(version) else identifier)
-            return record.text
-        return versions.text(self.vault, self.places, path, version).decode("utf-8", "replace")
+        return self._owner.text_at(identifier, version)
 
     def forget(
         self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None
-    ) -> forgetting.Forgotten:
+    ) -> Forgotten:
         """Remove the text of records for good, by id, or all that have a text word for word; without `yes`, list them.
 
         Much at once needs the `count`. The owner's, never a model's. What was interrupted is finished by calling again.
         """
-        check_text(query, *identifiers)
-        if not identifiers and not query.strip():
-            raise Invalid("There is nothing to forget.", "Give ids, or a text with query.")
-        forgetter = forgetting.Forgetter(self.vault, self.places, self._writer, self._purge)
-        every = self._keeper.steady(self._all)
-        wanted: dict[str, Record] = {}
-        again: list[str] = []
-        for identifier in identifiers:
-            try:
-                wanted |= {record.id: record for record in self._with_key(self.get(identifier))}
-            except NotFound:
-                if not forgetter.begun(identifier):
-                    raise
-                again.append(identifier)
-        if query.strip():
-            wanted |= {record.id: record for record in every if forgetting.says(record, query)}
-        again += [record.id for record in wanted.values() if record.fields.get("forgotten")]
-        records = [record for record in wanted.values() if record.id not in again]
-        units, total = guarding.units(records), guarding.units(every)
-        if not yes:
-            return forgetting.Forgotten([record.id for record in records], units, total, already=again)
-        guarding.check(units, total, count, "forgotten")
-        return forgetter.forget(records, again, every, query, progress)
+        return self._owner.forget(identifiers, query, yes, count, progress)
 
     def rollback(
         self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
-    ) -> rolling.RolledBack:
+    ) -> RolledBack:
         """Take back what one writer wrote, since a time if one is given; without `yes`, list it.
 
         Much at once needs the `count`. With `back`, the id that a rollback told, it is the rollback that is taken back.
         """
-        check_text(writer, since, back)
-        roller = rolling.Roller(self.vault, self.places, self._writer)
-        if back:
-            return roller.back(back)
-        if not writer:
-            raise Invalid("There is no writer to roll back.", "Name one: history and get show who wrote.")
-        plan = roller.plan(writer, bound(since) if since else "", self._keeper.steady(self._all))
-        if not yes:
-            return plan
-        guarding.check(plan.count, plan.total, count, "taken back")
-        return roller.roll(plan)
+        return self._owner.rollback(writer, since, yes, count, back)
 
-    def _purge(self) -> None:
-        self._meaning.forget()
-        self._keeper.purge()
-
-    def _with_key(self, record: Record) -> list[Record]:
-        """Return a record, and if it holds for its key, the older values of that."""
-        if not record.key or record.superseded:
-            return [record]
-        return self.history(KINDS[record.kind], record.key)
-
-    def _all(self) -> list[Record]:
-        """Return every record that somebody wrote, older values and hidden ones too, wherever it lies."""
-        self.refresh()
-        self._keeper.refresh_below(self.places.below(_FOREIGN, ""))
-
-        def question(index: Index) -> list[Record]:
-            paths = [path for path, seen in index.seen().items() if seen.kind not in _ACCOUNTS]
-            every = (record for path in paths for record in index.records(path))
-            return [record for record in every if not record.fields.get("forgotten")]
-
-        return self._keeper.ask(question)
-
-    def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> backing.Backup:
+    def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
-        return backing.backup(self.vault, self.settings, os.fspath(target), progress)
+        return self._owner.backup(target, progress)
 
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""

@@ -111,16 +111,16 @@ class Ranking:
         near, room = [number], _CONTEXT - lengths[number]
         back, ahead = before[number], after[number]
         for _ in range(_SPAN):
-            if back >= 0 and (room := room - lengths[back]) >= 0:
+            if back >= 0 and lengths[back] <= room:
                 near.append(back)
-                back = before[back]
-            elif back >= 0:
-                room, back = room + lengths[back], -1
-            if ahead >= 0 and (room := room - lengths[ahead]) >= 0:
+                room, back = room - lengths[back], before[back]
+            else:
+                back = -1
+            if ahead >= 0 and lengths[ahead] <= room:
                 near.append(ahead)
-                ahead = after[ahead]
-            elif ahead >= 0:
-                room, ahead = room + lengths[ahead], -1
+                room, ahead = room - lengths[ahead], after[ahead]
+            else:
+                ahead = -1
         self._windows[number] = near
         return near
 
@@ -132,7 +132,7 @@ class Ranking:
         if not any(one.counts):
             if "meaning" in self.steps and self.steps["meaning"][number] - self.steps["words"][number] >= _MUCH:
                 yield "near in meaning"
-            steps = self.steps.get("who", end)
+            steps = self.steps["who"]
             beside = [place for place in (self.before[number], self.after[number]) if place >= 0]
             if beside:
                 yield f"beside {self.all[max(beside, key=lambda place: steps[place])].id}"
