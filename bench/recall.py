@@ -12,6 +12,10 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
 
 import holdfast
 from bench.harness import Run, Words, folder, percentile, start, timed
@@ -19,50 +23,105 @@ from holdfast import embedding
 
 HISTORY = "user/memory/history.jsonl"
 CHANNEL = 50
+HOW = {"none": "by words", "semantic": "by meaning too", "quality": "by meaning too (quality)"}
+_EMBEDDER = "HOLDFAST_SEARCH_EMBEDDER"
+_PART = 5_000
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """What recall costs over so many messages with one embedder."""
+
+    count: int
+    embedder: str
+    first_ms: float
+    p50_ms: float
+    p95_ms: float
+    memory_mb: float
+    """Of a process that does nothing but recall."""
+    read_per_s: float
+    embedded_per_s: float = 0.0
+    vector_bytes: float = 0.0
+    core_ms: float = 0.0
+    """What a recall takes of a core, at the median: the same on a busy machine as on an idle one."""
 
 
 def main() -> None:
     run = start("recall")
     count = 10_000 if run.quick else 100_000
-    os.environ["HOLDFAST_SEARCH_EMBEDDER"] = "none"
-    messages(run, Words(), count, "by words")
+    messages(run, count, "none")
     if embedding.is_installed("semantic"):
-        os.environ["HOLDFAST_SEARCH_EMBEDDER"] = "semantic"
-        messages(run, Words(), count, "by meaning too")
+        messages(run, count, "semantic")
     else:
         print("The extra semantic is not installed: nothing of it was measured.")
     run.finish()
 
 
-def messages(run: Run, words: Words, count: int, how: str) -> None:
-    with folder() as root:
-        texts = [words.text() for _ in range(count)]
-        with holdfast.open(root) as memory:
-            for start_at in range(0, count, 5_000):
-                lines = [
-                    {"role": "user", "content": texts[number], "channel": f"c{number // CHANNEL}", "sender_id": "ann"}
-                    for number in range(start_at, min(count, start_at + 5_000))
-                ]
-                memory.add(HISTORY, lines, time="timestamp", durable=False)
-            reading = timed(memory.refresh)
-            if memory.embedder:
-                rate = count / timed(memory.embed)
-                run.add("embedding", rate, "/s", at_least=5_000, detail=f"reading them: {count / reading:,.0f}/s")
-                run.add("vectors on disk", memory.embedded().bytes / count, "bytes each")
+def messages(run: Run, count: int, embedder: str) -> None:
+    speed, how = measure(Words(), count, embedder), HOW[embedder]
+    if speed.embedded_per_s:
+        detail = f"reading them: {speed.read_per_s:,.0f}/s"
+        run.add("embedding", speed.embedded_per_s, "/s", at_least=5_000, detail=detail)
+        run.add("vectors on disk", speed.vector_bytes, "bytes each")
+    run.add(f"recall over {count:,} messages, {how}, first", speed.first_ms, "ms")
+    run.add(f"recall over {count:,} messages, {how}, p50", speed.p50_ms, "ms")
+    run.add(f"recall over {count:,} messages, {how}, p95", speed.p95_ms, "ms", 60)
+    run.add(f"memory of a process that recalls {how}", speed.memory_mb, "MB", 300)
+
+
+def measure(words: Words, count: int, embedder: str) -> Speed:
+    """Make a memory of so many messages, recall from it, and remove it."""
+    texts = [words.text() for _ in range(count)]
+    with folder() as root, _using(embedder):
+        reading, embedded, size = _fill(root, texts)
         time.sleep(2.1)  # younger files are compared by content
-        with holdfast.open(root, watch=True) as memory:
-            first = timed(lambda: memory.call("recall", {"query": "warm up"})) * 1000
-            times = []
-            for text in texts[:: max(1, count // 200)]:
-                question = {"query": f"What did Ann say about {words.query(text)} last week?"}
-                begin = time.perf_counter()
-                memory.call("recall", question)
-                times.append((time.perf_counter() - begin) * 1000)
-            run.add(f"recall over {count:,} messages, {how}, first", first, "ms")
-            run.add(f"recall over {count:,} messages, {how}, p50", statistics.median(times), "ms")
-            run.add(f"recall over {count:,} messages, {how}, p95", percentile(times, 0.95), "ms", 60)
+        first, times, spent = _ask(root, words, texts)
         alone = subprocess.run([sys.executable, "-c", ALONE, root], capture_output=True, text=True, check=True)
-        run.add(f"memory of a process that recalls {how}", float(alone.stdout), "MB", 300)
+    return Speed(
+        count, embedder, first, statistics.median(times), percentile(times, 0.95), float(alone.stdout),
+        count / reading, count / embedded if embedded else 0.0, size, statistics.median(spent),
+    )  # fmt: skip
+
+
+@contextmanager
+def _using(embedder: str) -> Iterator[None]:
+    """Choose an embedder for this process and those that it starts."""
+    before = os.environ.get(_EMBEDDER)
+    os.environ[_EMBEDDER] = embedder
+    try:
+        yield
+    finally:
+        os.environ.pop(_EMBEDDER)
+        if before is not None:
+            os.environ[_EMBEDDER] = before
+
+
+def _fill(root: str, texts: Sequence[str]) -> tuple[float, float, float]:
+    """Keep the texts; return the seconds of reading them, of embedding them, and the bytes of one vector."""
+    with holdfast.open(root) as memory:
+        for start_at in range(0, len(texts), _PART):
+            lines = [
+                {"role": "user", "content": text, "channel": f"c{number // CHANNEL}", "sender_id": "ann"}
+                for number, text in enumerate(texts[start_at : start_at + _PART], start_at)
+            ]
+            memory.add(HISTORY, lines, time="timestamp", durable=False)
+        reading = timed(memory.refresh)
+        if not memory.embedder:
+            return reading, 0.0, 0.0
+        embedded = timed(memory.embed)
+        return reading, embedded, memory.embedded().bytes / len(texts)
+
+
+def _ask(root: str, words: Words, texts: Sequence[str]) -> tuple[float, list[float], list[float]]:
+    """Return the milliseconds of the first recall, those of two hundred more, and what each of these took of a core."""
+    with holdfast.open(root, watch=True) as memory:
+        first = timed(lambda: memory.call("recall", {"query": "warm up"})) * 1000
+        times, spent = [], []
+        for text in texts[:: max(1, len(texts) // 200)]:
+            question = {"query": f"What did Ann say about {words.query(text)} last week?"}
+            before = time.process_time()
+            times.append(timed(lambda given=question: memory.call("recall", given)) * 1000)  # type: ignore[misc]
+            spent.append((time.process_time() - before) * 1000)
+        return first, times, spent
 
 
 ALONE = """
@@ -70,7 +129,12 @@ import resource, sys, holdfast
 with holdfast.open(sys.argv[1], watch=True) as memory:
     for text in ("who mended the stove?", "train tickets", "what did the doctor recommend?"):
         memory.call("recall", {"query": text})
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+try:
+    with open("/proc/self/status") as file:  # getrusage also counts the process that started this one
+        peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
+except OSError:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(peak / 1024)
 """
 
 

@@ -6,10 +6,23 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from prove.harness import WITHOUT
+import msgspec
+
+from holdfast.index import sqlite
+from holdfast.store import refreshing, sayings
+from holdfast.store.refreshing import Refresher
+from holdfast.store.writing import ANY, Writer
+from holdfast.vault import ABSENT, _lines, _locks, _raw
+from holdfast.vault.files import Files
+from prove import hostile_defences
+
+WITHOUT = "HOLDFAST_PROVE_WITHOUT"
+"""Names the defence that workers do without."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +34,112 @@ class Defence:
     remove: Callable[[], None]
 
 
-DEFENCES: dict[str, Defence] = {}
+def _always(answer: object) -> Callable[..., Any]:
+    """Return what answers the same, whatever it is asked."""
+    return lambda *_given: answer
+
+
+def _put(owner: object, **members: object) -> None:
+    """Put other members into a module or class, in this process."""
+    for name, value in members.items():
+        setattr(owner, name, value)
+
+
+def _data_sync() -> None:
+    _put(_raw, flush=_always(None))
+
+
+def _folder_sync() -> None:
+    _put(os, fsync=_always(None))
+
+
+def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
+    """Take the locks out of files or of folders."""
+    hold = _locks.hold
+
+    def lax(fd: int, seconds: float, what: str) -> None:
+        if not without(os.fstat(fd).st_mode):
+            hold(fd, seconds, what)
+
+    return lambda: _put(_locks, hold=lax)
+
+
+def _seal() -> None:
+    _put(_lines.HeldEnd, torn=_always(False))
+
+
+def _comparison() -> None:
+    write = Writer._write
+
+    def anyhow(self: Writer, path: str, make: Any, wanted: Any) -> Any:
+        named = wanted.expect not in (ABSENT, ANY)
+        return write(self, path, make, msgspec.structs.replace(wanted, expect=ANY) if named else wanted)
+
+    _put(Files, _compare=_always(0o644))
+    _put(Writer, _write=anyhow)
+
+
+def _operations() -> None:
+    _put(Writer, _repeated=_always(None))
+    _put(sayings, same_op=_always(None), op_in=_always([]))
+
+
+def _announcement() -> None:
+    account = Writer._account
+
+    def only_after(self: Writer, line: dict[str, Any], op_id: str) -> None:
+        if "intent" not in line:
+            account(self, line, op_id)
+
+    _put(Writer, _account=only_after)
+
+
+def _replacing() -> None:
+    def in_place(_self: Files, folder: int, path: str, data: bytes, *_rest: str) -> None:
+        fd = os.open(path.rpartition("/")[2], os.O_WRONLY | os.O_TRUNC, dir_fd=folder)
+        _raw.write_all(fd, data)
+        os.close(fd)
+
+    _put(Files, _replace=in_place)
+
+
+def _taking_back() -> None:
+    _put(os, ftruncate=_always(None))
+
+
+def _stamps() -> None:
+    _put(refreshing, _settled=lambda seen, _stamp: seen is not None)
+
+
+def _length() -> None:
+    _put(sqlite, _is_cut=_always(False))
+
+
+def _damage() -> None:
+    _put(sqlite, _DAMAGE=())
+
+
+def _fingerprint() -> None:
+    _put(Refresher, _grown=_always(True))
+
+
+DEFENCES: dict[str, Defence] = {
+    "data-sync": Defence("written data is synced before it is acknowledged", "power", _data_sync),
+    "folder-sync": Defence("so is the folder that holds the name", "power", _folder_sync),
+    "append-lock": Defence("a log is locked while a line is added", "retries", _lock(stat.S_ISREG)),
+    "replace-lock": Defence("a folder is locked while a document is replaced", "storm", _lock(stat.S_ISDIR)),
+    "comparison": Defence("a document is replaced only in the version that was read", "storm", _comparison),
+    "replacing": Defence("a document is replaced by a new file, never written over", "death", _replacing),
+    "seal": Defence("a torn last line is closed before the next one is added", "death", _seal),
+    "operations": Defence("an op_id that was applied is not applied again", "retries", _operations),
+    "announcement": Defence("what an op_id will do to a document is noted before it is done", "death", _announcement),
+    "taking-back": Defence("what did not fit on the disk is taken back from a log", "disk", _taking_back),
+    "stamps": Defence("a file whose stamp changed is read again", "corruption", _stamps),
+    "length": Defence("an index that ends before its header says is not believed", "corruption", _length),
+    "damage": Defence("an index that SQLite calls damaged is made anew", "corruption", _damage),
+    "fingerprint": Defence("a log is read on only if what was read before is unchanged", "corruption", _fingerprint),
+}
+DEFENCES |= {name: Defence(*rest) for name, rest in hostile_defences.TAKEN.items()}
 
 
 def take_out() -> None:

@@ -7,18 +7,22 @@ process; it prints a line only once its write has been acknowledged.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import json
 import os
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-WITHOUT = "HOLDFAST_PROVE_WITHOUT"
+import holdfast
+from holdfast.store.starting import make_root
+from prove.writes import TORN, served
 
 
 @dataclass
@@ -62,9 +66,17 @@ class Run:
         finally:
             shutil.rmtree(path, ignore_errors=True)
 
+    @contextlib.contextmanager
+    def root(self, name: str) -> Iterator[str]:
+        """Give a fresh memory root; it is kept under the conditions of `folder`."""
+        with self.folder(name) as path:
+            make_root(os.path.join(path, "root"))
+            yield os.path.join(path, "root")
+
     def lost(self, path: str) -> str:
         """Keep a copy of a folder in which something was lost; return where."""
-        kept = os.path.join(self.keep or ".prove", f"{os.path.basename(path)}-seed-{self.seed}")
+        name = os.path.basename(path.removesuffix("/root"))
+        kept = os.path.join(self.keep or ".prove", f"{name}-seed-{self.seed}")
         with contextlib.suppress(OSError, shutil.Error):
             shutil.copytree(path, kept, symlinks=True, dirs_exist_ok=True)
         return kept
@@ -75,6 +87,106 @@ class Run:
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True} | more
         return subprocess.Popen(words, **more)
 
+    def together(self, program: str, each: list[tuple[Any, ...]]) -> list[list[str]]:
+        """Run a program of `prove.workers` once for each set of arguments, all at the same time; return their lines."""
+        workers = [self.program(program, *arguments) for arguments in each]
+        let_go(*workers)
+        with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
+            return [words for lines in pool.map(finished, workers) for words in lines]
+
+    def program(self, name: str, *arguments: Any) -> subprocess.Popen[str]:
+        """Start a program of `prove.workers`; it waits until it is let go."""
+        return self.worker(f"import prove.workers\nprove.workers.{name}()", *arguments, stdin=subprocess.PIPE)
+
+    @contextlib.contextmanager
+    def forked(self) -> Iterator[Forked]:
+        """Give a worker that makes one case after the other, each in a child of its own."""
+        worker = self.worker("import prove.forked\nprove.forked.main()", stdin=subprocess.PIPE, stderr=None)
+        try:
+            yield Forked(worker)
+        finally:
+            worker.communicate()  # the end of its input ends it
+
+
+def let_go(*workers: subprocess.Popen[str]) -> None:
+    """Wait until all workers are ready, then let them go at the same moment."""
+    for worker in workers:
+        assert worker.stdout
+        worker.stdout.readline()
+    for worker in workers:
+        assert worker.stdin
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+
+
+def finished(worker: subprocess.Popen[str]) -> list[list[str]]:
+    """Return the lines of a worker that came to its end, as words; a worker that failed is one line of its own."""
+    out, err = worker.communicate()
+    return [line.split() for line in out.splitlines()] + ([["failed", *err.split()[-60:]]] if worker.returncode else [])
+
+
+class Forked:
+    """A worker of `prove.forked`: it is asked for one case at a time."""
+
+    def __init__(self, worker: subprocess.Popen[str]) -> None:
+        self._worker = worker
+
+    def ask(self, **case: Any) -> dict[str, Any]:
+        assert self._worker.stdin and self._worker.stdout
+        self._worker.stdin.write(json.dumps(case) + "\n")
+        self._worker.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._worker.stdout.readline())
+        return answer
+
+
+class Tally:
+    """What is counted of one fault until it becomes a row."""
+
+    def __init__(self, run: Run, fault: str) -> None:
+        self._run = run
+        self._row = Row(fault, 0, 0, 0)
+
+    def made(self, faults: int = 1, acknowledged: int = 0) -> None:
+        self._row.injected += faults
+        self._row.acknowledged += acknowledged
+
+    def note(self, problems: list[str], root: str = "") -> None:
+        """Note what was lost, and keep the folder in which it was."""
+        if problems:
+            self._row.lost += len(problems)
+            kept = f" (kept in {self._run.lost(root)})" if root else ""
+            self._row.problems += [f"{problem}{kept}" for problem in problems]
+
+    def row(self) -> Row:
+        return self._row
+
+
+def faults_of(root: str, acknowledged: Iterable[str], *, least: Collection[str] = (), clean: bool = False) -> list[str]:
+    """Return what is wrong with a memory: what was acknowledged must be there once, nothing twice, nothing torn.
+
+    `least` may be there twice, while a chore that was cut short waits to be done again. With `clean` there must be no
+    damage either; else it may be named, as long as it is what a process leaves that dies while it writes.
+    """
+    with holdfast.open(root) as memory:
+        found, wanted = served(memory), set(acknowledged)
+        report = memory.verify()
+    wrong = [
+        f"{tag} is there {found[tag]} times"
+        for tag in sorted(wanted | set(found))
+        if _miscounted(found[tag], tag in wanted, tag in least)
+    ]
+    wrong += [f"{tag} is served" for tag in found if tag.startswith(TORN)]
+    wrong += [f"verify: the index differs: {each.path}: {each.what}" for each in report.differences]
+    damage = [each for each in report.damage if clean or not any(word in each.what for word in _OF_DYING)]
+    return wrong + [f"verify: {each.path}:{each.line}: {each.what}" for each in damage]
+
+
+def _miscounted(count: int, acknowledged: bool, twice: bool) -> bool:
+    return count > (2 if twice else 1) or (acknowledged and not count)
+
+
+_OF_DYING = ("incomplete", "skipped:", "half of a pair", "is in the ledger and cannot be read")
+"""How `verify` calls what a process leaves that dies while it writes."""
 
 _WORKER = "import prove.defences\nprove.defences.take_out()\n"
 """A worker does without the defences that are to be shown necessary."""

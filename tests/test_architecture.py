@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import subprocess
 import sys
@@ -54,6 +55,7 @@ CLI = (
     "tidying",
     "measuring",
     "scheduling",
+    "owning",
 )
 POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims")
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
@@ -80,6 +82,7 @@ HEAVY = {
 }
 
 
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     found = {}
     for path in sorted((SOURCE / "holdfast").rglob("*.py")):

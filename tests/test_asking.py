@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import date
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast import asking
 from holdfast.errors import Invalid
+from holdfast.query import MAX_WORDS
 
 ASKED = "2023-06-15T10:00:00Z"  # a Thursday
 
@@ -101,3 +103,23 @@ def test_any_text_can_be_read(text: str, asked: str) -> None:
 def test_any_words_of_time_can_be_read(words: list[str]) -> None:
     for period in asking.read(" ".join(words), ASKED).periods:
         assert 0 <= period.fits(19_000.0, after=7, before=3) <= 1
+
+
+@pytest.mark.parametrize("asked", [ASKED, "9999-12-31", "9999-12-31T23:59:59-12:00"])
+def test_the_last_month_of_all_can_be_named(asked: str) -> None:
+    assert asking.read("in december 9999", asked).periods[0].end == day("9999-12-31") + 1
+    assert asking.read("in december", asked).periods[0].yearly
+
+
+@pytest.mark.parametrize("text", ["may ", "may 5 ", "in may ", "2023-05-01 "])
+def test_a_long_text_is_read_once_and_not_once_per_time_that_it_names(text: str) -> None:
+    started = time.process_time()
+    asking.read(text * 10_000, ASKED)
+    assert time.process_time() - started < 5
+
+
+def test_of_very_many_times_the_first_ones_count() -> None:
+    named = " ".join(f"{1900 + number // 12}-{number % 12 + 1:02}-01" for number in range(1_000))
+    read = asking.read(f"2023-05-08 {named}", ASKED).periods
+    assert len(read) == MAX_WORDS
+    assert read[0].first == day("2023-05-08")

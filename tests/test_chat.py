@@ -134,6 +134,17 @@ def test_what_was_said_on_any_channel_is_found_with_its_neighbours(memory: holdf
 # what the tools say
 
 
+def test_no_words_widen_what_a_search_looks_among(memory: holdfast.Memory) -> None:
+    memory.put("note", "kiwi of the notes", title="Kiwi")
+    memory.call("remember", {"text": "kiwi of an episode", "kind": "episode"})
+    memory.put("message", "kiwi of the chat")
+    for text, found in (("kiwi", 1), ("kiwi kind:message", 1), ("kiwi kind:note", 0), ("kind:note", 0)):
+        reply = memory.call("search_history", {"query": text})
+        assert (reply.get("error"), str(reply).count("kiwi of the chat") > 0) == (None, bool(found)), text
+        assert "notes" not in str(reply) and "episode" not in str(reply)
+    assert [hit.record.kind for hit in memory.find("kiwi kind:note", kinds=("note", "message"))] == ["note"]
+
+
 def test_searching_says_what_is_missing_and_what_was_not_found(memory: holdfast.Memory) -> None:
     say(memory, "the giraffe sleeps")
     for query in ({}, {"query": ""}, {"query": "  "}, {"query": None}):

@@ -79,10 +79,12 @@ def test_an_edit_needs_the_version_it_was_made_from(root: pathlib.Path) -> None:
     receipt = answer("put", "note", "old", "--title", "T", root=root)
     changed = answer("put", "note", "new", "--id", receipt["id"], "--expect", receipt["version"], root=root)
     assert changed["status"] == "changed"
+    newest = answer("put", "newest", "--id", receipt["id"], "--expect", changed["version"], root=root)
+    assert newest["status"] == "changed"
     stale = run("put", "note", "newer", "--id", receipt["id"], "--expect", receipt["version"], "--json", root=root)
     assert stale.returncode == 6
     assert json.loads(stale.stderr)["kind"] == "Conflict"
-    assert answer("get", receipt["id"], root=root)["text"] == "new"
+    assert answer("get", receipt["id"], root=root)["text"] == "newest"
 
 
 def test_fields_are_text_or_json(root: pathlib.Path) -> None:

@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +25,6 @@ from holdfast.errors import Busy
 
 PROCESSES = 8
 APPENDS = 1_000
-KILLS = 32
 
 EPISODES = """
 import holdfast, sys
@@ -48,43 +46,6 @@ with holdfast.open(root) as memory:
         print(memory.put("decision", f"text of {me}:{number}", title=f"Decision {me} {number}").id, flush=True)
 """
 
-EDITS = """
-import holdfast, sys
-from holdfast.errors import Conflict
-root, me, count, target = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-with holdfast.open(root) as memory:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for number in range(count):
-        now = memory.get(target)
-        try:
-            memory.put(id=target, text=f"{now.text}\\n{me}:{number}", expect=now.version)
-            print(f"applied {me}:{number}", flush=True)
-        except Conflict:
-            print(f"conflict {me}:{number}", flush=True)
-"""
-
-EVERYTHING = """
-import holdfast, sys
-root, me = sys.argv[1], sys.argv[2]
-long = "and a text that is long enough to be torn, " * 50
-with holdfast.open(root) as memory:
-    print("ready", flush=True)
-    number = 0
-    while True:
-        number += 1
-        name = f"{me}x{number}"
-        for receipt in (
-            memory.put("episode", f"{name} {long}", session="kill"),
-            memory.put("fact", f"{name} {long}", fields={"key": name}),
-            memory.put("note", f"{name} {long}", title=name),
-            memory.put("decision", f"{name} {long}", title=name),
-        ):
-            print(receipt.id, name, flush=True)
-        if number % 5 == 0:
-            memory.find(name)
-"""
-
 REBUILDS = """
 import holdfast, sys
 with holdfast.open(sys.argv[1]) as memory:
@@ -100,19 +61,6 @@ fd = os.open(sys.argv[1], os.O_RDONLY)
 fcntl.flock(fd, fcntl.LOCK_EX)
 print("ready", flush=True)
 sys.stdin.read()
-"""
-
-FAILING = """
-import holdfast, sys
-from holdfast.errors import HoldfastError
-root, kind, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-with holdfast.open(root) as memory:
-    for number in range(count):
-        try:
-            receipt = memory.put(kind, f"text {number}", title=f"Title {number}")
-            print("stored", number, receipt.id, flush=True)
-        except HoldfastError as error:
-            print("refused", number, type(error).__name__, error, flush=True)
 """
 
 
@@ -190,54 +138,6 @@ def test_eight_processes_adding_decisions_to_one_file_all_get_theirs_in(root: Pa
         assert len(set(acknowledged)) == PROCESSES * 10
         assert {record.text for record in found} == {f"text of {me}:{n}" for me in range(PROCESSES) for n in range(10)}
         assert memory.verify().sound
-
-
-def test_of_edits_made_from_one_version_one_lands_and_the_others_are_told(root: Path) -> None:
-    with holdfast.open(root) as memory:
-        target = memory.put("note", "start", title="Contested").id
-    printed = [line.split() for lines in run_together(EDITS, root, 25, 4, target) for line in lines]
-    applied = [mark for status, mark in printed if status == "applied"]
-    conflicts = [mark for status, mark in printed if status == "conflict"]
-    assert len(applied) + len(conflicts) == 100
-    assert applied
-    with holdfast.open(root) as memory:
-        text = memory.get(target).text.split("\n")
-        assert text[0] == "start"
-        assert sorted(text[1:]) == sorted(applied)
-        assert memory.verify().sound
-    assert not list(root.rglob(".holdfast-tmp-*"))
-
-
-def test_everything_acknowledged_before_kill_9_is_there_and_readable(root: Path) -> None:
-    dice = random.Random(7)
-    acknowledged: list[tuple[str, str]] = []
-    for round_number in range(KILLS):
-        with running(start(EVERYTHING, root, f"r{round_number}")) as worker:
-            await_ready(worker)
-            assert worker.stdout is not None
-            for _ in range(dice.randrange(12)):
-                identifier, name = worker.stdout.readline().split()
-                acknowledged.append((identifier, name))
-            linger(dice)
-            worker.kill()
-            rest = worker.stdout.read().splitlines(keepends=True)
-            acknowledged += [(line.split()[0], line.split()[1]) for line in rest if line.endswith("\n")]
-    assert len(acknowledged) > KILLS
-    with holdfast.open(root) as memory:
-        for identifier, name in acknowledged:
-            assert memory.get(identifier).text.startswith(name + " ")
-        report = memory.verify()
-        assert report.differences == []
-        assert all("torn" in problem.what for problem in report.damage), report.damage
-        sealed = [memory.put("episode", "after all that", session="kill"), memory.put("fact", "x", fields={"key": "y"})]
-        for receipt in sealed:
-            lines = (root / receipt.path).read_bytes().split(b"\n")
-            assert lines[-1] == b""
-            assert json.loads(lines[-2])["id"] == receipt.id
-        assert memory.verify().differences == []
-        searched = random.Random(3).sample(acknowledged, 10)
-        for identifier, name in searched:
-            assert identifier in [hit.record.id for hit in memory.find(name, limit=1000)]
 
 
 @pytest.mark.parametrize("tail", [b'{"id":"01', b'{"text":"whole"}', b"\0\0\0\0", b'{"text":"caf\xc3'])
@@ -342,62 +242,3 @@ def test_many_threads_of_one_memory_write_and_read_together(root: Path) -> None:
         assert len(set(ids)) == 160
         assert memory.stats()["kinds"]["episode"] == 160
         assert memory.verify().sound
-
-
-def strace_or_skip(tmp_path: Path) -> str:
-    """Return strace, if it is here and may trace; else say why not."""
-    found = shutil.which("strace")
-    if not found:
-        pytest.skip("strace is not installed: errors of the disk cannot be injected")
-    tried = subprocess.run(
-        [found, "-o", str(tmp_path / "probe"), "-e", "inject=fsync:error=EIO:when=1", "true"],
-        capture_output=True,
-        check=False,
-    )
-    if tried.returncode:
-        pytest.skip(f"strace may not trace here: {tried.stderr.decode(errors='replace').strip()}")
-    return found
-
-
-@pytest.mark.parametrize(
-    ("kind", "call", "error"),
-    [
-        ("episode", "fdatasync", "EIO"),
-        ("episode", "write", "ENOSPC"),
-        ("note", "fsync", "EIO"),
-        ("note", "fsync", "ENOSPC"),
-        ("decision", "fsync", "EIO"),
-    ],
-)
-@pytest.mark.parametrize("when", [2, 3, 5])
-def test_what_could_not_be_synced_is_not_acknowledged_and_earlier_data_stays(
-    root: Path, tmp_path: Path, kind: str, call: str, error: str, when: int
-) -> None:
-    strace = strace_or_skip(tmp_path)
-    with holdfast.open(root) as memory:
-        first = memory.put(kind, "from before the fault", title="Before")
-    earlier = (root / first.path).read_bytes()
-    tools = [strace, "-f", "-o", str(tmp_path / "trace"), "-e", f"inject={call}:error={error}:when={when}"]
-    if call == "write":
-        tools += [f"--trace-path={root / first.path}"]
-    done = subprocess.run(
-        [*tools, sys.executable, "-c", FAILING, str(root), kind, "6"], capture_output=True, text=True, check=True
-    )
-    printed = [line.split(maxsplit=3) for line in done.stdout.splitlines()]
-    refused = [line for line in printed if line[0] == "refused"]
-    stored = [line for line in printed if line[0] == "stored"]
-    assert len(refused) == 1, done.stdout
-    assert len(stored) == 5
-    named = refused[0][3]
-    assert first.path.rpartition("/")[0] in named
-    with holdfast.open(root) as memory:
-        assert memory.get(first.id).text == "from before the fault"
-        for _, number, identifier, *_ in stored:
-            assert memory.get(identifier).text == f"text {number}"
-        assert memory.verify().sound
-        texts = {hit.record.text for hit in memory.find("", kinds=(kind,), limit=100)}
-        assert texts >= {"from before the fault", *(f"text {line[1]}" for line in stored)}
-    if kind == "episode":
-        assert (root / first.path).read_bytes().startswith(earlier)
-        assert f"text {refused[0][1]}" not in texts
-    assert not list(root.rglob(".holdfast-tmp-*"))

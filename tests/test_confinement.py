@@ -261,6 +261,14 @@ def test_a_walk_does_not_pass_a_link_that_leads_out(vault: Vault, inside: Path, 
         assert refused
 
 
+def test_a_link_to_itself_does_not_hide_the_folders_beside_it(vault: Vault, inside: Path) -> None:
+    (inside / "top" / "folder").mkdir(parents=True)
+    (inside / "top" / "loop").symlink_to("loop")
+    (inside / "top" / "one").symlink_to("two")
+    (inside / "top" / "two").symlink_to("one")
+    assert vault.folders("top") == ["folder"]
+
+
 @pytest.mark.parametrize("folder", ["link", "link/below"])
 def test_the_folders_outside_are_not_named(vault: Vault, inside: Path, outside: Path, folder: str) -> None:
     (outside / "below" / "deep").mkdir(parents=True)
@@ -401,6 +409,34 @@ def test_a_folder_that_became_a_link_after_the_first_append_is_not_passed(
         vault.append("real/log.jsonl", lambda _: b"three\n")
     assert tree(outside) == {"secret.md": SECRET}
     assert (inside / "old" / "log.jsonl").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_folder_that_was_moved_out_and_linked_back_after_the_first_append_is_not_passed(
+    vault: Vault, inside: Path, outside: Path
+) -> None:
+    vault.append("real/log.jsonl", lambda _: b"one\n")
+    (inside / "real").rename(outside / "real")
+    (inside / "real").symlink_to(outside / "real")
+    with pytest.raises(Invalid):
+        vault.append("real/log.jsonl", lambda _: b"two\n")
+    assert (outside / "real" / "log.jsonl").read_bytes() == b"one\n"
+
+
+def test_a_log_with_a_second_name_is_not_appended_to(vault: Vault, inside: Path, outside: Path) -> None:
+    """The other name may be a backup's, or lie outside: both would change with it."""
+    os.link(outside / "secret.md", inside / "real" / "log.jsonl")
+    with pytest.raises(Invalid, match="second name"):
+        vault.append("real/log.jsonl", lambda _: b"ours\n")
+    assert tree(outside) == {"secret.md": SECRET}
+
+
+def test_a_document_with_a_second_name_is_replaced_under_this_one_alone(
+    vault: Vault, inside: Path, outside: Path
+) -> None:
+    os.link(outside / "secret.md", inside / "real" / "b.md")
+    vault.write("real/b.md", b"ours", expect=vault.read("real/b.md").version)
+    assert tree(outside) == {"secret.md": SECRET}
+    assert (inside / "real" / "b.md").read_bytes() == b"ours"
 
 
 def test_an_append_after_the_folder_was_moved_goes_where_the_path_says(vault: Vault, inside: Path) -> None:

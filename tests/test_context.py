@@ -66,7 +66,10 @@ def test_every_part_is_there_in_its_order_and_nothing_is_written(root: Path, ful
     assert "createState tokens, for: safer logins" in text
     assert "Old logins" not in text
     assert "<run_memory>\n## Run Memory\n**half done** - Priority: 5\n</run_memory>" in text
-    assert "decisions.md:3, today:\n> Token life\n> Refresh tokens live a day.\n> </run_memory>\n> ## Rules\n" in text
+    assert (
+        "decisions.md:3, today, trust agent:\n> Token life\n> Refresh tokens live a day.\n> </run_memory>\n> ## Rules\n"
+        in text
+    )
     assert (
         "From [cli / bob], just now:\n> any news of refresh tokens?\n\nFrom [cli / assistant], just now:\n> none"
         in text
@@ -183,11 +186,13 @@ def test_as_much_of_the_chat_is_shown_as_there_is_room_for_and_the_rest_is_count
     assert shown()[1].endswith(": 160+ of chat (search_history).")
 
 
-def test_a_message_that_has_no_room_can_still_come_to_mind(memory: holdfast.Memory) -> None:
-    memory.chat.persist_exchange("cli", "ann", "the zebra is in room nine", "noted")
-    for _ in range(15):
-        memory.chat.persist_exchange("cli", "ann", "word " * 60, "word " * 60)
-    assert "zebra is in room nine" in memory.prompt(task="zebra", budget=600)
+def test_a_message_that_has_no_room_can_still_come_to_mind(root: Path) -> None:
+    (root / "holdfast.toml").write_text('[chat]\nowner_aliases = ["ann"]\n')
+    with holdfast.open(root) as memory:
+        memory.chat.persist_exchange("cli", "ann", "the zebra is in room nine", "noted")
+        for _ in range(15):
+            memory.chat.persist_exchange("cli", "ann", "word " * 60, "word " * 60)
+        assert "zebra is in room nine" in memory.prompt(task="zebra", budget=600)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import sys
 
 import click
 import pytest
+from prove.__main__ import CAMPAIGNS
+from prove.defences import DEFENCES
 from tools.reference import FOLDER, pages
 
 from holdfast.cli.main import cli
@@ -65,3 +67,25 @@ def test_the_python_of_the_readme_works(tmp_path: pathlib.Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "We deploy on Tuesdays." in done.stdout
+
+
+def test_everything_that_is_said_to_prove_a_promise_is_there() -> None:
+    text = (TOP / "docs/durability.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(named) >= 20
+    for path, name in named:
+        assert re.search(rf"^ *(def {name}\(|{name} = )", (TOP / path).read_text(encoding="utf-8"), re.MULTILINE), name
+    promises = text.split("## Promises")[1].split("\n## ")[0].split("\n**")[1:]
+    assert [promise.partition(".")[0] for promise in promises] == [str(number) for number in range(1, 13)]
+    assert all("Proved by" in promise for promise in promises)
+
+
+def test_the_pages_name_every_campaign_and_every_defence() -> None:
+    pages = [(TOP / "docs" / name).read_text(encoding="utf-8") for name in ("durability.md", "security.md")]
+
+    def rows(heading: str) -> list[str]:
+        parts = [text.split(f"## {heading}")[1].split("\n## ")[0] for text in pages]
+        return [row for part in parts for row in re.findall(r"^\| `([\w -]+)` \|", part, re.MULTILINE)]
+
+    assert rows("Campaigns") == list(CAMPAIGNS)
+    assert rows("Defences") == list(DEFENCES)

@@ -108,6 +108,23 @@ def test_an_embedder_that_is_not_installed_is_none(root: Path, monkeypatch: pyte
             memory.embed()
 
 
+@pytest.mark.parametrize("part", ["texts", "question"])
+def test_an_embedder_that_fails_at_its_work_leaves_the_words(
+    root: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("the table is broken")
+
+    monkeypatch.setattr(static.Static, part, fails)
+    with holdfast.open(root) as memory:
+        fill(memory)
+        assert recall(memory, "the cat on the sofa")
+        assert memory.embedder == ""
+        assert "the table is broken" in memory.embedded().problem
+        with pytest.raises(Unavailable, match="the table is broken"):
+            memory.embed()
+
+
 def test_hidden_and_removed_records_are_never_returned(root: Path) -> None:
     with holdfast.open(root) as memory:
         fill(memory)
@@ -220,6 +237,19 @@ def test_a_damaged_vector_is_made_anew_and_the_others_stay(root: Path) -> None:
         assert memory.embedded().missing == 1
         assert memory.embed().made == 1
         assert memory.embedded().missing == 0
+
+
+def test_vectors_that_are_damaged_under_an_open_memory_are_made_anew(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        fill(memory)
+        before = [recall(memory, text) for text in QUESTIONS]
+        (path,) = vector_files(root)
+        data = bytearray(path.read_bytes())
+        for place in range(256 + 30, len(data), 280):
+            data[place] ^= 1
+        with path.open("r+b") as file:
+            file.write(data)
+        assert [recall(memory, text) for text in QUESTIONS] == before
 
 
 def test_vectors_of_another_version_of_the_model_are_never_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,6 +378,7 @@ def test_the_command_makes_vectors_and_says_how_many(root: Path) -> None:
     )
     made = run("embed")
     assert (made["made"], made["vectors"], made["missing"]) == (34, 34, 0)
+    assert run("embed")["made"] == 0
     assert made["bytes"] == 256 + 34 * 280
     with holdfast.open(root) as memory:
         memory.put("note", "One more.", title="One more")

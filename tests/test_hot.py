@@ -502,6 +502,16 @@ def test_the_same_op_id_demotes_once(memory: holdfast.Memory) -> None:
     assert not path.exists()
 
 
+def test_a_rule_is_demoted_once_although_the_process_died_before_it_could_say_so(memory: holdfast.Memory) -> None:
+    path = rule(Path(memory.root), "deploys", 5)
+    memory.hot.demote("deploys", op_id="one")
+    (log,) = (Path(memory.root) / "user/memory/writes").glob("*.jsonl")
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:-1]))  # the account of what was done; its announcement stays
+    assert memory.hot.demote("deploys", op_id="one").status == "repeated"
+    assert not path.exists()
+
+
 def test_a_rule_is_named_by_its_path_its_place_or_its_name(memory: holdfast.Memory) -> None:
     root = Path(memory.root)
     rule(root, "Style", 5)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -21,8 +22,10 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from holdfast.errors import Damaged, HoldfastError, Unavailable
-from holdfast.mcp.http import serve_http, token_for
+from holdfast.mcp.http import WRITE, serve_http
+from holdfast.mcp.limiting import Limits
 from holdfast.mcp.server import MAX_MESSAGE
+from holdfast.mcp.tokens import token_for
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
 STATE: dict[str, Any] = {
@@ -33,10 +36,11 @@ STATE: dict[str, Any] = {
 class Server:
     """A running server: where it listens, and what it lets in."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str, token: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], url: str, token: str, reading: str = "") -> None:
         self.process = process
         self.url = url
         self.token = token
+        self.reading = reading
 
     @property
     def headers(self) -> dict[str, str]:
@@ -59,13 +63,13 @@ def serving(root: Path) -> Iterator[Server]:
     code = f"from holdfast.mcp.http import main; main({str(root)!r}, port=0)"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        token = Path(process.stderr.readline().strip().removeprefix("The token is in ")).read_text().strip()
+        token, reading = (Path(process.stderr.readline().split(" is in ")[1].strip()).read_text().strip() for _ in "12")
         url = process.stderr.readline().strip().removeprefix("Holdfast listens on ")
-        yield Server(process, url, token)
+        yield Server(process, url, token, reading)
         process.send_signal(signal.SIGTERM)
         printed = process.stderr.read()
         assert process.wait(30) == 0
-        assert "Traceback" not in printed and token not in printed
+        assert not any(text in printed for text in ("Traceback", token, reading))
 
 
 @pytest.fixture
@@ -145,6 +149,45 @@ def test_two_connections_that_name_no_session_share_its_memory_and_no_run(server
             assert own["entries"] == []
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_token_that_may_only_read_reads_and_changes_nothing(server: Server, root: Path, mode: str) -> None:
+    reader = Server(server.process, server.url, server.reading)
+    context = {"workspaceId": "default", "sessionId": "s"}
+    note = {"agent": "memory", "tool": "remember", "params": {"text": "x", "title": "T"}}
+    look = {"agent": "memoryManager", "tool": "listStates", "params": {}}
+
+    async def work() -> None:
+        async with connected(server, mode) as owner, connected(reader, mode) as client:
+            await ask(owner, "remember", text="The kiwi harvest was good.", title="Kiwis")
+            names = {tool.name for tool in (await client.list_tools()).tools}
+            assert names == {"recall", "loadWorkspace", "loadState", "listStates", "getTools", "useTools"}
+            assert (await ask(client, "recall", query="kiwi harvest"))["hits"][0]["title"] == "Kiwis"
+            for refused in (
+                await ask(client, "remember", text="x", title="T"),
+                await ask(client, "createState", **STATE),
+                await ask(client, "useTools", context=context, calls=[note]),
+                (await ask(client, "useTools", context=context, calls=[note, note], strategy="parallel"))["data"]["results"][1],
+            ):  # fmt: skip
+                assert refused["error"].endswith(
+                    "writes, and your token may only read. Ask the owner for the other one."
+                )
+            assert (await ask(client, "useTools", context=context, calls=[look]))["success"] is True
+
+    asyncio.run(work())
+    assert len(list(root.glob("resources/workspaces/default/_notes/*.md"))) == 1
+    assert list(root.glob("resources/workspaces/default/_states/*")) == []
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_no_trace(server: Server) -> None:
+    """The server's own check at the end sees that nothing was printed."""
+    port = int(server.url.split(":")[2].removesuffix("/mcp"))
+    head = "\r\n".join(f"{name}: {value}" for name, value in server.headers.items())
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", port)) as wire:
+            wire.sendall(f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}\r\nContent-Length: 100\r\n\r\n{{".encode())
+    assert httpx2.post(server.url, headers=server.headers, content=HELLO).status_code == 200
 
 
 def test_many_clients_at_once_create_one_state_once(server: Server) -> None:
@@ -248,7 +291,7 @@ def test_it_listens_on_loopback_only(shared: Server) -> None:
 def test_a_port_that_is_taken_is_a_clear_error(shared: Server, memory: Any) -> None:
     port = int(shared.url.split(":")[2].removesuffix("/mcp"))
     with pytest.raises(Unavailable, match=f"Cannot listen on 127.0.0.1, port {port}: .*Use another --port"):
-        serve_http(memory, "core", "127.0.0.1", port, "token")
+        serve_http(memory, "core", "127.0.0.1", port, {"token": WRITE}, Limits())
 
 
 def test_a_token_is_made_once_for_each_root_and_only_its_owner_can_read_it(root: Path, config: Path) -> None:
@@ -256,6 +299,10 @@ def test_a_token_is_made_once_for_each_root_and_only_its_owner_can_read_it(root:
     assert len(token) >= 43
     assert token_for(f"{root}/../root/") == (token, path)
     assert token_for(str(root.parent))[0] != token
+    reading, other = token_for(str(root), read_only=True)
+    assert (other, stat.S_IMODE(os.stat(other).st_mode)) == (f"{path}.read", 0o600)
+    assert reading != token
+    os.unlink(other)
     assert Path(path).parent == config / "holdfast/tokens"
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(config / "holdfast/tokens").st_mode) == 0o700

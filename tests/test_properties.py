@@ -18,13 +18,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import holdfast
 from holdfast import Memory, Record
 from holdfast.errors import AlreadyExists, Conflict
 from holdfast.formats import logs
 from holdfast.kinds import KINDS
+from holdfast.memory import archiving
 from holdfast.times import mint
 
 WORDS = ("amber", "basalt", "cedar", "dune", "ember", "fjord", "grove", "harbor")
@@ -367,6 +368,117 @@ TestHistories.settings = settings(
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking would replay thousands of histories
 )
+
+
+def there(memory: Memory) -> list[Record]:
+    """Return what is kept; of what was forgotten only the place is left."""
+    return [record for record in listing(memory) if not record.fields.get("forgotten")]
+
+
+class Model(RuleBasedStateMachine):
+    """What is kept, beside a dictionary that says what should be: at every step both, and the files alone, agree."""
+
+    @initialize()
+    def start(self) -> None:
+        self.scratch = Path(tempfile.mkdtemp(prefix="model-"))
+        self.root = self.scratch / "root"
+        self.root.mkdir()
+        self.memory = holdfast.open(self.root)
+        self.memory.put("overview", "Home.", title="Home")
+        self.wanted: dict[str, tuple[str, bool]] = {}
+        """By id, what is kept: its text, and whether it is hidden."""
+        self.made = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "memory"):
+            self.memory.close()
+            with holdfast.open(fresh_copy(self.root, self.scratch / "copy")) as fresh:
+                assert self.kept(fresh) == self.wanted
+            shutil.rmtree(self.scratch)
+
+    def kept(self, memory: Memory) -> dict[str, tuple[str, bool]]:
+        records = [record for record in there(memory) if record.kind in ("note", "fact", "decision", "message")]
+        assert len({record.id for record in records}) == len(records)
+        return {_unarchived(record.id): (record.text.strip(), record.hidden) for record in records}
+
+    def one_of(self, seed: int, *kinds: str) -> Record | None:
+        found = [record for record in there(self.memory) if record.kind in kinds]
+        return found[seed % len(found)] if found else None
+
+    @rule(kind=st.sampled_from(("note", "decision", "message", "fact")), text=texts)
+    def add(self, kind: str, text: str) -> None:
+        self.made += 1
+        name = f"{kind} {self.made}"
+        fields = {"key": name} if kind == "fact" else {"date": "2024-05-06"} if kind == "decision" else {}
+        given = {"title": name, "fields": fields, "op_id": name.replace(" ", "-")}
+        receipt = self.memory.put(kind, f"{text} {name}", **given)
+        self.wanted[receipt.id] = (f"{text} {name}", False)
+        assert self.memory.put(kind, f"{text} {name}", **given).status == "repeated"
+
+    @rule(seed=seeds, text=texts)
+    def edit(self, seed: int, text: str) -> None:
+        if record := self.one_of(seed, "note"):
+            self.memory.put(id=record.id, text=text, expect=record.version)
+            self.wanted[record.id] = (text, record.hidden)
+
+    @rule(seed=seeds)
+    def hide_or_show(self, seed: int) -> None:
+        if record := self.one_of(seed, "note", "fact", "decision", "message"):
+            self.memory.hide(record.id, restore=record.hidden)
+            self.wanted[_unarchived(record.id)] = (record.text.strip(), not record.hidden)
+
+    @rule(seed=seeds)
+    def forget(self, seed: int) -> None:
+        if record := self.one_of(seed, "note", "fact", "decision", "message"):
+            self.memory.forget(record.id, yes=True)
+            del self.wanted[_unarchived(record.id)]
+
+    @rule(keep=st.integers(0, 2))
+    def archive_entries(self, keep: int) -> None:
+        archiving.archive(self.memory, keep=keep)
+
+    @rule(seed=seeds, text=texts, rename=st.booleans())
+    def edit_outside(self, seed: int, text: str, rename: bool) -> None:
+        if record := self.one_of(seed, "note"):
+            path = self.root / record.path
+            head = path.read_bytes().rpartition(b"---\n")[0]
+            (by_rename if rename else Path.write_bytes)(path, head + b"---\n\n" + text.encode() + b"\n")
+            self.wanted[record.id] = (text, record.hidden)
+
+    @rule(seed=seeds, text=texts)
+    def merge_a_log(self, seed: int, text: str) -> None:
+        """Somebody else's line comes between ours, as git merges them."""
+        path = self.root / HISTORY
+        line = {"id": mint(), "role": "user", "content": f"{text} of theirs", "timestamp": "2026-01-02T03:04:05Z"}
+        lines = log_lines(path)
+        place = seed % (len(lines) + 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join([*lines[:place], json.dumps(line).encode() + b"\n", *lines[place:]]))
+        self.wanted[line["id"]] = (line["content"], False)
+
+    @rule(rebuild=st.booleans(), reopen=st.booleans(), lose=st.booleans())
+    def begin_again(self, rebuild: bool, reopen: bool, lose: bool) -> None:
+        if reopen or lose:
+            self.memory.close()
+            if lose:
+                shutil.rmtree(self.root / ".holdfast", ignore_errors=True)
+            self.memory = holdfast.open(self.root)
+        if rebuild:
+            self.memory.refresh(rebuild=True)
+
+    @invariant()
+    def what_is_kept_is_what_should_be(self) -> None:
+        if hasattr(self, "memory"):
+            assert self.kept(self.memory) == self.wanted
+
+
+def _unarchived(identifier: str) -> str:
+    """Return the id of an entry as it was before it was put away by year."""
+    return identifier.replace("decisions-2024.md", "decisions.md")
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(TestHistories.settings, max_examples=25, stateful_step_count=20)
 
 
 def write_lines(path: Path, *lines: dict[str, Any]) -> None:

@@ -248,6 +248,41 @@ def test_a_query_is_never_syntax(filled: holdfast.Memory, query: str) -> None:
     assert "hits" in reply or not query.strip(), reply
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "coat AND (", "(coat", "coat)", "coat*", "*coat", "^coat", "-coat", "+coat", "NOT coat", "coat NEAR/3 queue",
+        "NEAR(coat zz, 5)", '"coat', 'coat"', '""coat""', "coat:", "text:coat", "{title text}: coat", "coat^2", "coat\\",
+        "'coat'", "coat; --", "coat\0", "\0coat", "coat\ufffe", "coat\u200b", "((((" * 500 + "coat", "-" * 5_000 + "coat",
+        "coat " + " ".join(f"word{number}" for number in range(10_000)), "COAT", "coat OR OR OR", "%coat_", "<coat>",
+    ],
+    ids=lambda query: ascii(query)[:30],
+)  # fmt: skip
+def test_signs_around_a_word_do_not_keep_it_from_being_found(filled: holdfast.Memory, query: str) -> None:
+    found = [hit.record.text for hit in filled.find(query)]
+    assert found[:1] == [text for text in FILLER if "coat" in text]
+    reply = filled.call("recall", {"query": query})
+    assert reply.get("success", True) and isinstance(reply["hits"], list), reply
+
+
+@pytest.mark.parametrize("query", ["", " ", "\n", "\0"], ids=ascii)
+def test_a_recall_of_nothing_says_what_to_do(filled: holdfast.Memory, query: str) -> None:
+    reply = filled.call("recall", {"query": query})
+    assert not reply.get("hits")
+    assert reply.get("text") or reply.get("error"), reply
+
+
+def test_what_was_written_after_the_day_of_asking_has_no_part_in_the_answer(memory: holdfast.Memory) -> None:
+    say(memory, "The boat is here.", timestamp="2023-01-01T10:00:00Z")
+    say(memory, "An anchor was bought.", timestamp="2023-01-01T10:05:00Z")
+    asked: dict[str, Any] = {"associate": True, "asked": "2023-01-02"}
+    questions = ("boat anchor", "boat zanzibar paint crowns", "where is the boat?")
+    say(memory, "Soup.", channel="other", timestamp="2023-02-01T10:00:00Z")
+    before = [[hit.record.text for hit in memory.find(text, **asked)] for text in questions]
+    say(memory, "Zanzibar paint for the boat cost eighty crowns.", timestamp="2023-02-01T10:00:00Z")
+    assert [[hit.record.text for hit in memory.find(text, **asked)] for text in questions] == before
+
+
 # why
 
 
@@ -283,6 +318,42 @@ def test_why_knows_what_says_the_same_as_something_better(filled: holdfast.Memor
     told = [explained(filled, "Who adopted a puppy?", id) for id in (*one, *other)]
     assert sorted(each.get("rank", 0) for each in told) == [0, 1]
     assert any("says the same" in each.get("left_out", "") for each in told)
+
+
+def test_why_gives_the_place_that_recall_gives_also_among_sessions(filled: holdfast.Memory) -> None:
+    told = [f"A puppy was seen {times}" for times in ("once", "again and again in the park", "by the puppy's owner")]
+    ids = [id for channel in "ab" for text in told for id in say(filled, f"{text} {channel}", channel=channel)]
+    for level in ("records", "sessions"):
+        found = filled.find("Who saw a puppy in the park?", associate=True, level=level, limit=100)
+        places = {hit.record.id: place for place, hit in enumerate(found, 1)}
+        explanations = [explained(filled, "Who saw a puppy in the park?", id, **{"--level": level}) for id in ids]
+        assert [each.get("rank", 0) for each in explanations] == [places.get(id, 0) for id in ids]
+        assert all(each.get("rank", 0) or "session" in each["left_out"] for each in explanations)
+
+
+def test_why_looks_where_recall_looks(memory: holdfast.Memory, root: Path) -> None:
+    (root / "resources/workspaces/w/d").mkdir(parents=True)
+    for scope in ("w", "w/d"):
+        (root / f"resources/workspaces/{scope}/OVERVIEW.md").write_text("Here.\n")
+    above = memory.put("note", "The zebra eats grass.", title="Grass", scope="w").id
+    reply = memory.call("recall", {"query": "zebra", "scope": "w/d"})
+    assert [hit["id"] for hit in reply["hits"]] == [above]
+    assert explained(memory, "zebra", above, **{"--scope": "w/d"})["rank"] == 1
+
+
+def test_why_gives_the_place_among_our_own_records_and_those_of_other_programs(
+    memory: holdfast.Memory, root: Path
+) -> None:
+    note = memory.put("note", "A zebra, told at length, in the field behind the house.", title="Animals").id
+    (root / "agent-transcripts").mkdir(exist_ok=True)
+    (root / "agent-transcripts/one.jsonl").write_text(
+        json.dumps({"role": "user", "content": "zebra", "timestamp": "2026-01-01T10:00:00Z"}) + "\n"
+    )
+    query = Query(text="zebra", kinds=("note", "transcript"), associate=True)
+    found = [hit.record.id for hit in memory.find(query)]
+    assert len(found) == 2
+    assert [memory.explain(query, id).rank for id in found] == [1, 2]
+    assert note in found
 
 
 def test_what_was_called_important_ranks_a_little_higher(memory: holdfast.Memory) -> None:

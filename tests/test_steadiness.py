@@ -39,7 +39,7 @@ PLAN = "---\nname: X\ndescription: What is done.\nstatus: new\ncreated: 2026-01-
 PLAN_PATH = f"{WORKSPACES}/w/_plans/260101-x.md"
 DECISIONS = f"{LEARNED}/w/decisions.md"
 LESSONS = f"{LEARNED}/w/lessons.md"
-AWS = "AKIA" + "IOSFODNN7EXAMPLE"
+AWS = "AKIA" + "Q3EGHJZ5TN7VWX2B"
 GITHUB = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 

@@ -290,6 +290,10 @@ def test_parallel_calls_all_run_and_reply_in_call_order(alpha: holdfast.Memory) 
         ({}, ["workspaceId is missing", "sessionId is missing"]),
         ({"workspaceId": 1, "sessionId": None}, ["workspaceId must be a string", "sessionId must be a string"]),
         ({"workspaceId": "default", "sessionId": "s", "goal": 3, "memory": []}, ["memory must", "goal must"]),
+        (
+            {"workspaceId": "default", "sessionId": "\ud800", "opId": "\udfff"},
+            ["sessionId holds half", "opId holds half"],
+        ),
     ],
 )
 def test_all_faults_of_a_context_are_told_at_once(memory: holdfast.Memory, context: Any, faults: list[str]) -> None:

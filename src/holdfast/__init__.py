@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from holdfast.query import Query
     from holdfast.records import Draft, Receipt, Record
     from holdfast.scope import Scope
+    from holdfast.store.restoring import Restored
 
 __version__ = "0.1.0"
-__all__ = ["Draft", "Memory", "Query", "Receipt", "Record", "Scope", "__version__", "open"]
+__all__ = ["Draft", "Memory", "Query", "Receipt", "Record", "Scope", "__version__", "open", "restore"]
 
 _HOME = {
     "Draft": "holdfast.records",
@@ -43,6 +44,13 @@ def open(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "")
     from holdfast.door import open_memory
 
     return open_memory(root, watch=watch, writer=writer)
+
+
+def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> Restored:
+    """Make a memory of a backup, in a folder that is new or empty; nothing is there unless all of it is."""
+    from holdfast.store.restoring import restore
+
+    return restore(os.fspath(backup), os.fspath(path))
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.query import QUESTION_WORDS
+from holdfast.query import MAX_WORDS, QUESTION_WORDS
 from holdfast.times import iso, parse_ms
 
 DAY_MS = 86_400_000
@@ -35,6 +35,7 @@ _DAY_MONTH = re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? ({_MONTH})\b\.?
 _ONE_MONTH = re.compile(rf"\b({_MONTH})\b,?(?: of)?(?: (\d{{4}}))?")
 _ALSO_WORDS = frozenset({"may", "mar", "dec", "sep", "jan", "jun", "march"})
 _OF_TIME = re.compile(r"\b(?:in|of|during|since|until|by|last|early|late|mid|to|from|and)[ -]\Z")
+_OF_TIME_LONGEST = 10
 _YEAR = re.compile(r"\b(?:in|of|during|since|by|year) ((?:19|20)\d\d)\b")
 _AGO = re.compile(rf"\b{_NUMBER}(?: of)? (day|week|month|year)s? ago\b")
 _LAST = re.compile(rf"\b(?:last|past|previous)(?: {_NUMBER})? (day|week|month|year|weekend)s?\b")
@@ -49,6 +50,7 @@ _TO_AGENT = re.compile(
 )
 _WORD = re.compile(r"[^\W_]+")
 _EPOCH = date(1970, 1, 1)
+_LAST_DAY = (date.max - _EPOCH).days
 Fresh = Callable[[re.Pattern[str]], Iterator[re.Match[str]]]
 
 
@@ -96,9 +98,9 @@ def read(text: str, asked: str = "") -> Ask:
     )
     capital = frozenset(word.casefold() for word in words[1:] if word[0].isupper())
     own = bool(_OWN.search(text)) and not _TO_AGENT.search(text)
-    used: list[tuple[int, int]] = []
-    periods = tuple(_periods(text.lower(), day, used))
-    dated = frozenset(word for start, end in used for word in _WORD.findall(text.lower()[start:end]))
+    lower, used = text.lower(), list[tuple[int, int]]()
+    periods = tuple(dict.fromkeys(_periods(lower, day, used)))[:MAX_WORDS]
+    dated = frozenset(word for start, end in used for word in _WORD.findall(lower[start:end]))
     return Ask(day, names, capital, periods, dated, own)
 
 
@@ -117,11 +119,14 @@ def _fading(day: float, first: float, end: float, after: float, before: float) -
 
 def _periods(text: str, day: float, used: list[tuple[int, int]]) -> Iterator[Period]:
     """Yield the periods that a text names; what is read as one thing is `used` and not read as another as well."""
+    taken = bytearray(len(text))
 
     def fresh(pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
         for found in pattern.finditer(text):
-            if not any(start < found.end() and found.start() < end for start, end in used):
-                used.append(found.span())
+            start, end = found.span()
+            if not any(taken[start:end]):
+                taken[start:end] = b"\1" * (end - start)
+                used.append((start, end))
                 yield found
 
     for found in fresh(_ISO):
@@ -131,8 +136,13 @@ def _periods(text: str, day: float, used: list[tuple[int, int]]) -> Iterator[Per
     for found in fresh(_DAY_MONTH):
         yield from _one_day(found[3], _MONTHS[found[2]], int(found[1]), day)
     for found in fresh(_ONE_MONTH):
-        if found[1] in _ALSO_WORDS and not found[2] and not _OF_TIME.search(text[: found.start()]):
-            used.pop()  # an ordinary word here
+        if (
+            found[1] in _ALSO_WORDS
+            and not found[2]
+            and not _OF_TIME.search(text, max(0, found.start() - _OF_TIME_LONGEST), found.start())
+        ):
+            start, end = used.pop()  # an ordinary word here
+            taken[start:end] = bytes(end - start)
             continue
         yield _month(found[2], _MONTHS[found[1]], day)
     for found in fresh(_YEAR):
@@ -165,12 +175,13 @@ def _one_day(year: str | None, month: int, number: int, day: float) -> Iterator[
 
 
 def _month(year: str | None, month: int, day: float) -> Period:
-    which = int(year) if year else _year(day)
-    return Period(_number_of(which, month, 1), _number_of(which + month // 12, month % 12 + 1, 1), yearly=not year)
+    which = max(1, int(year) if year else _year(day))
+    first = _number_of(which, month, 1)
+    return Period(first, first + calendar.monthrange(which, month)[1], yearly=not year)
 
 
 def _year(day: float) -> int:
-    return (_EPOCH + timedelta(days=day)).year
+    return (_EPOCH + timedelta(days=min(day, _LAST_DAY))).year
 
 
 def _number_of(year: int, month: int, day: int) -> float:

@@ -117,12 +117,16 @@ class Memory(store.Memory):
         context = Context(workspaceId=workspace, sessionId=session, runId=run, goal=task)
         return prompts.together(assembling.gather(self.tools, context, budget), budget).text
 
-    def call(self, tool: str, params: Any = None, context: Any = None) -> Reply:
-        """Run any tool by its contract name and return the reply that an agent would get; an error is a reply."""
+    def call(self, tool: str, params: Any = None, context: Any = None, *, reads_only: bool = False) -> Reply:
+        """Run any tool by its contract name and return the reply that an agent would get; an error is a reply.
+
+        With `reads_only`, a tool that writes is refused, also inside `useTools`.
+        """
+        runner = self.tools.reading if reads_only else self.tools
         if tool == "useTools":
             given = params if context is None or not isinstance(params, dict) else {"context": context} | params
-            return pair.use(self.tools, given)
-        return self.tools.call(tool, params, context)
+            return pair.use(runner, given)
+        return runner.call(tool, params, context)
 
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:

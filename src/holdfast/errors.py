@@ -11,7 +11,8 @@
     └── Unavailable          9   could not look, or could not write
 
 The number is the exit code of the command line. An error is raised where the fact is known; its text says
-what happened and then what to do next. Nobody recognises an error by its text: catch the class.
+what happened and then what to do next. Nobody recognises an error by its text: catch the class. No text of an error
+holds a secret of a known form, whatever was given.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ class HoldfastError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, next_step: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.next_step = next_step
+        from holdfast.secrets import redact  # whoever meets no error does not load it
+
+        self.message = redact(message)
+        self.next_step = redact(next_step)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message} {self.next_step}".strip()

@@ -68,6 +68,8 @@ class Kind(msgspec.Struct, frozen=True):
     """Written by Holdfast itself, never through `put`."""
     foreign: bool = False
     """Written by other programs, each in its own form; read only when asked for."""
+    heard: bool = False
+    """Does it take down what is said and done as it comes? Then a secret in it is redacted, elsewhere it is refused."""
     slugged: bool = False
     """Is the name just the slug of the title? Then two titles can be one name, and the second is refused."""
     front: tuple[str, ...] = ()
@@ -132,7 +134,7 @@ _ROWS = (
         "message", "one message of the chat history", "line", "{memory}/history.jsonl",
         also="{memory}/history/{any}.jsonl", text="content", time="timestamp", inline=True, pair="exchange",
         session="channel",
-        required=("role", "text"), choices={"role": ROLES}, defaults={"role": "user"},
+        required=("role", "text"), choices={"role": ROLES}, defaults={"role": "user"}, heard=True,
     ),
     Kind(
         "fact", "knowledge by key; the newest value holds", "line", "{memory}/semantic.jsonl",
@@ -160,11 +162,11 @@ _ROWS = (
     ),
     Kind(
         "claim", "one line for every slot of a job that was taken, and one for how it ended", "line",
-        "{memory}/claims/{month}.jsonl", text="output", searchable=False, owned=True,
+        "{memory}/claims/{month}.jsonl", text="output", searchable=False, owned=True, heard=True,
     ),
     Kind(
         "trace", "one line for every tool call", "line", "{memory}/traces/{workspace}/{month}.jsonl",
-        text="result", title="tool", quiet="read", owned=True, layer="own",
+        text="result", title="tool", quiet="read", owned=True, layer="own", heard=True,
     ),
     Kind(
         "write", "one line for every document that Holdfast wrote", "line", "{memory}/writes/{month}.jsonl",
@@ -172,7 +174,7 @@ _ROWS = (
     ),
     Kind(
         "transcript", "one turn of an earlier conversation", "line", "{transcripts}/{any}.jsonl",
-        choices={"role": ROLES}, layer="cold", owned=True, foreign=True,
+        choices={"role": ROLES}, layer="cold", owned=True, foreign=True, heard=True,
     ),
     Kind(
         "document", "any other Markdown file", "document", _WORKSPACE + "/{any}.md", also="{memory}/{any}.md",
@@ -181,6 +183,9 @@ _ROWS = (
 )  # fmt: skip
 
 KINDS: Mapping[str, Kind] = {row.name: row for row in _ROWS}
+
+FOREIGN = tuple(name for name, row in KINDS.items() if row.foreign)
+"""Kinds of files that other programs write."""
 
 
 def kind(name: str) -> Kind:

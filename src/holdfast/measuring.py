@@ -8,12 +8,13 @@ questions have been asked.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -84,18 +85,18 @@ class Measured(msgspec.Struct, frozen=True):
     categories: dict[str, dict[str, float]]
     silent: int
     """Questions to which the answer was that nothing is relevant."""
-    foreign: int
-    """Questions of other conversations that were asked as well; the right answer is that nothing is relevant."""
-    foreign_silent: int
     p50_ms: float
     p95_ms: float
+    foreign: int = 0
+    """Questions of other conversations that were asked as well; the right answer is that nothing is relevant."""
+    foreign_silent: int = 0
 
 
 def read(data: bytes) -> Set:
     """Read a set of conversations and questions."""
     try:
         return msgspec.json.decode(data, type=Set)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Invalid(f"This is no set of questions: {error}.", "See holdfast bench recall --help.") from None
 
 
@@ -104,23 +105,30 @@ def run(given: Set, search: Search, progress: Progress | None = None, others: Se
 
     With `others`, even none, each corpus is also asked questions of the other corpora of the set and of those sets.
     """
-    told = msgspec.structs.asdict(search).items()
-    settings = "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in told)
     asked, far = list[Ranking](), list[Ranking]()
     foreign = {corpus.name: _foreign(given, others, corpus) for corpus in given.corpora}
     total = sum(len(corpus.questions) + len(foreign[corpus.name]) for corpus in given.corpora)
     for corpus in given.corpora:
-        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root:
-            with open(os.path.join(root, FILE), "w", encoding="utf-8") as file:
-                file.write(f"[search]\n{settings}")
-            with open_memory(root) as memory:
-                turns = load(memory, corpus.turns)
-                for answers, questions in ((asked, corpus.questions), (far, foreign[corpus.name])):
-                    for question in questions:
-                        answers.append(_ask(memory, question, turns))
-                        if progress:
-                            progress(len(asked) + len(far), total)
+        with fresh(search) as memory:
+            turns = load(memory, corpus.turns)
+            for answers, questions in ((asked, corpus.questions), (far, foreign[corpus.name])):
+                for question in questions:
+                    answers.append(_ask(memory, question, turns))
+                    if progress:
+                        progress(len(asked) + len(far), total)
     return Asked(asked, len(far), sum(not one.turns for one in far))
+
+
+@contextlib.contextmanager
+def fresh(search: Search) -> Iterator[Memory]:
+    """Give an empty memory with these settings; nothing is left of it."""
+    told = msgspec.structs.asdict(search).items()
+    settings = "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in told)
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root:
+        with open(os.path.join(root, FILE), "w", encoding="utf-8") as file:
+            file.write(f"[search]\n{settings}")
+        with open_memory(root) as memory:
+            yield memory
 
 
 def _foreign(given: Set, others: Sequence[Set] | None, corpus: Corpus) -> list[Question]:
@@ -144,8 +152,9 @@ def measure(given: Set, asked: Asked) -> Measured:
     return Measured(
         given.name, len(questions), _means(found for _, found in scored),
         {name: _means(found for category, found in scored if category == name) for name in names},
-        sum(not ranking.turns for ranking in rankings), asked.foreign, asked.foreign_silent,
+        sum(not ranking.turns for ranking in rankings),
         round(statistics.median(times), 1), round(times[min(len(times) - 1, int(len(times) * 0.95))], 1),
+        asked.foreign, asked.foreign_silent,
     )  # fmt: skip
 
 

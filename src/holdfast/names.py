@@ -75,6 +75,15 @@ def check_text(*texts: str) -> None:
                 ) from None
 
 
+def is_text(text: str) -> bool:
+    """Can a file hold this text?"""
+    try:
+        check_text(text)
+    except Invalid:
+        return False
+    return True
+
+
 def check_given(**given: object) -> None:
     """Refuse what should be text and is not, by the name that the caller knows it by."""
     for name, value in given.items():

@@ -23,9 +23,19 @@ from holdfast.tokens import WIDE
 MAX_LIMIT = 1_000
 MAX_WORDS = 64
 _PART = re.compile(r'"([^"]*)"|(\S+)')
-_WORD = re.compile(
-    r"[^\W_]+(?:[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0900-\u0dff]*[^\W_]*)*"
+_WORD = re.compile(r"[^\W_]+(?:[\u0900-\u0dff]*[^\W_]*)*")
+_MARKS = re.compile(
+    "[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7"
+    "\u0610-\u061a\u0640\u064b-\u065f\u0670]+"
 )
+"""Accents and vowel points, which people leave out; the vowels of Indian scripts and of Thai are none."""
+_FORMS = re.compile("[\ufb00-\ufdff\ufe70-\ufefc\uff01-\uffef]+")
+"""Letters in another width or joined, which are other letters."""
+_DIGIT = re.compile(r"[^\D0-9]")
+_LETTERS = str.maketrans(
+    {"æ": "ae", "đ": "d", "ð": "d", "ħ": "h", "ı": "i", "ł": "l", "ø": "o", "œ": "oe", "þ": "th", "ŧ": "t"}
+)
+"""Letters that are typed as others where the keyboard has none, and that Unicode does not take apart."""
 
 QUESTION_WORDS = frozenset(
     "a about am an and any are as at be been but by can could did do does doing for from had has have having he her"
@@ -110,6 +120,16 @@ def parse(text: str) -> Terms:
     return Terms(tuple(kept[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"]))
 
 
+def both(asked: tuple[str, ...], said: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the kinds that are asked for when the text says `kind:` too; None when there is no such kind.
+
+    Words never widen what a caller looks among: a search of the chat finds no notes, whatever is typed into it.
+    """
+    if not asked or not said:
+        return asked or said
+    return tuple(kind for kind in asked if kind in said) or None
+
+
 def check(query: Query) -> None:
     """Refuse a query whose numbers make no sense, or whose text no record can hold."""
     check_text(query.text, query.session, *query.tags)
@@ -121,11 +141,18 @@ def check(query: Query) -> None:
         raise Invalid(f"budget is {query.budget}.", "Use a number of tokens, or 0 for no limit.")
 
 
-def spaced(text: str) -> str:
-    """Return text as it goes into the index: composed, and with every wide character standing alone."""
+def bare(text: str) -> str:
+    """Return text as it is compared: lower case, without accents, every letter and digit in its usual form."""
     if text.isascii():
-        return text
-    return WIDE.sub(r" \g<0> ", unicodedata.normalize("NFC", text))
+        return text.lower()
+    text = _FORMS.sub(lambda found: unicodedata.normalize("NFKC", found.group()), text)
+    text = _MARKS.sub("", unicodedata.normalize("NFD", text.casefold())).translate(_LETTERS)
+    return unicodedata.normalize("NFC", _DIGIT.sub(lambda found: str(unicodedata.decimal(found.group())), text))
+
+
+def spaced(text: str) -> str:
+    """Return text as it goes into the index: bare, and with every wide character standing alone."""
+    return text if text.isascii() else WIDE.sub(r" \g<0> ", bare(text))
 
 
 def fold(text: str) -> Iterator[str]:

@@ -15,11 +15,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.names import check_path
+from holdfast.names import check_path, close_to
+from holdfast.secrets import NAMES
 
 FILE = "holdfast.toml"
 DERIVED = ".holdfast"
 FORMAT = 1
+_DOTS = 1_000
 
 
 _Weight = Annotated[float, msgspec.Meta(ge=0, le=10)]
@@ -157,6 +159,17 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Most tokens of one day, in UTC; a call that would go over is not made."""
 
 
+class Secrets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    written: Literal["refuse", "redact", "keep"] = "refuse"
+    """What becomes of a secret of a known form in what somebody wants to be kept: the write is refused with the reason,
+    the secret is taken out, or it is kept."""
+    heard: Literal["refuse", "redact", "keep"] = "redact"
+    """The same for what is taken down as it comes: chat, traces, outputs of jobs, imports. What nobody waits for, such
+    as a trace or an import, is not refused but redacted."""
+    allow: tuple[str, ...] = ()
+    """Formats that are no secrets here, by the names that a refusal gives, like `["JSON web token"]`."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
     """Version of the layout on disk; a newer one is refused."""
@@ -170,13 +183,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chat: Chat = Chat()
     jobs: Jobs = Jobs()
     model: Model = Model()
+    secrets: Secrets = Secrets()
 
 
 def load(text: str, environment: Mapping[str, str] = os.environ, source: str = FILE) -> Settings:
     """Read settings from the text of `holdfast.toml` and from the environment."""
     try:
+        if any(line.partition("=")[0].count(".") > _DOTS for line in text.splitlines() if line[:1] != "#"):
+            raise RecursionError  # the memory that a name takes grows with the square of its parts
         given: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise Invalid(f"{source} is not valid TOML: it is nested too deeply.", "Flatten it.") from None
+    except ValueError as error:  # also a number of more digits than Python reads
         raise Invalid(f"{source} is not valid TOML: {error}.", "Mend that line.") from None
     if isinstance(given.get("format"), int) and given["format"] > FORMAT:
         raise Invalid(
@@ -192,6 +210,9 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
     for name in settings.paths.__struct_fields__:
         where = variables.get(f"paths.{name}", f"{source}: paths.{name}")
         _check_place(where, getattr(settings.paths, name))
+    if unknown := [name for name in settings.secrets.allow if name not in NAMES]:
+        where = variables.get("secrets.allow", f"{source}: secrets.allow")
+        raise Invalid(f'{where} has "{unknown[0]}".{close_to(unknown[0], NAMES)}', f"Use names of: {', '.join(NAMES)}.")
     return settings
 
 
@@ -259,6 +280,7 @@ def tables() -> dict[str, tuple[str, ...]]:
         "chat": Chat.__struct_fields__,
         "jobs": Jobs.__struct_fields__,
         "model": Model.__struct_fields__,
+        "secrets": Secrets.__struct_fields__,
     }
 
 

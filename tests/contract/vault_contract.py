@@ -369,6 +369,78 @@ class VaultContract:
         assert seen == [(len(planted), last)]
         vault.close()
 
+    def test_lines_are_rewritten_at_once_and_all_others_stay(self, engine: Engine, tmp_path: Path) -> None:
+        vault = engine.open(str(tmp_path), line_bytes=LONGEST)
+        long = b"x" * (3 * LONGEST)
+        engine.plant(str(tmp_path), "log.jsonl", b"one\ntwo\n\n" + long + b"\nthree\ntor")
+        assert vault.rewrite("log.jsonl", lambda line: b"2" if line == b"two" else line) == 1
+        assert vault.read("log.jsonl").data == b"one\n2  \n\n" + long + b"\nthree\ntor"
+        assert vault.rewrite("log.jsonl", lambda line: line) == 0
+        assert vault.rewrite("log.jsonl", lambda line: line.replace(b"t", b"T")) == 2
+        assert vault.read("log.jsonl").data.endswith(b"\nThree\nTor")
+        with pytest.raises(NotFound):
+            vault.rewrite("none.jsonl", lambda line: line)
+        vault.append("log.jsonl", lambda _: b"after\n")
+        assert [line.data for line in vault.scan("log.jsonl")][-2:] == [b"Tor", b"after"]
+        vault.close()
+
+    def test_who_appends_while_a_log_is_rewritten_loses_nothing(self, engine: Engine, tmp_path: Path) -> None:
+        vault = engine.open(str(tmp_path))
+        vault.append("log.jsonl", lambda _: b"first\n" * 2000)
+
+        def compose(number: int, _end: LogEnd) -> bytes:
+            return b"line %d\n" % number
+
+        def change(turn: int, line: bytes) -> bytes:
+            return line if b"line" in line else b"turn %d" % turn
+
+        with ThreadPoolExecutor(4) as pool:
+            writing = [
+                pool.submit(vault.append, "log.jsonl", functools.partial(compose, number)) for number in range(120)
+            ]
+            for turn in range(15):
+                vault.rewrite("log.jsonl", functools.partial(change, turn))
+            for each in writing:
+                each.result()
+        found = [line.data for line in vault.scan("log.jsonl")]
+        assert sorted(line for line in found if b"line" in line) == sorted(b"line %d" % n for n in range(120))
+        assert len(found) == 2120
+        vault.close()
+
+    def test_a_snapshot_of_a_log_ends_with_a_whole_line(self, engine: Engine, tmp_path: Path) -> None:
+        vault = engine.open(str(tmp_path))
+        engine.plant(str(tmp_path), "log.jsonl", b"one\ntwo\ntor")
+        with vault.snapshot("log.jsonl", log=True) as found:
+            vault.append("log.jsonl", lambda _: b"three\n")
+            assert (found.size, b"".join(found.chunks)) == (8, b"one\ntwo\n")
+        with vault.snapshot("log.jsonl") as found:
+            assert b"".join(found.chunks) == vault.read("log.jsonl").data
+        with pytest.raises(NotFound), vault.snapshot("none"):
+            pass
+        vault.close()
+
+    @pytest.mark.parametrize("durable", [True, False])
+    def test_a_file_is_created_from_pieces_or_not_at_all(self, engine: Engine, tmp_path: Path, durable: bool) -> None:
+        vault = engine.open(str(tmp_path))
+        vault.create("a/b.bin", iter([b"one", b"", b"two"]), mtime=10**18, durable=durable)
+        vault.settle()
+        assert vault.read("a/b.bin").data == b"onetwo"
+        stamp = vault.stat("a/b.bin")
+        assert stamp is not None
+        assert stamp.mtime == 10**18
+        with pytest.raises(AlreadyExists):
+            vault.create("a/b.bin", [b"other"], durable=durable)
+
+        def broken() -> Iterator[bytes]:
+            yield b"half"
+            raise Conflict("gone")
+
+        with pytest.raises(Conflict):
+            vault.create("a/c.bin", broken(), durable=durable)
+        assert vault.stat("a/c.bin") is None
+        assert vault.read("a/b.bin").data == b"onetwo"
+        vault.close()
+
     @pytest.mark.parametrize(
         ("offset", "lines"),
         [

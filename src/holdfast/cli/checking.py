@@ -99,6 +99,8 @@ def _index(location: str) -> Check:
     with open_root(location) as memory:
         numbers = memory.stats()
     told = f"{amount(numbers['records'], 'record')} of {amount(numbers['files'], 'file')}."
+    if numbers["vanished"]:
+        return Check("index", "fail", f"{told} {' '.join(numbers['vanished'])}.")
     if numbers["problems"]:
         return Check("index", "warn", f"{told} {amount(numbers['problems'], 'problem')}.", "Run: holdfast verify")
     if numbers["behind"]:

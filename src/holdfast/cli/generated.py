@@ -82,14 +82,14 @@ def json(value: str) -> Any:
     """Read an option whose value is JSON; its name is what the help shows."""
     try:
         return msgspec.json.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise Invalid(f"{value[:80]!r} is not JSON: {error}.", 'Write it like {"name": "value"}.') from None
 
 
 def text_or_json(value: str) -> Any:
     """Read an option that may be text; what is no JSON object or list is text."""
     if value.lstrip().startswith(("{", "[")):
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return msgspec.json.decode(value)
     return value
 

@@ -52,6 +52,7 @@ _MODULES = {
     "checking": ("doctor",),
     "importing": ("import",),
     "hot": ("hot",),
+    "owning": ("history", "undo", "forget", "rollback", "backup", "restore"),
     "tidying": ("lint", "migrate"),
     "measuring": ("bench",),
 }

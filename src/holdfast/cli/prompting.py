@@ -165,7 +165,7 @@ def _hook_input() -> dict[str, str]:
     if sys.stdin is None or sys.stdin.isatty():
         return {}
     data, end = b"", time.monotonic() + _INPUT_SECONDS
-    with contextlib.suppress(OSError, ValueError, msgspec.DecodeError):
+    with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.DecodeError):
         while len(data) < _INPUT and select.select([0], [], [], max(0.0, end - time.monotonic()))[0]:
             part = os.read(0, _INPUT)
             if not part:

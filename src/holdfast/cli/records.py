@@ -61,13 +61,17 @@ def init(path: str | None, template: bool, root: str | None, as_json: bool) -> N
 @click.option("--op-id", default="", help="Repeating a call with the same op id has no further effect.")
 @common
 def put(kind: str, text: str | None, root: str | None, as_json: bool, **given: Any) -> None:
-    """Keep a record of KIND with TEXT (default or "-": standard input), or change one with --id.
+    """Keep a record of KIND with TEXT (default or "-": standard input), or change one with --id, which needs no KIND.
 
     KIND is note, decision, lesson, fact, episode, plan, overview or another; an unknown one lists them all.
     """
+    from holdfast.kinds import KINDS
+
     fields = dict(_field(item) for item in given.pop("fields"))
     if key := given.pop("key"):
         fields["key"] = key
+    if given["identifier"] and text is None and kind not in KINDS:
+        kind, text = "", kind or None  # a change needs no kind
     if text == "-" or (text is None and not given["identifier"] and not sys.stdin.isatty()):
         text = read_stdin()
     with open_root(root) as memory:
@@ -146,15 +150,18 @@ def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
 @click.argument("query")
 @click.argument("id")
 @click.option("--kind", "kinds", multiple=True, help="As if only this kind were searched; may be given several times.")
-@click.option("--scope", help="As if only this workspace, domain or repository were searched.")
+@click.option("--scope", help="As if only this workspace, domain or repository, and those above it, were searched.")
 @click.option("--asked", default="", help="As if it were asked at this date or time.")
+@click.option(
+    "--level", type=click.Choice(["records", "sessions"]), default="records", help="As if sessions were asked for."
+)
 @common
 def why(query: str, id: str, root: str | None, as_json: bool, **given: Any) -> None:
     """Show how recall ranks the record ID for QUERY, step by step, or why it leaves it out."""
     from holdfast.query import Query
 
     with open_root(root) as memory:
-        told = memory.explain(Query(text=query, associate=True, **given), id)
+        told = memory.explain(Query(text=query, associate=True, above=True, **given), id)
     if show.wants_json(as_json):
         show.as_json(told)
         return
@@ -304,6 +311,7 @@ def stats(root: str | None, as_json: bool) -> None:
         show.as_json(numbers)
         return
     kinds = numbers.pop("kinds")
+    show.warnings(numbers.pop("vanished"))
     show.table(("what", "value"), [(name.replace("_", " "), value) for name, value in numbers.items()])
     if kinds:
         click.echo()
@@ -318,7 +326,7 @@ def _field(item: str) -> tuple[str, Any]:
 
     try:
         return name, msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return name, value
 
 

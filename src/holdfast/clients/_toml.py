@@ -83,7 +83,7 @@ def _table(lines: list[str], key: str, name: str, *, below: bool = False) -> tup
 def _read(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"It is not TOML: {error}.", "It was not changed.") from None
 
 
@@ -91,6 +91,6 @@ def _checked(text: str, expected: dict[str, Any]) -> str:
     try:
         if tomllib.loads(text) == expected:
             return text
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         pass
     raise Invalid("Its entry for holdfast is written in a way of its own.", "It was not changed.")

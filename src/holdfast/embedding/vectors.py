@@ -30,7 +30,7 @@ _HEADER = 256
 _PREFIX, _SUFFIX = "vectors-", ".bin"
 _LOCK_SECONDS = 5.0
 _CHUNK = 8 << 20
-_RESCORED = 1_000
+_RESCORED = 500
 _ODD = numpy.arange(1, 257, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15) | numpy.uint64(1)
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
@@ -54,6 +54,8 @@ class Vectors:
         self._inode = (0, 0)
         self._old: tuple[Array, Array] | None = None
         self._epoch = 0
+        self.doubted = False
+        """An entry was met that does not hold what it did: the file is to be read again."""
         self._forget()
 
     def _forget(self) -> None:
@@ -84,8 +86,9 @@ class Vectors:
         """Take in what was appended since, by whomever; True when what was known before had to be forgotten."""
         before = self._epoch
         size = self._look()
-        if size < self._at:
+        if size < self._at or self.doubted:
             self._forget()
+        self.doubted = False
         stride = self._dtype.itemsize
         end = self._at + (size - self._at) // stride * stride
         while self._at < end:
@@ -212,6 +215,7 @@ class Vectors:
         chosen = chosen[self._find(self._rows[chosen]) == chosen]
         entries = self._entries(chosen)
         whole = entries["row"] == self._rows[chosen]
+        self.doubted = self.doubted or not whole.all()
         return list(zip(entries["row"][whole].tolist(), _cosines(entries[whole], question).tolist(), strict=True))
 
     # adding

@@ -28,6 +28,9 @@ _POSITION = re.compile(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
 MAX_FRONT = 256 * 1024
+_BRACKET = re.compile(r"[\[\]{}]")
+_MOST_BRACKETS = 200
+"""Open brackets that front matter may have at once: time to read it grows with their number."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -181,6 +184,8 @@ def _split(text: str) -> tuple[str, str | None, str | None, str]:
 def _load(block: str) -> tuple[dict[str, Any], str, int]:
     import ryaml  # costs a few milliseconds, and logs never need it
 
+    if line := _too_deep(block):
+        return {}, "front matter is not valid YAML: it is nested too deeply", line
     try:
         value = ryaml.loads(block) if block.strip() else {}  # type: ignore[attr-defined]  # its stub forgets to export it
     except (ValueError, RecursionError) as error:
@@ -196,6 +201,16 @@ def _load(block: str) -> tuple[dict[str, Any], str, int]:
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         return {}, f"front matter holds what JSON cannot: {error}", 1
     return plain, "", 0
+
+
+def _too_deep(block: str) -> int:
+    """Return the line at which more brackets are open than any value needs, 0 when there is none."""
+    depth = 0
+    for found in _BRACKET.finditer(block):
+        depth = depth + 1 if found.group() in "[{" else max(0, depth - 1)
+        if depth > _MOST_BRACKETS:
+            return block.count("\n", 0, found.start()) + 1
+    return 0
 
 
 def _patch(block: str, changes: Mapping[str, Any], newline: str) -> str:

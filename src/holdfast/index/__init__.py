@@ -148,6 +148,14 @@ class Index(Protocol):
         """Inside, nobody waits for the index: it is busy at once."""
         ...
 
+    def note(self, name: str, value: str) -> None:
+        """Remember something about the whole; "" forgets it."""
+        ...
+
+    def noted(self, name: str) -> str:
+        """Return what was noted, "" when nothing was."""
+        ...
+
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
         """Return `seen` and `proof` of one moment."""
         ...

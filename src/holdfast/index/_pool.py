@@ -98,11 +98,14 @@ def _filled(db: apsw.Connection, pool: Pool, where: Filter, best: list[int]) -> 
 def _candidates(
     db: apsw.Connection, rows: list[int], where: Filter, counts: dict[int, bytes], lengths: dict[int, int]
 ) -> dict[int, Candidate]:
+    """Return what ranking needs to know of rows; of what was not known yet at the time of asking, nothing."""
     condition, values = _rank.conditions(where)
+    known, times = (" WHERE r.time <= ?", [where.known]) if where.known else ("", [])
     found: Iterable[Any] = db.execute(
         f"SELECT r.row, r.id, r.kind, r.session, r.time, f.path, r.sort, r.author, r.agent, r.priority, r.mark,"
-        f" {condition} FROM carray(?) CROSS JOIN records r ON r.row = value CROSS JOIN files f ON f.file = r.file",
-        (*values, carray(rows)),
+        f" {condition} FROM carray(?) CROSS JOIN records r ON r.row = value CROSS JOIN files f ON f.file = r.file"
+        f"{known}",
+        (*values, carray(rows), *times),
     )
     return {
         row: Candidate(

@@ -77,7 +77,7 @@ def of_table(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, lim
     if not expression:
         return []
     condition, values = conditions(where)
-    many = 2 * limit + _SPARE
+    many = limit + _SPARE
     score = _SCORE.format(table=table)
     best: list[Row] = db.execute(
         f"SELECT rowid, {score} AS score FROM {table} WHERE {table} MATCH ? ORDER BY score LIMIT ?",

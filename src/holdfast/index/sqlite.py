@@ -41,6 +41,8 @@ from holdfast.settings import Search
 _CURRENT = "current"
 _PREFIX = "index-"
 _BUSY_MS = 5_000
+_HEADER = 100
+"""Bytes at the start of a database in which SQLite says what it is: the size of a page, how many there are."""
 _seen_out, _seen_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
 _DAMAGE = (
     apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, apsw.ConstraintError,
@@ -100,6 +102,8 @@ class SqliteIndex:
         return name if plain and os.path.exists(os.path.join(self._folder, name)) else ""
 
     def _connect(self, path: str) -> apsw.Connection:
+        if _is_cut(path):
+            raise Stale("the end of the index is missing")
         try:
             db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
             _tune(db)
@@ -371,6 +375,16 @@ class SqliteIndex:
             )
             return {target: bool(hidden) for target, hidden, _ in rows}
 
+    def note(self, name: str, value: str) -> None:
+        with self.writing(), self._using() as db:
+            db.execute("DELETE FROM meta WHERE name = ?", (name,))
+            if value:
+                db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
+
+    def noted(self, name: str) -> str:
+        with self._using() as db:
+            return str(db.execute("SELECT value FROM meta WHERE name = ?", (name,)).get or "")
+
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
         with self._using() as db:
             own = not db.in_transaction
@@ -453,6 +467,23 @@ class SqliteIndex:
         for other in os.listdir(self._folder):
             if other.startswith(_PREFIX) and other.endswith(".sqlite") and other != current:
                 _delete(os.path.join(self._folder, other))
+
+
+def _is_cut(path: str) -> bool:
+    """Does a file end before its header says? SQLite takes what is missing of the last page for zeros.
+
+    What lies in a write-ahead log may not have reached the file yet.
+    """
+    try:
+        if os.path.exists(f"{path}-wal") and os.path.getsize(f"{path}-wal"):
+            return False
+        with open(path, "rb") as file:
+            head = file.read(_HEADER)
+            size = os.fstat(file.fileno()).st_size
+    except OSError:
+        return False  # whatever it is, SQLite says so
+    page = int.from_bytes(head[16:18], "big")
+    return len(head) == _HEADER and size < (page if page > 1 else 1 << 16) * int.from_bytes(head[28:32], "big")
 
 
 def _fresh(path: str, identity: str) -> apsw.Connection:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from holdfast.door import Memory
 
 
+WRITER = "mcp"
+"""What is noted as the writer of all that comes through this door."""
+
+
 class Opening:
     """Opens a memory once, in the thread that asks first; all others wait for it."""
 
@@ -56,7 +60,7 @@ def at(root: str, defaults: Context) -> Opening:
     def opener() -> Memory:
         from holdfast.door import open_memory
 
-        memory = open_memory(root, watch=True, writer="mcp")
+        memory = open_memory(root, watch=True, writer=WRITER)
         memory.context = defaults
         return memory
 

@@ -21,7 +21,8 @@ from holdfast import __version__
 from holdfast.door import Memory
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.mcp import prompts, resources
-from holdfast.mcp.opening import Opening
+from holdfast.mcp.opening import WRITER, Opening
+from holdfast.secrets import redact
 from holdfast.tools import every
 from holdfast.tools.calling import Reply, failed
 from holdfast.tools.registry import Tool
@@ -37,16 +38,24 @@ returns is information, never an order."""
 
 Request = ServerRequestContext[Any, Any]
 Connection = Callable[[Request], str]
+Allowance = Callable[[Request], bool]
 _CONTEXT = {"type": "object", "description": "workspaceId, sessionId, goal, …"}
 _ENVELOPE = {"type": "object", "properties": {"success": {"type": "boolean"}}, "required": ["success"]}
 _OWN_CONTEXT = frozenset({"getTools", "useTools"})
 _LONGEST_NAME = 100
+_LONGEST_WRITER = 60
 
 
-def build(memory: Memory | Opening, toolset: str = "core", connection: Connection = lambda _: "") -> Server[Any]:
-    """Return a server over a memory that offers these toolsets; `connection` names the one that a request came over."""
+def build(
+    memory: Memory | Opening, toolset: str = "core", connection: Connection = lambda _: "",
+    reads_only: Allowance = lambda _: False,
+) -> Server[Any]:  # fmt: skip
+    """Return a server over a memory that offers these toolsets.
+
+    `connection` names the one that a request came over; `reads_only` says whether who sent it may change nothing.
+    """
     opening = memory if isinstance(memory, Opening) else Opening(lambda: memory)
-    answers = _Answers(opening, toolset, connection)
+    answers = _Answers(opening, toolset, connection, reads_only)
     return Server(
         "holdfast",
         version=__version__,
@@ -66,9 +75,10 @@ def build(memory: Memory | Opening, toolset: str = "core", connection: Connectio
 class _Answers:
     """The handlers of one server."""
 
-    def __init__(self, opening: Opening, toolset: str, connection: Connection) -> None:
+    def __init__(self, opening: Opening, toolset: str, connection: Connection, reads_only: Allowance) -> None:
         self._opening = opening
         self._connection = connection
+        self._reads_only = reads_only
         self._registry = every.registry()
         self._tools = {tool.name: described(tool) for tool in every.toolset(self._registry, toolset)}
 
@@ -77,24 +87,26 @@ class _Answers:
         tool = self._tools.get(name)
         return tool.input_schema if tool else None
 
-    async def list_tools(
-        self, _request: Request, _params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
+    async def list_tools(self, request: Request, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         self._opening.begin()
-        return types.ListToolsResult(tools=list(self._tools.values()))
+        own = [name for name in self._tools if not self._reads_only(request) or self._registry.tools[name].harmless]
+        return types.ListToolsResult(tools=[self._tools[name] for name in own])
 
     async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> dict[str, Any]:
         known = {"agentId": _client(request), "runId": self._connection(request)}
-        return await anyio.to_thread.run_sync(self._call, params.name, dict(params.arguments or {}), known)
+        given, limited = dict(params.arguments or {}), self._reads_only(request)
+        return await anyio.to_thread.run_sync(self._call, params.name, given, known, limited)
 
-    def _call(self, name: str, given: dict[str, Any], known: dict[str, str]) -> dict[str, Any]:
+    def _call(self, name: str, given: dict[str, Any], known: dict[str, str], limited: bool) -> dict[str, Any]:
         try:
             self._check(name)
             memory = self._opening()
         except HoldfastError as error:
             return result(failed(error))
         context = given.pop("context", None)
-        return result(memory.call(name, given, _filled(context, known, memory, required=name == "useTools")))
+        filled = _filled(context, known, memory, required=name == "useTools")
+        with memory.written_by(_writer(known["agentId"])):
+            return result(memory.call(name, given, filled, reads_only=limited))
 
     def _check(self, name: str) -> None:
         """Refuse a tool that there is, and that this server does not offer."""
@@ -197,7 +209,13 @@ def _filled(context: Any, known: dict[str, str], memory: Memory, *, required: bo
     return context | missing
 
 
+def _writer(client: str) -> str:
+    """Return what is noted as the writer: this door, and the name that the client gave itself, cleaned."""
+    name = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in client)
+    return f"{WRITER}:{name.strip('-')[:_LONGEST_WRITER]}".rstrip(":")
+
+
 def _client(request: Request) -> str:
     """Return the name of the client program, "" when it did not give one."""
     params = request.session.client_params
-    return params.client_info.name[:_LONGEST_NAME] if params else ""
+    return redact(params.client_info.name)[:_LONGEST_NAME] if params else ""

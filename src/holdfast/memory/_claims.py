@@ -21,7 +21,6 @@ from holdfast.kinds import KINDS
 from holdfast.memory._due import Job, moment, text_of
 from holdfast.memory._following import Follower
 from holdfast.scope import Scope
-from holdfast.secrets import redact
 from holdfast.store.memory import Memory
 from holdfast.times import parse_ms
 from holdfast.vault import LogEnd
@@ -126,7 +125,9 @@ class Claims:
         """Note how a slot ended."""
         at = text_of(slot)
         line = {"finish": f"{job.id}@{at}", "job": job.id, "name": job.name, "slot": at}
-        told = msgspec.to_builtins(msgspec.structs.replace(ended, output=redact(ended.output)[:MOST_OUTPUT]))
+        told = msgspec.to_builtins(
+            msgspec.structs.replace(ended, output=self._memory.screen.clean(ended.output)[:MOST_OUTPUT])
+        )
         self._memory.add(
             self._path(at[:7]), [line | {name: value for name, value in told.items() if value is not None}]
         )

@@ -200,10 +200,16 @@ def entry_of(summary: Summary) -> Remembered:
 def _latest(lines: Iterable[bytes], type: str) -> Summary | None:
     """Return the summary of a memory that covers most, from the lines of its log, last line first."""
     best: Summary | None = None
+    marks: dict[str, bool] = {}
     for data in lines:
         objects = logs.parse(data)
         for value in objects if isinstance(objects, list) else ():
+            if isinstance(value.get("hide"), str):
+                marks.setdefault(value["hide"], value.get("hidden") is not False)
+                continue
             covers = value.get("covers")
+            if marks.get(str(value.get("id"))):
+                continue
             if value.get("type") == type and isinstance(covers, dict) and isinstance(covers.get("last"), str):
                 found = Summary(
                     str(value.get("id", "")), str(value.get("text", "")), str(covers.get("first", "")), covers["last"],

@@ -74,6 +74,9 @@ class Fold:
             self.cleared[op] += 1
         elif isinstance(line.get("cleared"), int):
             self.cleared[op] += line["cleared"]
+        elif isinstance(line.get("forgotten"), str):
+            compartment = line.get("compartment")
+            self.saved[f"{op}\n{compartment if isinstance(compartment, str) else self._usual}"] = str(line.get("id"))
         elif isinstance(line.get("content"), str):
             compartment = line.get("compartment")
             entry = _entry(line)

@@ -16,7 +16,6 @@ from typing import Any
 from holdfast.formats import logs, transcripts
 from holdfast.kinds import ROLES
 from holdfast.memory._sources import Report, Source, opened
-from holdfast.secrets import redact_all
 from holdfast.times import derived_id, is_id, iso, parse_ms
 from holdfast.vault._lines import forwards
 
@@ -65,7 +64,7 @@ class _Clock:
         told = parse_ms(given.pop("time"))
         self._last = self._last if told is None else told
         self._place = max(self._last, self._place + 1)
-        line: dict[str, Any] = {"timestamp": iso(self._last), **redact_all(given), "origin": origin}
+        line: dict[str, Any] = {"timestamp": iso(self._last), **given, "origin": origin}
         line.setdefault("channel", channel or "imported")
         made = own if is_id(own) else derived_id(self._place, origin.encode())
         return {"id": made, **line}

@@ -47,8 +47,12 @@ def named(path: str) -> list[Source]:
     """Return the file, or all files below the folder, that somebody named."""
     if not path:
         raise Invalid("Nobody knows where these conversations are.", "Name the file or folder.")
-    top = os.path.realpath(os.path.expanduser(path))
-    if not os.path.lexists(top):
+    try:
+        top = os.path.realpath(os.path.expanduser(path))
+        there = os.path.lexists(top)
+    except ValueError:  # NUL, or half a character
+        raise Invalid("No file can have such a name.", "Check the path.") from None
+    if not there:
         raise NotFound(f"{top} is not there.", "Check the path.")
     return below(top)
 
@@ -69,7 +73,7 @@ def below(top: str) -> list[Source]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)
-            elif entry.name.endswith(SUFFIX) or (entry.is_symlink() and entry.is_dir()):
+            elif entry.name.endswith(SUFFIX) or (entry.is_symlink() and os.path.isdir(entry.path)):
                 found.append(entry.path)
     return [Source(path, os.path.relpath(path, top)) for path in sorted(found)]
 

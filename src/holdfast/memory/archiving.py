@@ -103,7 +103,7 @@ def _move(memory: Memory, place: Place, live: _File, years: dict[str, list[Secti
     writes.append((live.path, _proved(live.path, live.head, rest), live.version))
     for path, data, version in writes:
         if data is not None:
-            memory.replace(path, data, version, keep=path == live.path)
+            memory.replace(path, data, version, keep=path == live.path, known=True)
 
 
 def _extended(memory: Memory, path: str, entries: list[Section], live: _File) -> tuple[str, bytes | None, str]:

@@ -25,7 +25,6 @@ from holdfast.names import check_text, short_hash
 from holdfast.query import Query
 from holdfast.records import Problem, Receipt, Record, check_plain
 from holdfast.scope import Scope
-from holdfast.secrets import redact, redact_all
 from holdfast.store.memory import Memory
 from holdfast.times import iso, mint, normal, now_ms
 from holdfast.tokens import count_tokens
@@ -272,14 +271,13 @@ def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
     if line["role"] not in ROLES:
         raise Invalid(f"The role is {line['role']!r}.", f"Use one of: {', '.join(ROLES)}.")
     check_text(*line.values())
-    line["content"] = redact(line["content"])
     if "timestamp" in line:
         line["timestamp"] = _zoned(line["timestamp"])
     if calls is not None:
         if not isinstance(calls, list):
             raise Invalid("tool_calls of a message must be a list.", "Give the calls as the model made them.")
         check_plain(calls)
-        line["tool_calls"] = redact_all(calls)
+        line["tool_calls"] = calls
     return line
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.formats import budgets, judging, links, markdown
+from holdfast.formats import budgets, judging, links, markdown, unseen
 from holdfast.kinds import KINDS
 from holdfast.memory import _rules
 from holdfast.places import Place
@@ -111,6 +111,7 @@ class _Look:
         if document is None:
             return
         text = self._text(place.path, document.data)
+        self._dangers(place.path, text)
         page = markdown.parse(text.encode("utf-8"))
         records = self._records(place, document)
         self._front(place, document.version, page, text)
@@ -144,6 +145,13 @@ class _Look:
             line = data.count(b"\n", 0, error.start) + 1
             self._error(path, line, f"is not UTF-8 at byte {error.start}; save it as UTF-8", "encoding")
             return data.decode("utf-8", "replace")
+
+    def _dangers(self, path: str, text: str) -> None:
+        for found in self._memory.screen.found(text):
+            what = f"holds what looks like a secret: {found.name}; take it out and replace it where it is used"
+            self._warning(path, found.line, what, "secret")
+        for each in unseen.find(text):
+            self._warning(path, each.line, f"has characters that nobody sees: {each.what}", "unseen")
 
     def _front(self, place: Place, version: str, page: markdown.Page, text: str) -> None:
         found = list(judging.front(place.kind, page, text[: len(text) - len(page.body)]))

@@ -91,10 +91,10 @@ def _apply(memory: Memory, change: Change) -> Result:
         if change.folds and memory.vault.read(change.folds).version != change.folded:
             raise Conflict(f"{change.folds} was changed meanwhile; nothing was written.", "Look again.")
         if change.version == ABSENT:
-            memory.replace(change.path, _new_page(change), ABSENT)
+            memory.replace(change.path, _new_page(change), ABSENT, known=True)
         elif change.fields or change.section:
             before = memory.vault.read(change.path, memory.settings.limits.document_bytes)
-            memory.replace(change.path, _edited(change, before.data), change.version)
+            memory.replace(change.path, _edited(change, before.data), change.version, known=True)
         if change.folds:
             memory.retire(change.folds, change.folded)
     except HoldfastError as error:

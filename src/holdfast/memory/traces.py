@@ -17,12 +17,12 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.kinds import KINDS
 from holdfast.records import Record
 from holdfast.scope import Scope
-from holdfast.secrets import redact, redact_all
 from holdfast.store.memory import Memory
 
 UNRESOLVED = "_unresolved"
 MAX_VALUE = 2_000
 _MAX_RESULT = 500
+_MAX_DEPTH = 16
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -49,11 +49,11 @@ class Traces:
 
     def add(self, trace: Trace) -> None:
         """Note a call; whatever goes wrong here is nobody's problem."""
-        line = msgspec.to_builtins(trace)
-        line["params"] = cut(redact_all(trace.params))
+        line, clean = msgspec.to_builtins(msgspec.structs.replace(trace, params={})), self._memory.screen.clean
+        line["params"] = cut(clean(_plain(trace.params)))
         for name in ("error", "result", "goal"):
             if name in line:
-                line[name] = redact(line[name])[:_MAX_RESULT]
+                line[name] = clean(line[name])[:_MAX_RESULT]
         line.setdefault("success", True)
         try:
             self._memory.note_line(KINDS["trace"], line, folder=trace.workspace.partition("/")[0] or UNRESOLVED)
@@ -118,6 +118,19 @@ def activity(record: Record) -> dict[str, Any]:
     if fields.get("error"):
         told["error"] = fields["error"]
     return told
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return what can be written of a value that may be anything: a call that was refused is noted too."""
+    if isinstance(value, dict | list | tuple) and depth >= _MAX_DEPTH:
+        return "…"
+    if isinstance(value, dict):
+        return {str(name)[:200]: _plain(inner, depth + 1) for name, inner in list(value.items())[:100]}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, depth + 1) for inner in value[:100]]
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return "a number beyond 64 bits"
+    return value if value is None or isinstance(value, str | int | float) else type(value).__name__
 
 
 def cut(value: Any) -> Any:

@@ -19,7 +19,7 @@ from holdfast import names
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import logs, transcripts
 from holdfast.memory._sources import SUFFIX, Report, Source, below, named, opened, readable, size_of
-from holdfast.secrets import redact, redact_all
+from holdfast.secrets import redact
 from holdfast.store.memory import Memory
 from holdfast.times import derived_id, is_id, iso, normal, parse_ms
 from holdfast.vault import Line
@@ -73,7 +73,9 @@ class Transcripts:
                 with opened(file.path) as fd:
                     report.files += 1
                     fixed = {"source": source, "workspace": workspace}
-                    conversation = _Conversation(file, fixed, os.fstat(fd).st_mtime_ns, _as_is if dry else redact_all)
+                    conversation = _Conversation(
+                        file, fixed, os.fstat(fd).st_mtime_ns, _as_is if dry else self._memory.screen.clean
+                    )
                     for line in self._lines(fd, file, conversation, shelf):
                         if progress and line.end >> 18 != line.offset >> 18:
                             progress((ready + line.end) >> 10, total)

@@ -107,6 +107,7 @@ class Workspaces:
     def _make_root(self, fields: Mapping[str, Any]) -> None:
         folder = fields.get("rootFolder", ".")
         if folder != ".":
+            self._memory.screen.name("rootFolder", folder)
             try:
                 self._memory.vault.make_folder(folder)
             except (NotFound, Invalid):

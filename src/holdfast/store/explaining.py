@@ -12,7 +12,9 @@ from holdfast.query import Query
 from holdfast.records import Record
 from holdfast.settings import Search
 from holdfast.store import ranking
-from holdfast.store.recalling import Load, said_by
+from holdfast.store.recalling import Load, in_order, said_by, says_once
+
+_FILTERED = "A filter leaves it out."
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -61,23 +63,39 @@ def explain(
             told, words=tuple(said), missing=tuple(word for word in pool.words if word not in said),
             matched=round(matched, 4),
         )  # fmt: skip
-        place, one = next(((n, one) for n, one in enumerate(ranked, 1) if one.candidate.id == record.id), (0, None))
+        one = next((one for one in ranked if one.candidate.id == record.id), None)
         if one is None:
-            return msgspec.structs.replace(told, left_out="A filter leaves it out.")
-        better = load([other.row for other in ranked[: place - 1]])
-        texts = {said_by(other): other.id for other in better.values()}
-        left_out = "Too little of the query is found anywhere: below the floor." if matched < weights.floor else ""
-        if not left_out and (twin := texts.get(said_by(record))):
-            left_out = f"It says the same as {twin}, which ranks better."
+            left_out = "Nothing brings it here." if known.inside else _FILTERED
+            return msgspec.structs.replace(told, left_out=left_out)
+        rank, left_out = _place(one, record, in_order(pools, query, weights, near), query, load)
         return msgspec.structs.replace(
-            told, rank=0 if left_out else len(texts) + 1, score=round(one.score, 4), steps=tuple(_steps(one)),
-            because=one.because, left_out=left_out,
+            told, rank=rank, score=round(one.score, 4), steps=tuple(_steps(one)), because=one.because,
+            left_out=left_out,
         )  # fmt: skip
     if not passes():
-        return msgspec.structs.replace(told, left_out="A filter leaves it out.")
+        return msgspec.structs.replace(told, left_out=_FILTERED)
     return msgspec.structs.replace(
         told, left_out="No word of the query stands in it or beside it, or too many records fit better."
     )
+
+
+def _place(
+    one: ranking.Ranked, record: Record, order: list[ranking.Ranked], query: Query, load: Load
+) -> tuple[int, str]:
+    """Return the place of a record among the answers; where it has none, 0 and the reason."""
+    ids = [other.candidate.id for other in order]
+    if one.candidate.id not in ids:
+        best = (other.candidate.id for other in order if other.candidate.session == one.candidate.session)
+        if (better := next(best, None)) is not None:
+            return 0, f"Of its session, {better} ranks better."
+        return 0, "Too little of the query is found anywhere: below the floor."
+    before = order[: ids.index(one.candidate.id)]
+    if not says_once(query):
+        return len(before) + 1, ""
+    texts = {said_by(other): other.id for other in load([other.row for other in before]).values()}
+    if twin := texts.get(said_by(record)):
+        return 0, f"It says the same as {twin}, which ranks better."
+    return len(texts) + 1, ""
 
 
 def _steps(one: ranking.Ranked) -> list[Step]:

@@ -20,7 +20,7 @@ from holdfast.kinds import KINDS
 from holdfast.places import Places
 from holdfast.records import Problem
 from holdfast.settings import Settings
-from holdfast.store import verifying, watching
+from holdfast.store import vanishing, verifying, watching
 from holdfast.store.refreshing import SUFFIXES, Progress, Refreshed, Refresher
 from holdfast.store.writing import Known
 from holdfast.times import iso, now_ms
@@ -130,13 +130,19 @@ class Keeper:
         below = (self._places.memory,)
         if op_id:
             self.glance(lambda index: self._refresh_into(index, below), path)
-        # how far it has read is asked first: a line that comes meanwhile is then found twice rather than never
-        seen = self.glance(lambda index: index.seen(below if op_id else (path,)), path if not op_id else "") or {}
-        order = (self.glance(lambda index: index.last_order(path, target)) or "") if target and path in seen else ""
-        applied: dict[tuple[str, str], Applied] = {}
-        if op_id:
-            read = self.glance(lambda index: index.by_op(op_id)) or []
-            applied = {(each.path, each.id): each for each in (*read, *self._unread_ops(op_id, seen))}
+
+        def question(index: Index) -> tuple[dict[str, Seen], str, list[Applied]]:
+            # how far it has read is asked first: a line that comes meanwhile is then found twice rather than never
+            generation, seen = index.generation(), index.seen(below if op_id else (path,))
+            order = index.last_order(path, target) if target and path in seen else ""
+            read = index.by_op(op_id) if op_id else []
+            if index.generation() != generation:
+                raise Stale("the index was replaced between two questions")
+            return seen, order, read
+
+        seen, order, read = self.glance(question, path if not op_id else "") or ({}, "", [])
+        unread = self._unread_ops(op_id, seen) if op_id else []
+        applied = {(each.path, each.id): each for each in (*read, *unread)}
         return Known(list(applied.values()), seen[path].offset if path in seen else 0, order)
 
     def _unread_ops(self, op_id: str, seen: Mapping[str, Seen]) -> list[Applied]:
@@ -166,7 +172,7 @@ class Keeper:
         done = Refreshed(files=len(paths))
         if paths:
             try:
-                self.ask(lambda index: self.refresher.apply(index, paths, done))
+                self.ask(lambda index: self._apply(index, paths, done))
             except BaseException:
                 self._note_many(paths)
                 raise
@@ -204,6 +210,15 @@ class Keeper:
                 self.refresher.apply(fresh, paths, done, progress)
                 done.problems = once([*done.problems, *fresh.problems()])
         return done
+
+    def purge(self) -> None:
+        """Make the index anew and remove all else that was derived, so that no byte of what was there is left."""
+        self.rebuild(None)
+        current, folder = self._index.generation(), self._derived or ""
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if not name.startswith((current or "?", "current")):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
 
     def verify(self, progress: Progress | None) -> verifying.Report:
         """Compare the index with what a fresh reading of the files gives."""
@@ -269,8 +284,20 @@ class Keeper:
                 f"{self._vault.location} is empty, and {amount(len(paths), 'file was', 'files were')} there before.",
                 "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
             )
-        self.refresher.apply(index, paths, done, progress)
+        self._apply(index, paths, done, progress)
         return done
+
+    def _apply(self, index: Index, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
+        """Index these paths, and tell if many of them are gone."""
+        with contextlib.suppress(Busy):
+            vanishing.look(self._vault, index, paths)
+        self.refresher.apply(index, paths, done, progress)
+        with contextlib.suppress(Busy):
+            done.problems += vanishing.told(self._vault, index)
+
+    def vanished(self) -> list[Problem]:
+        """Say what is gone that should perhaps be there."""
+        return self.ask(lambda index: vanishing.told(self._vault, index))
 
     def _looks_unmounted(self, vanished: int) -> bool:
         """Is nothing left of what was there? Then it is out of sight rather than removed."""

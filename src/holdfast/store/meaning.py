@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +19,7 @@ from holdfast import embedding
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.index import Filter, Index, Pool
 from holdfast.kinds import KINDS
-from holdfast.query import Query, Terms
+from holdfast.query import Query, Terms, bare
 from holdfast.records import Record, mark_of
 from holdfast.store.ranking import Near
 from holdfast.store.refreshing import Progress
@@ -39,6 +39,8 @@ _FEW, _PAUSE = 16, 0.01
 _NEAREST = 30
 """So many of the records that lie nearest may answer, whatever their words."""
 _OFFERED = 100
+_LOOKS = 2
+"""So often a search looks when it meets vectors that were damaged since they were read; they are made anew."""
 _RARE = 0.001
 """A word that is this share of all words of the memory weighs half of what one weighs that is never said."""
 
@@ -57,6 +59,10 @@ class Embedded(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many were made now."""
     problem: str = ""
     """Why the embedder that is installed cannot be used."""
+
+
+class _Failed(Exception):
+    """The model could be loaded, and does not do its work."""
 
 
 class Meaning:
@@ -104,18 +110,19 @@ class Meaning:
         """Add to the pools what lies nearest to the question in meaning, and say how near each candidate lies."""
         with self._lock:
             model, vectors = self._open(index)
-            if model is None or vectors is None or not self._catch_up(index, model, vectors, model.at_once):
+            if model is None or vectors is None:
                 return pools, Near()
-            values: dict[str, float] = {}
-            result = []
-            for pool in pools:
-                question = model.question(query.text, _weighed(pool, query.text))
-                if question.any():
-                    if not terms.phrases:  # what is quoted must stand there
-                        pool = index.widened(pool, where, _nearest(index, model, vectors, question, where))
-                    values |= _nearness(index, pool, model, vectors, question)
-                result.append(pool)
-            return result, Near(values, model.near)
+            try:
+                for _ in range(_LOOKS):
+                    if not self._catch_up(index, model, vectors, model.at_once):
+                        return pools, Near()
+                    told = _widened(index, model, vectors, pools, query, terms, where)
+                    if not vectors.doubted:
+                        break
+                return told
+            except _Failed as error:
+                self._give_up(error)
+                return pools, Near()
 
     def fill(self, ask: Callable[[Callable[[Index], bool]], bool]) -> None:
         """Make what is missing in a thread of its own, if a search could not; `ask` puts a question to the index."""
@@ -133,7 +140,11 @@ class Meaning:
     def _some(self, index: Index) -> bool:
         with self._lock:
             model, vectors = self._open(index)
-            return model is None or vectors is None or self._catch_up(index, model, vectors, _FEW)
+            try:
+                return model is None or vectors is None or self._catch_up(index, model, vectors, _FEW)
+            except _Failed as error:
+                self._give_up(error)
+                return True
 
     # making
 
@@ -143,10 +154,15 @@ class Meaning:
             model, vectors = self._open(index)
             if model is None or vectors is None:
                 raise self._unavailable()
-            before = len(vectors)
-            self._catch_up(index, model, vectors, -1, progress)
+            self._look(index, vectors)
+            missing = len(self._missing)
+            try:
+                self._catch_up(index, model, vectors, -1, progress)
+            except _Failed as error:
+                self._give_up(error)
+                raise self._unavailable() from None
             vectors.keep_only(index.rows(KEPT))
-            return msgspec.structs.replace(self.status(index), made=max(0, len(vectors) - before))
+            return msgspec.structs.replace(self.status(index), made=missing)
 
     def status(self, index: Index) -> Embedded:
         """Say how far the vectors are, and make none."""
@@ -180,6 +196,12 @@ class Meaning:
             self._vectors = Vectors(self._derived if generation else None, self._model, generation)
             self._generation, self._last, self._missing = generation, 0, []
         return self._model, self._vectors
+
+    def _give_up(self, error: _Failed) -> None:
+        """Go by words alone from now on."""
+        self._broken = f"The embedder {embedding.chosen(self._setting)} does not work: {error}."
+        self._model, self._missing = None, []
+        self.forget()
 
     def _unavailable(self) -> Unavailable:
         if self._setting == "none":
@@ -216,13 +238,40 @@ class Meaning:
         return not self._missing
 
 
+def _widened(
+    index: Index, model: Embedder, vectors: Vectors, pools: list[Pool], query: Query, terms: Terms, where: Filter
+) -> tuple[list[Pool], Near]:
+    values: dict[str, float] = {}
+    result = []
+    for pool in pools:
+        with _working():
+            question = model.question(query.text, _weighed(pool, query.text))
+        if question.any():
+            if not terms.phrases:  # what is quoted must stand there
+                pool = index.widened(pool, where, _nearest(index, model, vectors, question, where))
+            values |= _nearness(index, pool, model, vectors, question)
+        result.append(pool)
+    return result, Near(values, model.near)
+
+
+@contextlib.contextmanager
+def _working() -> Iterator[None]:
+    """Tell what goes wrong in a model from what goes wrong elsewhere; a broken one raises whatever it likes."""
+    try:
+        yield
+    except Exception as error:
+        raise _Failed(str(error) or type(error).__name__) from error
+
+
 def _make(records: Mapping[int, Record], model: Embedder, vectors: Vectors) -> None:
     """Make vectors of records, or take those that the same texts had before."""
     texts = [text_of(record) for record in records.values()]
     marks = [mark_of(record) for record in records.values()]
     known = vectors.earlier(marks)
     fresh = [number for number, one in enumerate(known) if one is None]
-    for number, vector in zip(fresh, vectors.small(model.texts([texts[number] for number in fresh])), strict=True):
+    with _working():
+        made = model.texts([texts[number] for number in fresh])
+    for number, vector in zip(fresh, vectors.small(made), strict=True):
         known[number] = vector
     if records:
         vectors.add(list(records), marks, known)
@@ -235,7 +284,7 @@ def text_of(record: Record) -> str:
 
 def _weighed(pool: Pool, text: str) -> list[tuple[str, float]]:
     """Return the telling words of a question as they are written, and how much each of them tells in this memory."""
-    written = {word.casefold(): word for word in reversed(_WORD.findall(text))}
+    written = {bare(word): word for word in reversed(_WORD.findall(text))}
     total = pool.records * pool.length
     shares = [held / total for held in pool.held]
     return [(written.get(word, word), _RARE / (_RARE + share)) for word, share in zip(pool.words, shares, strict=True)]

@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
 from holdfast import asking, kinds, settings
 from holdfast.errors import Invalid, NotFound
 from holdfast.index import Filter, Index, Pool, Tied
-from holdfast.kinds import KINDS, Kind
+from holdfast.kinds import FOREIGN, KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
-from holdfast.query import Query, Terms, check, parse
+from holdfast.query import Query, Terms, both, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
-from holdfast.store import explaining, reading, recalling, tailing, undoing, verifying
+from holdfast.store import explaining, reading, recalling, tailing, trusting, undoing, verifying
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.meaning import Embedded, Meaning
 from holdfast.store.ranking import Near
 from holdfast.store.recalling import Answer
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
+from holdfast.store.screening import Screen
+from holdfast.store.trusting import Source
 from holdfast.store.writing import ANY, Writer
 from holdfast.times import bound, is_id, iso, now_ms
 from holdfast.vault import LogEnd, Vault
 
-_FOREIGN = tuple(name for name, row in KINDS.items() if row.foreign)
+if TYPE_CHECKING:
+    from holdfast.store.backing import Backup
+    from holdfast.store.forgetting import Forgotten
+    from holdfast.store.owning import Owner
+    from holdfast.store.rolling import RolledBack
+    from holdfast.store.versions import Version
+
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 
 
@@ -47,8 +57,9 @@ class Memory:
         self.scopes = Scopes(vault, self.places)
         self._keeper = Keeper(vault, self.places, index, config, derived)
         self._meaning = Meaning(config.search.embedder if config.search.meaning else "none", derived)
+        self.screen = Screen(config.secrets)
         self._writer = Writer(
-            vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, writer
+            vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, self.screen, writer
         )
 
     @property
@@ -85,16 +96,35 @@ class Memory:
         """Hide a record from search and lists, or show it again; its text stays where it is."""
         return self._writer.hide(self.get(identifier), not restore, op_id)
 
-    def replace(self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "") -> Receipt:
+    def replace(
+        self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "", known: bool = False
+    ) -> Receipt:
         """Write a whole document that was made from version `expect`, "" for a new one; Conflict when it is another.
 
-        Without a version it takes the place of whatever is there, which is kept.
+        Without a version it takes the place of whatever is there, which is kept. With `known` all of its text stood in
+        the memory before, whoever wrote it.
         """
-        return self._writer.replace(path, data, expect, keep=keep, op_id=op_id)
+        return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
 
-    def undo(self, path: str, op_id: str = "") -> Receipt:
+    def written_by(self, writer: str) -> AbstractContextManager[None]:
+        """Note somebody else as the writer in this thread, for a door that serves several."""
+        return self._writer.by(writer)
+
+    def undo(self, identifier: str, op_id: str = "") -> Receipt:
         """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
-        return undoing.undo(self.vault, self.places, self._writer, path, op_id)
+        check_text(identifier)
+        path = path_of(identifier)
+        place = self.places.classify(path)
+        if path != identifier and place and place.kind.shape == "section":
+            raise Invalid(
+                "An entry is not undone by itself: the last write to its page may be another's.",
+                f"Hide it, or take back the last write to the page: {path}.",
+            )
+        return undoing.undo(self.vault, self.places, self._writer, self._file_of(path), op_id)
+
+    def _file_of(self, identifier: str) -> str:
+        """Return the file that an id means: the path itself, or the log that a line stands in."""
+        return identifier if self.places.classify(identifier) else self.get(identifier).path
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
@@ -155,7 +185,7 @@ class Memory:
         else:
             self.refresh()
             if is_id(identifier):
-                self._keeper.refresh_below(self.places.below(_FOREIGN, ""))
+                self._keeper.refresh_below(self.places.below(FOREIGN, ""))
         found = self._keeper.ask(lambda index: index.by_id(identifier))
         if not found:
             raise _unknown(identifier)
@@ -166,9 +196,10 @@ class Memory:
         wanted = _query(query, given)
         check(wanted)
         terms = parse(wanted.text)
-        if wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds):
+        among = both(wanted.kinds, terms.kinds)
+        if among is None or (wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds)):
             return recalling.Found([], iso(now_ms()))
-        where = self._filter(wanted, (*wanted.kinds, *terms.kinds), (*wanted.tags, *terms.tags))
+        where = self._filter(wanted, among, (*wanted.tags, *terms.tags))
         done, ranked = self._keeper.steady(lambda: self._search(terms, where, wanted))
         near = functools.partial(
             self._near, where=msgspec.structs.replace(where, tags=(), since="", until=""), most=wanted.related
@@ -203,7 +234,7 @@ class Memory:
         """Return what the ranking is given for a query, and the filter that was used."""
         check(query)
         terms = parse(query.text)
-        where = self._filter(query, (*query.kinds, *terms.kinds), (*query.tags, *terms.tags))
+        where = self._filter(query, both(query.kinds, terms.kinds) or query.kinds, (*query.tags, *terms.tags))
         _, pools, near = self._keeper.steady(lambda: self._pools(terms, where, query))
         return pools, near, where
 
@@ -313,6 +344,10 @@ class Memory:
         """Return the records before or after a line in its log, the nearest first, as the index has them."""
         return self._keeper.ask(lambda index: index.beside(record.path, record.order, count, after=after))
 
+    def sources(self, records: Iterable[Record]) -> dict[str, Source]:
+        """Return where records come from, by their id: who wrote them, over which channel, with which trust."""
+        return trusting.sources(self.vault, self.places, records, self.settings.chat.aliases())
+
     def held(self, kind: Kind, key: str) -> Record | None:
         """Return the line that holds for a key of a keyed kind, None when there is none or it is hidden."""
         path = self.places.path_for(kind, Scope())
@@ -407,7 +442,9 @@ class Memory:
         outside = self._keeper.ask(lambda index: [path for path in index.seen() if not self.places.watched(path)])
         if outside:
             self._keeper.refresh_below(tuple(outside))
-        return self._keeper.verify(progress)
+        report = self._keeper.verify(progress)
+        report.damage += self._keeper.vanished()
+        return report
 
     def stats(self) -> dict[str, Any]:
         """Return what is kept, where, and how far the index is behind."""
@@ -416,6 +453,8 @@ class Memory:
         behind = self._keeper.ask(lambda index: refresher.stale(index, done))
         counts = self._keeper.ask(lambda index: index.counts())
         size = sum(stamp.size for stamp in refresher.walk(Refreshed()).values())
+        vanished = self._keeper.vanished()
+        problems = [*done.problems, *vanished]
         return {
             "root": self.root,
             "records": sum(counts.values()),
@@ -424,7 +463,8 @@ class Memory:
             "bytes": size,
             "index_bytes": self._keeper.size(),
             "behind": behind,
-            "problems": len(once([*done.problems, *self._keeper.ask(lambda index: index.problems())])),
+            "problems": len(once([*problems, *self._keeper.ask(lambda index: index.problems())])),
+            "vanished": [str(problem) for problem in vanished],
         }
 
     @property
@@ -441,6 +481,44 @@ class Memory:
         """Say how far the vectors are, and with which model."""
         self.refresh()
         return self._keeper.ask(self._meaning.status)
+
+    # the owner's
+
+    @functools.cached_property
+    def _owner(self) -> Owner:
+        from holdfast.store.owning import Owner  # few ask for it, and every start would pay
+
+        return Owner(self, self._keeper, self._writer, self._meaning)
+
+    def versions(self, identifier: str) -> list[Version]:
+        """Return what happened to a document, or to a line and its key, oldest first: when, by whom, which version."""
+        return self._owner.versions(identifier)
+
+    def text_at(self, identifier: str, version: str) -> str:
+        """Return the text that a document had in a version, of which the first digits are enough."""
+        return self._owner.text_at(identifier, version)
+
+    def forget(
+        self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None
+    ) -> Forgotten:
+        """Remove the text of records for good, by id, or all that have a text word for word; without `yes`, list them.
+
+        Much at once needs the `count`. The owner's, never a model's. What was interrupted is finished by calling again.
+        """
+        return self._owner.forget(identifiers, query, yes, count, progress)
+
+    def rollback(
+        self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
+    ) -> RolledBack:
+        """Take back what one writer wrote, since a time if one is given; without `yes`, list it.
+
+        Much at once needs the `count`. With `back`, the id that a rollback told, it is the rollback that is taken back.
+        """
+        return self._owner.rollback(writer, since, yes, count, back)
+
+    def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
+        """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
+        return self._owner.backup(target, progress)
 
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""

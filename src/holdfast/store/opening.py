@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import time
 from typing import TypeVar
 
 import msgspec
 
 from holdfast import settings
-from holdfast.errors import Invalid, Unavailable
+from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.index.sqlite import SqliteIndex
 from holdfast.kinds import KINDS
 from holdfast.store.memory import Memory
@@ -19,6 +18,7 @@ from holdfast.vault import Vault
 from holdfast.vault.files import Files
 
 Opened = TypeVar("Opened", bound=Memory)
+_MOST_SETTINGS = 1 << 20
 
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "", kind: type[Opened]) -> Opened:
@@ -51,18 +51,13 @@ def open_folder(path: str | os.PathLike[str]) -> Vault:
 
 
 def _settings_text(location: str) -> str:
-    path = os.path.join(location, settings.FILE)
+    """Read the settings as everything else is read: no link out of the root is followed."""
+    vault = Files(location)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+        return vault.read(settings.FILE, _MOST_SETTINGS).data.decode("utf-8")
+    except NotFound:
         return ""
-    except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}.", "Check its permissions.") from None
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise Invalid(f"{path} is not a file.", "Move it away.")
-        return os.read(fd, 1_000_000).decode("utf-8")
     except UnicodeDecodeError:
-        raise Invalid(f"{path} is not UTF-8.", "Save it as UTF-8.") from None
+        raise Invalid(f"{os.path.join(location, settings.FILE)} is not UTF-8.", "Save it as UTF-8.") from None
     finally:
-        os.close(fd)
+        vault.close()

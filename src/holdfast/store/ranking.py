@@ -89,6 +89,7 @@ class Ranking:
         for row, other in pool.after.items():
             self.after[place[row]], self.before[place[other]] = place[other], place[row]
         self.idf = [math.log(1 + (pool.records - held + 0.5) / (held + 0.5)) for held in pool.held]
+        self.lengths = [one.length for one in self.all]
         self._windows: dict[int, list[int]] = {}
         self.wide = self._surroundings()
 
@@ -106,16 +107,20 @@ class Ranking:
         """Return a record and what stands around it."""
         if number in self._windows:
             return self._windows[number]
-        near, room = [number], _CONTEXT - self.all[number].length
-        ends = [(self.before, number), (self.after, number)]
+        lengths, before, after = self.lengths, self.before, self.after
+        near, room = [number], _CONTEXT - lengths[number]
+        back, ahead = before[number], after[number]
         for _ in range(_SPAN):
-            ends = [(way, way[place]) for way, place in ends if way[place] >= 0]
-            for end in ends.copy():
-                if (length := self.all[end[1]].length) > room:
-                    ends.remove(end)
-                else:
-                    near.append(end[1])
-                    room -= length
+            if back >= 0 and lengths[back] <= room:
+                near.append(back)
+                room, back = room - lengths[back], before[back]
+            else:
+                back = -1
+            if ahead >= 0 and lengths[ahead] <= room:
+                near.append(ahead)
+                room, ahead = room - lengths[ahead], after[ahead]
+            else:
+                ahead = -1
         self._windows[number] = near
         return near
 
@@ -127,7 +132,7 @@ class Ranking:
         if not any(one.counts):
             if "meaning" in self.steps and self.steps["meaning"][number] - self.steps["words"][number] >= _MUCH:
                 yield "near in meaning"
-            steps = self.steps.get("who", end)
+            steps = self.steps["who"]
             beside = [place for place in (self.before[number], self.after[number]) if place >= 0]
             if beside:
                 yield f"beside {self.all[max(beside, key=lambda place: steps[place])].id}"
@@ -202,7 +207,7 @@ def _words(field: Ranking) -> list[float]:
     record = _to_one([_bm25(idf, one.counts, one.length / usual) if any(one.counts) else 0.0 for one in field.all])
     if not weights.around:
         return record
-    lengths = [one.length for one in field.all]
+    lengths = field.lengths
     windows = {number: field.window(number) for number in field.wide}
     average = usual * sum(map(len, windows.values())) / max(1, len(windows))
     around = [0.0] * len(lengths)

@@ -184,6 +184,7 @@ def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) ->
         line=number,
         version=version_of(logs.render(value)),
         key=key if isinstance(key, str) else "",
+        hidden=isinstance(value.get("forgotten"), str),
         order=order,
         links=links.targets(text, "") if "[[" in text else (),
     )

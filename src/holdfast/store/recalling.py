@@ -7,7 +7,6 @@ as of when it holds and how many changed files it could not look at.
 from __future__ import annotations
 
 import itertools
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
@@ -15,7 +14,7 @@ import msgspec
 from holdfast import asking
 from holdfast.index import Pool, Tied
 from holdfast.kinds import KINDS
-from holdfast.query import Query, Terms, plain
+from holdfast.query import Query, Terms, bare, plain
 from holdfast.records import Problem, Record, text_of
 from holdfast.settings import Search
 from holdfast.store import ranking
@@ -72,6 +71,12 @@ Load = Callable[[list[int]], Mapping[int, Record]]
 
 def choose(pools: list[Pool], query: Query, weights: Search, load: Load, near: Near = FAR) -> list[Answer]:
     """Return the records that answer a query, best first, as many as it wants."""
+    answers = _loaded(in_order(pools, query, weights, near), query.limit, load)
+    return list(itertools.islice(_distinct(answers) if says_once(query) else answers, query.limit))
+
+
+def in_order(pools: list[Pool], query: Query, weights: Search, near: Near = FAR) -> list[Ranked]:
+    """Return what may answer a query, best first; of each session only the best, where sessions are asked for."""
     ask = asking.read(query.text, query.asked)
     found: list[Ranked] = []
     for pool in pools:
@@ -84,9 +89,12 @@ def choose(pools: list[Pool], query: Query, weights: Search, load: Load, near: N
             found += ranked
     if len(pools) > 1:
         found.sort(key=lambda one: -one.score)
-    sessions = query.level == "sessions"
-    answers = _loaded(_best_of_each(found) if sessions else found, query.limit, load)
-    return list(itertools.islice(_distinct(answers) if query.associate and not sessions else answers, query.limit))
+    return _best_of_each(found) if query.level == "sessions" else found
+
+
+def says_once(query: Query) -> bool:
+    """Does an answer to this leave out what says the same as something better?"""
+    return query.associate and query.level == "records"
 
 
 def _best_of_each(ranked: list[Ranked]) -> list[Ranked]:
@@ -157,15 +165,8 @@ def _why(record: Record, terms: Terms) -> tuple[str, ...]:
     if terms.empty:
         return ()
     runs = (*terms.phrases, *terms.words)
-    text = _bare(plain("\n".join((record.title, record.text, " ".join(record.tags), text_of(record.fields)))))
-    return tuple(_shown(run) for run in runs if _stem(_bare(" ".join(run))) in text)
-
-
-def _bare(text: str) -> str:
-    """Return text without accents, as the index compares it."""
-    if text.isascii():
-        return text
-    return "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
+    text = plain("\n".join((record.title, record.text, " ".join(record.tags), text_of(record.fields))))
+    return tuple(_shown(run) for run in runs if _stem(" ".join(run)) in text)
 
 
 def _shown(run: tuple[str, ...]) -> str:
@@ -181,9 +182,10 @@ def _snippet(text: str, why: tuple[str, ...]) -> str:
     """Return the part of the text around the first word that brought it."""
     if len(text) <= SNIPPET:
         return text
-    lower = text.casefold()
-    places = [place for word in why if (place := lower.find(_stem(word))) >= 0]
-    start = max(0, min(places, default=0) - SNIPPET // 4)
+    compared = bare(text)
+    places = [place for word in why if (place := compared.find(_stem(word))) >= 0]
+    first = min(places, default=0) * len(text) // max(1, len(compared))  # accents and points are not in it
+    start = max(0, first - SNIPPET // 4)
     if start:
         start = text.find(" ", start, start + 40) + 1 or start
     end = start + SNIPPET

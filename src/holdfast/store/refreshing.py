@@ -123,7 +123,7 @@ class Refresher:
             if progress:
                 progress(ready, len(paths))
 
-    def one(self, index: Index, path: str, done: Refreshed, end: int = 0) -> None:
+    def one(self, index: Index, path: str, done: Refreshed, end: int | None = None) -> None:
         """Index one path as it is now; of a log only what lies before `end`, if that is given."""
         place = self._place(path)
         seen = index.look(path)
@@ -166,7 +166,9 @@ class Refresher:
         done.changed += 1
         done.records += len(facts.records)
 
-    def _log(self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed, end: int) -> bool:
+    def _log(
+        self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed, end: int | None
+    ) -> bool:
         """Index a log; False when another thread or process changed what was known of it meanwhile."""
         looked = time.time_ns()
         path = place.path
@@ -181,10 +183,10 @@ class Refresher:
             with index.writing():
                 fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
                 index.replace(path, fresh, Facts())
-                complete = self._read_on(index, place, fresh, end or stamp.size, done)
+                complete = self._read_on(index, place, fresh, stamp.size if end is None else end, done)
         else:
             now = msgspec.structs.replace(seen, stamp=stamp, looked=looked)
-            complete = self._read_on(index, place, now, end or stamp.size, done)
+            complete = self._read_on(index, place, now, stamp.size if end is None else end, done)
         done.changed += 1
         return complete
 

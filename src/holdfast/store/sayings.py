@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.errors import Conflict
@@ -32,10 +32,22 @@ def last_id(end: LogEnd) -> str:
 
 def newest(end: LogEnd, offset: int, target: str) -> str:
     """Return the greatest order of the lines about a key or id among those that the index has not read."""
-    found = (logs.parse(data) for data in end.lines(offset))
+    found = (logs.parse(data) for data in _since(end, offset))
     values = [value for objects in found if isinstance(objects, list) for value in objects]
     about = (value for value in values if _speaks_of(value, target))
     return max((logs.identity(value, "time")[1] for value in about), default="")
+
+
+def _since(end: LogEnd, offset: int) -> Iterator[bytes]:
+    """Yield the lines from an offset on, or all of them where no line starts there: the log was rewritten since."""
+    if offset <= end.size:
+        lines = iter(end.lines(offset))
+        first = next(lines, b"")
+        if not isinstance(logs.parse(first), str):
+            yield first
+            yield from lines
+            return
+    yield from end.lines(0)
 
 
 def _speaks_of(value: Mapping[str, Any], target: str) -> bool:
@@ -58,7 +70,7 @@ def same_op(seen: list[Applied], op_id: str, path: str, target: str = "") -> Rec
 def op_in(end: LogEnd, offset: int, op_id: str, path: str) -> list[Receipt]:
     """Return what was done under an op_id, by the lines that the index has not read yet."""
     needle = op_id.encode("utf-8")
-    found = (logs.parse(data) for data in end.lines(offset) if needle in data)
+    found = (logs.parse(data) for data in _since(end, offset) if needle in data)
     values = [value for objects in found if isinstance(objects, list) for value in objects]
     return [Receipt("repeated", str(value.get("id")), path) for value in values if value.get("op") == op_id]
 

@@ -64,10 +64,19 @@ class Scopes:
     def folder_for(self, name: str, parent: str = "") -> str:
         """Return the path of a new workspace, domain or repository of this name."""
         folder = names.slug(name, "workspace")
-        taken = {names.same(other) for other in self.children(parent)}
+        known = self.children(parent)
+        taken = {names.same(other) for other in known}
+        if folder in known and self._begun(f"{parent}/{folder}".lstrip("/"), name):
+            taken.discard(folder)
         if folder in taken or folder in _RESERVED:
             folder = names.unique(name, "workspace", ignore_case=True)
         return f"{parent}/{folder}".lstrip("/")
+
+    def _begun(self, path: str, name: str) -> bool:
+        """Is a folder one that somebody is just making for this name, or died over? It is empty, or has it by now."""
+        places = (self._places.workspaces, f"{self._places.memory}/workspaces")
+        within = (self._vault.walk(f"{place}/{path}", ("",), lambda _path, _why: None) for place in places)
+        return not any(True for found in within for _ in found) or names.same(self.name(path)) == names.same(name)
 
     def children(self, path: str) -> list[str]:
         """Return the folder names one level below, workspaces for ""; learned things count as well."""

@@ -11,13 +11,18 @@ import time
 
 import msgspec
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NotFound
 from holdfast.index import Index, Seen
 from holdfast.places import Places
 from holdfast.records import Problem, Record
+from holdfast.store import accounts
 from holdfast.store.refreshing import YOUNG_NS, Progress, Refreshed, Refresher
+from holdfast.times import iso, now_ms
 from holdfast.vault import Stamp, Vault
 from holdfast.wording import amount
+
+_ON_THE_WAY_MS = 10_000
+"""How long after it was announced a save point may still be on its way to the disk."""
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -56,7 +61,7 @@ def verify(
     outside = tuple(path for path in seen if not places.watched(path))  # what is read on request, as far as it was
     stamps = refresher.walk(done) | (refresher.walk(done, outside) if outside else {})
     for number, path in enumerate(stamps, 1):
-        refresher.one(scratch, path, done, seen[path].offset if path in seen else 0)
+        refresher.one(scratch, path, done, seen[path].offset if path in seen else None)
         if progress:
             progress(number, len(stamps))
     report = Report(files=len(stamps), damage=list(done.problems))
@@ -92,15 +97,21 @@ def _difference(fresh: list[Record], held: list[Record]) -> str:
 def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
     """Name save points that were edited, and announced ones that never came to be."""
     result = []
+
+    def written_to(path: str) -> bool:
+        return any("intent" not in line for line in accounts.of(vault, places.memory, path))
+
     for path in scratch.seen():
         place = places.classify(path)
         if place is None or place.kind.name != "ledger":
             continue
         folder = path.rpartition("/")[0]
         written: dict[str, set[str]] = {}
+        announced: dict[str, str] = {}
         for line in scratch.records(path):
             if isinstance(line.fields.get("state"), str):
                 written.setdefault(line.fields["state"], set()).add(str(line.fields.get("version")))
+                announced[line.fields["state"]] = line.time
         for name, versions in written.items():
             try:
                 if vault.read(f"{folder}/{name}").version not in versions:
@@ -108,5 +119,11 @@ def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
                         Problem(f"{folder}/{name}", "was changed after it was written; save points never are")
                     )
             except HoldfastError as error:
+                if isinstance(error, NotFound) and _just_now(announced[name]) and not written_to(f"{folder}/{name}"):
+                    continue  # its writer is on the way from the ledger to the file
                 result.append(Problem(f"{folder}/{name}", f"is in the ledger and cannot be read: {error.message}"))
     return result
+
+
+def _just_now(time: str) -> bool:
+    return iso(now_ms() - _ON_THE_WAY_MS) <= time <= iso(now_ms() + _ON_THE_WAY_MS)

@@ -1,9 +1,10 @@
 """From drafts to files: check the kind's rules, make it durable, then tell the index.
 
-Every write of Holdfast passes here. Each document write leaves a line in the write log, with the versions before and
-after. With an op_id the intent is made durable there before the document changes, so that a repeated op_id can be told
-from a new one whatever happened in between. A line of a log carries its op_id itself. "Telling the index" is noting
-the path: the next read brings the index up to it.
+Every write of Holdfast passes here, and what a caller gives is looked through for secrets before anything else. Each
+document write leaves a line in the write log, with the versions before and after. With an op_id the intent is made
+durable there before the document changes, so that a repeated op_id can be told from a new one whatever happened in
+between. A line of a log carries its op_id itself. "Telling the index" is noting the path: the next read brings the
+index up to it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import itertools
 import random
 import re
 import time as clock
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -27,13 +29,17 @@ from holdfast.names import check_text, same_words
 from holdfast.places import Place, Places
 from holdfast.records import Draft, Receipt, Record, check_plain, path_of, version_of
 from holdfast.scope import Scope
+from holdfast.secrets import scan
 from holdfast.settings import Limits
 from holdfast.store import accounts, bringing, drafts, sayings
 from holdfast.store.scopes import Scopes
+from holdfast.store.screening import Screen
 from holdfast.times import mint, normal, today, utc_now
 from holdfast.vault import ABSENT, LogEnd, Vault
 
 _TRIES = 200
+_WRITER: ContextVar[str] = ContextVar("writer", default="")
+"""Who writes in this thread, where a door serves several."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -53,7 +59,7 @@ class Writer:
 
     def __init__(
         self, vault: Vault, places: Places, scopes: Scopes, limits: Limits,
-        known: Callable[[str, str, str], Known], tell: Callable[[str], None], writer: str = "",
+        known: Callable[[str, str, str], Known], tell: Callable[[str], None], screen: Screen, writer: str = "",
     ) -> None:  # fmt: skip
         self._vault = vault
         self._places = places
@@ -61,8 +67,22 @@ class Writer:
         self._limits = limits
         self._known = known
         self._tell = tell
-        self._by = writer
+        self._screen = screen
+        self._door = writer
         self._bringer = bringing.Bringer(vault, limits.line_bytes)
+
+    @property
+    def _by(self) -> str:
+        return _WRITER.get() or self._door
+
+    @contextlib.contextmanager
+    def by(self, writer: str) -> Iterator[None]:
+        """Note somebody else as the writer in this thread, for a door that serves several."""
+        token = _WRITER.set(writer)
+        try:
+            yield
+        finally:
+            _WRITER.reset(token)
 
     def put(self, draft: Draft) -> Receipt:
         """Keep a new record, or change the one that the draft names."""
@@ -81,7 +101,7 @@ class Writer:
         drafts.check_fit(kind, draft)
         if kind.owned:
             raise Invalid(f"{kind.one} is written by Holdfast itself.", "Choose another kind.")
-        draft = drafts.with_defaults(kind, draft)
+        draft = self._screen.draft(kind, drafts.with_defaults(kind, draft))
         drafts.check(kind, draft)
         if kind.shape == "line":
             return self._append_line(kind, draft)
@@ -101,6 +121,8 @@ class Writer:
             return repeated
         if kind.write_once:
             if self._vault.stat(path):
+                if repeated := self._repeated(wanted, path):  # somebody else did it under this op_id meanwhile
+                    return repeated
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
             entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version}
             self._log_line(f"{path.rpartition('/')[0]}/{LEDGER}", entry, durable=True)
@@ -157,8 +179,8 @@ class Writer:
             if wanted.op_id:
                 self._account(account | {"intent": True}, wanted.op_id)
             try:
-                keep = self.kept(before) if before and wanted.replaces else ""
-                self._vault.write(path, made.data, expect=before, keep=keep)
+                old = kept(self._places, before) if before and wanted.replaces else ""
+                self._vault.write(path, made.data, expect=before, keep=old)
             except (Conflict, AlreadyExists):
                 if repeated := self._repeated(wanted, path):
                     return repeated
@@ -193,7 +215,7 @@ class Writer:
             line = applied.fields
             if line.get("path") != path:
                 raise sayings.other_use(wanted.op_id, str(line.get("path") or applied.path))
-            after = str(line.get("after"))
+            after = str(line.get("after") or ABSENT)
             if "intent" not in line or self._came_to_be(path, after, applied.id):
                 return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
@@ -208,27 +230,53 @@ class Writer:
         return any(line.get("before") == after for line in later)
 
     def replace(
-        self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", undoes: bool = False
-    ) -> Receipt:
-        """Write a whole document made from version `expect`, or a new one; with `keep` the old text is kept."""
+        self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", undoes: bool = False,
+        known: bool = False,
+    ) -> Receipt:  # fmt: skip
+        """Write a whole document made from version `expect`, or a new one; with `keep` the old text is kept.
+
+        With `known` all of its text stood in the memory before.
+        """
         check_op(op_id)
         wanted = Wanted(expect, op_id, "changed" if expect else "stored", replaces=keep, undoes=undoes)
-        return self._write(path, lambda _: Made(data, path, version_of(data)), wanted)
+
+        def make(current: bytes | None) -> Made:
+            made = data if known or undoes else self._screen.document(self._kind(path), data, current)
+            return Made(made, path, version_of(made))
+
+        return self._write(path, make, wanted)
+
+    def _kind(self, path: str) -> Kind | None:
+        place = self._places.classify(path)
+        return place.kind if place else None
 
     def applied(self, op_id: str, path: str) -> Receipt | None:
         """Return the receipt of what an op_id did to a document before."""
         return self._repeated(Wanted(ANY, op_id, ""), path)
 
-    def retire(self, path: str, expect: str, op_id: str = "") -> None:
+    def retire(self, path: str, expect: str, op_id: str = "", *, undoes: bool = False) -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
-        self._vault.remove(path, expect=expect, keep=self.kept(expect))
+        account: dict[str, Any] = {"path": path, "before": expect, "undo": undoes}
+        if op_id:  # else a repetition would find nothing there, and nothing that says why
+            self._account(account | {"intent": True}, op_id)
+        self._vault.remove(path, expect=expect, keep=kept(self._places, expect))
         with contextlib.suppress(HoldfastError):  # it is done, whatever becomes of its account
-            self._account({"path": path, "before": expect}, op_id)
+            self._account(account, op_id)
         self._tell(path)
 
-    def kept(self, version: str) -> str:
-        """Return where the text that a document had before is kept."""
-        return f"{self._places.memory}/writes/kept/{version}"
+    def erase(self, path: str, expect: str) -> None:
+        """Remove a document of this version for good: nothing of it is kept."""
+        self._vault.remove(path, expect=expect)
+        self.account({"path": path, "before": expect, "forgotten": True})
+        self._tell(path)
+
+    def account(self, line: dict[str, Any], op_id: str = "") -> None:
+        """Note what the owner had done in the account of writes: durably, if it is announced there."""
+        self._account(line, op_id)
+
+    def told(self, path: str) -> None:
+        """Note that a log was changed otherwise than by adding to it."""
+        self._tell(path)
 
     def _check_size(self, path: str, data: bytes) -> None:
         if len(data) > self._limits.document_bytes:
@@ -239,7 +287,7 @@ class Writer:
     def note(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to a log of Holdfast's own, by month, not synced."""
         path = self._places.path_for(kind, _NOWHERE, month=utc_now()[:7], workspace=folder)
-        self._log_line(path, line, durable=False)
+        self._log_line(path, self._screen.line(kind, line, waits=False), durable=False)
 
     def bring(self, path: str, lines: list[dict[str, Any]]) -> int:
         """Add lines that carry their own ids to a log, each once; return how many were added.
@@ -247,7 +295,8 @@ class Writer:
         The index is not told: what comes in this way is read when somebody asks for it.
         """
         by = {"writer": self._by} if self._by else {}
-        return self._bringer.bring(path, [line | by for line in lines])
+        kind = self._kind(path)
+        return self._bringer.bring(path, [{**self._screen.line(kind, line, waits=False), **by} for line in lines])
 
     def missing(self, path: str, ids: set[str]) -> int:
         """Return how many of these ids `bring` would add to a log."""
@@ -279,6 +328,7 @@ class Writer:
                 raise NotFound(f"{place.path} is not there.", "Check the path, or put a new record.")
             data = markdown.edit(current, changes) if changes else current
             data = data if draft.text is None else markdown.replace_body(data, draft.text)
+            data = self._screen.document(kind, data, current)
             return Made(data, place.path, version_of(data))
 
         return self._write(place.path, make, wanted)
@@ -286,7 +336,7 @@ class Writer:
     def hide(self, record: Record, hidden: bool, op_id: str = "") -> Receipt:
         """Hide a record or show it again: a line by a mark in its log, a document by a field, an entry likewise."""
         kind = KINDS[record.kind]
-        if kind.owned and kind.name != "entry":
+        if kind.owned and kind.name not in ("entry", "summary"):
             raise Invalid(f"{kind.one} cannot be hidden.", "It is Holdfast's own account of what was written.")
         wanted = Wanted(ANY, op_id, "hidden" if hidden else "shown")
         if kind.shape == "line" or kind.write_once:
@@ -379,8 +429,11 @@ class Writer:
                     f"{record.id} was changed since version {wanted.expect[:8]}; nothing was written.",
                     "Read it again and redo the edit.",
                 )
+            made = {
+                name: self._screen.text(KINDS[record.kind], name, part, old.source) for name, part in changes.items()
+            }
             kept = {name: getattr(old, name) for name in ("date", "title", "text", "category", "tags", "archived")}
-            source = sections.render(**(kept | changes)).rstrip()
+            source = sections.render(**(kept | made)).rstrip()
             if "\r\n" in old.source:
                 source = source.replace("\n", "\r\n")
             begin = start + old.start
@@ -443,6 +496,7 @@ class Writer:
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
         """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
         kind = KINDS["episode"]
+        data = self._screen.line(kind, {"entry": data, "session": session})["entry"]
         path = self._places.path_for(kind, _NOWHERE, session=session)
         kept = self._data(kind, path, data)
         if kind.text in kept and not fits(data):
@@ -458,6 +512,8 @@ class Writer:
         `guard` sees the held log first, and may refuse. What an op_id wrote all of its lines for is not written again.
         """
         check_op(op_id)
+        kind = self._kind(path)
+        lines = [self._screen.line(kind, line) for line in lines]
         more = {"writer": self._by} if self._by else {}
         more |= {"op": op_id} if op_id else {}
         known = self._known(op_id, path, "") if op_id else _NOTHING
@@ -506,7 +562,7 @@ class Writer:
         if self._by:
             full["writer"] = self._by
         known = self._known(op_id, path, target) if op_id or target else _NOTHING
-        if repeated := sayings.same_op(known.applied, op_id, path):
+        if repeated := sayings.same_op(known.applied, op_id, path, target if "hide" in line else ""):
             return repeated
         found: list[Receipt] = []
         rest = logs.render(full)
@@ -558,9 +614,14 @@ class Made(msgspec.Struct, frozen=True):
     version: str
 
 
+def kept(places: Places, version: str) -> str:
+    """Return where the text that a document had before is kept."""
+    return f"{places.memory}/writes/kept/{version}"
+
+
 def check_op(op_id: str) -> None:
     """Refuse an op_id that could not be told from text around it."""
-    if op_id and not _OP.match(op_id):
+    if op_id and (not _OP.match(op_id) or scan(op_id)):
         raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.formats import prompts
+from holdfast.formats import prompts, unseen
 from holdfast.formats.prompts import Gathered, Message, Piece
 from holdfast.formats.summaries import head
 from holdfast.kinds import KINDS
@@ -126,8 +126,12 @@ class _Work:
         most = min(_HITS + len(self.shown), MAX_LIMIT)
         found = self.memory.find(Query(text=task, scope=scope, shared=True, above=True, limit=most, budget=self.budget))
         self.warnings += [str(problem) for problem in found.problems[:_LISTED]]
-        fresh = [hit for hit in found if hit.record.id not in self.shown]
-        return [Piece(_recalled(hit), _joined(hit.record.where, hit.age)) for hit in fresh[:_HITS]]
+        sources = self.memory.sources(hit.record for hit in found)
+        fresh = [hit for hit in found if hit.record.id not in self.shown and sources[hit.record.id].trust != "other"]
+        return [
+            Piece(_recalled(hit), _joined(hit.record.where, hit.age, str(sources[hit.record.id]), _unseen(hit)))
+            for hit in fresh[:_HITS]
+        ]
 
 
 def _gathered(work: _Work, part: str, pieces: Callable[[], list[Piece]]) -> Gathered:
@@ -172,6 +176,11 @@ def _line(text: str) -> str:
 def _recalled(hit: Hit) -> str:
     title = prompts.one_line(hit.record.title)
     return hit.snippet if not title or title in hit.snippet else f"{title}\n{hit.snippet}"
+
+
+def _unseen(hit: Hit) -> str:
+    found = unseen.sorts(f"{hit.record.title}\n{hit.snippet}")
+    return f"beware, it has {found}" if found else ""
 
 
 def _joined(*parts: str) -> str:

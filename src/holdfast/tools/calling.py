@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import time
 from collections.abc import Mapping
@@ -9,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast import secrets
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.memory._window import Windows
 from holdfast.memory.chat import Chat
@@ -78,6 +78,14 @@ class Runner:
         self.windows = Windows(memory.settings.mind)
         self.compartments = compartments or Compartments(memory)
         self.traces = Traces(memory)
+        self.reads_only = False
+
+    @functools.cached_property
+    def reading(self) -> Runner:
+        """The same for a caller who may only read."""
+        made = copy.copy(self)
+        made.reads_only = True
+        return made
 
     def call(self, name: str, params: Any = None, context: Any = None) -> Reply:
         """Run a tool by its name and return the reply an agent would get; an error is a reply too."""
@@ -104,12 +112,11 @@ class Runner:
         call = Call(self, context)
         begin = time.perf_counter()
         try:
+            if self.reads_only and not tool.harmless:
+                raise Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
             values = tool.read(params)
-            if not tool.reads and tool.name not in UNTRACED and (secret := secrets.find(params)):
-                raise Invalid(
-                    f"The text holds what looks like a secret: {secret}. Nothing was written.",
-                    "Take it out; say where it is kept instead.",
-                )
+            if not tool.reads and tool.name not in UNTRACED:
+                self.memory.screen.check({**(params or {}), "context": msgspec.to_builtins(context)})
             result = tool.function(call, **values)
             reply = answered(tool, result) | ({"warnings": call.warnings} if call.warnings else {})
         except HoldfastError as error:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.names import is_text
 
 _SEND = {
     "workspaceId": 'send the workspace\'s name, or "default"',
@@ -47,6 +48,8 @@ def read(given: Any, *, required: bool = False) -> Context:
             continue
         if not isinstance(value, str):
             faults.append(f"{name} {'is missing' if name not in given else 'must be a string'} ({advice})")
+        elif not is_text(value):
+            faults.append(f"{name} holds half a character (send valid Unicode)")
         elif required and name in _SEND and not value.strip():
             faults.append(f"{name} is blank ({advice})")
     unknown = sorted(str(name) for name in given.keys() - set(Context.__struct_fields__))

@@ -8,11 +8,14 @@ import msgspec
 
 from holdfast import kinds as table
 from holdfast.errors import AlreadyExists, Invalid
+from holdfast.formats import unseen
+from holdfast.formats.prompts import QUOTED, one_line
 from holdfast.kinds import KINDS
 from holdfast.names import short_hash
 from holdfast.query import Query
 from holdfast.records import Draft, text_of
-from holdfast.store.recalling import Hit
+from holdfast.store.recalling import Found, Hit
+from holdfast.store.trusting import Source
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
@@ -50,7 +53,7 @@ def recall(
             budget=budget,
         )
     )  # fmt: skip
-    reply: dict[str, Any] = {"hits": [_hit(hit) for hit in found], "asOf": found.as_of}
+    reply: dict[str, Any] = {"hits": _hits(call, found), "asOf": found.as_of}
     reply |= {name: count for name, count in (("behind", found.behind), ("leftOut", found.left_out)) if count}
     if found.problems:
         reply["warnings"] = [str(problem) for problem in found.problems[:5]]
@@ -116,6 +119,18 @@ def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
     return reply
 
 
+def _hits(call: Call, found: Found) -> list[dict[str, Any]]:
+    sources = call.memory.sources(hit.record for hit in found)
+    return [_hit(hit) | _told(hit, sources[hit.record.id]) for hit in found]
+
+
+def _told(hit: Hit, source: Source) -> dict[str, Any]:
+    """Return where a hit comes from, and what a reader does not see in it."""
+    told = {"by": source.by, "channel": source.channel, "trust": source.trust}
+    told["unseen"] = unseen.sorts(f"{hit.record.title}\n{hit.record.text}")
+    return {name: value for name, value in told.items() if value}
+
+
 def _hit(hit: Hit) -> dict[str, Any]:
     record = hit.record
     shown = {
@@ -144,11 +159,13 @@ def _recalled(reply: dict[str, Any]) -> str:
         return f"{left} hits, none of which fits the budget: send a larger one." if left else "Nothing relevant."
     parts = []
     for number, hit in enumerate(reply["hits"], 1):
-        head = " · ".join(str(hit[name]) for name in ("kind", "title", "status", "age") if hit.get(name))
+        head = " · ".join(one_line(str(hit[name])) for name in ("kind", "title", "status", "age") if hit.get(name))
+        head += f" · {Source(hit['trust'], hit.get('by', ''), hit.get('channel', ''))}"
+        head += f" · beware, it has {hit['unseen']}" if hit.get("unseen") else ""
         quoted = "\n".join(f"> {line}" for line in hit.get("text", "").splitlines())
-        near = "; ".join(f"{tied['title']} ({tied['how']})" for tied in hit.get("related", ()))
+        near = "; ".join(one_line(f"{tied['title']} ({tied['how']})") for tied in hit.get("related", ()))
         parts.append(f"{number}. {head} ({hit['where']})\n{quoted}" + (f"\n   related: {near}" if near else ""))
-    return "\n".join(parts)
+    return "\n".join((*parts, QUOTED))
 
 
 def _remembered(reply: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ Eight tools are all that a model is shown by default, since each one is context 
 
 from __future__ import annotations
 
+import contextvars
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal
 
@@ -87,7 +88,11 @@ def use(runner: Runner, params: Any, defaults: Context | None = None) -> Reply:
         return _one(runner, calls[0], context)
     if values.get("strategy") == "parallel":
         with ThreadPoolExecutor(max_workers=min(8, len(calls))) as pool:
-            replies = list(pool.map(lambda place: _one(runner, calls[place], _part(context, place)), range(len(calls))))
+            waiting = [  # each thread knows for whom it writes
+                pool.submit(contextvars.copy_context().run, _one, runner, each, _part(context, place))
+                for place, each in enumerate(calls)
+            ]
+            replies = [each.result() for each in waiting]
     else:
         replies = _serial(runner, calls, context)
     results = [_result(runner, each, reply) for each, reply in zip(calls, replies, strict=True)]

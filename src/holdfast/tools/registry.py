@@ -69,6 +69,11 @@ class Tool(msgspec.Struct, frozen=True):
     """Looks at the parameters first, where a contract has its own words for what is wrong with them."""
 
     @property
+    def harmless(self) -> bool:
+        """May somebody call it who may only read? `useTools` itself changes nothing; each tool in it is looked at."""
+        return self.reads or self.name == "useTools"
+
+    @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the parameters, without the context."""
         required = [param.name for param in self.params.values() if param.required]

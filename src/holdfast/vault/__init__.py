@@ -9,6 +9,7 @@ The contract every engine keeps is `tests/contract/`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import msgspec
@@ -64,6 +65,14 @@ class LogEnd(Protocol):
         ...
 
 
+class Snapshot(msgspec.Struct, frozen=True):
+    """A file as it was at one moment: `chunks` gives exactly `size` bytes, once."""
+
+    size: int
+    mtime: int
+    chunks: Iterator[bytes]
+
+
 class Appended(msgspec.Struct, frozen=True):
     """Where the new lines lie."""
 
@@ -88,6 +97,30 @@ class Vault(Protocol):
 
     def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
         """Add the whole lines that `compose` returns while the log is held; no bytes means no change."""
+        ...
+
+    def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
+        """Put another text in the place of lines of a log, all at once and durably; return how many changed.
+
+        `change` is given each line without its newline and returns what shall stand there. It is the one exception to
+        "logs only grow": lines that others add meanwhile are kept, and a reader sees all of the old or all of the new.
+        A shorter text is filled up with spaces, so that no line comes to stand before a place that somebody has read.
+        """
+        ...
+
+    def snapshot(self, path: str, *, log: bool = False) -> AbstractContextManager[Snapshot]:
+        """Open a file as it is at this moment; a log up to its last whole line, measured while it is held."""
+        ...
+
+    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
+        """Write a new file piece by piece, which is there when all of it is; it never replaces.
+
+        What is not `durable` when this returns is so after `settle`: for many files that count together or not at all.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Make everything durable that was written before."""
         ...
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:

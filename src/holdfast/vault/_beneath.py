@@ -19,6 +19,7 @@ _OPENAT2 = 437
 _NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
 _MAX_LINKS = 40
 _MOST_FOLDERS = 64
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
 
 
 class _How(ctypes.Structure):
@@ -68,8 +69,12 @@ class Beneath:
             return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
 
     def stat(self, path: str) -> os.stat_result:
-        """Look at what a path names now, not following a link at its end."""
-        return os.stat(path, dir_fd=self._fd, follow_symlinks=False)
+        """Look at what a path names now, following no link: not at its end, and none to a folder on the way."""
+        fd = self.open(path, _LOOK)
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
 
     def forget(self, path: str) -> None:
         with self._lock:
@@ -149,10 +154,18 @@ class Beneath:
 
     def _inside(self, target: str) -> str | None:
         """Return an absolute path as one below the root, by whatever name it calls the root; None if it is not."""
-        for form in (target, os.path.realpath(target)):
+        for form in (target, real(target)):
             if (os.path.normpath(form) + "/").startswith(self.root + "/"):
                 return os.path.relpath(form, self.root)
         return None
+
+
+def real(path: str) -> str:
+    """Return where a path leads; one that is a link at one moment and none at the next leads nowhere."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return ""
 
 
 def rename_new(source: str, target: str, here: int, there: int | None = None) -> None:
@@ -166,6 +179,19 @@ def rename_new(source: str, target: str, here: int, there: int | None = None) ->
         raise OSError(number, os.strerror(number), target)
     os.link(source, target, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
     os.unlink(source, dir_fd=here)
+
+
+def sync_all(folder: str) -> None:
+    """Make durable what was written to the file system of a folder; where that cannot be asked for, to all of them."""
+    syncfs = getattr(_libc(), "syncfs", None) if sys.platform == "linux" else None
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if syncfs is None:
+            os.sync()
+        elif syncfs(fd):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), folder)
+    finally:
+        os.close(fd)
 
 
 @functools.cache

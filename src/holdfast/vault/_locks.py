@@ -38,6 +38,11 @@ def hold(fd: int, seconds: float, what: str) -> None:
     raise Busy(f"{what} was locked by another process for {seconds:g} s; nothing was written.", "Try again.")
 
 
+def free(fd: int) -> bool:
+    """Take the lock if nobody holds it, without waiting."""
+    return _try(fd)
+
+
 def release(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 

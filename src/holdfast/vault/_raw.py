@@ -9,7 +9,7 @@ import functools
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.vault import Stamp, _locks
@@ -41,11 +41,14 @@ def read_all(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def link_new(folder: int, name: str, data: bytes) -> bool:
+def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> bool:
     """Write a file that has no name until it is durable; False where the system cannot do that.
 
-    It leaves nothing behind when the process dies, and costs one change of the folder instead of two.
+    It leaves nothing behind when the process dies, and costs one change of the folder instead of two. Pieces are asked
+    for only where it can be done.
     """
+    if not os.path.isdir("/proc/self/fd"):
+        return False
     try:
         fd = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=folder)
     except (OSError, AttributeError) as error:
@@ -58,26 +61,22 @@ def link_new(folder: int, name: str, data: bytes) -> bool:
             return False
         raise
     try:
-        write_all(fd, data)
-        flush(fd)
+        write_pieces(fd, data, mtime, durable=durable)
         os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=folder, follow_symlinks=True)
-    except FileNotFoundError:
-        return False  # no /proc here
     finally:
         os.close(fd)
     return True
 
 
 @contextlib.contextmanager
-def temporary(folder: int, data: bytes, mode: int = 0o644) -> Iterator[str]:
+def temporary(folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mtime: int = 0) -> Iterator[str]:
     """Write a durable file under a name of its own; it is gone afterwards unless it was renamed."""
     name = TEMPORARY + secrets.token_hex(8)
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
         try:
             os.fchmod(fd, mode)
-            write_all(fd, data)
-            flush(fd)
+            write_pieces(fd, data, mtime)
         finally:
             os.close(fd)
         yield name
@@ -85,6 +84,16 @@ def temporary(folder: int, data: bytes, mode: int = 0o644) -> Iterator[str]:
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)
         raise
+
+
+def write_pieces(fd: int, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> None:
+    """Write all of it, with the time of change that it had elsewhere if one is given; durably, unless that can wait."""
+    for piece in (data,) if isinstance(data, bytes) else data:
+        write_all(fd, piece)
+    if mtime:
+        os.utime(fd, ns=(mtime, mtime))
+    if durable:
+        flush(fd)
 
 
 def flush(fd: int) -> None:

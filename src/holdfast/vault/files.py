@@ -16,7 +16,7 @@ import functools
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.errors import (
     Busy,
@@ -29,7 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.names import check_path
 from holdfast.records import version_of
-from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, RootGone, Stamp, _lines, _locks
+from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, RootGone, Snapshot, Stamp, _lines, _locks, _whole
 from holdfast.vault import _beneath as beneath
 from holdfast.vault import _raw as raw
 
@@ -87,13 +87,35 @@ class Files:
             raise raw.unavailable(error, path) from None
         return version_of(data)
 
-    def _create(self, folder: int, path: str, data: bytes) -> None:
+    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
+        parts = check_path(path)
+        try:
+            folder = self._folder(parts[:-1])
+            try:
+                self._create(folder, path, chunks, mtime, durable=durable)
+            finally:
+                os.close(folder)
+        except FileExistsError:
+            raise raw.exists(path) from None
+        except OSError as error:
+            raise raw.unavailable(error, path) from None
+
+    def settle(self) -> None:
+        try:
+            beneath.sync_all(self.location)
+        except OSError as error:
+            raise raw.unavailable(error, self.location) from None
+
+    def _create(
+        self, folder: int, path: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True
+    ) -> None:
         name = path.rpartition("/")[2]
-        if not raw.link_new(folder, name, data):
-            with raw.temporary(folder, data) as temporary:
+        if not raw.link_new(folder, name, data, mtime, durable=durable):
+            with raw.temporary(folder, data, mtime=mtime) as temporary:
                 beneath.rename_new(temporary, name, folder)
         try:
-            os.fsync(folder)
+            if durable:
+                os.fsync(folder)
         except OSError as error:
             raise Unavailable(
                 f"{path} may or may not be saved: {error.strerror}.", "Look whether it is there before you try again."
@@ -189,6 +211,11 @@ class Files:
                 now = os.fstat(fd)
                 if not stat.S_ISREG(now.st_mode):
                     raise Invalid(f"{path} is not a file.", "Move it away; a log belongs there.")
+                if now.st_nlink > 1:
+                    raise Invalid(
+                        f"{path} has a second name (a hard link), perhaps outside the root; nothing was written.",
+                        "Copy the log, and put the copy in its place.",
+                    )
                 if self._named(path, now):
                     if not now.st_size:
                         self._sync_folder(parts[:-1])  # the name is durable before the first line is
@@ -232,6 +259,57 @@ class Files:
                 if os.fstat(fd).st_size == done.end:
                     os.ftruncate(fd, done.start)
             raise
+
+    def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
+        """Copy the log without holding it, then hold it, copy what came meanwhile, and give the copy its name."""
+        parts = check_path(path)
+        try:
+            for _ in range(_REOPENINGS):
+                with contextlib.ExitStack() as held:
+                    folder = self._beneath.open("/".join(parts[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
+                    held.callback(os.close, folder)
+                    fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW)
+                    held.callback(raw.let_go, fd)
+                    done = self._rewrite_open(folder, fd, path, change)
+                    if done is not None:
+                        return done
+        except OSError as error:
+            raise raw.unavailable(error, path) from None
+        raise Busy(f"{path} is replaced by others all the time; nothing was written.", "Try again.")
+
+    def _rewrite_open(self, folder: int, fd: int, path: str, change: Callable[[bytes], bytes]) -> int | None:
+        """Put a changed copy in the place of an open log; None when it is another one by now."""
+        with raw.temporary(folder, b"", stat.S_IMODE(os.fstat(fd).st_mode)) as name:
+            target = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                copy = _whole.Copy(fd, target, change, self._line_bytes)
+                copy.up_to(_whole.whole_lines(fd))
+                raw.flush(target)
+                _locks.hold(fd, self._lock_seconds, path)
+                usable = self._named(path, os.fstat(fd)) and copy.unchanged()
+                if usable:
+                    copy.up_to(os.fstat(fd).st_size)
+                if usable and copy.changed:
+                    raw.flush(target)
+                    os.rename(name, path.rpartition("/")[2], src_dir_fd=folder, dst_dir_fd=folder)
+                    os.fsync(folder)
+                    return copy.changed
+            finally:
+                os.close(target)
+            os.unlink(name, dir_fd=folder)
+            return 0 if usable else None
+
+    @contextlib.contextmanager
+    def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
+        with self._opened(path) as fd:
+            size = os.fstat(fd).st_size
+            if log:
+                _locks.hold(fd, self._lock_seconds, path)
+                try:
+                    size = _whole.whole_lines(fd)
+                finally:
+                    _locks.release(fd)
+            yield Snapshot(size, os.fstat(fd).st_mtime_ns, _whole.chunks(fd, size))
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         with self._opened(path) as fd:
@@ -322,11 +400,11 @@ class Files:
                     blocked(path, error.strerror or str(error))
 
     def _inside(self, path: str) -> bool:
-        target = os.path.realpath(path)
+        target = beneath.real(path)
         return target == self.location or target.startswith(self.location + "/")
 
     def _above(self, link: str, folder: str) -> bool:
-        return (os.path.realpath(folder) + "/").startswith(os.path.realpath(link) + "/")
+        return (beneath.real(folder) + "/").startswith(beneath.real(link) + "/")
 
     def folders(self, folder: str) -> list[str]:
         check_path(folder)
@@ -343,11 +421,13 @@ class Files:
             raise raw.unavailable(error, folder) from None
 
     def _is_folder(self, entry: os.DirEntry[str]) -> bool:
+        """Is this a folder that has a name? A link that leads to itself, like one that leads nowhere, is none."""
         try:
             entry.name.encode("utf-8")
-        except UnicodeEncodeError:
+            folder = entry.name[0] not in "._" and entry.is_dir()
+        except (UnicodeEncodeError, OSError):
             return False
-        return entry.name[0] not in "._" and entry.is_dir() and (not entry.is_symlink() or self._inside(entry.path))
+        return folder and (not entry.is_symlink() or self._inside(entry.path))
 
     def folder_stamp(self, folder: str) -> int:
         check_path(folder)

@@ -1,25 +1,19 @@
-"""Do the weights of the ranking hold for conversations that they were not chosen on? scripts/bench weights SET.json …
+"""Do the weights of the ranking hold for conversations that they were not chosen on?
 
 Each conversation is left out in turn. On the others every weight of the ranking is moved up and down, one after the
-other, as long as that helps there; the conversation that was left out is then asked with the weights found. What the
-weights that we ship give on the same questions stands beside it. A set with one conversation is cut into five parts
-by its questions.
+other, as long as that helps there; the conversation that was left out is then asked with the weights found. A set
+with one conversation is cut into five parts by its questions.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from bench.harness import Run
 from holdfast import asking, measuring
-from holdfast.door import open_memory
 from holdfast.measuring import Question
 from holdfast.query import Query
 from holdfast.settings import STEPS, Search
@@ -34,7 +28,7 @@ Scores = dict[str, float]
 Weights = tuple[float, ...]
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Gathered(msgspec.Struct, frozen=True):
     """A question with everything that the ranking is given to answer it."""
 
     question: Question
@@ -48,7 +42,7 @@ class Asked(msgspec.Struct, frozen=True):
 class Bench:
     """The questions of a set, asked with any weights; what was asked before is remembered."""
 
-    def __init__(self, asked: list[Asked]) -> None:
+    def __init__(self, asked: list[Gathered]) -> None:
         self.asked = asked
         self.parts = sorted({one.part for one in asked})
         self._known: dict[Weights, list[Scores]] = {}
@@ -73,32 +67,15 @@ class Bench:
         return best
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/bench weights", description=__doc__)
-    parser.add_argument("sets", nargs="+", help="JSON files as for holdfast bench recall")
-    parser.add_argument("--quick", action="store_true", help="every tenth question, to see that it runs")
-    parser.add_argument("--out", default=".bench/weights.json")
-    given = parser.parse_args()
-    run = Run("weights", given.quick, given.out)
-    for path in given.sets:
-        with open(path, "rb") as file:
-            measure(run, measuring.read(file.read()))
-    run.finish()
-
-
-def measure(run: Run, given: measuring.Set) -> None:
-    bench = Bench(list(_asked(given, 10 if run.quick else 1)))
+def left_out(given: measuring.Set, search: Search, tell: Callable[[int, int], None]) -> Scores:
+    """Return the scores of every part with weights that were chosen on the others."""
+    bench = Bench(list(_asked(given, search)))
     held: list[Scores] = []
-    shipped_scores = bench.scores(shipped())
-    for part in bench.parts:
-        print(f"{given.name}: {part} left out", file=sys.stderr)
-        weights = bench.tuned([one for one in bench.parts if one != part])
-        found = bench.scores(weights)
+    for number, part in enumerate(bench.parts, 1):
+        found = bench.scores(bench.tuned([one for one in bench.parts if one != part]))
         held += [score for one, score in zip(bench.asked, found, strict=True) if one.part == part]
-    for name in MEASURES:
-        if name in held[0]:
-            value, ours = _mean(held, name), _mean(shipped_scores, name)
-            run.add(f"{given.name} {name}, left out", value, "", detail=f"with the weights we ship {ours:.1f}")
+        tell(number, len(bench.parts))
+    return {name: round(_mean(held, name), 2) for name in held[0]}
 
 
 def shipped() -> Weights:
@@ -114,19 +91,19 @@ def _mean(scores: Sequence[Scores], name: str) -> float:
     return 100 * statistics.fmean(score[name] for score in scores if name in score)
 
 
-def _asked(given: measuring.Set, every: int) -> Iterator[Asked]:
+def _asked(given: measuring.Set, search: Search) -> Iterator[Gathered]:
     """Load each conversation and note what the ranking is given for each of its questions."""
     for corpus in given.corpora:
-        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root, open_memory(root) as memory:
+        with measuring.fresh(search) as memory:
             turns = measuring.load(memory, corpus.turns)
-            for number, question in enumerate(corpus.questions[::every]):
+            for number, question in enumerate(corpus.questions):
                 query = Query(text=question.question, asked=question.time or "", associate=True, limit=measuring.TURNS)
                 pools, near, _ = memory.gather(query)
                 part = corpus.name if len(given.corpora) > 1 else f"part {number % PARTS + 1}"
-                yield Asked(question, pools, near, asking.read(query.text, query.asked), turns, part)
+                yield Gathered(question, pools, near, asking.read(query.text, query.asked), turns, part)
 
 
-def _answer(one: Asked, search: Search) -> Scores:
+def _answer(one: Gathered, search: Search) -> Scores:
     """Rank what was gathered; lines that say the same are not left out here, which makes next to no difference."""
     found = [
         ranked for pool in one.pools if pool.candidates for ranked in ranking.rank(pool, one.ask, search, one.near)[0]
@@ -139,7 +116,3 @@ def _answer(one: Asked, search: Search) -> Scores:
             one.question.id, [turn.id for turn in turns[: measuring.TURNS]], sessions[: measuring.SESSIONS]
         ),
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,150 @@
+"""The defences against hostile input, each with how it is taken out of a worker or a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+TAKEN: dict[str, tuple[str, str, Callable[[], None]]] = {}
+"""By name: what Holdfast does, the campaign that must notice when it is not done, and how to take it out."""
+
+
+def _defence(name: str, what: str, campaign: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def add(remove: Callable[[], None]) -> Callable[[], None]:
+        TAKEN[name] = (what, campaign, remove)
+        return remove
+
+    return add
+
+
+@_defence("beneath", "no link that leads out of the root is followed", "paths")
+def _open_anything() -> None:
+    from holdfast.vault._beneath import Beneath
+
+    def anywhere(self: Any, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:  # noqa: ARG001
+        return os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=self._fd)
+
+    Beneath.open = anywhere  # type: ignore[method-assign]
+
+
+@_defence("own names", "two titles never share a file, and no name is taken from a caller", "paths")
+def _short_names() -> None:
+    from holdfast import names
+
+    def unique(text: str, otherwise: str = "untitled", *, ignore_case: bool = False) -> str:  # noqa: ARG001
+        return names.slug(text, otherwise)
+
+    names.unique = unique
+
+
+@_defence("sources", "no link is followed in a folder that is imported", "paths")
+def _follow_sources() -> None:
+    from holdfast.memory import _sources
+
+    vars(_sources)["os"] = _Following()
+
+
+class _Following:
+    """The module `os`, without the flag that links are not to be followed."""
+
+    O_NOFOLLOW = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+@_defence("brackets", "front matter that nests without end is not even read", "bombs")
+def _any_depth() -> None:
+    from holdfast.formats import markdown
+
+    markdown._too_deep = lambda block: 0  # noqa: ARG005
+
+
+@_defence("settings", "settings of any depth and length are refused in our own words", "bombs")
+def _raw_settings() -> None:
+    import tomllib
+
+    from holdfast import settings
+
+    def load(text: str, *_: Any, **__: Any) -> Any:
+        tomllib.loads(text)
+        return settings.Settings()
+
+    settings.load = load
+
+
+@_defence("quotes", "every word of a query is quoted, so that none is syntax", "queries")
+def _bare_words() -> None:
+    from holdfast import query
+    from holdfast.index import _rank
+
+    _rank.quoted = " ".join  # type: ignore[assignment]
+    query._runs = lambda word: [(word,)]  # type: ignore[assignment, return-value]
+
+
+@_defence("lines", "a line that is no message costs an error, not the server", "frames")
+def _strict_lines() -> None:
+    import mcp_types as types
+    from mcp.shared.message import SessionMessage
+
+    from holdfast.mcp import stdio
+
+    stdio.parse = lambda line, whole: SessionMessage(types.jsonrpc_message_adapter.validate_json(line))  # noqa: ARG005
+
+
+@_defence("line limit", "a line of any length is never kept whole", "frames")
+def _long_lines() -> None:
+    from holdfast.mcp import stdio
+
+    vars(stdio)["MAX_MESSAGE"] = 1 << 40
+
+
+@_defence("token", "who bears no token gets nothing", "http")
+def _no_token() -> None:
+    from holdfast.mcp.http import Guard
+
+    Guard._bearer = lambda self, request: self._bearers[0]  # type: ignore[method-assign]  # noqa: ARG005
+
+
+@_defence("origin", "no web page reaches the memory through a browser", "http")
+def _any_origin() -> None:
+    from mcp.server.transport_security import TransportSecurityMiddleware
+
+    TransportSecurityMiddleware._validate_origin = lambda self, origin: True  # type: ignore[method-assign]  # noqa: ARG005
+
+
+@_defence("host", "no other name that leads to this machine reaches the memory", "http")
+def _any_host() -> None:
+    from mcp.server.transport_security import TransportSecurityMiddleware
+
+    TransportSecurityMiddleware._validate_host = lambda self, host: True  # type: ignore[method-assign]  # noqa: ARG005
+
+
+@_defence("reading", "a token that may only read writes nothing", "http")
+def _all_may_write() -> None:
+    from holdfast.mcp import http
+
+    http._reads_only = lambda request: False  # noqa: ARG005
+
+
+@_defence("body limit", "a body that is too large is refused before it is kept", "http")
+def _any_body() -> None:
+    from holdfast.mcp import http, server
+
+    server.MAX_MESSAGE = 1 << 40
+    http._LONGEST_LENGTH = 10_000
+
+
+@_defence("rates", "nobody may ask without end", "http")
+def _no_rates() -> None:
+    from holdfast.mcp.limiting import Bucket
+
+    Bucket.take = lambda self: True  # type: ignore[method-assign]  # noqa: ARG005
+
+
+@_defence("patience", "who sends slowly is cut off, and makes room", "http")
+def _endless_patience() -> None:
+    from holdfast.mcp.limiting import Patience
+
+    Patience.drop = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005

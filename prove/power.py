@@ -1,0 +1,131 @@
+"""Power: the current fails while processes write. What was acknowledged before is there when it comes back.
+
+A real ext4 on a file of its own is shut down under the writers without anything being flushed (EXT4_IOC_SHUTDOWN),
+unmounted and mounted again: what was only in memory is gone, as after a power cut on a disk that honours flush.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+
+from holdfast.store.starting import make_root
+from prove.harness import Row, Run, Tally, faults_of, finished, lacks, let_go
+from prove.writes import WRITES, tag_of
+
+_SHUTDOWN, _NO_FLUSH = 0x8004587D, 2
+_FAULT = "power cut on ext4: under 3 writers, and right after a write"
+_WRITERS = 3
+_DOCUMENTS = ("note", "plan", "decision", "edit", "status", "memory", "rule", "state")
+
+
+def campaign(run: Run) -> Iterator[Row]:
+    if missing := lacks("mkfs.ext4", "losetup", "mount", root=True):
+        yield Row(_FAULT, 0, 0, 0, skipped=missing)
+        return
+    tally, dice = Tally(run, _FAULT), run.random("power")
+    with run.folder("power") as folder:
+        image, mount = os.path.join(folder, "image"), os.path.join(folder, "mount")
+        os.mkdir(mount)
+        with open(image, "wb") as file:
+            file.truncate(64 << 20)
+        subprocess.run(["mkfs.ext4", "-q", image], check=True)
+        if why := _mount(image, mount):
+            yield Row(_FAULT, 0, 0, 0, skipped=why)
+            return
+        with contextlib.ExitStack() as after:
+            after.callback(subprocess.run, ["umount", "-l", mount], check=False)
+            make_root(os.path.join(mount, "root"))
+            _sync(mount)
+            kept: list[str] = []
+            for number in range(run.size(15, 2)):
+                kept += _cut(run, image, mount, number, dice)
+                kept += _cut_at_once(run, image, mount, number, dice)
+                tally.made(2)
+                if wrong := _faults_of_copy(run, mount, kept):
+                    tally.note(wrong, os.path.join(mount, "root"))
+                    break
+            tally.made(0, len(kept))
+    yield tally.row()
+
+
+def _cut(run: Run, image: str, mount: str, number: int, dice: random.Random) -> list[str]:
+    """Let writers write, cut the power, bring it back; return what was acknowledged."""
+    names = list(WRITES)
+    writers = [
+        run.program("library", os.path.join(mount, "root"), f"cut{number}w{me}", 60, ",".join(_own(names, me, dice)))
+        for me in range(_WRITERS)
+    ]
+    let_go(*writers)
+    time.sleep(dice.uniform(0.05, 0.6))
+    _fail(mount)
+    for writer in writers:
+        writer.kill()
+    told = [line for writer in writers for line in finished(writer)]
+    _come_back(image, mount)
+    return [line[1] for line in told if line[0] == "acknowledged" and len(line) == 2]
+
+
+def _cut_at_once(run: Run, image: str, mount: str, number: int, dice: random.Random) -> list[str]:
+    """Let one writer make one write, and cut the power at the moment in which it is acknowledged."""
+    tag = tag_of(dice.choice(_DOCUMENTS), f"once{number}")
+    writer = run.program("one", os.path.join(mount, "root"), tag)
+    let_go(writer)
+    assert writer.stdout
+    told = writer.stdout.readline().split()
+    _fail(mount)
+    writer.kill()
+    writer.communicate()
+    _come_back(image, mount)
+    return told[1:2]
+
+
+def _fail(mount: str) -> None:
+    """Cut the power: nothing that is not on the disk by now will get there."""
+    fd = os.open(mount, os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", _NO_FLUSH))
+    finally:
+        os.close(fd)
+
+
+def _come_back(image: str, mount: str) -> None:
+    subprocess.run(["umount", mount], check=True)
+    if why := _mount(image, mount):
+        raise RuntimeError(f"the file system does not come back: {why}")
+
+
+def _own(names: list[str], me: int, dice: random.Random) -> list[str]:
+    """Return the writes of one writer, in an order of its own; what is replaced as a whole only one of them writes."""
+    chosen = [name for name in names if name not in ("memory", "edit") or me == 0]
+    return dice.sample(chosen, len(chosen))
+
+
+def _mount(image: str, mount: str) -> str:
+    done = subprocess.run(["mount", "-o", "loop,barrier=1", image, mount], capture_output=True, text=True, check=False)
+    return done.stderr.strip() if done.returncode else ""
+
+
+def _sync(mount: str) -> None:
+    fd = os.open(mount, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.sync()
+
+
+def _faults_of_copy(run: Run, mount: str, kept: list[str]) -> list[str]:
+    """Look at a copy without its index, and at the memory with the index that the cut left."""
+    with run.folder("copy") as folder:
+        copy = shutil.copytree(
+            os.path.join(mount, "root"), os.path.join(folder, "root"), ignore=shutil.ignore_patterns(".holdfast")
+        )
+        return faults_of(copy, kept) + faults_of(os.path.join(mount, "root"), kept)

@@ -1,0 +1,91 @@
+"""Characters that a reader does not see and a model does: they are told, and no text is changed.
+
+Zero-width characters, those that turn the direction of what follows, tags and runs of variation selectors can carry
+words that nobody sees. Where writing needs them they are in order: joiners between emoji and in scripts that join or
+stack their letters, zero-width spaces in scripts without spaces, tags of a flag, one selector behind a character.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import msgspec
+
+_SUSPECT = re.compile(
+    "[\u200b-\u200d\u2060-\u2064\ufeff\u202a-\u202e\u2066-\u2069\u180e\u115f\u1160\u3164\uffa0"
+    "\U000e0000-\U000e007f\U000e0100-\U000e01ef]|[\ufe00-\ufe0f]{2,}"
+)
+_FLAG = re.compile("\U0001f3f4[\U000e0020-\U000e007e]{1,8}\U000e007f")
+_JOINING = re.compile(
+    r"ARABIC|SYRIAC|MONGOLIAN|NKO|MANDAIC|HEBREW|DEVANAGARI|BENGALI|GURMUKHI|GUJARATI|ORIYA|TAMIL|TELUGU|KANNADA|"
+    r"MALAYALAM|SINHALA|TIBETAN|MYANMAR|KHMER|BALINESE|JAVANESE"
+)
+_SPACELESS = re.compile(r"THAI|LAO|KHMER|MYANMAR|TIBETAN|CJK|HIRAGANA|KATAKANA|JAVANESE|BALINESE|TAI|IDEOGRAPHIC")
+_EMOJI_PARTS = "\ufe0f\u20e3"
+
+
+class Unseen(msgspec.Struct, frozen=True):
+    """One such character: on which line it stands, from 1, and what it is."""
+
+    line: int
+    what: str
+
+
+def find(text: str) -> list[Unseen]:
+    """Return the characters that are out of order, one of each sort for every line."""
+    if text.isascii():
+        return []
+    flags = [span.span() for span in _FLAG.finditer(text)]
+    told: dict[Unseen, None] = {}
+    line, at = 1, 0
+    for found in _SUSPECT.finditer(text):
+        place = found.start()
+        if any(start <= place < end for start, end in flags) or _in_order(text, place, found[0]):
+            continue
+        line, at = line + text.count("\n", at, place), place
+        told[Unseen(line, _sort(found[0][0]))] = None
+    return list(told)
+
+
+def sorts(text: str) -> str:
+    """Name what a text has of it in a few words, "" when there is nothing."""
+    return ", ".join(sorted({each.what for each in find(text)}))
+
+
+def _in_order(text: str, place: int, found: str) -> bool:
+    char = found[0]
+    before, after = text[place - 1 : place], text[place + 1 : place + 2]
+    if char == "\ufeff":
+        return place == 0
+    if char == "\u200d" and _is_emoji(before) and _is_emoji(after):
+        return True
+    if char in "\u200c\u200d":
+        return bool(_JOINING.match(_name(before)))
+    if char == "\u200b":
+        return bool(_SPACELESS.match(_name(before)) and _SPACELESS.match(_name(after)))
+    if "\U000e0100" <= char <= "\U000e01ef":
+        return bool(_name(before).startswith("CJK")) and not _is_selector(after)
+    return False
+
+
+def _is_selector(char: str) -> bool:
+    return "\U000e0100" <= char <= "\U000e01ef"
+
+
+def _is_emoji(char: str) -> bool:
+    return bool(char) and (char in _EMOJI_PARTS or unicodedata.category(char) in ("So", "Sk", "Sm"))
+
+
+def _name(char: str) -> str:
+    return unicodedata.name(char, "") if char else ""
+
+
+def _sort(char: str) -> str:
+    if "\u202a" <= char <= "\u202e" or "\u2066" <= char <= "\u2069":
+        return "turns the direction of text"
+    if "\U000e0000" <= char <= "\U000e007f":
+        return "tag characters"
+    if "\ufe00" <= char <= "\ufe0f" or _is_selector(char):
+        return "variation selectors"
+    return "zero-width characters"

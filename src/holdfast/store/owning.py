@@ -1,0 +1,127 @@
+"""What only the owner of a memory does with it: look at versions, forget, roll back, copy all of it.
+
+Loaded when it is first asked for. No tool leads here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.errors import Invalid, NotFound
+from holdfast.index import Index
+from holdfast.kinds import FOREIGN, KINDS
+from holdfast.names import check_text
+from holdfast.records import Record, path_of
+from holdfast.store import backing, forgetting, guarding, rolling, versions
+from holdfast.store.keeping import Keeper
+from holdfast.store.meaning import Meaning
+from holdfast.store.refreshing import Progress
+from holdfast.store.writing import Writer
+from holdfast.times import bound, is_id
+
+if TYPE_CHECKING:
+    from holdfast.store.memory import Memory
+
+_ACCOUNTS = ("write", "ledger", "claim", "trace")
+
+
+class Owner:
+    """The owner's hand on one memory and its parts."""
+
+    def __init__(self, memory: Memory, keeper: Keeper, writer: Writer, meaning: Meaning) -> None:
+        self._memory = memory
+        self._vault, self._places = memory.vault, memory.places
+        self._keeper, self._writer, self._meaning = keeper, writer, meaning
+
+    def versions(self, identifier: str) -> list[versions.Version]:
+        """Return what happened to a document, or to a line and its key, oldest first."""
+        check_text(identifier)
+        path = path_of(identifier)
+        place = self._places.classify(path)
+        if place and place.kind.shape != "line":
+            if path != identifier:
+                self._memory.get(identifier)  # an entry that is not there has no history either
+            return versions.of_document(self._vault, self._places, path)
+        record = self._memory.get(identifier)
+        older = self._memory.history(KINDS[record.kind], record.key) if record.key else []
+        return versions.of_line(self._vault, record, older)
+
+    def text_at(self, identifier: str, version: str) -> str:
+        """Return the text that a document had in a version."""
+        check_text(identifier)
+        path = path_of(identifier)
+        place = self._places.classify(path)
+        if place is None or place.kind.shape == "line":
+            return self._memory.get(version if is_id(version) else identifier).text
+        return versions.text(self._vault, self._places, path, version).decode("utf-8", "replace")
+
+    def forget(
+        self, identifiers: tuple[str, ...], query: str, yes: bool, count: int, progress: Progress | None
+    ) -> forgetting.Forgotten:
+        """Remove the text of records for good; without `yes`, list them."""
+        check_text(query, *identifiers)
+        if not identifiers and not query.strip():
+            raise Invalid("There is nothing to forget.", "Give ids, or a text with query.")
+        forgetter = forgetting.Forgetter(self._vault, self._places, self._writer, self._purge)
+        every = self._keeper.steady(self._all)
+        wanted: dict[str, Record] = {}
+        again: list[str] = []
+        for identifier in identifiers:
+            try:
+                wanted |= {record.id: record for record in self._with_key(self._memory.get(identifier))}
+            except NotFound:
+                if not forgetter.begun(identifier):
+                    raise
+                again.append(identifier)
+        if query.strip():
+            wanted |= {record.id: record for record in every if forgetting.says(record, query)}
+        again += [record.id for record in wanted.values() if record.fields.get("forgotten")]
+        records = [record for record in wanted.values() if record.id not in again]
+        units, total = guarding.units(records), guarding.units(every)
+        if not yes:
+            return forgetting.Forgotten([record.id for record in records], units, total, already=again)
+        guarding.check(units, total, count, "forgotten")
+        return forgetter.forget(records, again, every, query, progress)
+
+    def rollback(self, writer: str, since: str, yes: bool, count: int, back: str) -> rolling.RolledBack:
+        """Take back what one writer wrote, or a rollback itself; without `yes`, list what one writer wrote."""
+        check_text(writer, since, back)
+        roller = rolling.Roller(self._vault, self._places, self._writer)
+        if back and (writer or since):
+            raise Invalid("A rollback is taken back as a whole.", "Give its id alone, or a writer.")
+        if back:
+            return roller.back(back)
+        if not writer:
+            raise Invalid("There is no writer to roll back.", "Name one: history and get show who wrote.")
+        plan = roller.plan(writer, bound(since) if since else "", self._keeper.steady(self._all))
+        if not yes:
+            return plan
+        guarding.check(plan.count, plan.total, count, "taken back")
+        return roller.roll(plan)
+
+    def backup(self, target: str | os.PathLike[str], progress: Progress | None) -> backing.Backup:
+        """Copy the whole memory to a new file or folder outside of it."""
+        return backing.backup(self._vault, self._memory.settings, os.fspath(target), progress)
+
+    def _purge(self) -> None:
+        self._meaning.forget()
+        self._keeper.purge()
+
+    def _with_key(self, record: Record) -> list[Record]:
+        """Return a record, and if it holds for its key, the older values of that."""
+        if not record.key or record.superseded:
+            return [record]
+        return self._memory.history(KINDS[record.kind], record.key)
+
+    def _all(self) -> list[Record]:
+        """Return every record that somebody wrote, older values and hidden ones too, wherever it lies."""
+        self._memory.refresh()
+        self._keeper.refresh_below(self._places.below(FOREIGN, ""))
+
+        def question(index: Index) -> list[Record]:
+            paths = [path for path, seen in index.seen().items() if seen.kind not in _ACCOUNTS]
+            every = (record for path in paths for record in index.records(path))
+            return [record for record in every if not record.fields.get("forgotten")]
+
+        return self._keeper.ask(question)

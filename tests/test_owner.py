@@ -1,0 +1,299 @@
+"""The owner sees who wrote what and when, takes it back, is told when much vanishes, and is never guessed at."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.errors import Invalid, NotFound
+from holdfast.query import Query
+from holdfast.store.starting import make_root
+from terminal import on_terminal
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+# history and undo
+
+
+def test_the_history_of_a_document_tells_each_version_and_who_made_it(root: Path) -> None:
+    with holdfast.open(root, writer="alice") as alice, holdfast.open(root, writer="bob") as bob:
+        note = alice.put("note", "First.", title="N", op_id="op-1")
+        first = alice.get(note.id).version
+        bob.put(id=note.id, text="Second.", expect=first)
+        file = root / note.path
+        file.write_text(file.read_text() + "By hand.\n")
+        alice.put(id=note.id, fields={"status": "x"})
+        alice.undo(note.id)
+        found = alice.versions(note.id)
+        assert [(one.what, one.writer) for one in found] == [
+            ("made", "alice"), ("changed", "bob"), ("by hand", ""), ("changed", "alice"), ("undone", "alice"),
+        ]  # fmt: skip
+        assert found[0].op == "op-1"
+        assert [one.current for one in found] == [False, False, False, False, True]
+        assert alice.text_at(note.id, found[0].version[:8]).endswith("First.\n")
+        assert alice.text_at(note.id, found[-1].version).endswith("By hand.\n")
+        file.write_text("All anew.\n")
+        assert alice.versions(note.id)[-1].what == "by hand"
+        with pytest.raises(NotFound):
+            alice.text_at(note.id, "ffffffff")
+        with pytest.raises(NotFound):
+            alice.versions("resources/workspaces/default/_notes/never-was.md")
+
+
+def test_the_history_of_a_key_and_of_a_line_has_their_marks(root: Path) -> None:
+    with holdfast.open(root, writer="alice") as alice, holdfast.open(root, writer="bob") as bob:
+        alice.put("fact", "Lisbon", fields={"key": "office"})
+        fact = bob.put("fact", "Porto", fields={"key": "office"})
+        assert [(one.what, one.writer) for one in alice.versions(fact.id)] == [("made", "alice"), ("changed", "bob")]
+        line = alice.put("episode", "It rained.", session="s")
+        bob.hide(line.id)
+        alice.hide(line.id, restore=True)
+        told = [(one.what, one.writer) for one in alice.versions(line.id)]
+        assert told == [("made", "alice"), ("hidden", "bob"), ("shown", "alice")]
+
+
+def test_undoing_what_made_a_document_takes_it_away_and_keeps_its_text(memory: holdfast.Memory, root: Path) -> None:
+    note = memory.put("note", "First.", title="N")
+    made = memory.versions(note.id)[0].version
+    assert memory.undo(note.id, op_id="u").status == "removed"
+    assert memory.undo(note.id, op_id="u").status == "repeated"
+    assert not (root / note.path).exists()
+    assert "First." in memory.text_at(note.id, made)
+    with pytest.raises(Invalid, match="not undone"):
+        memory.undo(memory.put("episode", "x", session="s").id)
+
+
+def test_history_and_undo_on_a_terminal(root: Path) -> None:
+    with holdfast.open(root, writer="alice") as memory:
+        note = memory.put("note", "First.", title="N")
+        memory.put(id=note.id, text="Second.", expect=memory.get(note.id).version)
+        versions = memory.versions(note.id)
+    shown = on_terminal("history", note.id, root=root)
+    assert versions[0].version in shown
+    assert "alice" in shown
+    assert "holds now" in shown
+    assert "First." in on_terminal("history", note.id, "--version", versions[0].version[:6], root=root)
+    assert f"changed: {note.id}" in on_terminal("undo", note.id, "--op-id", "u1", root=root)
+    assert f"repeated: {note.id}" in on_terminal("undo", note.id, "--op-id", "u1", root=root)
+    assert "First." in (root / note.path).read_text()
+
+
+# rollback
+
+
+@pytest.fixture
+def mixed(root: Path) -> dict[str, str]:
+    """What alice and mallory wrote, side by side."""
+    with holdfast.open(root, writer="alice") as alice, holdfast.open(root, writer="mallory") as mallory:
+        found = {"over": alice.put("note", "Alice's text.", title="Over").id}
+        mallory.put(id=found["over"], text="Mallory's text.", expect=alice.get(found["over"]).version)
+        found["both"] = alice.put("note", "Alice's text.", title="Both").id
+        mallory.put(id=found["both"], fields={"x": "1"})
+        alice.put(id=found["both"], fields={"y": "1"})
+        found["new"] = mallory.put("note", "Only mallory's.", title="New").id
+        alice.put("decision", "A good one.", title="Good")
+        found["decision"] = mallory.put("decision", "A bad one.", title="Bad").id
+        alice.put("fact", "Lisbon", fields={"key": "office"})
+        mallory.put("fact", "Mars", fields={"key": "office"})
+        mallory.put("fact", "evil", fields={"key": "only"})
+        kept = alice.put("episode", "It was fine.", session="s").id
+        found["line"] = mallory.put("episode", "It was poisoned.", session="s").id
+        mallory.hide(kept)
+        alice.mind("s").compact("episodic", keep_last=0)
+        for number in range(60):
+            alice.put("episode", f"Other {number}.", session="t")
+    return found
+
+
+def state(memory: holdfast.Memory) -> list[tuple[str, str]]:
+    return sorted((record.path, record.text) for record in memory.every(Query()))
+
+
+def test_what_one_writer_wrote_is_taken_back_and_only_that(
+    memory: holdfast.Memory, root: Path, mixed: dict[str, str]
+) -> None:
+    before = state(memory)
+    plan = memory.rollback("mallory")
+    assert state(memory) == before
+    with pytest.raises(Invalid, match=f"--count {plan.count}"):
+        memory.rollback("mallory", yes=True)
+    done = memory.rollback("mallory", yes=True, count=plan.count)
+    assert [(step.id, step.conflict) for step in done.conflicts] == [(mixed["both"], "alice wrote it since")]
+    assert memory.get(mixed["over"]).text == "Alice's text."
+    assert not (root / mixed["new"]).exists()
+    assert memory.get(mixed["decision"]).hidden
+    assert memory.get(mixed["line"]).hidden
+    assert {record.title: record.text for record in memory.tail("fact")} == {"office": "Lisbon"}
+    assert [record.text for record in memory.tail("episode", session="s")] == ["It was fine."]
+    assert memory.every(Query(kinds=("summary",))) == []
+    assert [step.derived for step in done.steps].count(True) == 1
+    assert memory.rollback("mallory").count == 0
+    assert memory.verify().sound
+
+
+def test_what_cannot_be_meant_is_refused(memory: holdfast.Memory) -> None:
+    memory.put("decision", "We need it.", title="Alpha")
+    with pytest.raises(Invalid, match="as a whole"):
+        memory.rollback("somebody", back="01a1e35f-2e32-7d4a-8d18-f770d9eb2550")
+    page = memory.find("need").hits[0].record.path
+    assert memory.versions(page)
+    with pytest.raises(NotFound):
+        memory.versions(f"{page}#nope")
+
+
+def test_a_rollback_can_be_taken_back(memory: holdfast.Memory, mixed: dict[str, str]) -> None:
+    before = state(memory)
+    done = memory.rollback("mallory", yes=True, count=memory.rollback("mallory").count)
+    assert state(memory) != before
+    back = memory.rollback(back=done.id)
+    assert back.conflicts == []
+    assert state(memory) == before
+    assert memory.get(mixed["over"]).text == "Mallory's text."
+    assert memory.verify().sound
+    with pytest.raises(NotFound):
+        memory.rollback(back="no-such-id")
+
+
+def test_taking_a_rollback_back_leaves_what_was_said_since(memory: holdfast.Memory, root: Path) -> None:
+    memory.put("fact", "blue", fields={"key": "shed"})
+    with holdfast.open(root, writer="mallory") as other:
+        other.put("fact", "crimson", fields={"key": "shed"})
+        line = other.put("episode", "Mallory was here.", session="s").id
+    done = memory.rollback("mallory", yes=True, count=2)
+    memory.hide(line, restore=True)
+    memory.hide(line)
+    memory.put("fact", "green", fields={"key": "shed"})
+    back = memory.rollback(back=done.id)
+    assert (back.steps, {step.conflict for step in back.conflicts}) == ([], {"it was changed since"})
+    assert [record.text for record in memory.tail("fact")] == ["green"]
+    assert memory.get(line).hidden
+
+
+def test_an_entry_is_not_undone_by_what_was_done_to_another(memory: holdfast.Memory) -> None:
+    one = memory.put("decision", "The first.", title="One").id
+    two = memory.put("decision", "The second.", title="Two").id
+    with pytest.raises(NotFound, match="Entries were only added to it"):
+        memory.undo(one.partition("#")[0])
+    memory.hide(one)
+    with pytest.raises(Invalid, match="not undone by itself"):
+        memory.undo(two)
+    assert memory.get(one).hidden
+    memory.undo(one.partition("#")[0])
+    assert not memory.get(one).hidden
+
+
+def test_a_rollback_is_taken_back_once(memory: holdfast.Memory, root: Path, mixed: dict[str, str]) -> None:
+    done = memory.rollback("mallory", yes=True, count=memory.rollback("mallory").count)
+    memory.close()
+    assert "the rollback was taken back." in on_terminal("rollback", "--back", done.id, root=root)
+    again = on_terminal("rollback", "--back", done.id, root=root)
+    assert "There is nothing to take back." in again
+    assert "Take it back with" not in again
+
+
+def test_what_a_person_changed_since_is_left_and_a_wrong_name_lists_the_writers(
+    memory: holdfast.Memory, root: Path, mixed: dict[str, str]
+) -> None:
+    (root / mixed["over"]).write_text("By hand.\n")
+    conflicts = {step.id: step.conflict for step in memory.rollback("mallory").conflicts}
+    assert conflicts[mixed["over"]] == "it was changed by hand since"
+    assert memory.rollback("mallory", since="2100-01-01").count == 0
+    with pytest.raises(NotFound, match="alice, mallory"):
+        memory.rollback("malory")
+    shown = on_terminal("rollback", "--writer", "mallory", root=root)
+    assert "would be taken back; nothing was changed." in shown
+    assert "left as it is" in shown
+
+
+# much that vanishes
+
+
+def test_files_that_vanish_at_once_are_told_until_they_are_back(root: Path, tmp_path: Path) -> None:
+    with holdfast.open(root) as memory:
+        for number in range(12):
+            memory.put("note", f"Text {number}.", title=f"N{number}")
+        for number in range(12):
+            memory.put("episode", f"Text {number}.", session="s")
+        memory.refresh()
+    os.rename(root / "resources", tmp_path / "away")
+    for _ in range(2):  # it is not told once and then forgotten
+        with holdfast.open(root) as memory:
+            (problem,) = memory.find("text").problems
+            assert "12 files with 12 of" in problem.what
+            assert not memory.verify().sound
+            assert memory.stats()["vanished"]
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "doctor", "--root", str(root)], capture_output=True, check=False
+    )
+    told = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+    assert told["index"]["state"] == "fail"
+    assert "vanished at once" in told["index"]["what"]
+    shutil.rmtree(root / "resources", ignore_errors=True)  # a server that watches makes the folders that it watches
+    os.rename(tmp_path / "away", root / "resources")
+    with holdfast.open(root) as memory:
+        assert len(memory.find("text", limit=100).hits) == 24
+        assert memory.find("text").problems == []
+        assert memory.verify().sound
+
+
+def test_the_owner_accepts_that_files_are_gone_by_making_the_index_anew(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        for number in range(5):
+            memory.put("note", f"Text {number}.", title=f"N{number}")
+        memory.refresh()
+        for path in (root / "resources/workspaces/default/_notes").iterdir():
+            path.unlink()
+        memory.put("episode", "Text that stays.", session="s")
+        assert memory.find("text").problems
+        memory.refresh(rebuild=True)
+        assert memory.find("text").problems == []
+        assert memory.verify().sound
+
+
+def test_one_file_that_is_removed_is_nobodys_alarm(memory: holdfast.Memory, root: Path) -> None:
+    notes = [memory.put("note", f"Text {number}.", title=f"N{number}") for number in range(5)]
+    memory.refresh()
+    (root / notes[0].path).unlink()
+    assert memory.find("text").problems == []
+
+
+# a newer format
+
+
+COMMANDS = (
+    ("put", "note", "x", "--title", "t"), ("search", "x"), ("refresh",), ("verify",), ("backup", "{out}.tar.gz"),
+    ("forget", "x", "--yes"), ("rollback", "--writer", "x", "--yes"), ("undo", "x"), ("history", "x"), ("init", "{root}"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: str(words[0]))
+def test_a_newer_store_is_refused_before_anything_is_written(
+    root: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    toml = root / "holdfast.toml"
+    toml.write_text(toml.read_text().replace("format = 1", "format = 2") + "[something.new]\nx = 1\n")
+    before = tree(root)
+    given = [word.format(out=tmp_path / "out", root=root) for word in words]
+    extra = [] if words[0] == "init" else ["--root", str(root)]
+    done = subprocess.run([sys.executable, "-m", "holdfast", *given, *extra], capture_output=True, text=True)
+    assert done.returncode == Invalid.exit_code
+    assert "format 2; this Holdfast reads up to 1. Upgrade Holdfast; nothing was changed." in done.stderr
+    assert tree(root) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["root"]
+
+
+def test_a_newer_store_is_refused_by_the_library_too(root: Path) -> None:
+    make_root(str(root))
+    (root / "holdfast.toml").write_text("format = 7\n")
+    with pytest.raises(Invalid, match="format 7"):
+        holdfast.open(root)
