@@ -7,9 +7,8 @@ rebuilt; where the disk refuses one, it is kept in memory. A write only glances 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
@@ -20,15 +19,13 @@ from holdfast.kinds import KINDS
 from holdfast.places import Places
 from holdfast.records import Problem
 from holdfast.settings import Settings
-from holdfast.store import vanishing, verifying, watching
-from holdfast.store.refreshing import SUFFIXES, Progress, Refreshed, Refresher
+from holdfast.store import vanishing, verifying
+from holdfast.store.engines import Engine, Watch
+from holdfast.store.refreshing import Progress, Refreshed, Refresher
 from holdfast.store.writing import Known
 from holdfast.times import iso, now_ms
-from holdfast.vault import Vault
-from holdfast.vault._locks import hold
 from holdfast.wording import amount
 
-_REBUILD_SECONDS = 120.0
 _MANY = 10
 _TRIES = 10
 _NEAR = 1 << 20
@@ -37,21 +34,24 @@ Answer = TypeVar("Answer")
 
 
 class Keeper:
-    """One index over one vault. `derived` is the folder that it lives in, None when it is kept in memory."""
+    """One index over one vault."""
 
-    def __init__(self, vault: Vault, places: Places, index: Index, settings: Settings, derived: str | None) -> None:
-        self._vault = vault
+    def __init__(self, engine: Engine, places: Places, settings: Settings) -> None:
+        self._engine = engine
+        self._vault = engine.vault
         self._places = places
-        self._index = index
         self._settings = settings
-        self._derived = derived
-        self.refresher = Refresher(vault, places, settings.limits)
+        self.refresher = Refresher(engine.vault, places, settings.limits)
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
-        self._watcher: watching.Watcher | None = None
+        self._watcher: Watch | None = None
         self._moved: set[str] = set()
         """Folders that came or went since the watcher began; "" means that every file must be looked at."""
         self._generation = ""
+
+    @property
+    def _index(self) -> Index:
+        return self._engine.index
 
     def close(self) -> None:
         """Bring the index up to what was written here, and let go of it."""
@@ -72,12 +72,12 @@ class Keeper:
         except Stale:
             pass
         except Unusable:
-            self._do_without()
+            self._engine.do_without()
         try:
             self.rebuild(progress, unless_newer_than=known)
             return question(self._index)
         except (Stale, Unusable):
-            self._do_without()
+            self._engine.do_without()
             self.rebuild(progress)
         return question(self._index)
 
@@ -201,7 +201,7 @@ class Keeper:
     def rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
         """Read every file into a new index, which then takes the place of the old one."""
         done = Refreshed()
-        with self._only_rebuilder():
+        with self._engine.alone():
             if unless_newer_than is not None and self._index.generation() not in ("", unless_newer_than):
                 return done
             with self._index.rebuilding() as fresh:
@@ -214,11 +214,7 @@ class Keeper:
     def purge(self) -> None:
         """Make the index anew and remove all else that was derived, so that no byte of what was there is left."""
         self.rebuild(None)
-        current, folder = self._index.generation(), self._derived or ""
-        for name in os.listdir(folder) if os.path.isdir(folder) else ():
-            if not name.startswith((current or "?", "current")):
-                with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(folder, name))
+        self._engine.purge()
 
     def verify(self, progress: Progress | None) -> verifying.Report:
         """Compare the index with what a fresh reading of the files gives."""
@@ -237,22 +233,18 @@ class Keeper:
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""
         if self._watcher is None:
-            root = self._vault.location
-            folders = [os.path.join(root, folder) for folder in self._places.roots]
-            self._watcher = watching.Watcher(root, folders, self._note_events)
+            self._watcher = self._engine.watch(self._places.roots, self._note_events)
             self.refresh_below(())
 
     def size(self) -> int:
-        """Return how many bytes the index takes on disk."""
-        if not self._derived or not os.path.isdir(self._derived):
-            return 0
-        return sum(entry.stat().st_size for entry in os.scandir(self._derived) if entry.is_file())
+        """Return how many bytes the index takes."""
+        return self._engine.size()
 
     def _begin(self) -> None:
         """Begin an empty index where there is none: who asks for one place need not wait until all is read."""
-        if self._derived is None or self._index.generation():
+        if not self._engine.lasting or self._index.generation():
             return
-        with contextlib.suppress(Unusable), self._only_rebuilder():
+        with contextlib.suppress(Unusable), self._engine.alone():
             if not self._index.generation():
                 with self._index.rebuilding():
                     pass
@@ -304,30 +296,6 @@ class Keeper:
         gone = not any(self._vault.folder_stamp(top) for top in self._places.roots)
         return vanished > 0 and (gone or vanished >= _MANY)
 
-    def _do_without(self) -> None:
-        """Keep the index in memory from now on: the disk is full or may not be written, and reads must still work."""
-        self._index.close()
-        self._derived = None
-        self._index = SqliteIndex(None, "in memory", self._settings.search)
-
-    @contextlib.contextmanager
-    def _only_rebuilder(self) -> Iterator[None]:
-        """Let one process rebuild at a time; the others wait and then use what it made."""
-        if self._derived is None:
-            yield
-            return
-        try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self._derived)  # not the root above it, which may be gone
-            fd = os.open(self._derived, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise Unusable(f"{self._derived}: {error.strerror}") from None
-        try:
-            hold(fd, _REBUILD_SECONDS, "The index, which another process is rebuilding,")
-            yield
-        finally:
-            os.close(fd)
-
     def _take_notes(self) -> list[str]:
         """Return the paths that are known to have changed, and forget them: who takes them indexes them."""
         with self._dirty_lock:
@@ -338,16 +306,10 @@ class Keeper:
         with self._dirty_lock:
             self._dirty.update(paths)
 
-    def _note_events(self, paths: list[str]) -> None:
-        """Note what the watcher saw; a folder that came or went means that all below it must be looked at."""
-        self._note_many([path for path in paths if path.endswith(SUFFIXES)])
-        others = [path for path in paths if not path.endswith(SUFFIXES)]
-        moved = {path for path in others if self._came_or_went(path)}
-        self._note_moved({path if self._places.watched(path) else "" for path in moved})
-
-    def _came_or_went(self, path: str) -> bool:
-        full = os.path.join(self._vault.location, path)
-        return os.path.isdir(full) or not os.path.lexists(full)
+    def _note_events(self, paths: list[str], folders: set[str]) -> None:
+        """Note what the watcher saw; of a folder that came or went, all below it must be looked at."""
+        self._note_many(paths)
+        self._note_moved({path if self._places.watched(path) else "" for path in folders})
 
     def _note_moved(self, folders: set[str]) -> None:
         with self._dirty_lock:

@@ -66,11 +66,11 @@ class _Failed(Exception):
 
 
 class Meaning:
-    """The vectors of one memory. `derived` is the folder for them; None keeps them in memory."""
+    """The vectors of one memory; `make` gives those of a model for the index that it is told."""
 
-    def __init__(self, setting: str, derived: str | None) -> None:
+    def __init__(self, setting: str, make: Callable[[Embedder, str], Vectors]) -> None:
         self._setting = setting
-        self._derived = derived
+        self._make = make
         self._lock = threading.RLock()
         self._loaded = False
         self._model: Embedder | None = None
@@ -190,10 +190,8 @@ class Meaning:
             return None, None
         generation = index.generation()
         if self._vectors is None or generation != self._generation:
-            from holdfast.embedding.vectors import Vectors
-
             self.forget()
-            self._vectors = Vectors(self._derived if generation else None, self._model, generation)
+            self._vectors = self._make(self._model, generation)
             self._generation, self._last, self._missing = generation, 0, []
         return self._model, self._vectors
 

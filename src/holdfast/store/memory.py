@@ -23,6 +23,7 @@ from holdfast.query import Query, Terms, both, check, parse
 from holdfast.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.scope import Scope
 from holdfast.store import explaining, reading, recalling, tailing, trusting, undoing, verifying
+from holdfast.store.engines import Engine
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.meaning import Embedded, Meaning
 from holdfast.store.ranking import Near
@@ -33,7 +34,7 @@ from holdfast.store.screening import Screen
 from holdfast.store.trusting import Source
 from holdfast.store.writing import ANY, Writer
 from holdfast.times import bound, is_id, iso, now_ms
-from holdfast.vault import LogEnd, Vault
+from holdfast.vault import LogEnd
 
 if TYPE_CHECKING:
     from holdfast.store.backing import Backup
@@ -48,15 +49,14 @@ _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 class Memory:
     """One memory root. Safe to use from several threads; close it, or use it as a context manager."""
 
-    def __init__(
-        self, vault: Vault, index: Index, config: settings.Settings, derived: str | None, writer: str = ""
-    ) -> None:
+    def __init__(self, engine: Engine, config: settings.Settings, writer: str = "") -> None:
         self.settings = config
-        self.vault = vault
+        self.vault = vault = engine.vault
         self.places = Places(config.paths)
         self.scopes = Scopes(vault, self.places)
-        self._keeper = Keeper(vault, self.places, index, config, derived)
-        self._meaning = Meaning(config.search.embedder if config.search.meaning else "none", derived)
+        self._tree = engine.tree
+        self._keeper = Keeper(engine, self.places, config)
+        self._meaning = Meaning(config.search.embedder if config.search.meaning else "none", engine.vectors)
         self.screen = Screen(config.secrets)
         self._writer = Writer(
             vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, self.screen, writer
@@ -65,6 +65,15 @@ class Memory:
     @property
     def root(self) -> str:
         return self.vault.location
+
+    def tree(self, what: str) -> str:
+        """Return the folder that this memory is, for what needs one; a memory in a database says that it has none."""
+        if not self._tree:
+            raise Invalid(
+                f"{what} needs a memory in files; this one is in a database.",
+                "Run it where the files are, or get them with: holdfast export",
+            )
+        return self._tree
 
     def __enter__(self) -> Self:
         return self

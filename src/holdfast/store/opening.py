@@ -1,7 +1,8 @@
-"""Opening the memory in a folder: its settings, the file engine, the index in `.holdfast/` or else in memory."""
+"""Opening a memory: its settings, and the engine that it stands on, which its address tells."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
@@ -11,8 +12,8 @@ import msgspec
 
 from holdfast import settings
 from holdfast.errors import Invalid, NotFound, Unavailable
-from holdfast.index.sqlite import SqliteIndex
 from holdfast.kinds import KINDS
+from holdfast.store.engines import OnFiles
 from holdfast.store.memory import Memory
 from holdfast.vault import Vault
 from holdfast.vault.files import Files
@@ -22,24 +23,56 @@ _MOST_SETTINGS = 1 << 20
 
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "", kind: type[Opened]) -> Opened:
-    """Open the memory in a folder that exists, as an object of the given kind of Memory."""
+    """Open the memory in a folder that exists, or at the address of a database, as the given kind of Memory."""
+    if isinstance(root, str) and is_address(root):
+        memory = _open_database(root, writer, kind)
+    else:
+        memory = _open_folder(root, writer, kind)
+    if watch:
+        memory.watch()
+    return memory
+
+
+def is_address(root: str) -> bool:
+    """Is this where a database is, and no folder?"""
+    return root.startswith(("postgresql:", "postgres:"))
+
+
+def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
+    try:
+        from holdfast.postgres.engine import OnDatabase, PgVault, open_database  # few need the driver
+    except ImportError as error:
+        raise Unavailable(
+            f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
+        ) from None
+    database = open_database(address)
+    try:
+        config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
+        return kind(OnDatabase(database, _identity(config), config, writer), config, writer)
+    except BaseException:
+        database.close()
+        raise
+
+
+def _open_folder(root: str | os.PathLike[str], writer: str, kind: type[Opened]) -> Opened:
     location = os.path.realpath(os.path.expanduser(os.fspath(root)))
     if not os.path.isdir(location):
         what = "is not a folder" if os.path.lexists(location) else "does not exist"
         raise Unavailable(f"The memory root {location} {what}.", f"Run: holdfast init {location}")
-    config = settings.load(_settings_text(location), source=os.path.join(location, settings.FILE))
+    with contextlib.closing(Files(location)) as files:  # which follows no link out of the root
+        config = settings.load(_settings_text(files), source=os.path.join(location, settings.FILE))
     limits = config.limits
     vault = Files(location, lock_seconds=limits.lock_seconds, line_bytes=limits.line_bytes)
     derived = os.path.join(location, settings.DERIVED)
     if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
         derived = ""
+    return kind(OnFiles(vault, derived, _identity(config), config.search), config, writer)
+
+
+def _identity(config: settings.Settings) -> str:
+    """Return a name for all that decides what is read from the files."""
     known = [config.paths, config.limits, list(KINDS.values()), time.tzname, time.timezone]
-    identity = hashlib.sha256(msgspec.json.encode(known)).hexdigest()  # all that decides what is read from the files
-    index = SqliteIndex(derived or None, identity, config.search)
-    memory = kind(vault, index, config, derived or None, writer)
-    if watch:
-        memory.watch()
-    return memory
+    return hashlib.sha256(msgspec.json.encode(known)).hexdigest()
 
 
 def open_folder(path: str | os.PathLike[str]) -> Vault:
@@ -50,14 +83,10 @@ def open_folder(path: str | os.PathLike[str]) -> Vault:
     return Files(location)
 
 
-def _settings_text(location: str) -> str:
-    """Read the settings as everything else is read: no link out of the root is followed."""
-    vault = Files(location)
+def _settings_text(vault: Vault) -> str:
     try:
         return vault.read(settings.FILE, _MOST_SETTINGS).data.decode("utf-8")
     except NotFound:
         return ""
     except UnicodeDecodeError:
-        raise Invalid(f"{os.path.join(location, settings.FILE)} is not UTF-8.", "Save it as UTF-8.") from None
-    finally:
-        vault.close()
+        raise Invalid(f"{settings.FILE} of {vault.location} is not UTF-8.", "Save it as UTF-8.") from None

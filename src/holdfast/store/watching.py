@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 
+from holdfast.store.engines import Tell
+from holdfast.store.refreshing import SUFFIXES
 from holdfast.times import now_ms
 
 _LAG_MS = 100
@@ -14,7 +15,7 @@ _LAG_MS = 100
 class Watcher:
     """Tells which paths changed, about 50 ms after they did. `alive` turns False if the system stops telling."""
 
-    def __init__(self, root: str, folders: list[str], tell: Callable[[list[str]], None]) -> None:
+    def __init__(self, root: str, folders: list[str], tell: Tell) -> None:
         for folder in folders:
             os.makedirs(folder, exist_ok=True)
         self.alive = True
@@ -46,12 +47,24 @@ class Watcher:
                 self._started.set()
                 self.told_ms = now_ms() - _LAG_MS
                 if found:
-                    self._tell([os.path.relpath(path, self._root) for _, path in found if not _temporary(path)])
+                    self._pass_on([path for _, path in found if not _temporary(path)])
         except (OSError, RuntimeError):
             pass  # too many watches, or none to be had: every search looks at all files again
         finally:
             self.alive = False
             self._started.set()
+
+    def _pass_on(self, full: list[str]) -> None:
+        files = [path for path in full if path.endswith(SUFFIXES)]
+        folders = [path for path in full if not path.endswith(SUFFIXES) and _came_or_went(path)]
+        self._tell(
+            [os.path.relpath(path, self._root) for path in files],
+            {os.path.relpath(path, self._root) for path in folders},
+        )
+
+
+def _came_or_went(path: str) -> bool:
+    return os.path.isdir(path) or not os.path.lexists(path)
 
 
 def _temporary(path: str) -> bool:

@@ -1,0 +1,129 @@
+"""What a memory stands on: a vault, an index of it, and what else an engine does in its own way.
+
+Files have their index in `.holdfast/` of the same root, or in memory where that cannot be written. The engine of a
+database is `holdfast.postgres.engine`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.index import Index, Unusable
+from holdfast.index.sqlite import SqliteIndex
+from holdfast.settings import Search
+from holdfast.vault import Vault
+from holdfast.vault._locks import hold
+
+if TYPE_CHECKING:
+    from holdfast.embedding import Embedder
+    from holdfast.embedding.vectors import Vectors
+
+_REBUILD_SECONDS = 120.0
+
+
+class Watch(Protocol):
+    """Something that tells of changes until it is stopped."""
+
+    alive: bool
+    """Are changes still told?"""
+    told_ms: int
+    """Up to this moment every change was told."""
+
+    def stop(self) -> None: ...
+
+
+Tell = Callable[[list[str], set[str]], None]
+"""Is told which files changed, and below which folders everything must be looked at; "" is all of them."""
+
+
+class Engine(Protocol):
+    vault: Vault
+    index: Index
+    tree: str
+    """The folder that the memory is; "" when it is in no folder."""
+    lasting: bool
+    """Does the index outlive this process?"""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Let one process make the index at a time; the others wait and then use what it made."""
+        ...
+
+    def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
+        """Tell of changes below these folders, from now on."""
+        ...
+
+    def vectors(self, model: Embedder, generation: str) -> Vectors:
+        """Return the vectors of a model for an index."""
+        ...
+
+    def purge(self) -> None:
+        """Remove all that is derived and does not belong to the index in use."""
+        ...
+
+    def size(self) -> int:
+        """Return how many bytes all that is derived takes."""
+        ...
+
+    def do_without(self) -> None:
+        """Keep the index in memory from now on."""
+        ...
+
+
+class OnFiles:
+    """The engine of plain files. `derived` is the folder of the index, "" when there can be none."""
+
+    def __init__(self, vault: Vault, derived: str, identity: str, search: Search) -> None:
+        self.vault = vault
+        self.tree = vault.location
+        self.lasting = bool(derived)
+        self._derived = derived
+        self._search = search
+        self.index: Index = SqliteIndex(derived or None, identity, search)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        if not self.lasting:
+            yield
+            return
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._derived)  # not the root above it, which may be gone
+            fd = os.open(self._derived, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unusable(f"{self._derived}: {error.strerror}") from None
+        try:
+            hold(fd, _REBUILD_SECONDS, "The index, which another process is rebuilding,")
+            yield
+        finally:
+            os.close(fd)
+
+    def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
+        from holdfast.store.watching import Watcher
+
+        return Watcher(self.tree, [os.path.join(self.tree, folder) for folder in folders], tell)
+
+    def vectors(self, model: Embedder, generation: str) -> Vectors:
+        from holdfast.embedding.vectors import Vectors
+
+        return Vectors(self._derived if self.lasting and generation else None, model, generation)
+
+    def purge(self) -> None:
+        current = self.index.generation()
+        for name in os.listdir(self._derived) if self.lasting and os.path.isdir(self._derived) else ():
+            if not name.startswith((current or "?", "current")):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(self._derived, name))
+
+    def size(self) -> int:
+        if not self.lasting or not os.path.isdir(self._derived):
+            return 0
+        return sum(entry.stat().st_size for entry in os.scandir(self._derived) if entry.is_file())
+
+    def do_without(self) -> None:
+        self.index.close()
+        self.lasting = False
+        self.index = SqliteIndex(None, "in memory", self._search)
