@@ -39,6 +39,12 @@ LAYERS = (
     ("__main__",),
 )
 ENGINES = ("holdfast.vault.files", "holdfast.index.sqlite", "holdfast.postgres.vault")
+KNOW_ENGINES = {
+    "holdfast.store.engines",
+    "holdfast.store.keeping",
+    "holdfast.store.opening",
+    "holdfast.postgres.engine",
+}
 CLI = (
     "main",
     "common",
@@ -122,7 +128,7 @@ def test_only_the_store_knows_the_engines() -> None:
     for name, tree in modules().items():
         for engine in ENGINES:
             if engine in imports(tree, everywhere=True):
-                assert name in ("holdfast.store.keeping", "holdfast.store.opening"), f"{name} imports {engine}"
+                assert name in KNOW_ENGINES, f"{name} imports {engine}"
 
 
 def test_there_are_no_import_cycles() -> None:
