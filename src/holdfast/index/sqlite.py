@@ -34,6 +34,7 @@ from holdfast.index import (
     _schema,
     _ties,
 )
+from holdfast.index._common import revive
 from holdfast.query import Terms
 from holdfast.records import HALF, Problem, Record
 from holdfast.settings import Search
@@ -343,7 +344,7 @@ class SqliteIndex:
                 f" WHERE {condition} ORDER BY {order}",
                 values,
             )
-            return [_records.revive(*row) for row in rows]
+            return [revive(*row) for row in rows]
 
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
         condition, values = _rank.at_or_below(below)
