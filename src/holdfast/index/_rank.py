@@ -16,6 +16,7 @@ import apsw
 from holdfast.index import Filter, _common
 from holdfast.index._common import Wanted
 from holdfast.index._schema import WORDS
+from holdfast.index._stems import stems
 from holdfast.kinds import Kind
 from holdfast.query import Terms
 from holdfast.scope import from_path
@@ -23,7 +24,6 @@ from holdfast.settings import Search
 
 _SCORE = f"bm25({{table}}, {_common.TITLE}, 1.0, 1.0)"
 _SPARE = 100
-_TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2", "categories", "L* N* Co M*"])
 Row = tuple[Any, ...]
 
 
@@ -34,12 +34,6 @@ def words_of(kind: Kind) -> str:
 
 def telling(db: apsw.Connection, table: str, terms: Terms, settings: Search) -> Wanted:
     """Return the words of a query whose ranking does not cost more than they tell."""
-
-    def stems(text: str) -> list[str]:
-        tokenizer = db.fts5_tokenizer(*_TOKENIZER)
-        found: Any = tokenizer(text.encode(), apsw.FTS5_TOKENIZE_QUERY, None)
-        return [str(token[2]) for token in found]
-
     return _common.telling(terms, settings, stems, lambda run, most: _count(db, table, run, most))
 
 

@@ -1,4 +1,4 @@
-"""The tables, as an ordered list of migrations. What was released here is never edited: a change is one more row.
+"""The tables of the vault, and what every table of tenants needs.
 
 Every table is keyed by tenant first, partitioned by it, and guarded by a policy that shows the rows of the tenant that
 the transaction names, and none to whoever names nobody. Partitions have no policy at all: nothing is seen through them.
@@ -75,4 +75,4 @@ GRANT SELECT ON {name} TO {READER};
 """
 
 
-MIGRATIONS = (("documents and logs", _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")),)
+VAULT = _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.index import Index
+from holdfast.errors import Busy
+from holdfast.index import Index, Unusable
 from holdfast.index.sqlite import SqliteIndex
-from holdfast.postgres.connecting import Waits
+from holdfast.postgres.index import PgIndex
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.settings import Settings
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from holdfast.embedding import Embedder
     from holdfast.embedding.vectors import Vectors
 
+_REBUILD_SECONDS = 120
 
-def open_database(address: str) -> Database:
+
+def open_vault(address: str, writer: str) -> PgVault:
     """Open one tenant's part of a database, setting it up if it is empty."""
-    return Database(address, Waits())
+    return PgVault(Database(address), writer=writer)
 
 
 class OnDatabase:
@@ -30,17 +33,44 @@ class OnDatabase:
 
     tree = ""
 
-    def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
-        self.vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
-        self.lasting = False
+    def __init__(self, vault: PgVault, identity: str, config: Settings) -> None:
+        self.vault = vault
+        self.lasting = True
+        self._database = vault.database
+        self._identity = identity
         self._config = config
-        self.index: Index = SqliteIndex(None, identity, config.search)
+        self._shared = PgIndex(vault.database, identity, config.search)
+        self.index: Index = self._shared
+        vault.line_bytes = config.limits.line_bytes
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        yield
+        if not self.lasting:
+            yield
+            return
+        if self._database.reads_only:
+            raise Unusable("this login only reads")
+        with self._database.locked(f"index {self._identity}", _REBUILD_SECONDS) as got:
+            if not got:
+                raise Busy("Another program is making the index anew.", "Try again in a minute; nothing was lost.")
+            yield
 
-    def watch(self, folders: tuple[str, ...], tell: Callable[[list[str], set[str]], None]) -> Watch:
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Index]:
+        if not self.lasting or self._database.reads_only:
+            yield SqliteIndex(None, "scratch", self._config.search)
+            return
+        index = self._shared.beginning("scratch")
+        try:
+            yield index
+        finally:
+            index.end()
+
+    def watch(
+        self,
+        folders: tuple[str, ...],
+        tell: Callable[[list[str], set[str]], None],  # noqa: ARG002
+    ) -> Watch:
         return Watch()
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
@@ -49,13 +79,12 @@ class OnDatabase:
         return Vectors(None, model, generation)
 
     def purge(self) -> None:
-        pass
+        """Nothing is left of an index that was replaced, and of the vectors nothing that has no record."""
 
     def size(self) -> int:
-        return 0
+        return self._shared.size() if self.lasting else 0
 
     def do_without(self) -> None:
-        self.index.close()
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._config.search)
 

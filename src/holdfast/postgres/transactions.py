@@ -8,18 +8,21 @@ middle of other work becomes a part of that: both are saved, or neither is.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import LiteralString, TypeVar
 
 import psycopg
+from psycopg import errors as pg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.postgres import _faults, addresses, connecting, migrations
+from holdfast.postgres._schema import READER
 from holdfast.postgres.connecting import Session, Waits
 
 T = TypeVar("T")
@@ -78,6 +81,19 @@ class Database:
         session.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(self._access.role)))
         return session
 
+    @contextlib.contextmanager
+    def locked(self, name: str, seconds: float) -> Iterator[bool]:
+        """Be the only program that does something of this name to this tenant; False when another was all the time."""
+        key = int.from_bytes(hashlib.sha256(f"{self.tenant}\n{name}".encode()).digest()[:8], "big", signed=True)
+        with contextlib.closing(self.connect()) as session:
+            session.execute(f"SET lock_timeout = {_milliseconds(seconds)}")
+            try:
+                session.execute("SELECT pg_advisory_lock(%s)", [key])
+            except pg.LockNotAvailable:
+                yield False
+                return
+            yield True
+
     def run(self, what: str, work: Callable[[Turn], T], *, writes: bool = False, durable: bool = True) -> T:
         """Do some work in a transaction, again where that may help; `what` is what an error is about."""
         outer: Turn | None = getattr(self._local, "turn", None)
@@ -102,6 +118,37 @@ class Database:
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, _LONGEST_PAUSE)
 
+    @contextlib.contextmanager
+    def holding(self, what: str, *, durable: bool = True) -> Iterator[Turn]:
+        """Do some work in one transaction that is written as a block; none of it is done again.
+
+        While the same thread is in the middle of other work, it becomes a part of that.
+        """
+        outer: Turn | None = getattr(self._local, "turn", None)
+        if outer:
+            yield outer
+            return
+        session = self._take(what, time.monotonic() + self.waits.again_seconds, doubtful=False)
+        turn = Turn(session, self.tenant, doubtful=False, durable=durable)
+        try:
+            session.execute(self._begin[durable])
+            self._local.turn = turn
+            try:
+                yield turn
+            finally:
+                self._local.turn = None
+            self._end(turn, what)
+        except psycopg.Error as error:
+            self._pool.after(error, session)
+            raise error if _faults.ours(error) else self._told(error, what) from None
+        finally:
+            self._pool.give_back(session)
+
+    @property
+    def reads_only(self) -> bool:
+        """May this login change nothing?"""
+        return self._access.role == READER
+
     def _take(self, what: str, deadline: float, doubtful: bool) -> Session:
         try:
             return self._pool.take(deadline)
@@ -120,6 +167,11 @@ class Database:
         if turn.unchanged:
             turn.session.rollback()
             return result
+        self._end(turn, what)
+        return result
+
+    def _end(self, turn: Turn, what: str) -> None:
+        """Save what was done."""
         turn.ending = True
         before = turn.session.warnings
         if turn.session.commit_within(self.waits.statement_seconds) != "COMMIT":
@@ -129,7 +181,6 @@ class Database:
                 f"{what} is saved on the server, but no standby has confirmed it.",
                 "Look at the standbys; look whether it is there before you try again.",
             )
-        return result
 
     def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], *, writes: bool, durable: bool) -> T:
         """Make the work a part of what this thread is doing; a write that fails takes back only itself."""
@@ -156,6 +207,8 @@ class Database:
             "statement_timeout": _milliseconds(self.waits.statement_seconds),
             "idle_in_transaction_session_timeout": _milliseconds(self.waits.idle_seconds),
             "client_min_messages": "warning",
+            "jit": "off",  # it takes longer than all that is asked here
+            "max_parallel_workers_per_gather": "0",
         }
         if self._access.forgetful or not durable:
             given["synchronous_commit"] = "on" if durable else "off"

@@ -53,20 +53,20 @@ class PgVault:
 
     def __init__(self, database: Database, *, line_bytes: int = 8 << 20, writer: str = "") -> None:
         self.location = database.location
-        self._database = database
+        self.database = database
         self._claims = Claims(database)
-        self._line_bytes = line_bytes
+        self.line_bytes = line_bytes
         self._writer = writer
 
     def close(self) -> None:
         self._claims.close()
-        self._database.close()
+        self.database.close()
 
     # documents
 
     def read(self, path: str, limit: int = 0) -> Document:
         _rows.checked(path)
-        return self._database.run(path, functools.partial(self._read, path=path, limit=limit))
+        return self.database.run(path, functools.partial(self._read, path=path, limit=limit))
 
     def _read(self, turn: Turn, path: str, limit: int) -> Document:
         there = _rows.whole(turn, path, limit)
@@ -87,7 +87,7 @@ class PgVault:
             work = functools.partial(self._create, path=path, data=data, author=author)
         else:
             work = functools.partial(self._replace, path=path, data=data, expect=expect, keep=keep, author=author)
-        self._database.run(path, work, writes=True)
+        self.database.run(path, work, writes=True)
         return version_of(data)
 
     def _create(self, turn: Turn, path: str, data: bytes, author: _rows.Author) -> None:
@@ -111,21 +111,21 @@ class PgVault:
 
     def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
         _rows.checked(path)
-        adding = Appending(self._database, path, compose, _rows.Author(self._writer), self._line_bytes)
-        return self._database.run(path, adding.attempt, writes=True, durable=durable)
+        adding = Appending(self.database, path, compose, _rows.Author(self._writer), self.line_bytes)
+        return self.database.run(path, adding.attempt, writes=True, durable=durable)
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         found = self._found(path)
         stop = found.size if end is None else end
-        yield from _lines.forwards(_rows.reader(self._database, path, found), offset, stop, self._line_bytes)
+        yield from _lines.forwards(_rows.reader(self.database, path, found), offset, stop, self.line_bytes)
 
     def scan_back(self, path: str) -> Iterator[Line]:
         found = self._found(path)
-        yield from _lines.backwards(_rows.reader(self._database, path, found), found.size, self._line_bytes)
+        yield from _lines.backwards(_rows.reader(self.database, path, found), found.size, self.line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
         found = self._found(path)
-        read = _rows.reader(self._database, path, found)
+        read = _rows.reader(self.database, path, found)
         position = start
         while position < end:
             try:
@@ -154,11 +154,11 @@ class PgVault:
         linked: Callable[[str], None] = lambda _path: None,  # noqa: ARG002
     ) -> Iterator[tuple[str, Stamp]]:
         _rows.checked(folder)
-        found = self._database.run(folder, functools.partial(_rows.look, path=folder))
+        found = self.database.run(folder, functools.partial(_rows.look, path=folder))
         if found:
             yield folder, found.stamp
         after = folder + "/"
-        while page := self._database.run(
+        while page := self.database.run(
             folder, functools.partial(_walk, folder=folder, suffixes=suffixes, after=after)
         ):
             yield from page
@@ -167,12 +167,12 @@ class PgVault:
     def folders(self, folder: str) -> list[str]:
         _rows.checked(folder)
         values = {"start": folder + "/", "stop": folder + "0", "skip": len(folder) + 2}
-        rows = self._database.run(folder, lambda turn: turn.rows(_FOLDERS, **values))
+        rows = self.database.run(folder, lambda turn: turn.rows(_FOLDERS, **values))
         return sorted(row[0] for row in rows if row[0][0] not in "._")
 
     def folder_stamp(self, folder: str) -> int:
         _rows.checked(folder)
-        return self._database.run(folder, functools.partial(_folder_stamp, folder=folder))
+        return self.database.run(folder, functools.partial(_folder_stamp, folder=folder))
 
     def make_folder(self, folder: str) -> None:
         _rows.checked(folder)
@@ -181,7 +181,7 @@ class PgVault:
         _rows.checked(path)
         author = _rows.Author(self._writer)
         for _ in range(_TRIES):
-            inode = self._database.run(path, lambda turn: held(turn, path, author)[0].inode, writes=True)
+            inode = self.database.run(path, lambda turn: held(turn, path, author)[0].inode, writes=True)
             if not self._claims.take(inode):
                 return None
             stamp = self.stat(path)
@@ -203,7 +203,7 @@ class PgVault:
             _rows.checked(name)
         author = _rows.Author(self._writer)
         work = functools.partial(self._move, source=source, target=target, author=author)
-        self._database.run(source, work, writes=True)
+        self.database.run(source, work, writes=True)
 
     def _move(self, turn: Turn, source: str, target: str, author: _rows.Author) -> None:
         found = _rows.look(turn, source, hold=True)
@@ -226,7 +226,7 @@ class PgVault:
         for name in filter(None, (path, keep)):
             _rows.checked(name)
         work = functools.partial(self._remove, path=path, expect=expect, keep=keep, author=_rows.Author(self._writer))
-        self._database.run(path, work, writes=True)
+        self.database.run(path, work, writes=True)
 
     def _remove(self, turn: Turn, path: str, expect: str, keep: str, author: _rows.Author) -> None:
         found = _rows.look(turn, path, hold=True)
@@ -242,7 +242,7 @@ class PgVault:
 
     def _found(self, path: str) -> _rows.Found:
         _rows.checked(path)
-        return self._database.run(path, functools.partial(_look, path=path))
+        return self.database.run(path, functools.partial(_look, path=path))
 
 
 def _look(turn: Turn, path: str) -> _rows.Found:

@@ -40,17 +40,17 @@ def is_address(root: str) -> bool:
 
 def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
     try:
-        from holdfast.postgres.engine import OnDatabase, PgVault, open_database  # few need the driver
+        from holdfast.postgres.engine import OnDatabase, open_vault  # few need the driver
     except ImportError as error:
         raise Unavailable(
             f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
         ) from None
-    database = open_database(address)
+    vault = open_vault(address, writer)
     try:
-        config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
-        return kind(OnDatabase(database, _identity(config), config, writer), config, writer)
+        config = settings.load(_settings_text(vault), source=f"{settings.FILE} of {vault.location}")
+        return kind(OnDatabase(vault, _identity(config), config), config, writer)
     except BaseException:
-        database.close()
+        vault.close()
         raise
 
 

@@ -1,0 +1,100 @@
+"""Words as a database keeps them: a `tsvector` of the same stems as everywhere, with the place of every one.
+
+A lexeme begins with the mark of its index and says whether the words are another program's. Where it stands is told by
+its weight: A is the title, B the text, C the rest; between two of them one place is left free, so that no phrase
+reaches over. The type has places up to 16,383, of one word 255, and a megabyte in all; what lies beyond counts less.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from holdfast.index._common import TITLE, Run
+from holdfast.index._stems import stems
+
+PREFIX = 6
+"""Characters before the stem: the mark of the index, and `o` for own or `f` for foreign."""
+_LAST, _OFTEN = 16_383, 255
+_LONGEST = 500
+_ROOM = 900_000
+_WEIGHTS = "ABC"
+_TITLE_WEIGHT, _PLACE = 3, 0x3FFF
+_SHORT = struct.Struct("!H")
+
+
+class Words(msgspec.Struct, frozen=True):
+    """The words of one record, ready to be kept."""
+
+    vector: str
+    length: int
+
+
+def prefix(mark: str, foreign: bool) -> str:
+    return mark + ("f" if foreign else "o")
+
+
+def words(start: str, columns: tuple[str, str, str]) -> Words:
+    """Return the words of a title, a text and the rest, in the form in which the server reads them."""
+    places: dict[str, list[str]] = {}
+    at, length, room = 0, 0, _ROOM
+    for weight, text in zip(_WEIGHTS, columns, strict=True):
+        found = stems(text)
+        length += len(found)
+        for at, stem in enumerate(found, at + 1):
+            known = places.get(stem)
+            if known is None:
+                room -= 2 * len(stem) + PREFIX + 16
+                if len(stem) > _LONGEST or room < 0:
+                    continue
+                known = places[stem] = []
+            if len(known) < _OFTEN and room > 0:
+                known.append(f"{min(at, _LAST)}{weight}")
+                room -= 2
+        at += 1
+    vector = " ".join(f"{_quoted(start + stem)}:{','.join(known)}" for stem, known in places.items())
+    return Words(vector, length)
+
+
+def query(start: str, runs: Iterable[Run], joined: str = "|") -> str:
+    """Return what matches the records in which one of these runs stands (or, with `&`, all of them)."""
+    found = [_phrase(start, run) for run in runs]
+    return f" {joined} ".join(each for each in found if each)
+
+
+def _phrase(start: str, run: Run) -> str:
+    parts = [_quoted(start + stem) for stem in run if len(stem) <= _LONGEST]
+    return "(" + " <-> ".join(parts) + ")" if parts else ""
+
+
+def counts(start: str, runs: Sequence[Run], data: bytes) -> bytes:
+    """Say how often each run of stems stands in a vector as the server sends it, in the title for more; up to 255."""
+    return bytes(min(_OFTEN, _count([_places(start, stem, data) for stem in run])) for run in runs)
+
+
+def _count(places: list[list[int]]) -> int:
+    """Count where the words of a run follow one another in one column; of one word, how often it stands."""
+    if not places:
+        return 0
+    firsts = places[0]
+    for number, others in enumerate(places[1:], 1):
+        there = set(others)
+        firsts = [place for place in firsts if place + number in there]  # the weight is part of the number
+    return sum(int(TITLE) if place >> 14 == _TITLE_WEIGHT else 1 for place in firsts)
+
+
+def _places(start: str, stem: str, data: bytes) -> list[int]:
+    """Return where a stem stands; its prefix keeps it from being met inside of something else."""
+    wanted = (start + stem).encode() + b"\0"
+    at = data.find(wanted)
+    if at < 0:
+        return []
+    at += len(wanted)
+    (number,) = _SHORT.unpack_from(data, at)
+    return list(struct.unpack_from(f"!{number}H", data, at + 2)) or [1]
+
+
+def _quoted(lexeme: str) -> str:
+    return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
