@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.formats.links import names_of, normal
+from holdfast.formats.links import names_of
+from holdfast.formats.links import normal as normal
 from holdfast.index import Stale
 from holdfast.kinds import KINDS
-from holdfast.names import same
+from holdfast.names import same as same
 from holdfast.query import Terms, spaced
 from holdfast.records import Record, text_of
 from holdfast.settings import Search

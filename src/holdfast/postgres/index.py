@@ -18,13 +18,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.errors import Busy, HoldfastError
-from holdfast.index import Applied, Facts, Filter, Pool, Seen, Stale, Tied, Unusable, _common
+from holdfast.index import Applied, Facts, Filter, Pool, Seen, Stale, Tied, Unusable
 from holdfast.index._common import record_in, revive
 from holdfast.postgres import _index_proof
 from holdfast.postgres._filing import Filing, is_foreign
 from holdfast.postgres._filters import FILE, OF, at_or_below, conditions, named, plain, short
 from holdfast.postgres._finding import Generation, Searching, foreigns
 from holdfast.postgres._index_schema import TABLES
+from holdfast.postgres._tying import Ties, in_order, load
 from holdfast.postgres.transactions import Database, Turn
 from holdfast.query import Terms
 from holdfast.records import HALF, Problem, Record
@@ -113,6 +114,18 @@ class PgIndex:
         row = turn.row("SELECT pg_try_advisory_xact_lock(%(key)s)", key=index.number)
         if not (row and row[0]):
             raise Busy("The index is in use by another program.", "Try again; nothing was lost.")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        if getattr(self._local, "held", None):
+            yield
+            return
+        with self._database.holding(_WHAT, durable=False) as turn:
+            self._local.held = self._which(turn)
+            try:
+                yield
+            finally:
+                self._local.held = None
 
     @contextlib.contextmanager
     def impatient(self) -> Iterator[None]:
@@ -227,7 +240,7 @@ class PgIndex:
                 searching = Searching(turn, index, foreign, self._settings)
                 found += searching.best(searching.telling(terms), where, limit)
             found.sort(key=lambda row: -row[1])
-            records = _load(turn, index, [row for row, _ in found[:limit]])
+            records = load(turn, index, [row for row, _ in found[:limit]])
             return [(records[row], score) for row, score in found[:limit] if row in records]
 
         return self._read(work)
@@ -251,7 +264,7 @@ class PgIndex:
             f" WHERE {OF} AND r.row = ANY(%(rows)s) AND {condition}",
             rows=[row for row, _ in scored], **values,
         )  # fmt: skip
-        return _ordered(kept, dict(scored))
+        return in_order(kept, dict(scored))
 
     def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
         found = self._rows(
@@ -267,30 +280,10 @@ class PgIndex:
         return [row for (row,) in found]
 
     def load(self, rows: list[int]) -> dict[int, Record]:
-        return self._read(lambda turn, index: _load(turn, index, rows))
+        return self._read(lambda turn, index: load(turn, index, rows))
 
-    def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
-        def work(turn: Turn, index: Generation) -> list[Tied]:
-            ask = functools.partial(turn.rows, generation=index.number)
-            own = [
-                row
-                for (row,) in ask(
-                    f"SELECT row FROM holdfast.index_records WHERE {_HERE} AND id = %(id)s AND NOT superseded",
-                    id=named(identifier),
-                )
-            ]
-            found = _common.tied(
-                identifier, own, functools.partial(_names, ask, own), functools.partial(_having, ask, where)
-            )
-            rows = ask(
-                f"SELECT r.row, r.time, f.path, r.sort, r.id FROM {_RECORDS} WHERE {OF} AND r.row = ANY(%(rows)s)",
-                rows=list(found),
-            )
-            best = _ordered(rows, {row: score for row, (score, _) in found.items()})[:limit]
-            records = _load(turn, index, best)
-            return [Tied(records[row], found[row][0], tuple(found[row][1])) for row in best if row in records]
-
-        return self._read(work)
+    def related(self, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]:
+        return self._read(lambda turn, index: Ties(turn, index, identifiers, where).best(limit))
 
     # by name
 
@@ -485,40 +478,3 @@ def _file(turn: Turn, index: Generation, path: str) -> tuple[int, bytes] | None:
         generation=index.number, path=plain(path),
     )  # fmt: skip
     return (row[0], row[1]) if row else None
-
-
-def _load(turn: Turn, index: Generation, rows: list[int]) -> dict[int, Record]:
-    found = turn.rows(
-        f"SELECT r.row, r.record, r.hidden, r.superseded FROM holdfast.index_records r WHERE {OF} AND r.row = ANY(%(rows)s)",
-        generation=index.number, rows=rows,
-    )  # fmt: skip
-    return {row: revive(*rest) for row, *rest in found}
-
-
-def _ordered(kept: list[Any], scores: dict[int, float]) -> list[int]:
-    """Return rows in the order of score, time and place; `kept` has row, time, path, sort, id."""
-    kept.sort(key=lambda row: (row[2], row[3], row[4]))
-    kept.sort(key=lambda row: str(row[1]), reverse=True)
-    kept.sort(key=lambda row: -scores[row[0]])
-    return [row[0] for row in kept]
-
-
-def _names(ask: Callable[..., list[Any]], own: list[int], way: int) -> list[str]:
-    found = ask(
-        f"SELECT row, name FROM holdfast.index_ties WHERE {_HERE} AND row = ANY(%(rows)s) AND way = %(way)s ORDER BY row, name",
-        rows=own, way=way,
-    )  # fmt: skip
-    return [name for _, name in found]
-
-
-def _having(ask: Callable[..., list[Any]], where: Filter, way: int, name: str) -> list[int]:
-    """Return the rows that have a name in this way and pass the filter; none when they are too many to tell."""
-    tied = f"SELECT row FROM holdfast.index_ties WHERE {_HERE} AND way = %(way)s AND name = %(name)s"
-    if len(ask(f"{tied} LIMIT %(most)s", way=way, name=short(name), most=_common.MOST + 1)) > _common.MOST:
-        return []
-    condition, values = conditions(where)
-    rows = ask(
-        f"SELECT r.row FROM holdfast.index_records r WHERE {OF} AND r.row IN ({tied}) AND {condition} LIMIT %(most)s",
-        way=way, name=short(name), most=_common.COMMON + 1, **values,
-    )  # fmt: skip
-    return [row for (row,) in rows] if len(rows) <= _common.COMMON else []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
@@ -87,6 +87,14 @@ class Keeper:
             if self._index.generation() == known:
                 break
         return answer
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside, many questions cost little more than one."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(Stale):  # whoever asks makes one
+                stack.enter_context(self._index.reading())
+            yield
 
     def glance(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
         """Put a question to the index if it is there and free; None if it is not.
