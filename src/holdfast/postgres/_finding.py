@@ -165,6 +165,8 @@ class Searching:
         )  # fmt: skip
         runs = [self._stemmed(run) for run in (*wanted.phrases, *wanted.words)]
         weights = [self._weight(held) for held in wanted.held]
+        if wanted.phrases and wanted.words:
+            weights[0] *= 2  # as the embedded engine, whose expression names it twice
         average = self._index.average(self._foreign)
         scored = [
             (self._score(_lexemes.counts(self._start, runs, words), weights, length / average), row)
@@ -247,9 +249,12 @@ class Searching:
 
     def _after(self, rows: list[int]) -> dict[int, int]:
         """Return which record follows which, around these rows."""
+        found = {row: rest for row, *rest in self._rows(_BESIDE, rows=rows, kinds=list(IN_ORDER))}
         after: dict[int, int] = {}
-        for row, before, behind in self._rows(_BESIDE, rows=rows, kinds=list(IN_ORDER)):
-            after.update(itertools.pairwise([*reversed(before), row, *behind]))
+        for row in rows:
+            if row in found:
+                before, behind = found[row]
+                after.update(itertools.pairwise([*reversed(before), row, *behind]))
         return after
 
     def _rows(self, statement: str, **values: object) -> list[Any]:

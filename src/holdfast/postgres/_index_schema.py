@@ -15,7 +15,8 @@ _TEXT = 'text COLLATE "C" NOT NULL'
 TABLES = {
     "index_generations": f"""
         {_KEY}, identity {_TEXT}, state {_TEXT}, mark {_TEXT}, next_row bigint NOT NULL DEFAULT 1,
-        next_file bigint NOT NULL DEFAULT 1, records bigint NOT NULL DEFAULT 0, length bigint NOT NULL DEFAULT 0,
+        next_file bigint NOT NULL DEFAULT 1, analyzed bigint NOT NULL DEFAULT 0,
+        records bigint NOT NULL DEFAULT 0, length bigint NOT NULL DEFAULT 0,
         foreign_records bigint NOT NULL DEFAULT 0, foreign_length bigint NOT NULL DEFAULT 0,
         made timestamptz NOT NULL DEFAULT clock_timestamp(), used timestamptz NOT NULL DEFAULT clock_timestamp(),
         PRIMARY KEY (tenant, generation)""",
@@ -65,6 +66,25 @@ CREATE VIEW holdfast.index_found AS
     WHERE tenant = current_setting('holdfast.tenant', true);
 GRANT SELECT ON holdfast.index_found TO {WRITER}, {READER};
 """
+_ANALYZE = f"""
+CREATE FUNCTION holdfast.analyze_index() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    name text;
+    part regclass;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['files', 'pieces', '{"', '".join(TABLES)}'] LOOP
+        EXECUTE format(
+            'SELECT tableoid::regclass FROM holdfast.%I'
+            ' WHERE tenant = current_setting(''holdfast.tenant'', true) LIMIT 1', name) INTO part;
+        IF part IS NOT NULL THEN
+            EXECUTE format('ANALYZE %s', part);
+        END IF;
+    END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION holdfast.analyze_index() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION holdfast.analyze_index() TO {WRITER};
+"""
 
 INDEX = (
     "".join(
@@ -73,4 +93,5 @@ INDEX = (
     )
     + "".join(f"CREATE {each};\n" for each in _INDEXES)
     + _FOUND
+    + _ANALYZE
 )

@@ -39,11 +39,11 @@ def prefix(mark: str, foreign: bool) -> str:
 def words(start: str, columns: tuple[str, str, str]) -> Words:
     """Return the words of a title, a text and the rest, in the form in which the server reads them."""
     places: dict[str, list[str]] = {}
-    at, length, room = 0, 0, _ROOM
+    start_at, length, room = 1, 0, _ROOM
     for weight, text in zip(_WEIGHTS, columns, strict=True):
         found = stems(text)
         length += len(found)
-        for at, stem in enumerate(found, at + 1):
+        for at, stem in enumerate(found, start_at):
             known = places.get(stem)
             if known is None:
                 room -= 2 * len(stem) + PREFIX + 16
@@ -53,7 +53,7 @@ def words(start: str, columns: tuple[str, str, str]) -> Words:
             if len(known) < _OFTEN and room > 0:
                 known.append(f"{min(at, _LAST)}{weight}")
                 room -= 2
-        at += 1
+        start_at += len(found) + 1
     vector = " ".join(f"{_quoted(start + stem)}:{','.join(known)}" for stem, known in places.items())
     return Words(vector, length)
 

@@ -32,6 +32,8 @@ from holdfast.records import HALF, Problem, Record
 from holdfast.settings import Search
 
 _WHAT = "the index"
+_UNKNOWN = 1_000
+"""So many rows the server may have never looked at."""
 _GENERATION = (
     "SELECT generation, mark, records, foreign_records, length, foreign_length FROM holdfast.index_generations"
 )
@@ -42,7 +44,7 @@ T = TypeVar("T")
 
 
 class PgIndex:
-    """One tenant's index, for any number of threads. `fixed` is a generation that is not, or not yet, the one in use."""
+    """One tenant's index, for any number of threads. `fixed` is a generation that is not the one in use."""
 
     def __init__(self, database: Database, identity: str, settings: Search, fixed: int = 0) -> None:
         self._database = database
@@ -106,6 +108,25 @@ class PgIndex:
                 yield
             finally:
                 self._local.turn = self._local.held = None
+        if getattr(self._local, "grown", 0):
+            self._local.grown = 0
+            self._analyze()
+
+    def _analyze(self) -> None:
+        """Let the server look at the tables when they have doubled: else it takes its own guesses for plans."""
+
+        def work(turn: Turn) -> None:
+            index = self._which(turn)
+            due = turn.change(
+                "UPDATE holdfast.index_generations SET analyzed = next_row"
+                f" WHERE {_HERE} AND next_row > 2 * analyzed + {_UNKNOWN}",
+                generation=index.number,
+            )
+            if due:
+                turn.rows("SELECT holdfast.analyze_index()")
+
+        with contextlib.suppress(HoldfastError, Stale):  # who does not get to it goes on with what is known
+            self._database.run(_WHAT, work, writes=True, durable=False)
 
     def _hold(self, turn: Turn, index: Generation) -> None:
         if not getattr(self._local, "impatient", False):
@@ -163,16 +184,18 @@ class PgIndex:
         known = _file(turn, index, path)
         assert known is not None
         row = turn.row(
-            f"SELECT next_row, next_file FROM holdfast.index_generations WHERE {_HERE}", generation=index.number
+            f"SELECT next_row, next_file, analyzed FROM holdfast.index_generations WHERE {_HERE}",
+            generation=index.number,
         )
         assert row is not None
         given = Filing(turn, index, known[0], is_foreign(seen.kind)).add(facts, targets, row[0])
         if given or known[0] == row[1]:
             turn.change(
-                "UPDATE holdfast.index_generations SET next_row = next_row + %(rows)s, next_file = next_file + %(files)s"
-                f" WHERE {_HERE}",
+                "UPDATE holdfast.index_generations"
+                f" SET next_row = next_row + %(rows)s, next_file = next_file + %(files)s WHERE {_HERE}",
                 generation=index.number, rows=given, files=int(known[0] == row[1]),
             )  # fmt: skip
+            self._local.grown = row[0] + given > 2 * row[2] + _UNKNOWN
 
     def touch(self, path: str, seen: Seen) -> None:
         statement = f"UPDATE holdfast.index_files SET seen = %(seen)s WHERE {_HERE} AND path = %(path)s"
@@ -372,7 +395,8 @@ class PgIndex:
     def count(self, path: str, after: str) -> int:
         return int(
             self._one(
-                f"SELECT count(*) FROM {_RECORDS} WHERE {OF} AND f.path = %(path)s AND r.sort > %(after)s"
+                f"SELECT count(*) FROM {_RECORDS} WHERE {OF} AND f.path = %(path)s"
+                f"{' AND r.sort > %(after)s' if after else ''}"
                 " AND NOT r.hidden AND NOT r.superseded",
                 path=plain(path), after=short(after),
             )
@@ -442,12 +466,14 @@ class PgIndex:
             turn.change(
                 "UPDATE holdfast.index_generations SET state = CASE WHEN generation = %(generation)s THEN 'current'"
                 " ELSE 'gone' END, used = clock_timestamp()"
-                " WHERE tenant = %(tenant)s AND identity = %(identity)s AND (state = 'current' OR generation = %(generation)s)",
+                " WHERE tenant = %(tenant)s AND identity = %(identity)s"
+                " AND (state = 'current' OR generation = %(generation)s)",
                 generation=fresh._fixed, identity=self._identity,
             )  # fmt: skip
             rows = turn.rows(
                 "SELECT generation FROM holdfast.index_generations WHERE tenant = %(tenant)s AND (state = 'gone'"
-                " OR (state <> 'current' AND made < clock_timestamp() - interval '1 day' AND generation <> %(generation)s)"
+                " OR (state <> 'current' AND made < clock_timestamp() - interval '1 day'"
+                " AND generation <> %(generation)s)"
                 " OR (identity <> %(identity)s AND used < clock_timestamp() - interval '30 days'))",
                 generation=fresh._fixed, identity=self._identity,
             )  # fmt: skip
