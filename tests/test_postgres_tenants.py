@@ -12,7 +12,7 @@ from psycopg import errors as pg
 
 import pgserver
 from holdfast.errors import HoldfastError
-from holdfast.postgres._schema import OWNER, READER, WRITER
+from holdfast.postgres._schema import OWNER, PARTITIONS, READER, WRITER
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
@@ -196,13 +196,16 @@ def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgse
         "SELECT relname, relkind, relrowsecurity, relforcerowsecurity, relispartition, pg_get_userbyid(relowner) FROM pg_class"
         " WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'migrations'"
     )
-    assert {row[0] for row in tables if row[1] == "p"} == {"files", "pieces"}
-    assert len([row for row in tables if row[4]]) == 32
+    parents = {row[0] for row in tables if row[1] == "p"}
+    assert {"files", "pieces", "index_records"} <= parents
+    assert len([row for row in tables if row[4]]) == PARTITIONS * len(parents)
+    assert {row[0] for row in tables if row[1] == "r"} == {row[0] for row in tables if row[4]}
     assert {row[2:4] for row in tables} == {(True, True)}
     assert {row[5] for row in tables} == {OWNER}
     keys = look(
         "SELECT DISTINCT a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_attribute a"
-        " ON a.attrelid = c.oid AND a.attnum = i.indkey[0] WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relname <> 'migrations'"
+        " ON a.attrelid = c.oid AND a.attnum = i.indkey[0] JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam"
+        " WHERE m.amname = 'btree' AND c.relnamespace = 'holdfast'::regnamespace AND c.relname <> 'migrations'"
     )
     assert keys == [("tenant",)]
     roles = look(
@@ -217,9 +220,9 @@ def test_a_session_of_the_application_is_left_without_role_and_tenant(
     vault = tenants[0]
     for call in (*MATRIX["read"], lambda v: v.append(LOG, lambda _: b"four\n")):
         outcome(vault, call)
-    session = vault._database._pool.take(1e18)
+    session = vault.database._pool.take(1e18)
     row = session.execute("SELECT current_user = session_user, current_setting('holdfast.tenant', true)").fetchone()
-    vault._database._pool.give_back(session)
+    vault.database._pool.give_back(session)
     assert row == (True, "")
 
 
