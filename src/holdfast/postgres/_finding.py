@@ -163,15 +163,12 @@ class Searching:
             f" WHERE {OF} AND r.row = ANY(%(rows)s) AND {condition}",
             rows=rows, **values,
         )  # fmt: skip
-        runs = [self._stemmed(run) for run in (*wanted.phrases, *wanted.words)]
+        counting = _lexemes.Counting(self._start, list(map(self._stemmed, (*wanted.phrases, *wanted.words))))
         weights = [self._weight(held) for held in wanted.held]
         if wanted.phrases and wanted.words:
             weights[0] *= 2  # as the embedded engine, whose expression names it twice
         average = self._index.average(self._foreign)
-        scored = [
-            (self._score(_lexemes.counts(self._start, runs, words), weights, length / average), row)
-            for *row, length, words in kept
-        ]
+        scored = [(self._score(counting(words), weights, length / average), row) for *row, length, words in kept]
         scored.sort(key=lambda item: (item[1][2], item[1][3], item[1][4]))
         scored.sort(key=lambda item: str(item[1][1]), reverse=True)
         scored.sort(key=lambda item: -item[0])
@@ -207,9 +204,9 @@ class Searching:
             return pool
         after = self._after(best)
         rows = [row for row in dict.fromkeys([*best, *after, *after.values()]) if row not in pool.candidates]
-        runs = [tuple(stems(word)) for word in pool.words]
+        counting = _lexemes.Counting(self._start, [tuple(stems(word)) for word in pool.words])
         words = self._words(rows)
-        counted = {row: _lexemes.counts(self._start, runs, data) for row, (_, data) in words.items()}
+        counted = {row: counting(data) for row, (_, data) in words.items()}
         counts = {row: each for row, each in counted.items() if any(each)}
         more = self._candidates(rows, where, counts, {row: length for row, (length, _) in words.items()})
         candidates = {**pool.candidates, **more}

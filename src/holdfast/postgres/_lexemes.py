@@ -21,8 +21,8 @@ _LAST, _OFTEN = 16_383, 255
 _LONGEST = 500
 _ROOM = 900_000
 _WEIGHTS = "ABC"
-_TITLE_WEIGHT, _PLACE = 3, 0x3FFF
-_SHORT = struct.Struct("!H")
+_TITLE_WEIGHT = 3
+_TITLE_BYTE = _TITLE_WEIGHT << 6
 
 
 class Words(msgspec.Struct, frozen=True):
@@ -69,31 +69,45 @@ def _phrase(start: str, run: Run) -> str:
     return "(" + " <-> ".join(parts) + ")" if parts else ""
 
 
-def counts(start: str, runs: Sequence[Run], data: bytes) -> bytes:
-    """Say how often each run of stems stands in a vector as the server sends it, in the title for more; up to 255."""
-    return bytes(min(_OFTEN, _count([_places(start, stem, data) for stem in run])) for run in runs)
+class Counting:
+    """Counts some runs of stems in vectors as the server sends them: in the title for more, up to 255."""
+
+    def __init__(self, start: str, runs: Sequence[Run]) -> None:
+        self._runs = [[(start + stem).encode() + b"\0" for stem in run] for run in runs]
+
+    def __call__(self, data: bytes) -> bytes:
+        return bytes([_single(run[0], data) if len(run) == 1 else _together(run, data) for run in self._runs])
 
 
-def _count(places: list[list[int]]) -> int:
-    """Count where the words of a run follow one another in one column; of one word, how often it stands."""
-    if not places:
+def _single(stem: bytes, data: bytes) -> int:
+    """Say how often a word stands there; its prefix keeps it from being met inside of something else."""
+    at = data.find(stem)
+    if at < 0:
         return 0
-    firsts = places[0]
-    for number, others in enumerate(places[1:], 1):
+    at += len(stem)
+    number = data[at] << 8 | data[at + 1]
+    if data[at + 2] < _TITLE_BYTE:  # places ascend, and those of the title come first
+        return min(_OFTEN, number)
+    titles = sum(data[place] >= _TITLE_BYTE for place in range(at + 2, at + 2 + 2 * number, 2))
+    return min(_OFTEN, number + (int(TITLE) - 1) * titles)
+
+
+def _together(run: list[bytes], data: bytes) -> int:
+    """Say how often words follow one another there, all in one column."""
+    found = [_places(stem, data) for stem in run]
+    firsts = found[0] if found else []
+    for number, others in enumerate(found[1:], 1):
         there = set(others)
         firsts = [place for place in firsts if place + number in there]  # the weight is part of the number
-    return sum(int(TITLE) if place >> 14 == _TITLE_WEIGHT else 1 for place in firsts)
+    return min(_OFTEN, sum(int(TITLE) if place >> 14 == _TITLE_WEIGHT else 1 for place in firsts))
 
 
-def _places(start: str, stem: str, data: bytes) -> list[int]:
-    """Return where a stem stands; its prefix keeps it from being met inside of something else."""
-    wanted = (start + stem).encode() + b"\0"
-    at = data.find(wanted)
+def _places(stem: bytes, data: bytes) -> tuple[int, ...]:
+    at = data.find(stem)
     if at < 0:
-        return []
-    at += len(wanted)
-    (number,) = _SHORT.unpack_from(data, at)
-    return list(struct.unpack_from(f"!{number}H", data, at + 2)) or [1]
+        return ()
+    at += len(stem)
+    return struct.unpack_from(f"!{data[at] << 8 | data[at + 1]}H", data, at + 2)
 
 
 def _quoted(lexeme: str) -> str:
