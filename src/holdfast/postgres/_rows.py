@@ -79,6 +79,16 @@ class Found(msgspec.Struct, frozen=True):
         return Stamp(self.size, moment, moment, self.inode)
 
 
+class Left(msgspec.Struct, frozen=True):
+    """How an append of ours left a log."""
+
+    inode: int
+    size: int
+    tail: bytes
+    """Its last line."""
+    log: bool = True
+
+
 class Author(msgspec.Struct, frozen=True):
     """One write: who makes it, and a number to know it by."""
 
@@ -147,7 +157,7 @@ def check_free(turn: Turn, path: str, taken: Callable[[], HoldfastError]) -> Non
         raise taken()
 
 
-def reader(database: Database, path: str, found: Found) -> Callable[[int, int], bytes]:
+def reader(database: Database, path: str, found: Found | Left) -> Callable[[int, int], bytes]:
     """Return what reads the bytes of a file, some at a time, each time in a short transaction."""
 
     def read(count: int, position: int) -> bytes:
@@ -169,7 +179,7 @@ def _damaged(path: str, offset: int) -> HoldfastError:
     return Damaged(f"{path}: bytes are missing at offset {offset}.", "Restore it from a backup.")
 
 
-def part(turn: Turn, path: str, found: Found, position: int, end: int) -> bytes:
+def part(turn: Turn, path: str, found: Found | Left, position: int, end: int) -> bytes:
     """Return the bytes between two offsets; fewer when the file was removed or replaced meanwhile."""
     if not found.log:
         row = turn.row(_DOCUMENT_PART, path=path, inode=found.inode, start=position + 1, count=end - position)
