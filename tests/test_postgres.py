@@ -125,7 +125,7 @@ def test_bytes_that_somebody_removed_from_a_log_are_noticed(
 def test_reading_the_end_of_a_log_does_not_read_its_beginning(vault: PgVault) -> None:
     for number in range(50):
         vault.append("log.jsonl", say(b"%d\n" % number), durable=False)
-    plan = vault.database.run(
+    plan = vault._database.run(
         "x",
         lambda turn: turn.rows("EXPLAIN " + _rows._LOG_PART, inode=1, position=100, end=200),
     )
@@ -145,7 +145,7 @@ def test_what_must_last_lasts_also_inside_of_what_need_not(vault: PgVault) -> No
     seen: list[object] = []
 
     def ask() -> None:
-        seen.append(vault.database.run("x", lambda turn: turn.row("SELECT current_setting('synchronous_commit')")))
+        seen.append(vault._database.run("x", lambda turn: turn.row("SELECT current_setting('synchronous_commit')")))
 
     def compose(_: LogEnd) -> bytes:
         ask()

@@ -108,7 +108,7 @@ def lines(vault: PgVault, path: str) -> list[str]:
 
 def cut(server: pgserver.Server, vault: PgVault) -> None:
     """End the connection that this thread is working on, as an operator or a failover would."""
-    found = vault.database.run("x", lambda turn: turn.row("SELECT pg_backend_pid()"))
+    found = vault._database.run("x", lambda turn: turn.row("SELECT pg_backend_pid()"))
     assert found is not None
     server.run(f"SELECT pg_terminate_backend({found[0]}, 5000)")
 
@@ -393,7 +393,7 @@ def test_a_write_that_fails_inside_an_append_does_not_make_the_next_forgetful(ad
             with pytest.raises(AlreadyExists):
                 vault.write("taken.md", b"other", expect=ABSENT)
             vault.write("beside.md", b"beside", expect=ABSENT)
-            ask = vault.database.run("x", lambda turn: turn.row("SELECT current_setting('synchronous_commit')"))
+            ask = vault._database.run("x", lambda turn: turn.row("SELECT current_setting('synchronous_commit')"))
             return b"%s\n" % str(ask and ask[0]).encode()
 
         vault.append("log.jsonl", compose, durable=False)
@@ -516,7 +516,7 @@ def test_a_server_that_stays_away_is_told_within_the_time_that_is_given(proxied:
 def test_a_statement_that_takes_too_long_is_stopped(address: str) -> None:
     with opened(address, statement_seconds=0.2) as vault:
         with pytest.raises(Unavailable, match=r"longer than 0\.2 s"):
-            vault.database.run("slow", lambda turn: turn.row("SELECT pg_sleep(60)"))
+            vault._database.run("slow", lambda turn: turn.row("SELECT pg_sleep(60)"))
         vault.append("log.jsonl", lambda _: b"one\n")
 
 
@@ -580,7 +580,7 @@ def test_work_that_the_server_undid_is_done_again(address: str) -> None:
                 turn.row("DO $$ BEGIN RAISE serialization_failure; END $$")
             return "done"
 
-        assert vault.database.run("a.md", work, writes=True) == "done"
+        assert vault._database.run("a.md", work, writes=True) == "done"
         assert tries == [False, False, False]
 
 

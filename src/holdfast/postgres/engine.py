@@ -13,6 +13,7 @@ from holdfast.postgres.index import PgIndex
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.settings import Settings
+from holdfast.vault import Vault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 _REBUILD_SECONDS = 120
 
 
-def open_vault(address: str, writer: str) -> PgVault:
+def open_database(address: str) -> Database:
     """Open one tenant's part of a database, setting it up if it is empty."""
-    return PgVault(Database(address), writer=writer)
+    return Database(address)
 
 
 class OnDatabase:
@@ -33,15 +34,14 @@ class OnDatabase:
 
     tree = ""
 
-    def __init__(self, vault: PgVault, identity: str, config: Settings) -> None:
-        self.vault = vault
+    def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
+        self.vault: Vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
         self.lasting = True
-        self._database = vault.database
+        self._database = database
         self._identity = identity
         self._config = config
-        self._shared = PgIndex(vault.database, identity, config.search)
+        self._shared = PgIndex(database, identity, config.search)
         self.index: Index = self._shared
-        vault.line_bytes = config.limits.line_bytes
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

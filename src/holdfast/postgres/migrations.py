@@ -15,9 +15,13 @@ from psycopg.rows import TupleRow
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.postgres._index_schema import INDEX
-from holdfast.postgres._schema import OWNER, READER, VAULT, WRITER
+from holdfast.postgres._schema import APPENDING, OWNER, READER, VAULT, WRITER
 
-MIGRATIONS = (("documents and logs", VAULT), ("the index", INDEX))
+MIGRATIONS = (
+    ("documents and logs", VAULT),
+    ("appends in one message", APPENDING),
+    ("the index", INDEX),
+)
 """In order. What was released here is never edited: a change is one more row."""
 
 ROLES = (OWNER, WRITER, READER)

@@ -6,20 +6,21 @@ inode of its own, and a log that grew is larger.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import LiteralString
 
 from psycopg import errors as pg
 
 from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget
-from holdfast.postgres import _faults, _rows
-from holdfast.postgres._appending import Appending, held
+from holdfast.postgres import _faults, _rows, _whole
+from holdfast.postgres._appending import Appending, Lefts, held
 from holdfast.postgres._claims import Claims
 from holdfast.postgres.transactions import Database, Turn
 from holdfast.records import version_of
-from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Stamp, _lines
+from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Snapshot, Stamp, _lines
 
 _CHUNK = 1 << 20
 _PAGE = 1000
@@ -53,20 +54,21 @@ class PgVault:
 
     def __init__(self, database: Database, *, line_bytes: int = 8 << 20, writer: str = "") -> None:
         self.location = database.location
-        self.database = database
+        self._database = database
         self._claims = Claims(database)
-        self.line_bytes = line_bytes
+        self._lefts = Lefts()
+        self._line_bytes = line_bytes
         self._writer = writer
 
     def close(self) -> None:
         self._claims.close()
-        self.database.close()
+        self._database.close()
 
     # documents
 
     def read(self, path: str, limit: int = 0) -> Document:
         _rows.checked(path)
-        return self.database.run(path, functools.partial(self._read, path=path, limit=limit))
+        return self._database.run(path, functools.partial(self._read, path=path, limit=limit))
 
     def _read(self, turn: Turn, path: str, limit: int) -> Document:
         there = _rows.whole(turn, path, limit)
@@ -87,8 +89,16 @@ class PgVault:
             work = functools.partial(self._create, path=path, data=data, author=author)
         else:
             work = functools.partial(self._replace, path=path, data=data, expect=expect, keep=keep, author=author)
-        self.database.run(path, work, writes=True)
+        self._database.run(path, work, writes=True)
         return version_of(data)
+
+    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
+        _rows.checked(path)
+        creating = _whole.Creating(path, chunks, mtime, _rows.Author(self._writer))
+        self._database.run(path, creating.attempt, writes=True, durable=durable)
+
+    def settle(self) -> None:
+        self._database.run(self.location, _settle, writes=True)
 
     def _create(self, turn: Turn, path: str, data: bytes, author: _rows.Author) -> None:
         _rows.check_free(turn, path, lambda: _rows.exists(path))
@@ -109,23 +119,40 @@ class PgVault:
 
     # logs
 
-    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
+    def append(
+        self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
+    ) -> Appended | None:
         _rows.checked(path)
-        adding = Appending(self.database, path, compose, _rows.Author(self._writer), self.line_bytes)
-        return self.database.run(path, adding.attempt, writes=True, durable=durable)
+        author = _rows.Author(self._writer)
+        adding = Appending(self._database, path, compose, author, self._line_bytes, self._lefts, again=again)
+        return adding.run(durable)
+
+    def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
+        _rows.checked(path)
+        author = _rows.Author(self._writer)
+
+        def work(turn: Turn) -> int:
+            return _whole.rewrite(turn, self._database, path, change, self._line_bytes, author)
+
+        return self._database.run(path, work, writes=True)
+
+    @contextlib.contextmanager
+    def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
+        _rows.checked(path)
+        yield _whole.snapshot(self._database, path, log=log)
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         found = self._found(path)
         stop = found.size if end is None else end
-        yield from _lines.forwards(_rows.reader(self.database, path, found), offset, stop, self.line_bytes)
+        yield from _lines.forwards(_rows.reader(self._database, path, found), offset, stop, self._line_bytes)
 
     def scan_back(self, path: str) -> Iterator[Line]:
         found = self._found(path)
-        yield from _lines.backwards(_rows.reader(self.database, path, found), found.size, self.line_bytes)
+        yield from _lines.backwards(_rows.reader(self._database, path, found), found.size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
         found = self._found(path)
-        read = _rows.reader(self.database, path, found)
+        read = _rows.reader(self._database, path, found)
         position = start
         while position < end:
             try:
@@ -154,11 +181,11 @@ class PgVault:
         linked: Callable[[str], None] = lambda _path: None,  # noqa: ARG002
     ) -> Iterator[tuple[str, Stamp]]:
         _rows.checked(folder)
-        found = self.database.run(folder, functools.partial(_rows.look, path=folder))
+        found = self._database.run(folder, functools.partial(_rows.look, path=folder))
         if found:
             yield folder, found.stamp
         after = folder + "/"
-        while page := self.database.run(
+        while page := self._database.run(
             folder, functools.partial(_walk, folder=folder, suffixes=suffixes, after=after)
         ):
             yield from page
@@ -167,12 +194,12 @@ class PgVault:
     def folders(self, folder: str) -> list[str]:
         _rows.checked(folder)
         values = {"start": folder + "/", "stop": folder + "0", "skip": len(folder) + 2}
-        rows = self.database.run(folder, lambda turn: turn.rows(_FOLDERS, **values))
+        rows = self._database.run(folder, lambda turn: turn.rows(_FOLDERS, **values))
         return sorted(row[0] for row in rows if row[0][0] not in "._")
 
     def folder_stamp(self, folder: str) -> int:
         _rows.checked(folder)
-        return self.database.run(folder, functools.partial(_folder_stamp, folder=folder))
+        return self._database.run(folder, functools.partial(_folder_stamp, folder=folder))
 
     def make_folder(self, folder: str) -> None:
         _rows.checked(folder)
@@ -181,7 +208,7 @@ class PgVault:
         _rows.checked(path)
         author = _rows.Author(self._writer)
         for _ in range(_TRIES):
-            inode = self.database.run(path, lambda turn: held(turn, path, author)[0].inode, writes=True)
+            inode = self._database.run(path, lambda turn: held(turn, path, author)[0].inode, writes=True)
             if not self._claims.take(inode):
                 return None
             stamp = self.stat(path)
@@ -203,7 +230,7 @@ class PgVault:
             _rows.checked(name)
         author = _rows.Author(self._writer)
         work = functools.partial(self._move, source=source, target=target, author=author)
-        self.database.run(source, work, writes=True)
+        self._database.run(source, work, writes=True)
 
     def _move(self, turn: Turn, source: str, target: str, author: _rows.Author) -> None:
         found = _rows.look(turn, source, hold=True)
@@ -226,7 +253,7 @@ class PgVault:
         for name in filter(None, (path, keep)):
             _rows.checked(name)
         work = functools.partial(self._remove, path=path, expect=expect, keep=keep, author=_rows.Author(self._writer))
-        self.database.run(path, work, writes=True)
+        self._database.run(path, work, writes=True)
 
     def _remove(self, turn: Turn, path: str, expect: str, keep: str, author: _rows.Author) -> None:
         found = _rows.look(turn, path, hold=True)
@@ -242,7 +269,12 @@ class PgVault:
 
     def _found(self, path: str) -> _rows.Found:
         _rows.checked(path)
-        return self.database.run(path, functools.partial(_look, path=path))
+        return self._database.run(path, functools.partial(_look, path=path))
+
+
+def _settle(turn: Turn) -> None:
+    """Say something that has to be durable: whatever was committed before it is durable then, too."""
+    turn.row("SELECT pg_logical_emit_message(true, 'holdfast', '')")
 
 
 def _look(turn: Turn, path: str) -> _rows.Found:

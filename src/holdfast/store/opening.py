@@ -40,17 +40,18 @@ def is_address(root: str) -> bool:
 
 def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
     try:
-        from holdfast.postgres.engine import OnDatabase, open_vault  # few need the driver
+        from holdfast.postgres.engine import OnDatabase, open_database  # few need the driver
+        from holdfast.postgres.vault import PgVault
     except ImportError as error:
         raise Unavailable(
             f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
         ) from None
-    vault = open_vault(address, writer)
+    database = open_database(address)
     try:
-        config = settings.load(_settings_text(vault), source=f"{settings.FILE} of {vault.location}")
-        return kind(OnDatabase(vault, _identity(config), config), config, writer)
+        config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
+        return kind(OnDatabase(database, _identity(config), config, writer), config, writer)
     except BaseException:
-        vault.close()
+        database.close()
         raise
 
 
