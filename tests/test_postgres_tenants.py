@@ -196,8 +196,9 @@ def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgse
         "SELECT relname, relkind, relrowsecurity, relforcerowsecurity, relispartition, pg_get_userbyid(relowner) FROM pg_class"
         " WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'migrations'"
     )
-    assert {row[0] for row in tables if row[1] == "p"} == {"files", "pieces"}
-    assert len([row for row in tables if row[4]]) == 32
+    parents = {row[0] for row in tables if row[1] == "p"}
+    assert parents == {"files", "pieces", "vector_sets", "vector_codes", "vectors"}
+    assert len([row for row in tables if row[4]]) == 16 * len(parents)
     assert {row[2:4] for row in tables} == {(True, True)}
     assert {row[5] for row in tables} == {OWNER}
     keys = look(

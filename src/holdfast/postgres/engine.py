@@ -16,8 +16,7 @@ from holdfast.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.embedding import Embedder
-    from holdfast.embedding.vectors import Vectors
+    from holdfast.embedding import Embedder, Vectors
 
 
 def open_database(address: str) -> Database:
@@ -34,6 +33,8 @@ class OnDatabase:
         self.vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
         self.lasting = False
         self._config = config
+        self._database = database
+        self.no_vectors = database.no_vectors
         self.index: Index = SqliteIndex(None, identity, config.search)
 
     @contextlib.contextmanager
@@ -44,12 +45,17 @@ class OnDatabase:
         return Watch()
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
-        from holdfast.embedding.vectors import Vectors
+        from holdfast.embedding.vectors import FileVectors
+        from holdfast.postgres.vectors import PgVectors
 
-        return Vectors(None, model, generation)
+        if not self.lasting or not generation:  # those of an index that nobody else has
+            return FileVectors(None, model, generation)
+        return PgVectors(self._database, model, generation)
 
     def purge(self) -> None:
-        pass
+        from holdfast.postgres import vectors
+
+        vectors.remove_all(self._database)
 
     def size(self) -> int:
         return 0
