@@ -63,7 +63,7 @@ CLI = (
     "scheduling",
     "owning",
 )
-POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims")
+POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims", "vectors")
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {
     "apsw": {
@@ -75,7 +75,7 @@ HEAVY = {
         "holdfast.index._records",
         "holdfast.cli.checking",
     },
-    "numpy": {"holdfast.embedding", *EMBEDDING},
+    "numpy": {"holdfast.embedding", "holdfast.postgres.vectors", *EMBEDDING},
     "tokenizers": EMBEDDING,
     "onnxruntime": EMBEDDING,
     "psycopg": {f"holdfast.postgres.{name}" for name in POSTGRES},
