@@ -44,6 +44,7 @@ KNOW_ENGINES = {
     "holdfast.store.keeping",
     "holdfast.store.opening",
     "holdfast.postgres.engine",
+    "holdfast.postgres.tenants",
 }
 CLI = (
     "main",
@@ -63,7 +64,18 @@ CLI = (
     "scheduling",
     "owning",
 )
-POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims", "vectors")
+POSTGRES = (
+    "addresses",
+    "connecting",
+    "migrations",
+    "transactions",
+    "vault",
+    "_faults",
+    "_rows",
+    "_claims",
+    "vectors",
+    "tenants",
+)
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {
     "apsw": {
