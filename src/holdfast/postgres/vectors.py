@@ -36,8 +36,9 @@ _SAMPLE = 1_000
 _SPARE = 3
 """A bound on the distance is set so that about so many times more pass than are wanted."""
 _LEAST = 15
+_TOUCH = 3600.0
 _UNUSED = "7 days"
-"""When nobody used the vectors of another version for so long, its programs are gone."""
+"""When nobody said in so long that he uses a set, it is removed; whoever uses one says so every `_TOUCH` seconds."""
 
 _ROWS: LiteralString = (
     "SELECT string_agg(int8send(row), '') FROM holdfast.vector_codes WHERE tenant = %(tenant)s AND set = %(set)s"
@@ -88,27 +89,38 @@ _REMOVE: tuple[LiteralString, ...] = (
 _REMOVE_ROWS: LiteralString = " AND row = ANY(%(rows)s::bigint[])"
 _USED: LiteralString = """
 UPDATE holdfast.vector_sets SET used = clock_timestamp()
-WHERE tenant = %(tenant)s AND id = %(set)s AND used < clock_timestamp() - interval '1 day'
+WHERE tenant = %(tenant)s AND id = %(set)s AND used < clock_timestamp() - interval '1 hour'
+"""
+_ALIKE: LiteralString = """
+SELECT id FROM holdfast.vector_sets
+WHERE tenant = %(tenant)s AND id <> %(set)s AND model = %(model)s AND version = %(version)s AND size = %(size)s
 """
 _OTHERS: LiteralString = """
-SELECT id FROM holdfast.vector_sets
+SELECT id, generation, used < clock_timestamp() - %(unused)s::interval FROM holdfast.vector_sets
 WHERE tenant = %(tenant)s AND id <> %(set)s AND model = %(model)s
-  AND (version = %(version)s AND size = %(size)s OR %(old)s AND used < clock_timestamp() - %(unused)s::interval)
 """
 
 
 class PgVectors:
-    """The vectors of one model for one generation of the index of one tenant."""
+    """The vectors of one model for one generation of the index of one tenant.
 
-    def __init__(self, database: Database, model: Embedder, generation: str) -> None:
+    Programs that read the same files in other ways have indexes of their own: `living` tells which generations there
+    are. What it does not tell goes when it was not used for long.
+    """
+
+    def __init__(
+        self, database: Database, model: Embedder, generation: str, living: Callable[[], Sequence[str]] | None = None
+    ) -> None:
         self._database = database
         self._model = model
         self._generation = generation
+        self._living = living
         label = f"{model.name}\n{model.version}\n{model.size}\n{generation}"
         self._set = int.from_bytes(blake2b(label.encode(), digest_size=8).digest(), "big", signed=True)
         self._held: Array | None = None
         """The rows that have a vector, as far as is known here, in order."""
         self._read_at = 0.0
+        self._touched_at = -_TOUCH
         self._sample: Array = numpy.zeros((0, BITS // 64), numpy.uint64)
         self._extra = FileVectors(None, model, generation)
         """What the database did not take."""
@@ -144,6 +156,9 @@ class PgVectors:
         if self._held is None or self.doubted:
             self._read()
         self.doubted = False
+        if time.monotonic() > self._touched_at + _TOUCH:
+            self._touched_at = time.monotonic()
+            self._try(lambda turn: turn.change(_USED, set=self._set))
         return again
 
     def _read(self) -> None:
@@ -237,7 +252,8 @@ class PgVectors:
     def _ask(self, statement: LiteralString, given: dict[str, object]) -> list[TupleRow]:
         def work(turn: Turn) -> list[TupleRow]:
             try:
-                return turn.rows(statement, **given)
+                with turn.session.transaction():  # what fails may be a part of other work, which goes on
+                    return turn.rows(statement, **given)
             except pg.UndefinedFunction:
                 raise NoVectors(
                     "The extension vector was removed from the database while the memory was open.",
@@ -315,7 +331,7 @@ class PgVectors:
         row = turn.row(
             "SELECT string_agg(int8send(mark), ''), string_agg(int8send(set), ''), string_agg(int8send(row), '')"
             " FROM holdfast.vectors WHERE tenant = %(tenant)s AND set = ANY(%(sets)s::bigint[])",
-            sets=self._others(turn, old=False),
+            sets=[id for (id,) in turn.rows(_ALIKE, **self._named())],
         )
         marks, sets, rows = (_numbers(part) for part in row or (None,) * 3)
         marks, first = numpy.unique(marks, return_index=True)
@@ -332,21 +348,19 @@ class PgVectors:
 
     # removing
 
-    def _others(self, turn: Turn, *, old: bool) -> list[int]:
-        """Return the sets of the same model for other generations, and if wanted those of versions that nobody uses."""
-        return [row[0] for row in turn.rows(_OTHERS, **self._named(), old=old, unused=_UNUSED)]
-
     def tidy(self) -> None:
-        """Remove what this set took the place of; another version of the model may be that of other programs."""
+        """Remove the sets of indexes that are no more, and those that nobody uses; others may use other versions."""
         self._old = None
         self._try(self._tidy)
 
     def _tidy(self, turn: Turn) -> None:
-        turn.change(_USED, set=self._set)
-        for other in self._others(turn, old=True):
-            turn.change("DELETE FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s", set=other)
-            for statement in _REMOVE:
-                turn.change(statement, set=other)
+        others = turn.rows(_OTHERS, **self._named(), unused=_UNUSED)
+        living = self._living() if self._living and others else None  # asked later: an index is older than its vectors
+        for other, generation, unused in others:
+            if unused or (living is not None and generation not in living):
+                turn.change("DELETE FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s", set=other)
+                for statement in _REMOVE:
+                    turn.change(statement, set=other)
 
     def keep_only(self, rows: Sequence[int]) -> None:
         """Remove the vectors of rows that are gone; of one that came since, nothing is known here yet."""
@@ -361,7 +375,7 @@ class PgVectors:
         for statement in _REMOVE:
             turn.change(statement + _REMOVE_ROWS, set=self._set, rows=rows)
 
-    def _try(self, work: Callable[[Turn], None]) -> None:
+    def _try(self, work: Callable[[Turn], object]) -> None:
         """Do what can as well be done later, or by somebody who may."""
         try:
             self._database.run(_WHAT, work, writes=True, durable=False)
