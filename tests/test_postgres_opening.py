@@ -15,8 +15,9 @@ import pytest
 import pgserver
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.postgres import addresses, migrations
-from holdfast.postgres._schema import MIGRATIONS, OWNER, READER, WRITER
+from holdfast.postgres._schema import OWNER, READER, WRITER
 from holdfast.postgres.connecting import Waits
+from holdfast.postgres.migrations import MIGRATIONS
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.vault import ABSENT, RootGone

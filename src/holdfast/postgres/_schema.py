@@ -1,4 +1,4 @@
-"""The tables, as an ordered list of migrations. What was released here is never edited: a change is one more row.
+"""The tables of the vault, and what every table of tenants needs.
 
 Every table is keyed by tenant first, partitioned by it, and guarded by a policy that shows the rows of the tenant that
 the transaction names, and none to whoever names nobody. Partitions have no policy at all: nothing is seen through them.
@@ -75,54 +75,4 @@ GRANT SELECT ON {name} TO {READER};
 """
 
 
-_VECTORS = """
-CREATE TABLE holdfast.vector_sets (
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    id bigint NOT NULL,
-    model text NOT NULL,
-    version text NOT NULL,
-    size integer NOT NULL,
-    generation text NOT NULL,
-    used timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (tenant, id)
-) PARTITION BY HASH (tenant);
-CREATE TABLE holdfast.vector_codes (
-    set bigint NOT NULL,
-    row bigint NOT NULL,
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    code bit(384) STORAGE PLAIN NOT NULL,
-    PRIMARY KEY (tenant, set, row)
-) PARTITION BY HASH (tenant);
-CREATE TABLE holdfast.vectors (
-    set bigint NOT NULL,
-    row bigint NOT NULL,
-    mark bigint NOT NULL,
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    vector bytea STORAGE PLAIN NOT NULL,
-    PRIMARY KEY (tenant, set, row)
-) PARTITION BY HASH (tenant);
-"""
-
-COMPARING = f"""
-CREATE FUNCTION holdfast.apart(one bit, other bit) RETURNS double precision
-    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN one OPERATOR({{place}}.<~>) other;
-REVOKE ALL ON FUNCTION holdfast.apart FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION holdfast.apart TO {WRITER}, {READER};
-"""
-"""What compares two codes. It is bound to the extension when it is made, wherever that stands, and goes with it."""
-
-
-def serial(table: str) -> str:
-    """Have a table read by one process at a time: what it is asked takes less than starting others."""
-    return "".join(
-        f"ALTER TABLE holdfast.{table}_{number:02d} SET (parallel_workers = 0);\n" for number in range(PARTITIONS)
-    )
-
-
-MIGRATIONS = (
-    ("documents and logs", _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")),
-    (
-        "vectors",
-        _VECTORS + tenanted("vector_sets") + tenanted("vector_codes") + serial("vector_codes") + tenanted("vectors"),
-    ),
-)
+VAULT = _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")

@@ -15,7 +15,11 @@ from psycopg.rows import TupleRow
 
 from holdfast.embedding import NoVectors
 from holdfast.errors import Busy, HoldfastError, Unavailable
-from holdfast.postgres._schema import COMPARING, MIGRATIONS, OWNER, READER, WRITER
+from holdfast.postgres._schema import OWNER, READER, VAULT, WRITER
+from holdfast.postgres._vector_schema import COMPARING, VECTORS
+
+MIGRATIONS = (("documents and logs", VAULT), ("vectors", VECTORS))
+"""In order. What was released here is never edited: a change is one more row."""
 
 ROLES = (OWNER, WRITER, READER)
 OLDEST_SERVER = 16
