@@ -455,6 +455,43 @@ def test_records_that_come_change_and_go_are_found_by_what_they_say_now(
         assert count(base) == 33
 
 
+@pytest.mark.usefixtures("semantic")
+def test_a_memory_in_a_database_recalls_by_meaning_what_one_in_files_does(root: Path, address: str) -> None:
+    told = []
+    for place in (root, address):
+        with holdfast.open(place) as memory:
+            fill(memory)
+            told.append([[hit.record.text for hit in memory.find(text, associate=True)] for text in QUESTIONS])
+            assert memory.embedded().missing == 0
+    assert told[0] == told[1]
+    assert told[0][0] == ["The cat sleeps on the sofa all day."]
+
+
+@pytest.mark.usefixtures("semantic")
+def test_programs_that_share_a_memory_share_its_vectors(
+    address: str, base: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with holdfast.open(address) as memory:
+        if not memory._keeper._engine.lasting:
+            pytest.skip("the index of a database is still kept in memory, and so are its vectors")
+        fill(memory)
+        expected = answers(memory)
+        assert count(base) == 34
+
+        def refuse(*_: object) -> None:
+            raise AssertionError("a vector was made twice")
+
+        with holdfast.open(address) as other, monkeypatch.context() as patched:
+            patched.setattr(static.Static, "texts", lambda _, texts: numpy.zeros((0, 256)) if not texts else refuse())
+            assert answers(other) == expected
+            other.refresh(rebuild=True)
+            assert answers(other) == expected
+        memory.put("note", "It was wet, cold and stormy outside.", title="Sky")
+        assert memory.find("rainy weather", associate=True).hits[0].record.title == "Sky"
+        assert count(base) == 35
+        assert count(base, "vector_sets") == 1
+
+
 # the extension
 
 
