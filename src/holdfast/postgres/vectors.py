@@ -56,20 +56,14 @@ _ENTRIES: LiteralString = (
     " WHERE tenant = %(tenant)s AND set = %(set)s AND row = ANY(%(rows)s::bigint[])"
 )
 _NEAREST: LiteralString = """
-WITH near AS (
-    SELECT row, holdfast.apart(code, %(code)s::bit(384)) AS apart FROM holdfast.vector_codes
-    WHERE tenant = %(tenant)s AND set = %(set)s AND holdfast.apart(code, %(code)s::bit(384)) <= %(bound)s::float8
-    ORDER BY 2 FETCH FIRST (%(most)s) ROWS WITH TIES)
-SELECT near.row, v.vector FROM near
-LEFT JOIN holdfast.vectors v ON v.tenant = %(tenant)s AND v.set = %(set)s AND v.row = near.row
+SELECT row, holdfast.apart(code, %(code)s::bit(384)) FROM holdfast.vector_codes
+WHERE tenant = %(tenant)s AND set = %(set)s AND holdfast.apart(code, %(code)s::bit(384)) <= %(bound)s::float8
+ORDER BY 2 FETCH FIRST (%(most)s) ROWS WITH TIES
 """
 _NEAREST_AMONG: LiteralString = """
-WITH near AS (
-    SELECT row, holdfast.apart(code, %(code)s::bit(384)) AS apart FROM holdfast.vector_codes
-    WHERE tenant = %(tenant)s AND set = %(set)s AND row = ANY(%(among)s::bigint[])
-    ORDER BY 2 FETCH FIRST (%(most)s) ROWS WITH TIES)
-SELECT near.row, v.vector FROM near
-LEFT JOIN holdfast.vectors v ON v.tenant = %(tenant)s AND v.set = %(set)s AND v.row = near.row
+SELECT row, holdfast.apart(code, %(code)s::bit(384)) FROM holdfast.vector_codes
+WHERE tenant = %(tenant)s AND set = %(set)s AND row = ANY(%(among)s::bigint[])
+ORDER BY 2 FETCH FIRST (%(most)s) ROWS WITH TIES
 """
 _ADD_CODES: LiteralString = """
 INSERT INTO holdfast.vector_codes AS there (tenant, set, row, code)
@@ -204,33 +198,36 @@ class PgVectors:
 
     def nearness(self, rows: Sequence[int], marks: Sequence[int], question: Floats) -> list[float | None]:
         result = self._extra.nearness(rows, marks, question)
-        found = self._database.run(_WHAT, lambda turn: turn.rows(_ENTRIES, set=self._set, rows=list(rows)))
-        there = {row: (mark, vector) for row, mark, vector in found if len(vector) == self._model.size}
-        places = [
-            place
-            for place, (row, mark) in enumerate(zip(rows, marks, strict=True))
-            if row in there and there[row][0] == mark
-        ]
-        near = cosines(self._whole([there[rows[place]][1] for place in places]), question)
-        for place, value in zip(places, near.tolist(), strict=True):
-            result[place] = value
+        there, near = self._compared(rows, question)
         gone = numpy.asarray([row for row in rows if row not in there], numpy.int64)
         self.doubted = self.doubted or bool(self._has(gone).any())
+        for place, (row, mark) in enumerate(zip(rows, marks, strict=True)):
+            if there.get(row) == mark:
+                result[place] = near[row]
         return result
 
+    def _compared(self, rows: Sequence[int], question: Floats) -> tuple[dict[int, int], dict[int, float]]:
+        """Return the marks of those rows that have a vector, and how near each lies."""
+        found = self._database.run(_WHAT, lambda turn: turn.rows(_ENTRIES, set=self._set, rows=list(rows)))
+        whole = [one for one in found if len(one[2]) == self._model.size]
+        vectors = numpy.frombuffer(b"".join(one[2] for one in whole), numpy.int8).reshape(-1, self._model.size)
+        near = cosines(vectors, question).tolist()
+        return {row: mark for row, mark, _ in whole}, dict(zip((row for row, _, _ in whole), near, strict=True))
+
     def nearest(self, question: Floats, among: Sequence[int] | None = None) -> list[tuple[int, float]]:
-        found = self._near(question, among)
-        whole = [(row, vector) for row, vector in found if vector is not None and len(vector) == self._model.size]
-        if len(whole) < len(found):  # a code without its vector; both are made anew
-            self._try(lambda turn: self._remove_rows(turn, [row for row, _ in found if row not in dict(whole)]))
+        return self._database.run(_WHAT, lambda _: self._nearest(question, among))  # one transaction for all of it
+
+    def _nearest(self, question: Floats, among: Sequence[int] | None) -> list[tuple[int, float]]:
+        rows = [row for row, _ in self._near(question, among)]
+        near = self._compared(rows, question)[1] if rows else {}
+        if broken := [row for row in rows if row not in near]:  # a code without its vector: both are made anew
+            self._try(lambda turn: self._remove_rows(turn, broken))
         expected = min(len(self._rows), RESCORED) if among is None else 0
-        self.doubted = self.doubted or len(whole) < max(len(found), expected)
-        near = cosines(self._whole([vector for _, vector in whole]), question).tolist()
-        told = dict(zip((row for row, _ in whole), near, strict=True))
-        return list((dict(self._extra.nearest(question, among)) | told).items())
+        self.doubted = self.doubted or len(near) < max(len(rows), expected)
+        return list((dict(self._extra.nearest(question, among)) | near).items())
 
     def _near(self, question: Floats, among: Sequence[int] | None) -> list[TupleRow]:
-        """Return the rows whose codes lie nearest, a group of equals uncut, with their vectors."""
+        """Return the rows whose codes lie nearest, a group of equals uncut."""
         code = _code(small(question[None, :]))
         given = {"set": self._set, "most": RESCORED + 1, "code": _text(code)[0]}
         if among is not None:
@@ -261,9 +258,6 @@ class PgVectors:
                 ) from None
 
         return self._database.run(_WHAT, work)
-
-    def _whole(self, vectors: Sequence[bytes]) -> Array:
-        return numpy.frombuffer(b"".join(vectors), numpy.int8).reshape(-1, self._model.size)
 
     # adding
 
