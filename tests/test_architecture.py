@@ -44,6 +44,7 @@ KNOW_ENGINES = {
     "holdfast.store.keeping",
     "holdfast.store.opening",
     "holdfast.postgres.engine",
+    "holdfast.postgres.tenants",
 }
 CLI = (
     "main",
@@ -63,7 +64,18 @@ CLI = (
     "scheduling",
     "owning",
 )
-POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims")
+POSTGRES = (
+    "addresses",
+    "connecting",
+    "migrations",
+    "transactions",
+    "vault",
+    "_faults",
+    "_rows",
+    "_claims",
+    "vectors",
+    "tenants",
+)
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {
     "apsw": {
@@ -76,7 +88,7 @@ HEAVY = {
         "holdfast.index._stems",
         "holdfast.cli.checking",
     },
-    "numpy": {"holdfast.embedding", *EMBEDDING},
+    "numpy": {"holdfast.embedding", "holdfast.postgres.vectors", *EMBEDDING},
     "tokenizers": EMBEDDING,
     "onnxruntime": EMBEDDING,
     "psycopg": {f"holdfast.postgres.{name}" for name in POSTGRES},

@@ -21,6 +21,7 @@ import msgspec
 from holdfast.door import Memory, open_memory
 from holdfast.errors import Invalid
 from holdfast.settings import FILE, Search
+from holdfast.store.opening import no_driver
 
 TURNS, SESSIONS = 50, 20
 """How many of each are asked for."""
@@ -100,16 +101,19 @@ def read(data: bytes) -> Set:
         raise Invalid(f"This is no set of questions: {error}.", "See holdfast bench recall --help.") from None
 
 
-def run(given: Set, search: Search, progress: Progress | None = None, others: Sequence[Set] | None = None) -> Asked:
+def run(
+    given: Set, search: Search, progress: Progress | None = None, others: Sequence[Set] | None = None, store: str = ""
+) -> Asked:
     """Load every corpus into a memory of its own and ask its questions; nothing is left behind.
 
     With `others`, even none, each corpus is also asked questions of the other corpora of the set and of those sets.
+    `store` is the address of a database in which the memories are to be, each as a tenant.
     """
     asked, far = list[Ranking](), list[Ranking]()
     foreign = {corpus.name: _foreign(given, others, corpus) for corpus in given.corpora}
     total = sum(len(corpus.questions) + len(foreign[corpus.name]) for corpus in given.corpora)
     for corpus in given.corpora:
-        with fresh(search) as memory:
+        with fresh(search, store) as memory:
             turns = load(memory, corpus.turns)
             for answers, questions in ((asked, corpus.questions), (far, foreign[corpus.name])):
                 for question in questions:
@@ -120,15 +124,28 @@ def run(given: Set, search: Search, progress: Progress | None = None, others: Se
 
 
 @contextlib.contextmanager
-def fresh(search: Search) -> Iterator[Memory]:
-    """Give an empty memory with these settings; nothing is left of it."""
+def fresh(search: Search, store: str = "") -> Iterator[Memory]:
+    """Give an empty memory with these settings, in files or as a tenant of a database; nothing is left of it."""
     told = msgspec.structs.asdict(search).items()
     settings = "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in told)
+    with _place(store, f"[search]\n{settings}") as root, open_memory(root) as memory:
+        yield memory
+
+
+@contextlib.contextmanager
+def _place(store: str, settings: str) -> Iterator[str]:
+    if store:
+        try:
+            from holdfast.postgres import tenants  # few need the driver
+        except ImportError as error:
+            raise no_driver(error) from None
+        with tenants.passing(store, settings) as address:
+            yield address
+        return
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root:
         with open(os.path.join(root, FILE), "w", encoding="utf-8") as file:
-            file.write(f"[search]\n{settings}")
-        with open_memory(root) as memory:
-            yield memory
+            file.write(settings)
+        yield root
 
 
 def _foreign(given: Set, others: Sequence[Set] | None, corpus: Corpus) -> list[Question]:

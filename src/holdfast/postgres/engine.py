@@ -18,8 +18,7 @@ from holdfast.vault import Vault
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.embedding import Embedder
-    from holdfast.embedding.vectors import Vectors
+    from holdfast.embedding import Embedder, Vectors
 
 _REBUILD_SECONDS = 120
 
@@ -40,6 +39,7 @@ class OnDatabase:
         self._database = database
         self._identity = identity
         self._config = config
+        self.no_vectors = database.no_vectors
         self._shared = PgIndex(database, identity, config.search)
         self.index: Index = self._shared
 
@@ -74,12 +74,17 @@ class OnDatabase:
         return Watch()
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
-        from holdfast.embedding.vectors import Vectors
+        from holdfast.embedding.vectors import FileVectors
+        from holdfast.postgres.vectors import PgVectors
 
-        return Vectors(None, model, generation)
+        if not self.lasting or not generation:  # those of an index that nobody else has
+            return FileVectors(None, model, generation)
+        return PgVectors(self._database, model, generation)
 
     def purge(self) -> None:
-        """Nothing is left of an index that was replaced, and of the vectors nothing that has no record."""
+        from holdfast.postgres import vectors
+
+        vectors.remove_all(self._database)
 
     def size(self) -> int:
         return self._shared.size() if self.lasting else 0

@@ -13,14 +13,17 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
+from holdfast.embedding import NoVectors
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.postgres._index_schema import INDEX
 from holdfast.postgres._schema import APPENDING, OWNER, READER, VAULT, WRITER
+from holdfast.postgres._vector_schema import COMPARING, VECTORS
 
 MIGRATIONS = (
     ("documents and logs", VAULT),
     ("appends in one message", APPENDING),
     ("the index", INDEX),
+    ("vectors", VECTORS),
 )
 """In order. What was released here is never edited: a change is one more row."""
 
@@ -30,6 +33,11 @@ _KEY = 7_406_297_183_640_291_011
 _LONGEST_WAIT = "60s"
 _TRIES = 8
 _IN_THE_WAY = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
+
+_COMPARING = (
+    "SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
+    " WHERE n.nspname = 'holdfast' AND p.proname = 'apart'"
+)
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -83,7 +91,9 @@ def need_extension(connection: Connection, name: str, package: str) -> None:
         return
     if not connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = %s", [name]).fetchone():
         raise Unavailable(
-            f"The server does not have the extension {name}.", f"Install {package} on the server, then open it again."
+            f"The server does not have the extension {name}.",
+            f"Install {package} on the server and open the memory again;"
+            f" a login that may not add it needs an administrator to run: CREATE EXTENSION {name};",
         )
     try:
         connection.execute(sql.SQL("CREATE EXTENSION IF NOT EXISTS {}").format(sql.Identifier(name)))
@@ -91,6 +101,49 @@ def need_extension(connection: Connection, name: str, package: str) -> None:
         raise Unavailable(
             f"The extension {name} is not part of this database, and this login may not add it.",
             f"Have the database's administrator run: CREATE EXTENSION {name};",
+        ) from None
+
+
+def can_compare(connection: Connection) -> NoVectors | None:
+    """See that vectors can be compared here, or say why not; whoever may sets that up, once the extension is there."""
+    if connection.execute(_COMPARING).fetchone():
+        return None
+    major = connection.info.server_version // 10_000
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{_LONGEST_WAIT}'")
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_KEY])
+            if not connection.execute(_COMPARING).fetchone():
+                need_extension(connection, "vector", f"pgvector (on Debian: apt install postgresql-{major}-pgvector)")
+                _make_comparing(connection)
+        return None
+    except Unavailable as error:
+        return NoVectors(error.message, error.next_step)
+    except pg.InsufficientPrivilege:
+        return NoVectors(
+            f'Vectors cannot be compared here yet, and the login "{connection.info.user}" may not set that up.',
+            f"Open the database once with a login that was granted {OWNER}.",
+        )
+    except psycopg.Error as error:
+        return NoVectors(
+            f"The extension vector cannot be used ({error.sqlstate}): {error.diag.message_primary}.",
+            "Look into the log of the server, then open it again.",
+        )
+
+
+def _make_comparing(connection: Connection) -> None:
+    row = connection.execute(
+        "SELECT nspname, extversion FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
+        " WHERE extname = 'vector'"
+    ).fetchone()
+    place, version = row or ("", "")
+    connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(OWNER)))
+    try:
+        connection.execute(sql.SQL(COMPARING).format(place=sql.Identifier(place)))
+    except pg.UndefinedFunction:
+        raise Unavailable(
+            f"The extension vector is {version} here, which is too old.",
+            "Install pgvector 0.7 or newer on the server, and run: ALTER EXTENSION vector UPDATE;",
         ) from None
 
 

@@ -73,6 +73,7 @@ class Database:
         self.tenant = self._address.tenant
         with connecting.connect(self._address) as first:
             self._access = migrations.prepare(first)
+            self.no_vectors = migrations.can_compare(first)
         self._begin = {durable: self._beginning(durable) for durable in (True, False)}
         self._pool = connecting.Pool(self._address, self.waits)
         self._local = threading.local()

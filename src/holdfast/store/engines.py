@@ -19,8 +19,7 @@ from holdfast.vault import Vault
 from holdfast.vault._locks import hold
 
 if TYPE_CHECKING:
-    from holdfast.embedding import Embedder
-    from holdfast.embedding.vectors import Vectors
+    from holdfast.embedding import Embedder, NoVectors, Vectors
 
 _REBUILD_SECONDS = 120.0
 
@@ -47,6 +46,8 @@ class Engine(Protocol):
     """The folder that the memory is; "" when it is in no folder."""
     lasting: bool
     """Does the index outlive this process?"""
+    no_vectors: NoVectors | None
+    """Why there can be no vectors here."""
 
     def alone(self) -> AbstractContextManager[None]:
         """Let one process make the index at a time; the others wait and then use what it made."""
@@ -79,6 +80,8 @@ class Engine(Protocol):
 
 class OnFiles:
     """The engine of plain files. `derived` is the folder of the index, "" when there can be none."""
+
+    no_vectors: NoVectors | None = None
 
     def __init__(self, vault: Vault, derived: str, identity: str, search: Search) -> None:
         self.vault = vault
@@ -119,9 +122,9 @@ class OnFiles:
         return Watcher(self.tree, [os.path.join(self.tree, folder) for folder in folders], tell)
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
-        from holdfast.embedding.vectors import Vectors
+        from holdfast.embedding.vectors import FileVectors
 
-        return Vectors(self._derived if self.lasting and generation else None, model, generation)
+        return FileVectors(self._derived if self.lasting and generation else None, model, generation)
 
     def purge(self) -> None:
         current = self.index.generation()

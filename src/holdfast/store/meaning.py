@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast import embedding
+from holdfast.embedding import NoVectors
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.index import Filter, Index, Pool
 from holdfast.kinds import KINDS
@@ -25,8 +26,7 @@ from holdfast.store.ranking import Near
 from holdfast.store.refreshing import Progress
 
 if TYPE_CHECKING:
-    from holdfast.embedding import Embedder, Floats
-    from holdfast.embedding.vectors import Vectors
+    from holdfast.embedding import Embedder, Floats, Vectors
 
 KEPT = tuple(name for name, row in KINDS.items() if row.searchable and row.layer != "own")
 """Kinds whose records have vectors: all that a search looks through unless it names a kind."""
@@ -58,7 +58,7 @@ class Embedded(msgspec.Struct, frozen=True, omit_defaults=True):
     made: int = 0
     """How many were made now."""
     problem: str = ""
-    """Why the embedder that is installed cannot be used."""
+    """Why the embedder that is installed cannot be used, and what to do."""
 
 
 class _Failed(Exception):
@@ -66,15 +66,20 @@ class _Failed(Exception):
 
 
 class Meaning:
-    """The vectors of one memory; `make` gives those of a model for the index that it is told."""
+    """The vectors of one memory; `make` gives those of a model for the index that it is told.
 
-    def __init__(self, setting: str, make: Callable[[Embedder, str], Vectors]) -> None:
+    `nowhere` is why there can be none.
+    """
+
+    def __init__(
+        self, setting: str, make: Callable[[Embedder, str], Vectors], nowhere: NoVectors | None = None
+    ) -> None:
         self._setting = setting
         self._make = make
         self._lock = threading.RLock()
-        self._loaded = False
+        self._loaded = nowhere is not None
         self._model: Embedder | None = None
-        self._broken = ""
+        self._broken: Unavailable | None = nowhere
         self._vectors: Vectors | None = None
         self._generation: str | None = None
         self._last = 0
@@ -87,6 +92,11 @@ class Meaning:
     def embedder(self) -> str:
         """Which embedder is used, "" when there is none; it need not be loaded yet."""
         return "" if self._broken else embedding.chosen(self._setting)
+
+    @property
+    def problem(self) -> str:
+        """Why the embedder that is installed is not used, and what to do; "" when it is, or there is none."""
+        return str(self._broken) if self._broken and embedding.chosen(self._setting) else ""
 
     def close(self) -> None:
         self._closed.set()
@@ -120,7 +130,7 @@ class Meaning:
                     if not vectors.doubted:
                         break
                 return told
-            except _Failed as error:
+            except (_Failed, NoVectors) as error:
                 self._give_up(error)
                 return pools, Near()
 
@@ -142,7 +152,7 @@ class Meaning:
             model, vectors = self._open(index)
             try:
                 return model is None or vectors is None or self._catch_up(index, model, vectors, _FEW)
-            except _Failed as error:
+            except (_Failed, NoVectors) as error:
                 self._give_up(error)
                 return True
 
@@ -169,7 +179,7 @@ class Meaning:
         with self._lock:
             model, vectors = self._open(index)
             if model is None or vectors is None:
-                return Embedded("", problem=self._broken)
+                return Embedded("", problem=self.problem)
             self._look(index, vectors)
             held = len(index.rows(KEPT)) - len(self._missing)
             return Embedded(
@@ -185,7 +195,7 @@ class Meaning:
             try:
                 self._model = embedding.load(name) if name else None
             except Exception as error:  # a broken installation raises whatever it likes: then there is none
-                self._broken = f"The embedder {name} cannot be loaded: {error}."
+                self._broken = _broken(f"The embedder {name} cannot be loaded: {error}.", name)
         if self._model is None:
             return None, None
         generation = index.generation()
@@ -195,9 +205,11 @@ class Meaning:
             self._generation, self._last, self._missing = generation, 0, []
         return self._model, self._vectors
 
-    def _give_up(self, error: _Failed) -> None:
+    def _give_up(self, error: _Failed | NoVectors) -> None:
         """Go by words alone from now on."""
-        self._broken = f"The embedder {embedding.chosen(self._setting)} does not work: {error}."
+        name = embedding.chosen(self._setting)
+        told = error if isinstance(error, NoVectors) else None
+        self._broken = told or _broken(f"The embedder {name} does not work: {error}.", name)
         self._model, self._missing = None, []
         self.forget()
 
@@ -206,10 +218,10 @@ class Meaning:
             return Unavailable(
                 "No embedder is to be used.", 'Set embedder = "auto" in [search], and a weight of meaning.'
             )
+        if self._broken and embedding.chosen(self._setting):
+            return self._broken
         wanted = "semantic" if self._setting == "auto" else self._setting
-        return Unavailable(
-            self._broken or f"The embedder {wanted} is not installed.", f"Run: pip install 'holdfast[{wanted}]'"
-        )
+        return _broken(f"The embedder {wanted} is not installed.", wanted)
 
     def _look(self, index: Index, vectors: Vectors) -> None:
         """Find out which records have no vector; only the first look goes through all of them."""
@@ -234,6 +246,10 @@ class Meaning:
         if total and not self._missing:
             vectors.tidy()
         return not self._missing
+
+
+def _broken(message: str, wanted: str) -> Unavailable:
+    return Unavailable(message, f"Run: pip install 'holdfast[{wanted}]'")
 
 
 def _widened(

@@ -56,7 +56,8 @@ class Memory:
         self.scopes = Scopes(vault, self.places)
         self._tree = engine.tree
         self._keeper = Keeper(engine, self.places, config)
-        self._meaning = Meaning(config.search.embedder if config.search.meaning else "none", engine.vectors)
+        embedder = config.search.embedder if config.search.meaning else "none"
+        self._meaning = Meaning(embedder, engine.vectors, engine.no_vectors)
         self.screen = Screen(config.secrets)
         self._writer = Writer(
             vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, self.screen, writer
@@ -480,6 +481,7 @@ class Memory:
             "behind": behind,
             "problems": len(once([*problems, *self._keeper.ask(lambda index: index.problems())])),
             "vanished": [str(problem) for problem in vanished],
+            **({"words_alone": self._meaning.problem} if self._meaning.problem else {}),
         }
 
     @property

@@ -43,9 +43,7 @@ def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
         from holdfast.postgres.engine import OnDatabase, open_database  # few need the driver
         from holdfast.postgres.vault import PgVault
     except ImportError as error:
-        raise Unavailable(
-            f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
-        ) from None
+        raise no_driver(error) from None
     database = open_database(address)
     try:
         config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
@@ -53,6 +51,10 @@ def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
     except BaseException:
         database.close()
         raise
+
+
+def no_driver(error: ImportError) -> Unavailable:
+    return Unavailable(f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'")
 
 
 def _open_folder(root: str | os.PathLike[str], writer: str, kind: type[Opened]) -> Opened:

@@ -1,0 +1,47 @@
+"""A tenant for a while: one that nobody else has, with settings of its own, and of which nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+
+from psycopg import errors as pg
+from psycopg import sql
+
+from holdfast.postgres import addresses
+from holdfast.postgres.transactions import Database, Turn
+from holdfast.postgres.vault import PgVault
+from holdfast.settings import FILE
+from holdfast.vault import ABSENT
+
+_TABLES = (
+    "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant'"
+    " WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind = 'p'"
+)
+
+
+@contextlib.contextmanager
+def passing(address: str, settings: str) -> Iterator[str]:
+    """Give the address of a new tenant of a database, and remove the tenant afterwards."""
+    mine = addresses.with_tenant(address, f"passing-{secrets.token_hex(8)}")
+    database = Database(mine)
+    try:
+        PgVault(database).write(FILE, settings.encode(), expect=ABSENT)
+        yield mine
+    finally:
+        try:
+            database.run("The tenant", remove, writes=True)
+        finally:
+            database.close()
+
+
+def remove(turn: Turn) -> None:
+    """Remove every row of the tenant that this login may remove."""
+    for (table,) in turn.rows(_TABLES):
+        with contextlib.suppress(pg.InsufficientPrivilege), turn.session.transaction():
+            turn.session.execute(
+                sql.SQL("DELETE FROM holdfast.{} WHERE tenant = current_setting('holdfast.tenant')").format(
+                    sql.Identifier(table)
+                )
+            )
