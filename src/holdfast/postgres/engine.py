@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.index import Index
 from holdfast.index.sqlite import SqliteIndex
+from holdfast.postgres.condition import Condition, look
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
@@ -31,6 +32,8 @@ class OnDatabase:
     tree = ""
 
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
+        self.address = database.address
+        self._database = database
         self.vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
         self.lasting = False
         self._config = config
@@ -58,6 +61,9 @@ class OnDatabase:
         self.index.close()
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._config.search)
+
+    def condition(self) -> Condition:
+        return look(self._database)
 
 
 class Watch:

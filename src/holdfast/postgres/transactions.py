@@ -62,6 +62,7 @@ class Database:
         self.waits = waits or Waits()
         self._address = addresses.parse(dsn)
         self.location = self._address.shown
+        self.address = self._address.bare
         self.tenant = self._address.tenant
         with connecting.connect(self._address) as first:
             self._access = migrations.prepare(first)

@@ -21,6 +21,7 @@ from holdfast.vault._locks import hold
 if TYPE_CHECKING:
     from holdfast.embedding import Embedder
     from holdfast.embedding.vectors import Vectors
+    from holdfast.postgres.condition import Condition
 
 _REBUILD_SECONDS = 120.0
 
@@ -45,6 +46,8 @@ class Engine(Protocol):
     index: Index
     tree: str
     """The folder that the memory is; "" when it is in no folder."""
+    address: str
+    """What a program opens the same memory with; never with a password."""
     lasting: bool
     """Does the index outlive this process?"""
 
@@ -72,13 +75,17 @@ class Engine(Protocol):
         """Keep the index in memory from now on."""
         ...
 
+    def condition(self) -> Condition | None:
+        """Say how the database is that all of this is in; None for files."""
+        ...
+
 
 class OnFiles:
     """The engine of plain files. `derived` is the folder of the index, "" when there can be none."""
 
     def __init__(self, vault: Vault, derived: str, identity: str, search: Search) -> None:
         self.vault = vault
-        self.tree = vault.location
+        self.tree = self.address = vault.location
         self.lasting = bool(derived)
         self._derived = derived
         self._search = search
@@ -127,3 +134,6 @@ class OnFiles:
         self.index.close()
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._search)
+
+    def condition(self) -> None:
+        return None

@@ -55,6 +55,10 @@ class Memory:
         self.places = Places(config.paths)
         self.scopes = Scopes(vault, self.places)
         self._tree = engine.tree
+        self.condition = engine.condition
+        """How the database is that this memory is in; None for files."""
+        self.address = engine.address
+        """What another program opens this memory with; never with a password."""
         self._keeper = Keeper(engine, self.places, config)
         self._meaning = Meaning(config.search.embedder if config.search.meaning else "none", engine.vectors)
         self.screen = Screen(config.secrets)
@@ -65,6 +69,11 @@ class Memory:
     @property
     def root(self) -> str:
         return self.vault.location
+
+    @property
+    def in_files(self) -> bool:
+        """Is this memory a folder, which other programs can look into?"""
+        return bool(self._tree)
 
     def tree(self, what: str) -> str:
         """Return the folder that this memory is, for what needs one; a memory in a database says that it has none."""

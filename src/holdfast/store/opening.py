@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import time
 from typing import TypeVar
 
@@ -20,12 +21,13 @@ from holdfast.vault.files import Files
 
 Opened = TypeVar("Opened", bound=Memory)
 _MOST_SETTINGS = 1 << 20
+_ADDRESS = re.compile(r"postgres(ql)?:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "", kind: type[Opened]) -> Opened:
     """Open the memory in a folder that exists, or at the address of a database, as the given kind of Memory."""
-    if isinstance(root, str) and is_address(root):
-        memory = _open_database(root, writer, kind)
+    if is_address(given := os.fspath(root)):
+        memory = _open_database(given, writer, kind)
     else:
         memory = _open_folder(root, writer, kind)
     if watch:
@@ -34,17 +36,24 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
 
 
 def is_address(root: str) -> bool:
-    """Is this where a database is, and no folder?"""
-    return root.startswith(("postgresql:", "postgres:"))
+    """Is this where a database is, or is meant to be, and no folder?"""
+    return bool(_ADDRESS.match(root))
+
+
+def without_password(address: str) -> str:
+    """Return what opens the same memory for whoever has the password from elsewhere."""
+    try:
+        from holdfast.postgres import addresses
+    except ImportError as error:
+        raise _no_driver(error) from None
+    return addresses.parse(address).bare
 
 
 def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
     try:
         from holdfast.postgres.engine import OnDatabase, PgVault, open_database  # few need the driver
     except ImportError as error:
-        raise Unavailable(
-            f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
-        ) from None
+        raise _no_driver(error) from None
     database = open_database(address)
     try:
         config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
@@ -52,6 +61,10 @@ def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
     except BaseException:
         database.close()
         raise
+
+
+def _no_driver(error: ImportError) -> Unavailable:
+    return Unavailable(f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'")
 
 
 def _open_folder(root: str | os.PathLike[str], writer: str, kind: type[Opened]) -> Opened:
