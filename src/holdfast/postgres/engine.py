@@ -13,6 +13,7 @@ from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.settings import Settings
+from holdfast.vault import Vault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ class OnDatabase:
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
         self.address = database.address
         self._database = database
-        self.vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
+        self.vault: Vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
         self.lasting = False
         self._config = config
         self.index: Index = SqliteIndex(None, identity, config.search)

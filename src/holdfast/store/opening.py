@@ -51,7 +51,8 @@ def without_password(address: str) -> str:
 
 def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
     try:
-        from holdfast.postgres.engine import OnDatabase, PgVault, open_database  # few need the driver
+        from holdfast.postgres.engine import OnDatabase, open_database  # few need the driver
+        from holdfast.postgres.vault import PgVault
     except ImportError as error:
         raise _no_driver(error) from None
     database = open_database(address)
