@@ -100,7 +100,7 @@ def _database(found: Condition) -> Iterator[Check]:
         yield Check("rights", "warn", f"The login {found.login} may only read.", f"GRANT {_WRITER} lets it write.")
     if found.standby:
         yield Check(
-            "replication", "warn", f"This server is a standby, {found.behind_seconds:.0f} s behind: nothing is written.",
+            "replication", "warn", f"This is a standby, {found.behind_seconds:.0f} s behind: nothing is written.",
             "Name all servers in the address, with target_session_attrs=read-write.",
         )  # fmt: skip
     else:

@@ -45,6 +45,40 @@ CREATE TABLE holdfast.pieces (
 ) PARTITION BY HASH (tenant);
 """
 
+_CHANGES = """
+CREATE TABLE holdfast.changes (
+    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
+    path text COLLATE "C" NOT NULL,
+    xact bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
+    PRIMARY KEY (tenant, path)
+) PARTITION BY HASH (tenant);
+CREATE INDEX changes_by_xact ON holdfast.changes (tenant, xact);
+CREATE TABLE holdfast.listeners (
+    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
+    channel text COLLATE "C" NOT NULL,
+    until timestamptz NOT NULL,
+    PRIMARY KEY (tenant, channel)
+) PARTITION BY HASH (tenant);
+"""
+
+_TELLING = """
+CREATE FUNCTION holdfast.tell() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' AND (TG_OP = 'DELETE' OR OLD.path <> NEW.path) THEN
+        INSERT INTO holdfast.changes AS known (tenant, path) VALUES (OLD.tenant, OLD.path)
+        ON CONFLICT (tenant, path) DO UPDATE SET xact = excluded.xact;
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        INSERT INTO holdfast.changes AS known (tenant, path) VALUES (NEW.tenant, NEW.path)
+        ON CONFLICT (tenant, path) DO UPDATE SET xact = excluded.xact;
+    END IF;
+    PERFORM pg_notify(channel, '') FROM holdfast.listeners
+    WHERE tenant = coalesce(NEW.tenant, OLD.tenant) AND until > clock_timestamp();
+    RETURN NULL;
+END $$;
+CREATE TRIGGER tell AFTER INSERT OR UPDATE OR DELETE ON holdfast.files FOR EACH ROW EXECUTE FUNCTION holdfast.tell();
+"""
+
 _MIGRATIONS = f"""
 CREATE TABLE holdfast.migrations (
     version integer PRIMARY KEY,
@@ -75,4 +109,7 @@ GRANT SELECT ON {name} TO {READER};
 """
 
 
-MIGRATIONS = (("documents and logs", _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")),)
+MIGRATIONS = (
+    ("documents and logs", _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")),
+    ("what changed, and who listens", _CHANGES + tenanted("changes", room=80) + tenanted("listeners") + _TELLING),
+)

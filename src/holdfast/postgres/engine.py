@@ -10,6 +10,7 @@ from holdfast.index import Index
 from holdfast.index.sqlite import SqliteIndex
 from holdfast.postgres.condition import Condition, look
 from holdfast.postgres.connecting import Waits
+from holdfast.postgres.noticing import Follower, Watch
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.settings import Settings
@@ -45,7 +46,10 @@ class OnDatabase:
         yield
 
     def watch(self, folders: tuple[str, ...], tell: Callable[[list[str], set[str]], None]) -> Watch:
-        return Watch()
+        return Watch(self._database, folders, tell)
+
+    def follow(self, folders: tuple[str, ...], tell: Callable[[list[str], set[str]], None]) -> Follower:
+        return Follower(self._database, folders, tell)
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
         from holdfast.embedding.vectors import Vectors
@@ -65,13 +69,3 @@ class OnDatabase:
 
     def condition(self) -> Condition:
         return look(self._database)
-
-
-class Watch:
-    """Nothing is told yet: every search looks."""
-
-    alive = False
-    told_ms = 0
-
-    def stop(self) -> None:
-        pass

@@ -29,10 +29,19 @@ _REBUILD_SECONDS = 120.0
 class Watch(Protocol):
     """Something that tells of changes until it is stopped."""
 
-    alive: bool
-    """Are changes still told?"""
-    told_ms: int
-    """Up to this moment every change was told."""
+    @property
+    def alive(self) -> bool:
+        """Are changes still told?"""
+        ...
+
+    @property
+    def told_ms(self) -> int:
+        """Up to this moment every change was told."""
+        ...
+
+    def look(self) -> None:
+        """Tell now of all that changed before, where that can be asked for; else what was told has to do."""
+        ...
 
     def stop(self) -> None: ...
 
@@ -56,7 +65,11 @@ class Engine(Protocol):
         ...
 
     def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
-        """Tell of changes below these folders, from now on."""
+        """Tell of changes below these folders, from now on: at the latest when it is asked to look."""
+        ...
+
+    def follow(self, folders: tuple[str, ...], tell: Tell) -> Watch:
+        """Tell of changes below these folders as they come, from a thread."""
         ...
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
@@ -112,6 +125,8 @@ class OnFiles:
         from holdfast.store.watching import Watcher
 
         return Watcher(self.tree, [os.path.join(self.tree, folder) for folder in folders], tell)
+
+    follow = watch
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
         from holdfast.embedding.vectors import Vectors
