@@ -2,7 +2,7 @@
 
 The engine tells which files changed; what that means is found by reading them: the new lines of a log, the entries of a
 page that differ from before. Where everything stood at the start is asked of the index. A change may be told a little
-late, and two quick changes of one document as one, but none is left out; after a lost connection everything is looked at.
+late, and two quick changes of one document as one, but none is left out, also not while a connection was lost.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Reader:
 
 
 class Changes:
-    """The changes of a memory, one after the other; iterating waits for the next. Close it from anywhere to end that."""
+    """The changes of a memory, one after the other; iterating waits for the next. Closing it ends that."""
 
     def __init__(
         self, follow: Callable[[Tell], Watch], reader: Reader, wanted: Wanted,
