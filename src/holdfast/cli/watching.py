@@ -30,8 +30,7 @@ def watch(scope: str | None, kinds: tuple[str, ...], since: str, count: int, roo
     """
     in_json = show.wants_json(as_json)
     with open_root(root) as memory, memory.changes(scope, kinds, since) as changes:
-        if not in_json:
-            click.secho(f"Following {memory.root}; stop with Ctrl-C.", dim=True, err=True)
+        click.secho(f"Following {memory.root}; stop with Ctrl-C.", dim=True, err=True)
         for number, change in enumerate(changes, 1):
             click.echo(msgspec.json.encode(change).decode() if in_json else _line(change))
             if number == count:
