@@ -109,7 +109,9 @@ def run(*words: str, root: Path | str = "") -> dict[str, Any]:
     """Run a command as a person would, and return what it says."""
     environment = os.environ | ({"HOLDFAST_ROOT": str(root)} if root else {})
     command = [sys.executable, "-m", "holdfast", *words, "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
     if done.returncode:
         raise SystemExit(f"holdfast {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
     reply = json.loads(done.stdout)

@@ -112,7 +112,7 @@ def test_what_cannot_be_followed_is_refused(memory: holdfast.Memory) -> None:
         ({"since": "01a1e39c-213f-7ec4-bf96-5ce2349d5011"}, NotFound),
     ):
         with pytest.raises(error):
-            memory.changes(**given)  # type: ignore[arg-type]  # as somebody may call it
+            memory.changes(**given)
 
 
 def test_a_log_that_is_written_anew_is_told_and_followed_on(memory: holdfast.Memory, root: Path) -> None:
