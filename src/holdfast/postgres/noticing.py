@@ -1,8 +1,9 @@
 """Noticing what others commit (docs/decisions/022).
 
-A trigger notes with every file that changes which transaction did it. Whoever remembers the snapshot of his last look
-asks for what that snapshot did not see: nothing is missed, whatever the order in which transactions ended. Who wants to
-be woken listens on a channel with a random name, which only his own tenant can read; the message itself says nothing.
+Every change of a file bears the number of its transaction: triggers note files that came, went or were replaced, and a
+log's pieces have it themselves. Who remembers the snapshot of his last look asks for what that snapshot did not see:
+nothing is missed, whatever the order in which transactions ended. Who wants to be woken listens on a channel with a
+random name, which only his own tenant can read; the message itself says nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +37,13 @@ _HEARD_SECONDS = 15
 """How often a listener says that it is still there, which holds for twice as long."""
 _LONGEST_PAUSE = 5.0
 _COMMITTED: LiteralString = """
-SELECT pg_current_snapshot()::text, pg_postmaster_start_time()::text, (
-    SELECT coalesce(array_agg(path), '{}') FROM holdfast.changes
-    WHERE tenant = %(tenant)s AND xact >= %(first)s
-      AND NOT pg_visible_in_snapshot(xact::text::xid8, %(snapshot)s::text::pg_snapshot))
+SELECT pg_current_snapshot()::text, pg_postmaster_start_time()::text, array(
+    SELECT path FROM holdfast.changes WHERE tenant = %(tenant)s AND xact >= %(first)s
+      AND NOT pg_visible_in_snapshot(xact::text::xid8, %(snapshot)s::text::pg_snapshot)
+), array(
+    SELECT path FROM holdfast.files WHERE tenant = %(tenant)s AND inode = ANY(array(
+        SELECT inode FROM holdfast.pieces WHERE tenant = %(tenant)s AND xact >= %(first)s
+          AND NOT pg_visible_in_snapshot(xact::text::xid8, %(snapshot)s::text::pg_snapshot))))
 """
 _LISTEN: LiteralString = """
 INSERT INTO holdfast.listeners (tenant, channel, until)
@@ -84,7 +88,7 @@ class Changes:
             last = self._last or Moment("1:1:", "")
             row = self._database.run("the changes", lambda turn: _committed(turn, last))
             assert row is not None  # a question without a table always has an answer
-            now, paths = Moment(row[0], row[1]), list(row[2])
+            now, paths = Moment(row[0], row[1]), list(dict.fromkeys([*row[2], *row[3]]))
             known = last.server == now.server and last.first <= now.first
             self._last = now
             return paths if known else None

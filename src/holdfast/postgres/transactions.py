@@ -24,6 +24,11 @@ from holdfast.postgres.connecting import Session, Waits
 
 T = TypeVar("T")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+_ASK_SECONDS = 1.0
+"""How often one program looks whether somebody wants to be woken by what it writes."""
+_LISTENED: LiteralString = """
+SELECT EXISTS (SELECT FROM holdfast.listeners WHERE tenant = %(tenant)s AND until > clock_timestamp())
+"""
 
 
 class Turn:
@@ -69,6 +74,8 @@ class Database:
         self._begin = {durable: self._beginning(durable) for durable in (True, False)}
         self._pool = connecting.Pool(self._address, self.waits)
         self._local = threading.local()
+        self._listened = False
+        self._ask_at = 0.0
 
     def close(self) -> None:
         self._pool.close()
@@ -90,7 +97,7 @@ class Database:
             session = self._take(what, deadline, doubtful)
             turn = Turn(session, self.tenant, doubtful=doubtful, durable=durable)
             try:
-                return self._once(turn, what, work)
+                return self._once(turn, what, work, writes=writes)
             except psycopg.Error as error:
                 if _faults.ours(error):
                     raise
@@ -111,8 +118,10 @@ class Database:
                 raise _faults.unsure(what) from None
             raise
 
-    def _once(self, turn: Turn, what: str, work: Callable[[Turn], T]) -> T:
+    def _once(self, turn: Turn, what: str, work: Callable[[Turn], T], *, writes: bool) -> T:
         turn.session.execute(self._begin[turn.durable])
+        if writes:
+            self._let_wake(turn)
         self._local.turn = turn
         try:
             result = work(turn)
@@ -131,6 +140,14 @@ class Database:
                 "Look at the standbys; look whether it is there before you try again.",
             )
         return result
+
+    def _let_wake(self, turn: Turn) -> None:
+        """Have this write wake those who listen, if somebody did when we looked last: looking each time would cost."""
+        if time.monotonic() > self._ask_at:
+            row = turn.row(_LISTENED)
+            self._listened, self._ask_at = bool(row and row[0]), time.monotonic() + _ASK_SECONDS
+        if self._listened:
+            turn.session.execute("SET LOCAL holdfast.listened = 'on'")
 
     def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], *, writes: bool, durable: bool) -> T:
         """Make the work a part of what this thread is doing; a write that fails takes back only itself."""
