@@ -14,8 +14,9 @@ import pathlib
 import re
 import stat
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, cast
 
+import holdfast
 from holdfast.errors import Conflict
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
@@ -34,6 +35,11 @@ def _opened(address: str, _process: int) -> tuple[Database, PgVault]:
 def close(address: str) -> None:
     """Let go of the connection that the paths of a root share."""
     _opened(address, os.getpid())[1].close()
+
+
+def place(memory: holdfast.Memory) -> pathlib.Path:
+    """Return where the files of a memory are, whatever it stands on."""
+    return pathlib.Path(memory.root) if memory.in_files else cast("pathlib.Path", DatabasePath(memory.root))
 
 
 class DatabasePath(os.PathLike[str]):
@@ -87,6 +93,13 @@ class DatabasePath(os.PathLike[str]):
     @property
     def suffix(self) -> str:
         return pathlib.PurePosixPath(self._path).suffix
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return pathlib.PurePosixPath(self._path).parts
+
+    def with_suffix(self, suffix: str) -> DatabasePath:
+        return self._at(str(pathlib.PurePosixPath(self._path).with_suffix(suffix)))
 
     @property
     def parent(self) -> DatabasePath:
@@ -163,6 +176,13 @@ class DatabasePath(os.PathLike[str]):
             except Conflict:
                 continue
 
+    def keep(self, data: bytes, start: bytes | None) -> None:
+        """Write what somebody made of a file; whole lines that were added to `start` are added, as to a file."""
+        if start is None or (start and not start.endswith(b"\n")):
+            self.write_bytes(data)
+        elif added := data[len(start) :]:
+            self._vault.append(self._path, lambda _end: added)
+
     def write_text(self, text: str, encoding: str = "utf-8") -> int:
         return self.write_bytes(text.encode(encoding))
 
@@ -195,13 +215,14 @@ class _Edited(io.BytesIO):
     def __init__(self, path: DatabasePath, mode: str) -> None:
         there = b"" if "w" in mode or not path.is_file() else path.read_bytes()
         super().__init__(there)
-        self._target, self._writes = path, mode.strip("bt") != "r"
+        self._target, self._there, self._mode = path, there, mode
+        self._writes = mode.strip("bt") != "r"
         if "a" in mode:
             self.seek(0, io.SEEK_END)
 
     def close(self) -> None:
         if self._writes and not self.closed:
-            self._target.write_bytes(self.getvalue())
+            self._target.keep(self.getvalue(), self._there if "a" in self._mode else None)
         super().close()
 
 

@@ -69,7 +69,8 @@ class Memory:
 
     @property
     def root(self) -> str:
-        return self.vault.location
+        """The folder that this memory is, or the address of the database that it is in, without a password."""
+        return self.address
 
     @property
     def in_files(self) -> bool:

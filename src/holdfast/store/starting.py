@@ -12,7 +12,7 @@ from holdfast import settings, templates
 from holdfast.errors import AlreadyExists, Invalid, Unavailable
 from holdfast.settings import Paths
 from holdfast.store.memory import Memory
-from holdfast.store.opening import open_folder, open_memory
+from holdfast.store.opening import is_address, open_folder, open_memory
 from holdfast.vault import ABSENT, Vault
 
 _TOML = f"""\
@@ -26,6 +26,8 @@ _FOLDERS = ("rules", "memory", "workspaces")
 
 def make_root(location: str, template: bool = False) -> list[str]:
     """Make the folder a memory root, with rules to start from if wanted; return the files written or extended."""
+    if is_address(location):
+        return set_up(location, template)[1]
     try:
         os.makedirs(location, exist_ok=True)
         written = [_create(location, settings.FILE, _TOML)]
