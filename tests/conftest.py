@@ -28,11 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that is given a root on each engine that it holds on."""
-    if "engine" in metafunc.fixturenames:
-        module = metafunc.module.__name__.rpartition(".")[2]
-        there = engines.ENGINES[:1] if engines.reason(module, metafunc.function.__name__) else engines.ENGINES
-        wanted = metafunc.config.getoption("engine")
-        metafunc.parametrize("engine", [one for one in there if wanted in (one, "both")], scope="function")
+    if "engine" not in metafunc.fixturenames:
+        return
+    why = engines.reason(metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__)
+    wanted = metafunc.config.getoption("engine")
+    there = [one for one in (engines.ENGINES[:1] if why else engines.ENGINES) if wanted in (one, "both")]
+    alone = pytest.param(engines.ENGINES[0], marks=pytest.mark.skip(reason=f"files only: {why}"))
+    metafunc.parametrize("engine", there or [alone], scope="function")
 
 
 @pytest.fixture

@@ -62,8 +62,9 @@ CLI = (
     "measuring",
     "scheduling",
     "owning",
+    "watching",
 )
-POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims")
+POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims", "noticing")
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {
     "apsw": {
