@@ -63,6 +63,7 @@ CLI = (
     "measuring",
     "scheduling",
     "owning",
+    "watching",
 )
 POSTGRES = (
     "addresses",
@@ -75,6 +76,7 @@ POSTGRES = (
     "_claims",
     "vectors",
     "tenants",
+    "noticing",
 )
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {

@@ -54,6 +54,7 @@ _MODULES = {
     "hot": ("hot",),
     "owning": ("history", "undo", "forget", "rollback", "backup", "restore"),
     "tidying": ("lint", "migrate"),
+    "watching": ("watch",),
     "measuring": ("bench",),
 }
 _HOME = {command: module for module, commands in _MODULES.items() for command in commands}

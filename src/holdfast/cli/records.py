@@ -30,11 +30,19 @@ def _kinds(_context: click.Context, _parameter: click.Parameter, start: str) -> 
 @click.option("--template", is_flag=True, help="Also write first rules, and the command that saves what was learned.")
 @common
 def init(path: str | None, template: bool, root: str | None, as_json: bool) -> None:
-    """Make a memory root in PATH (default: here). Nothing that is there is overwritten."""
-    from holdfast.store.starting import make_root
+    """Make a memory root in PATH (default: here), a folder or the address of a database: postgresql://…
 
-    location = os.path.realpath(os.path.expanduser(path or root or "."))
-    written = make_root(location, template)
+    Nothing that is there is overwritten.
+    """
+    from holdfast.store.opening import is_address
+    from holdfast.store.starting import make_root, set_up
+
+    given = path or root or "."
+    if is_address(given):
+        location, written = set_up(given, template)
+    else:
+        location = os.path.realpath(os.path.expanduser(given))
+        written = make_root(location, template)
     if show.wants_json(as_json):
         show.as_json({"root": location, "written": written})
     elif written:

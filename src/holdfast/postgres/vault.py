@@ -202,7 +202,10 @@ class PgVault:
         return self._database.run(folder, functools.partial(_folder_stamp, folder=folder))
 
     def make_folder(self, folder: str) -> None:
-        _rows.checked(folder)
+        parts = _rows.checked(folder)
+        for count in range(1, len(parts) + 1):
+            if self._database.run(folder, functools.partial(_rows.look, path="/".join(parts[:count]))):
+                raise Invalid(f"{folder} is not a folder.", "Choose another name.")
 
     def hold(self, path: str) -> Callable[[], None] | None:
         _rows.checked(path)

@@ -20,6 +20,7 @@ from holdfast.vault._locks import hold
 
 if TYPE_CHECKING:
     from holdfast.embedding import Embedder, NoVectors, Vectors
+    from holdfast.postgres.condition import Condition
 
 _REBUILD_SECONDS = 120.0
 
@@ -27,10 +28,19 @@ _REBUILD_SECONDS = 120.0
 class Watch(Protocol):
     """Something that tells of changes until it is stopped."""
 
-    alive: bool
-    """Are changes still told?"""
-    told_ms: int
-    """Up to this moment every change was told."""
+    @property
+    def alive(self) -> bool:
+        """Are changes still told?"""
+        ...
+
+    @property
+    def told_ms(self) -> int:
+        """Up to this moment every change was told."""
+        ...
+
+    def look(self) -> None:
+        """Tell now of all that changed before, where that can be asked for; else what was told has to do."""
+        ...
 
     def stop(self) -> None: ...
 
@@ -44,6 +54,8 @@ class Engine(Protocol):
     index: Index
     tree: str
     """The folder that the memory is; "" when it is in no folder."""
+    address: str
+    """What a program opens the same memory with; never with a password."""
     lasting: bool
     """Does the index outlive this process?"""
     no_vectors: NoVectors | None
@@ -58,7 +70,11 @@ class Engine(Protocol):
         ...
 
     def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
-        """Tell of changes below these folders, from now on."""
+        """Tell of changes below these folders, from now on: at the latest when it is asked to look."""
+        ...
+
+    def follow(self, folders: tuple[str, ...], tell: Tell) -> Watch:
+        """Tell of changes below these folders as they come, from a thread."""
         ...
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
@@ -77,6 +93,10 @@ class Engine(Protocol):
         """Keep the index in memory from now on."""
         ...
 
+    def condition(self) -> Condition | None:
+        """Say how the database is that all of this is in; None for files."""
+        ...
+
 
 class OnFiles:
     """The engine of plain files. `derived` is the folder of the index, "" when there can be none."""
@@ -85,7 +105,7 @@ class OnFiles:
 
     def __init__(self, vault: Vault, derived: str, identity: str, search: Search) -> None:
         self.vault = vault
-        self.tree = vault.location
+        self.tree = self.address = vault.location
         self.lasting = bool(derived)
         self._derived = derived
         self._search = search
@@ -121,6 +141,8 @@ class OnFiles:
 
         return Watcher(self.tree, [os.path.join(self.tree, folder) for folder in folders], tell)
 
+    follow = watch
+
     def vectors(self, model: Embedder, generation: str) -> Vectors:
         from holdfast.embedding.vectors import FileVectors
 
@@ -142,3 +164,6 @@ class OnFiles:
         self.index.close()
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._search)
+
+    def condition(self) -> None:
+        return None

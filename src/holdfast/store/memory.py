@@ -38,6 +38,7 @@ from holdfast.vault import LogEnd
 
 if TYPE_CHECKING:
     from holdfast.store.backing import Backup
+    from holdfast.store.following import Changes
     from holdfast.store.forgetting import Forgotten
     from holdfast.store.owning import Owner
     from holdfast.store.rolling import RolledBack
@@ -55,6 +56,10 @@ class Memory:
         self.places = Places(config.paths)
         self.scopes = Scopes(vault, self.places)
         self._tree = engine.tree
+        self.condition = engine.condition
+        """How the database is that this memory is in; None for files."""
+        self.address = engine.address
+        """What another program opens this memory with; never with a password."""
         self._keeper = Keeper(engine, self.places, config)
         embedder = config.search.embedder if config.search.meaning else "none"
         self._meaning = Meaning(embedder, engine.vectors, engine.no_vectors)
@@ -65,7 +70,13 @@ class Memory:
 
     @property
     def root(self) -> str:
-        return self.vault.location
+        """The folder that this memory is, or the address of the database that it is in, without a password."""
+        return self.address
+
+    @property
+    def in_files(self) -> bool:
+        """Is this memory a folder, which other programs can look into?"""
+        return bool(self._tree)
 
     def tree(self, what: str) -> str:
         """Return the folder that this memory is, for what needs one; a memory in a database says that it has none."""
@@ -540,6 +551,36 @@ class Memory:
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""
         self._keeper.watch()
+
+    def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:
+        """Follow what is added, changed, removed and hidden from now on: iterate over it, and close it.
+
+        `since` is the id of a record: those that came after it are told first.
+        """
+        from holdfast.store.following import Changes, Reader, Wanted  # few follow
+
+        query = Query(kinds=tuple(kinds), scope=scope)
+        where = self._filter(query, query.kinds, ())
+        reader = Reader(self.vault, self.places, self._keeper.refresher)
+        last = self.get(since) if since else None
+        found = Changes(self._keeper.follow, reader, Wanted(where.scope, query.kinds), self._writers_of)
+        try:
+            self._keeper.ask(lambda index: reader.begin(index.seen(self.places.roots), index.records))
+            if last:
+                found.first(self._after(last, query))
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    def _after(self, last: Record, query: Query) -> list[Record]:
+        """Return the records that came after one, oldest first."""
+        every = self._keeper.ask(lambda index: index.newest(self._filter(query, query.kinds, ()), -1))
+        later = [record for record in every if (record.time, record.id) > (last.time, last.id)]
+        return sorted(later, key=lambda record: (record.time, record.id))
+
+    def _writers_of(self, records: list[Record]) -> dict[str, str]:
+        return {identifier: source.by for identifier, source in self.sources(records).items()} if records else {}
 
     def _filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
         for name in wanted:

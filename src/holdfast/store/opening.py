@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import time
 from typing import TypeVar
 
@@ -20,12 +21,13 @@ from holdfast.vault.files import Files
 
 Opened = TypeVar("Opened", bound=Memory)
 _MOST_SETTINGS = 1 << 20
+_ADDRESS = re.compile(r"postgres(ql)?:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "", kind: type[Opened]) -> Opened:
     """Open the memory in a folder that exists, or at the address of a database, as the given kind of Memory."""
-    if isinstance(root, str) and is_address(root):
-        memory = _open_database(root, writer, kind)
+    if is_address(given := os.fspath(root)):
+        memory = _open_database(given, writer, kind)
     else:
         memory = _open_folder(root, writer, kind)
     if watch:
@@ -34,8 +36,17 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
 
 
 def is_address(root: str) -> bool:
-    """Is this where a database is, and no folder?"""
-    return root.startswith(("postgresql:", "postgres:"))
+    """Is this where a database is, or is meant to be, and no folder?"""
+    return bool(_ADDRESS.match(root))
+
+
+def without_password(address: str) -> str:
+    """Return what opens the same memory for whoever has the password from elsewhere."""
+    try:
+        from holdfast.postgres import addresses
+    except ImportError as error:
+        raise no_driver(error) from None
+    return addresses.parse(address).bare
 
 
 def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:

@@ -13,7 +13,7 @@ from holdfast.index import Index
 from holdfast.kinds import FOREIGN, KINDS
 from holdfast.names import check_text
 from holdfast.records import Record, path_of
-from holdfast.store import backing, forgetting, guarding, rolling, versions
+from holdfast.store import backing, forgetting, guarding, leftovers, rolling, versions
 from holdfast.store.keeping import Keeper
 from holdfast.store.meaning import Meaning
 from holdfast.store.refreshing import Progress
@@ -63,7 +63,7 @@ class Owner:
         check_text(query, *identifiers)
         if not identifiers and not query.strip():
             raise Invalid("There is nothing to forget.", "Give ids, or a text with query.")
-        forgetter = forgetting.Forgetter(self._vault, self._places, self._writer, self._purge)
+        forgetter = forgetting.Forgetter(self._vault, self._places, self._writer, self._purge, self._place())
         every = self._keeper.steady(self._all)
         wanted: dict[str, Record] = {}
         again: list[str] = []
@@ -103,6 +103,12 @@ class Owner:
     def backup(self, target: str | os.PathLike[str], progress: Progress | None) -> backing.Backup:
         """Copy the whole memory to a new file or folder outside of it."""
         return backing.backup(self._vault, self._memory.settings, os.fspath(target), progress)
+
+    def _place(self) -> leftovers.Tree | leftovers.Rows:
+        """Return where the bytes of this memory lie."""
+        if self._memory.in_files:
+            return leftovers.Tree(self._memory.root)
+        return leftovers.Rows(self._vault, (*self._places.roots, *self._places.below(FOREIGN, "")))
 
     def _purge(self) -> None:
         self._meaning.forget()
