@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.index import Index
 from holdfast.index.sqlite import SqliteIndex
 from holdfast.postgres.connecting import Waits
+from holdfast.postgres.queue import PgQueue
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.settings import Settings
@@ -32,6 +33,7 @@ class OnDatabase:
 
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
         self.vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
+        self.queue = PgQueue(database, self.vault)
         self.lasting = False
         self._config = config
         self.index: Index = SqliteIndex(None, identity, config.search)

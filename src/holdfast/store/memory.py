@@ -55,6 +55,7 @@ class Memory:
         self.places = Places(config.paths)
         self.scopes = Scopes(vault, self.places)
         self._tree = engine.tree
+        self.queue = engine.queue
         self._keeper = Keeper(engine, self.places, config)
         self._meaning = Meaning(config.search.embedder if config.search.meaning else "none", engine.vectors)
         self.screen = Screen(config.secrets)
@@ -403,6 +404,10 @@ class Memory:
         says when.
         """
         return self._writer.add(path, lines, guard=guard, after=after, durable=durable, op_id=op_id, time=time)
+
+    def compose(self, path: str, make: Callable[[LogEnd], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """Append the lines that `make` calls for while it holds the log, all or none; return them as they are kept."""
+        return self._writer.compose(path, make)
 
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
         """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
