@@ -63,13 +63,9 @@ def arrange(given: Sequence[New | Mapping[str, Any]]) -> list[Made]:
         if task.name and names.setdefault(task.name, number) != number:
             raise Invalid(f'Two tasks are named "{task.name}".', "Give each a name of its own.")
     ids = [f"t{secrets.token_hex(5)}" for _ in tasks]
+    known = {name: ids[number] for name, number in names.items()}
     return [
-        Made(
-            ids[number],
-            tasks[number],
-            [ids[names[one]] if one in names else one for one in tasks[number].after],
-            number,
-        )
+        Made(ids[number], tasks[number], [known.get(one, one) for one in tasks[number].after], number)
         for number in _in_order(tasks, names)
     ]
 
@@ -147,6 +143,8 @@ def check_texts(what: str, values: Sequence[str], most: int = MOST_TAGS) -> None
     """Refuse what is no list of texts that say something."""
     if isinstance(values, str) or not all(isinstance(one, str) and one.strip() for one in values):
         raise Invalid(f"{what} is {values!r}."[:200], "Give a list of texts, none of them blank.")
+    if any("\0" in one for one in values):
+        raise Invalid(f"{what} holds a NUL character.", "Take it out.")
     if len(values) > most:
         raise OverBudget(f"{what} has {len(values):,} entries; {most:,} is the most.", "Give fewer.")
     check_text(*values)

@@ -102,6 +102,7 @@ class Tasks:
         """Add tasks, all or none; in `after` they may name each other, and tasks that are there by their id."""
         check_given(graph=graph, op_id=op_id)
         check_op(op_id)
+        _graph.check_texts("graph", [graph] if graph else [])
         made = _graph.arrange(tasks)
         path = self._path(workspace)
         named = graph or (made[0].id if len(made) > 1 else "")
@@ -392,6 +393,7 @@ def _worker(worker: str) -> str:
 def _wanted(tags: Sequence[str], graph: str) -> Wanted:
     _graph.check_texts("tags", tags)
     check_given(graph=graph)
+    _graph.check_texts("graph", [graph] if graph else [])
     return Wanted(tuple(tags), graph)
 
 

@@ -45,9 +45,7 @@ class PgQueue:
                 return self._database.run(path, changing.attempt, writes=True)
             except _Behind:
                 if time.monotonic() > deadline:
-                    raise Busy(
-                        f"{path} is written by others all the time; nothing was written.", "Try again."
-                    ) from None
+                    raise Busy(f"{path} is written to all the time; nothing was added.", "Try again.") from None
                 self._database.run(path, functools.partial(self._rebuild, path=path), writes=True)
             except _Undone as undone:
                 if time.monotonic() > deadline:

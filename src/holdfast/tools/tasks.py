@@ -120,7 +120,7 @@ def task_list(
     graph: Annotated[str, "only this graph"] = "",
     ids: Annotated[list[str] | None, "only these, with instructions, results and errors"] = None,
 ) -> dict[str, Any]:
-    """Show the tasks of the workspace as a tree: how each stands, who works on it, how far it is, what is in its way."""
+    """Show the workspace's tasks as a tree: how each stands, who works on it, how far it is, what is in its way."""
     listed = call.runner.tasks.all(status or (), graph=graph, ids=ids or (), workspace=call.scope)
     shown = listed.tasks[:MOST_LISTED]
     left_off = len(listed.tasks) - len(shown)
