@@ -28,7 +28,7 @@ def main() -> None:
     run = start("tasks")
     count = 1_000 if run.quick else 10_000
     with folder() as root:
-        make_root(root, "")
+        make_root(root)
         measure(run, "files", root, count)
     with database() as address:
         measure(run, "database", address, count)

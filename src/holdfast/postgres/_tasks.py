@@ -40,13 +40,11 @@ SELECT count(*) FILTER (WHERE stage = 'taken' AND until > %(now)s),
   AND (%(graph)s = '' OR graph = %(graph)s) AND (cardinality(%(tags)s::text[]) = 0 OR tags && %(tags)s::text[])
 """
 _DEPENDANTS: LiteralString = """
-SELECT id FROM holdfast.tasks WHERE tenant = %(tenant)s AND path = %(path)s AND id IN (
-    SELECT id FROM holdfast.task_ties WHERE tenant = %(tenant)s AND path = %(path)s AND before = ANY(%(ids)s))
-ORDER BY id FOR UPDATE
+SELECT id FROM holdfast.task_ties WHERE tenant = %(tenant)s AND path = %(path)s AND before = %(before)s
 """
 _LESS: LiteralString = """
-UPDATE holdfast.tasks SET waiting = waiting - 1 WHERE tenant = %(tenant)s AND path = %(path)s AND id IN (
-    SELECT id FROM holdfast.task_ties WHERE tenant = %(tenant)s AND path = %(path)s AND before = %(id)s)
+UPDATE holdfast.tasks SET waiting = waiting - 1
+WHERE tenant = %(tenant)s AND path = %(path)s AND id = ANY(%(ids)s)
 """
 _ADD: LiteralString = """
 INSERT INTO holdfast.tasks (tenant, path, id, made, priority, waiting, stage, due, until, graph, tags, state)
@@ -89,6 +87,7 @@ class Tables:
         self._turn = turn
         self._path = path
         self._held: dict[str, Task] = {}
+        self._dependants: list[str] = []
         self.now = clock(turn)
 
     def current(self) -> bool:
@@ -156,9 +155,13 @@ class Tables:
 
     def hold_dependants(self, lines: list[Line]) -> None:
         """Hold what waits for the tasks that lines end as done."""
-        ended = [line["task"] for line in lines if line.get("status") == forms.DONE]
-        if ended:
-            self._turn.rows(_DEPENDANTS, path=self._path, ids=ended)
+        for ended in (line["task"] for line in lines if line.get("status") == forms.DONE):
+            self._dependants = [row[0] for row in self._turn.rows(_DEPENDANTS, path=self._path, before=ended)]
+            if self._dependants:
+                self._turn.rows(
+                    f"SELECT 1 {_MINE} AND id = ANY(%(ids)s) ORDER BY id FOR UPDATE",
+                    path=self._path, ids=self._dependants,
+                )  # fmt: skip
 
     def take_in(self, lines: list[Line]) -> None:
         """Let the tables say what lines added to the log make of the tasks."""
@@ -171,8 +174,8 @@ class Tables:
                 made.append(task)
                 continue
             self._turn.change(_SET, path=self._path, **_columns(task))
-            if task.done and not was_done:
-                self._turn.change(_LESS, path=self._path, id=task.id)
+            if task.done and not was_done and self._dependants:
+                self._turn.change(_LESS, path=self._path, ids=self._dependants)
         self._add(made, {task.id: self._open_before(task) for task in made})
         self._note_ops(lines)
         self._turn.change(_NOTE, path=self._path)
