@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -409,6 +410,26 @@ def test_an_orchestrator_and_a_worker_on_the_command_line(where: str) -> None:
     text = on_terminal("task", "list", root=Path(), HOLDFAST_ROOT=where)
     for part in (build, publish, "running", "otto", "1/3", "Publish", "1 done"):
         assert part in text
+
+
+def test_the_guide_can_be_followed(root: Path) -> None:
+    guide = (Path(__file__).parent.parent / "docs/guides/tasks.md").read_text(encoding="utf-8")
+    block = guide.split("```sh")[1].split("```")[0].replace("\\\n", "")
+    claims: list[dict[str, Any]] = []
+    for line in block.splitlines():
+        words = shlex.split(line, comments=True)
+        if not words:
+            continue
+        mine = claims[0 if "done" not in words and "heartbeat" not in words else -1] if claims else {}
+        known = {"$ID": mine.get("task", {}).get("id"), "$ATTEMPT": mine.get("attempt")}
+        reply = command(str(root), *(known.get(word) or word for word in words[2:]))
+        claims += [reply] if words[2] == "claim" else []
+    assert [claim["task"]["title"] for claim in claims] == ["Run all tests", "Write the release notes"]
+    code = guide.split("```python")[1].split("```")[0]
+    with holdfast.open(root) as memory:
+        memory.tasks.claim("nobody", graph="release")
+        exec(code, {"memory": memory})
+        assert memory.tasks.all().counts == {"blocked": 1, "done": 3, "cancelled": 1}
 
 
 # the log is the truth

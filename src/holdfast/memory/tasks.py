@@ -234,15 +234,16 @@ class Tasks:
         return self._one(id, workspace, decide)
 
     def retry(self, id: str, *, workspace: str | Scope | None = None, op_id: str = "") -> Task:
-        """Give a task that failed or was cancelled all its attempts again, from now on."""
+        """Give a task that failed or was cancelled all its attempts again, from now on and without a pause."""
         check_given(id=id, op_id=op_id)
         check_op(op_id)
 
         def decide(view: View, task: Task) -> list[Line]:
             if _repeats(view, op_id, RETRIED, id):
                 return []
-            outcome = task.outcome(view.now)
-            if outcome not in (FAILED, CANCELLED):
+            outcome, last = task.outcome(view.now), task.last
+            pauses = outcome == "open" and last is not None and last.status == FAILED
+            if outcome not in (FAILED, CANCELLED) and not pauses:
                 raise Conflict(f"Task {id} is {outcome}, so there is nothing to retry.", _FIND)
             return [_event(RETRIED, id, view.now, op_id)]
 
