@@ -16,6 +16,7 @@ from holdfast.memory.jobs import Jobs
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
+from holdfast.memory.tasks import Tasks
 from holdfast.memory.traces import Traces
 from holdfast.memory.transcripts import Transcripts
 from holdfast.memory.values import Values
@@ -61,6 +62,10 @@ class Memory(store.Memory):
     @property
     def jobs(self) -> Jobs:
         return self.tools.jobs
+
+    @property
+    def tasks(self) -> Tasks:
+        return self.tools.tasks
 
     @property
     def values(self) -> Values:

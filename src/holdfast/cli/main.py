@@ -42,6 +42,7 @@ _MODULES = {
         "value",
         "chat",
         "jobs",
+        "task",
         "overview",
         "recall",
         "remember",

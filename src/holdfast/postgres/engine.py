@@ -12,6 +12,7 @@ from holdfast.index.sqlite import SqliteIndex
 from holdfast.postgres.condition import Condition, look
 from holdfast.postgres.index import PgIndex
 from holdfast.postgres.noticing import Follower, Watch
+from holdfast.postgres.queue import PgQueue
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.settings import Settings
@@ -37,7 +38,9 @@ class OnDatabase:
 
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
         self.address = database.address
-        self.vault: Vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
+        vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
+        self.vault: Vault = vault
+        self.queue = PgQueue(database, vault)
         self.lasting = True
         self._database = database
         self._identity = identity

@@ -15,8 +15,10 @@ from psycopg.rows import TupleRow
 
 from holdfast.embedding import NoVectors
 from holdfast.errors import Busy, HoldfastError, Unavailable
+from holdfast.postgres._change_schema import CHANGES
 from holdfast.postgres._index_schema import INDEX
-from holdfast.postgres._schema import APPENDING, CHANGES, OWNER, READER, VAULT, WRITER
+from holdfast.postgres._schema import APPENDING, OWNER, READER, VAULT, WRITER
+from holdfast.postgres._task_schema import TASKS
 from holdfast.postgres._vector_schema import COMPARING, VECTORS
 
 MIGRATIONS = (
@@ -25,6 +27,7 @@ MIGRATIONS = (
     ("what changed, and who listens", CHANGES),
     ("the index", INDEX),
     ("vectors", VECTORS),
+    ("tasks", TASKS),
 )
 """In order. What was released here is never edited: a change is one more row."""
 

@@ -13,7 +13,7 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import LiteralString, TypeVar
 
 import psycopg
@@ -63,6 +63,10 @@ class Turn:
     def change(self, statement: LiteralString, **values: object) -> int:
         """Run a statement that changes rows; return how many."""
         return self._run(statement, values).rowcount
+
+    def many(self, statement: LiteralString, values: Iterable[dict[str, object]]) -> None:
+        """Run a statement once for each of the values, without waiting for each."""
+        self.session.cursor(binary=True).executemany(statement, [{"tenant": self._tenant, **each} for each in values])
 
     def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
         return self.session.cursor(binary=True).execute(statement, {"tenant": self._tenant, **values})

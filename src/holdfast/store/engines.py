@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.formats.tasks import Line, Outlook, Task, View, Wanted
 from holdfast.index import Index, Unusable
 from holdfast.index.sqlite import SqliteIndex
 from holdfast.settings import Search
-from holdfast.vault import Vault
+from holdfast.vault import LogEnd, Vault
 from holdfast.vault._locks import hold
 
 if TYPE_CHECKING:
@@ -45,6 +46,35 @@ class Watch(Protocol):
     def stop(self) -> None: ...
 
 
+class Queue(Protocol):
+    """The tasks of logs, to be looked at and changed. The log is the truth; what else there is follows from it."""
+
+    def now(self) -> int:
+        """Return the milliseconds of the clock that leases go by."""
+        ...
+
+    def change(self, path: str, decide: Callable[[View], list[Line]], write: Write) -> list[Line]:
+        """Add the lines that the tasks of a log as they are now call for, all or none; return them as they are kept.
+
+        `decide` may be asked more than once; what it looked at is as it saw it when the lines are added.
+        """
+        ...
+
+    def look(self, path: str, ids: Iterable[str] | None = None) -> dict[str, Task]:
+        """Return the tasks of a log, or those of these ids that are there; oldest first."""
+        ...
+
+    def outlook(self, path: str, wanted: Wanted) -> Outlook:
+        """Say what there is of the wanted tasks when none of them is ready."""
+        ...
+
+    def find(self, identifier: str) -> str:
+        """Return the log that has a task, "" when none has."""
+        ...
+
+
+Write = Callable[[str, Callable[[LogEnd], list[Line]]], list[Line]]
+"""Adds to a log the lines that a function calls for while the log is held; returns them as they are kept."""
 Tell = Callable[[list[str], set[str]], None]
 """Is told which files changed, and below which folders everything must be looked at; "" is all of them."""
 
@@ -60,6 +90,11 @@ class Engine(Protocol):
     """Does the index outlive this process?"""
     no_vectors: NoVectors | None
     """Why there can be no vectors here."""
+
+    @property
+    def queue(self) -> Queue | None:
+        """What knows the tasks without reading their logs; None where the logs are read."""
+        ...
 
     def alone(self) -> AbstractContextManager[None]:
         """Let one process make the index at a time; the others wait and then use what it made."""
@@ -107,6 +142,7 @@ class OnFiles:
         self.vault = vault
         self.tree = self.address = vault.location
         self.lasting = bool(derived)
+        self.queue: Queue | None = None
         self._derived = derived
         self._search = search
         self.index: Index = SqliteIndex(derived or None, identity, search)

@@ -60,6 +60,7 @@ class Memory:
         """How the database is that this memory is in; None for files."""
         self.address = engine.address
         """What another program opens this memory with; never with a password."""
+        self.queue = engine.queue
         self._keeper = Keeper(engine, self.places, config)
         embedder = config.search.embedder if config.search.meaning else "none"
         self._meaning = Meaning(embedder, engine.vectors, engine.no_vectors)
@@ -421,6 +422,10 @@ class Memory:
         says when.
         """
         return self._writer.add(path, lines, guard=guard, after=after, durable=durable, op_id=op_id, time=time)
+
+    def compose(self, path: str, make: Callable[[LogEnd], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """Append the lines that `make` calls for while it holds the log, all or none; return them as they are kept."""
+        return self._writer.compose(path, make)
 
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
         """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""

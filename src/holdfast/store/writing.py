@@ -522,9 +522,7 @@ class Writer:
             return [applied.id for applied in known.applied][-len(lines) :]
         if any(len(lines) > 1 and "exchange" not in applied.fields for applied in known.applied):
             raise sayings.other_use(op_id, path)
-        rendered = [logs.render({time: utc_now(), **line, **more}) for line in lines]
-        if max(map(len, rendered), default=0) > self._limits.line_bytes - 100:
-            raise OverBudget(f"A line of {path} would be longer than {self._limits.line_bytes:,} bytes.", "Shorten it.")
+        rendered = self._rendered(path, [{time: utc_now(), **line, **more} for line in lines])
         ids: list[str] = []
 
         def compose(end: LogEnd) -> bytes:
@@ -536,16 +534,37 @@ class Writer:
                 if len(before) >= len(rendered):
                     ids.extend(receipt.id for receipt in before[-len(rendered) :])
                     return b""
-            last = max(sayings.last_id(end), after)
-            for _ in rendered:
-                last = mint(last)
-                ids.append(last)
+            ids.extend(_ids(end, after, len(rendered)))
             return b"".join(logs.with_id(made, rest) for made, rest in zip(ids, rendered, strict=True))
 
         if rendered:
             self._vault.append(path, compose, durable=durable, again=guard is None)
             self._tell(path)
         return ids
+
+    def compose(self, path: str, make: Callable[[LogEnd], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """Append the lines that `make` calls for while the log is held, in one piece; return them as they are kept."""
+        kind = self._kind(path)
+        by = {"writer": self._by} if self._by else {}
+        made: list[dict[str, Any]] = []
+
+        def compose(end: LogEnd) -> bytes:
+            lines = [{"time": utc_now(), **self._screen.line(kind, line), **by} for line in make(end)]
+            rendered = self._rendered(path, lines)
+            ids = _ids(end, "", len(lines)) if lines else []
+            made.extend({"id": given, **line} for given, line in zip(ids, lines, strict=True))
+            return b"".join(logs.with_id(given, rest) for given, rest in zip(ids, rendered, strict=True))
+
+        if self._vault.append(path, compose):
+            self._tell(path)
+        return made
+
+    def _rendered(self, path: str, lines: Sequence[Mapping[str, Any]]) -> list[bytes]:
+        """Render the lines of a log without their ids; OverBudget when one is too long."""
+        rendered = [logs.render(line) for line in lines]
+        if max(map(len, rendered), default=0) > self._limits.line_bytes - 100:
+            raise OverBudget(f"A line of {path} would be longer than {self._limits.line_bytes:,} bytes.", "Shorten it.")
+        return rendered
 
     def _log_line(
         self, path: str, line: Mapping[str, Any], op_id: str = "", *,
@@ -624,6 +643,16 @@ def check_op(op_id: str) -> None:
     """Refuse an op_id that could not be told from text around it."""
     if op_id and (not _OP.match(op_id) or scan(op_id)):
         raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
+
+
+def _ids(end: LogEnd, after: str, count: int) -> list[str]:
+    """Return ids for new lines: greater than that of the last line of a log, and than `after`."""
+    ids: list[str] = []
+    last = max(sayings.last_id(end), after)
+    for _ in range(count):
+        last = mint(last)
+        ids.append(last)
+    return ids
 
 
 def _as_text(data: Any) -> str:

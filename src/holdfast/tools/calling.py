@@ -18,6 +18,7 @@ from holdfast.memory.jobs import Jobs
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
+from holdfast.memory.tasks import Tasks
 from holdfast.memory.traces import Trace, Traces
 from holdfast.memory.values import Values
 from holdfast.memory.workspaces import Workspaces
@@ -75,6 +76,7 @@ class Runner:
         self.values = Values(memory)
         self.chat = Chat(memory)
         self.jobs = Jobs(memory)
+        self.tasks = Tasks(memory)
         self.windows = Windows(memory.settings.mind)
         self.compartments = compartments or Compartments(memory)
         self.traces = Traces(memory)
