@@ -7,6 +7,8 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
 from holdfast.memory.chat import Chat
@@ -135,3 +137,11 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
     with contextlib.suppress(HoldfastError):
         memory.compartments.sweep()  # what is left of runs whose process is gone
     return memory
+
+
+def open_within(memory: Memory, scope: str) -> Memory:
+    """Open one scope of an open memory, for callers who may neither see nor change anything else."""
+    made = opening.open_within(memory, scope)
+    made.context = msgspec.structs.replace(memory.context, workspaceId=scope)
+    made.tools.bound = scope
+    return made

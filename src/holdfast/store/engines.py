@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.index import Index, Unusable
 from holdfast.index.sqlite import SqliteIndex
+from holdfast.places import Places
 from holdfast.settings import Search
+from holdfast.store.fencing import Fence
 from holdfast.vault import Vault
 from holdfast.vault._locks import hold
 
@@ -127,3 +129,51 @@ class OnFiles:
         self.index.close()
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._search)
+
+
+class Within:
+    """The engine of one scope of another memory: its files behind a fence, and an index of them alone, in memory.
+
+    Nothing of it is shared with others: even how much a word tells comes from the records of the scope.
+    """
+
+    tree = ""
+    lasting = False
+
+    def __init__(self, vault: Vault, places: Places, scope: str, search: Search) -> None:
+        self.vault = Fence(vault, places, scope)
+        self._search = search
+        self.index: Index = SqliteIndex(None, f"within {scope}", search)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        yield
+
+    def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
+        del folders, tell
+        return NoWatch()
+
+    def vectors(self, model: Embedder, generation: str) -> Vectors:
+        from holdfast.embedding.vectors import Vectors
+
+        return Vectors(None, model, generation)
+
+    def purge(self) -> None:
+        pass
+
+    def size(self) -> int:
+        return 0
+
+    def do_without(self) -> None:
+        self.index.close()
+        self.index = SqliteIndex(None, "in memory", self._search)
+
+
+class NoWatch:
+    """Tells of nothing: every search looks."""
+
+    alive = False
+    told_ms = 0
+
+    def stop(self) -> None:
+        pass

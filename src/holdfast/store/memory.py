@@ -51,6 +51,7 @@ class Memory:
 
     def __init__(self, engine: Engine, config: settings.Settings, writer: str = "") -> None:
         self.settings = config
+        self.writer = writer
         self.vault = vault = engine.vault
         self.places = Places(config.paths)
         self.scopes = Scopes(vault, self.places)

@@ -13,7 +13,8 @@ import msgspec
 from holdfast import settings
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.kinds import KINDS
-from holdfast.store.engines import OnFiles
+from holdfast.scope import split
+from holdfast.store.engines import OnFiles, Within
 from holdfast.store.memory import Memory
 from holdfast.vault import Vault
 from holdfast.vault.files import Files
@@ -31,6 +32,16 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
     if watch:
         memory.watch()
     return memory
+
+
+def open_within(memory: Opened, scope: str) -> Opened:
+    """Open one scope of a memory that is open: nothing outside of it can be found, named or written through this.
+
+    It is to be closed before the memory that it is a part of.
+    """
+    path = "/".join(split(scope))  # as a folder: a name might be that of another by now
+    engine = Within(memory.vault, memory.places, path, memory.settings.search)
+    return type(memory)(engine, memory.settings, memory.writer)
 
 
 def is_address(root: str) -> bool:
