@@ -133,10 +133,18 @@ class Memory(store.Memory):
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
     """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
-    memory = opening.open_memory(root, watch=watch, writer=writer, kind=Memory)
+    return _swept(opening.open_memory(root, watch=watch, writer=writer, kind=Memory))
+
+
+def _swept(memory: Memory) -> Memory:
     with contextlib.suppress(HoldfastError):
         memory.compartments.sweep()  # what is left of runs whose process is gone
     return memory
+
+
+def open_tenant(tenants: opening.Tenants, tenant: str, *, writer: str = "") -> Memory:
+    """Open the memory of a tenant over the connections that it shares with others."""
+    return _swept(tenants.open_memory(tenant, writer=writer, kind=Memory))
 
 
 def open_within(memory: Memory, scope: str) -> Memory:

@@ -7,7 +7,7 @@ not in an address for people, not in an error.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import unquote_plus
+from urllib.parse import quote_plus, unquote_plus
 
 import msgspec
 import psycopg
@@ -65,6 +65,18 @@ def check_tenant(tenant: str) -> str:
             f"{tenant[:40]!r} is not the name of a tenant.", f"Use 1 to {_MOST} characters, without line breaks."
         )
     return tenant
+
+
+def shown_for(address: Address, tenant: str) -> str:
+    """Return the address of another tenant of the same database, for people."""
+    return _shown(conninfo.conninfo_to_dict(address.conninfo), tenant)
+
+
+def for_tenant(dsn: str, tenant: str) -> str:
+    """Return the address of another tenant of the same database."""
+    start, _, query = dsn.partition("?")
+    parts = [part for part in query.split("&") if part and part.partition("=")[0] != "tenant"]
+    return f"{start}?{'&'.join([*parts, f'tenant={quote_plus(check_tenant(tenant))}'])}"
 
 
 def _check_misread(given: Mapping[str, object]) -> None:

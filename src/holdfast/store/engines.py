@@ -141,7 +141,7 @@ class Within:
     lasting = False
 
     def __init__(self, vault: Vault, places: Places, scope: str, search: Search) -> None:
-        self.vault = Fence(vault, places, scope)
+        self.vault: Vault = Fence(vault, places, scope)
         self._search = search
         self.index: Index = SqliteIndex(None, f"within {scope}", search)
 

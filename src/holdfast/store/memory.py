@@ -530,6 +530,11 @@ class Memory:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
         return self._owner.backup(target, progress)
 
+    @property
+    def waiting(self) -> int:
+        """How many files are known to have changed and are not in the index yet."""
+        return self._keeper.waiting
+
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""
         self._keeper.watch()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import threading
 import time
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -18,6 +19,9 @@ from holdfast.store.engines import OnFiles, Within
 from holdfast.store.memory import Memory
 from holdfast.vault import Vault
 from holdfast.vault.files import Files
+
+if TYPE_CHECKING:
+    from holdfast.postgres.transactions import Database
 
 Opened = TypeVar("Opened", bound=Memory)
 _MOST_SETTINGS = 1 << 20
@@ -49,14 +53,47 @@ def is_address(root: str) -> bool:
     return root.startswith(("postgresql:", "postgres:"))
 
 
+class Tenants:
+    """Opens the memories of the tenants of one database, all over the same connections."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._database: Database | None = None
+
+    def open_memory(self, tenant: str, *, writer: str = "", kind: type[Opened]) -> Opened:
+        """Open the memory of a tenant; what could not be reached is tried again by the next call."""
+        with self._lock:
+            if self._database is None:
+                self._database = _database(self._address)
+            database = self._database
+        return _open_on(database.beside(tenant), writer, kind)
+
+    def close(self) -> None:
+        """Close the connections; the memories are to be closed before."""
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+
+
 def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
+    return _open_on(_database(address), writer, kind)
+
+
+def _database(address: str) -> Database:
     try:
-        from holdfast.postgres.engine import OnDatabase, PgVault, open_database  # few need the driver
+        from holdfast.postgres.engine import open_database  # few need the driver
     except ImportError as error:
         raise Unavailable(
             f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
         ) from None
-    database = open_database(address)
+    return open_database(address)
+
+
+def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
+    from holdfast.postgres.engine import OnDatabase, PgVault
+
     try:
         config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
         return kind(OnDatabase(database, _identity(config), config, writer), config, writer)

@@ -152,7 +152,18 @@ class Registry:
             name = function.__name__
             about = inspect.cleandoc(function.__doc__ or "")
             self.tools[name] = Tool(
-                name, agent, function, about, _params(function), enveloped, reads, render, mirrored, private, check, within
+                name,
+                agent,
+                function,
+                about,
+                _params(function),
+                enveloped,
+                reads,
+                render,
+                mirrored,
+                private,
+                check,
+                within,
             )
             return function
 
