@@ -15,13 +15,9 @@ from holdfast.grants import Grant
 
 def _placed(command: Command) -> Command:
     """Add the options that say which store is meant."""
-    command = click.option("--tenant", default="", help="The tenant of a database; default: that of its address.")(
-        command
-    )
-    command = click.option("--store", default="", help="A folder, or postgresql://…; default: the memory root.")(
-        command
-    )
-    return common(command)
+    tenant = click.option("--tenant", default="", help="Of a database; default: that of its address.")
+    store = click.option("--store", default="", help="A folder, or postgresql://…; default: the memory root.")
+    return common(store(tenant(command)))
 
 
 def _store(root: str | None, store: str, tenant: str) -> str:
@@ -109,7 +105,7 @@ def _scope(store: str, scope: str) -> str:
 def _allows(grant: Grant) -> str:
     where = grant.scope or "everything"
     tenant = f" of {grant.tenant}" if grant.tenant else ""
-    return f"{'reads' if grant.reads_only else 'reads and writes'} {where}{tenant}"
+    return f"{'Reads' if grant.reads_only else 'Reads and writes'} {where}{tenant}"
 
 
 def _told(grant: Grant) -> dict[str, str]:

@@ -94,9 +94,12 @@ def serve(app: ASGIApp, how: Serving, metrics: Metrics, journal: Journal) -> Non
             app, lifespan="on", ws="none", log_config=None, access_log=False, server_header=False,
             http=connection, timeout_graceful_shutdown=GRACE,
         )  # fmt: skip
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             uvicorn.Server(config).run(sockets=[listener])
-        journal.info("stopped")
+        except KeyboardInterrupt:
+            pass
+        finally:
+            journal.info("stopped")
 
 
 def guarded(
