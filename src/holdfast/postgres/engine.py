@@ -12,6 +12,7 @@ from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.settings import Settings
+from holdfast.vault import Vault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ class OnDatabase:
     tree = ""
 
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
-        self.vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
+        self.vault: Vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
         self.lasting = False
         self._config = config
         self.index: Index = SqliteIndex(None, identity, config.search)

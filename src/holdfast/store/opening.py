@@ -92,7 +92,8 @@ def _database(address: str) -> Database:
 
 
 def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
-    from holdfast.postgres.engine import OnDatabase, PgVault
+    from holdfast.postgres.engine import OnDatabase
+    from holdfast.postgres.vault import PgVault
 
     try:
         config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
