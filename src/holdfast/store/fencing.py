@@ -119,7 +119,7 @@ class Fence:
         if any(_within(folder, top) for top in shown):
             starts: tuple[str, ...] = (folder,)
         else:
-            starts = tuple(top for top in shown if _within(top, folder) or folder == "")
+            starts = tuple(top for top in shown if _within(top, folder))
         for start in starts:
             for path, stamp in self._vault.walk(start, suffixes, blocked, linked):
                 if self._is_inside(path) or self._is_shared(path):
