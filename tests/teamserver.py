@@ -82,7 +82,7 @@ def serving(store: str, *options: str, **env: str) -> Iterator[Team]:
     command = [*HOLDFAST, "serve", "--store", store, "--port", "0", "--log", "json", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | env) as process:
         assert process.stderr is not None
-        first = []
+        first: list[str] = []
         while not (first and first[-1].startswith("Holdfast listens on ")):
             first.append(process.stderr.readline())
             assert first[-1], "".join(first)

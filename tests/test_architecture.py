@@ -27,6 +27,7 @@ LAYERS = (
         "secrets",
         "templates",
         "wording",
+        "grants",
     ),
     ("formats", "llm", "_posting"),
     ("vault", "index", "embedding", "postgres"),
@@ -62,8 +63,9 @@ CLI = (
     "measuring",
     "scheduling",
     "owning",
+    "granting",
 )
-POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims")
+POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims", "grants")
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {
     "apsw": {
