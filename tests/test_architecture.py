@@ -27,6 +27,7 @@ LAYERS = (
         "secrets",
         "templates",
         "wording",
+        "grants",
     ),
     ("formats", "llm", "_posting"),
     ("vault", "index", "embedding", "postgres"),
@@ -64,6 +65,7 @@ CLI = (
     "scheduling",
     "owning",
     "watching",
+    "granting",
 )
 POSTGRES = (
     "addresses",
@@ -77,6 +79,7 @@ POSTGRES = (
     "vectors",
     "tenants",
     "noticing",
+    "grants",
 )
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {

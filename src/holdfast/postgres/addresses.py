@@ -79,6 +79,18 @@ def check_tenant(tenant: str) -> str:
     return tenant
 
 
+def shown_for(address: Address, tenant: str) -> str:
+    """Return the address of another tenant of the same database, for people."""
+    return _shown(conninfo.conninfo_to_dict(address.conninfo), tenant)
+
+
+def for_tenant(dsn: str, tenant: str) -> str:
+    """Return the address of another tenant of the same database."""
+    start, _, query = dsn.partition("?")
+    parts = [part for part in query.split("&") if part and part.partition("=")[0] != "tenant"]
+    return f"{start}?{'&'.join([*parts, f'tenant={quote_plus(check_tenant(tenant))}'])}"
+
+
 def _check_misread(given: Mapping[str, object]) -> None:
     """Refuse what a password with an unescaped / or @ makes of an address: parts of it would pass for other things."""
     port, name = str(given.get("port") or ""), str(given.get("dbname") or "")

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 from holdfast.formats.tasks import Line, Outlook, Task, View, Wanted
 from holdfast.index import Index, Unusable
 from holdfast.index.sqlite import SqliteIndex
+from holdfast.places import Places
 from holdfast.settings import Search
+from holdfast.store.fencing import Fence
 from holdfast.vault import LogEnd, Vault
 from holdfast.vault._locks import hold
 
@@ -203,3 +205,65 @@ class OnFiles:
 
     def condition(self) -> None:
         return None
+
+
+class Within:
+    """The engine of one scope of another memory: its files behind a fence, and an index of them alone, in memory.
+
+    Nothing of it is shared with others: even how much a word tells comes from the records of the scope.
+    """
+
+    tree = address = ""
+    lasting = False
+    no_vectors: NoVectors | None = None
+
+    def __init__(self, vault: Vault, places: Places, scope: str, search: Search) -> None:
+        self.vault: Vault = Fence(vault, places, scope)
+        self.queue: Queue | None = None
+        self._search = search
+        self.index: Index = SqliteIndex(None, f"within {scope}", search)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Index]:
+        yield SqliteIndex(None, "scratch", self._search)
+
+    def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
+        del folders, tell
+        return NoWatch()
+
+    follow = watch
+
+    def condition(self) -> None:
+        return None
+
+    def vectors(self, model: Embedder, generation: str) -> Vectors:
+        from holdfast.embedding.vectors import FileVectors
+
+        return FileVectors(None, model, generation)
+
+    def purge(self) -> None:
+        pass
+
+    def size(self) -> int:
+        return 0
+
+    def do_without(self) -> None:
+        self.index.close()
+        self.index = SqliteIndex(None, "in memory", self._search)
+
+
+class NoWatch:
+    """Tells of nothing: every search looks."""
+
+    alive = False
+    told_ms = 0
+
+    def look(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass

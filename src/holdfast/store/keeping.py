@@ -237,6 +237,11 @@ class Keeper:
     def watching(self) -> bool:
         return self._watcher is not None
 
+    @property
+    def waiting(self) -> int:
+        """How many paths are known to have changed and are not indexed yet."""
+        return len(self._dirty)
+
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""
         if self._watcher is None:

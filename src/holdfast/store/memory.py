@@ -52,6 +52,7 @@ class Memory:
 
     def __init__(self, engine: Engine, config: settings.Settings, writer: str = "") -> None:
         self.settings = config
+        self.writer = writer
         self.vault = vault = engine.vault
         self.places = Places(config.paths)
         self.scopes = Scopes(vault, self.places)
@@ -552,6 +553,11 @@ class Memory:
     def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
         return self._owner.backup(target, progress)
+
+    @property
+    def waiting(self) -> int:
+        """How many files are known to have changed and are not in the index yet."""
+        return self._keeper.waiting
 
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""

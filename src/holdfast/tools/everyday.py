@@ -86,8 +86,8 @@ def remember(
 
 def register(registry: Registry) -> None:
     """Add the pair."""
-    registry.add("memory", reads=True, render=_recalled)(recall)
-    registry.add("memory", render=_remembered)(remember)
+    registry.add("memory", reads=True, render=_recalled, within=True)(recall)
+    registry.add("memory", render=_remembered, within=True)(remember)
 
 
 def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:

@@ -49,6 +49,8 @@ class Line(msgspec.Struct, frozen=True):
     whole: bool = True
     """False for a last line that no newline ends yet."""
     cut: bool = False
+    veiled: bool = False
+    """Is it there, and not given? It is about something that the reader has no business with."""
 
 
 class LogEnd(Protocol):
