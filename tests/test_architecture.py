@@ -62,6 +62,7 @@ CLI = (
     "measuring",
     "scheduling",
     "owning",
+    "moving",
 )
 POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims")
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}

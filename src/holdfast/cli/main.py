@@ -53,6 +53,7 @@ _MODULES = {
     "importing": ("import",),
     "hot": ("hot",),
     "owning": ("history", "undo", "forget", "rollback", "backup", "restore"),
+    "moving": ("push", "pull", "export"),
     "tidying": ("lint", "migrate"),
     "measuring": ("bench",),
 }

@@ -31,7 +31,7 @@ from holdfast.records import Draft, Receipt, Record, check_plain, path_of, versi
 from holdfast.scope import Scope
 from holdfast.secrets import scan
 from holdfast.settings import Limits
-from holdfast.store import accounts, bringing, drafts, sayings
+from holdfast.store import accounts, bringing, drafts, receiving, sayings
 from holdfast.store.scopes import Scopes
 from holdfast.store.screening import Screen
 from holdfast.times import mint, normal, today, utc_now
@@ -70,6 +70,12 @@ class Writer:
         self._screen = screen
         self._door = writer
         self._bringer = bringing.Bringer(vault, limits.line_bytes)
+        self.receiver = receiving.Receiver(vault, places, limits, screen, self._bringer, lambda: self._by)
+
+    @property
+    def name(self) -> str:
+        """Who writes here, as the door knows it."""
+        return self._by
 
     @property
     def _by(self) -> str:
