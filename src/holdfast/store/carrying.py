@@ -34,6 +34,8 @@ class Share(msgspec.Struct, frozen=True):
     path: str
     lines: int
     bytes: int
+    known: int = 0
+    """Lines that are there already."""
     offset: int = _SET
 
 
@@ -60,19 +62,26 @@ class Carrier:
         """Say what is to be carried of a log."""
         offset = self._begins(path) if wanted is None else _SET
         if offset >= 0:
-            size = self._here[path].size - offset
-            count = sum(1 for _ in self._lines(path, offset)) if size else 0
-            return Share(path, count, size if count else 0, offset)
-        known = self._known(path)
-        fresh = [len(line.data) + 1 for line in self._fresh(path, known, wanted)]
-        return Share(path, len(fresh), sum(fresh))
+            starts = [line.offset for line in self._lines(path)]
+            fresh = sum(start >= offset for start in starts)
+            return Share(path, fresh, self._here[path].size - offset if fresh else 0, len(starts) - fresh, offset)
+        known, total = self._known(path), 0
+
+        def counted() -> Iterator[Line]:
+            nonlocal total
+            for line in self._lines(path):
+                total += 1
+                yield line
+
+        sizes = [len(line.data) + 1 for line in self._fresh(counted(), known, wanted)]
+        return Share(path, len(sizes), sum(sizes), 0 if wanted else total - len(sizes))
 
     def carry(self, share: Share, moved: Moved, wanted: Wanted | None = None) -> None:
         """Add the lines to the other log, durably, some at a time."""
         if share.offset >= 0 and self._extend(share, moved):
             return
         known = self._known(share.path)
-        fresh = self._fresh(share.path, known, wanted)
+        fresh = self._fresh(self._lines(share.path), known, wanted)
         first = next(fresh, None)
         if first is None:
             return
@@ -115,8 +124,8 @@ class Carrier:
             elif line.whole or not isinstance(logs.parse(line.data), str):
                 yield line
 
-    def _fresh(self, path: str, known: Container[str], wanted: Wanted | None) -> Iterator[Carried]:
-        for line in self._lines(path):
+    def _fresh(self, lines: Iterator[Line], known: Container[str], wanted: Wanted | None) -> Iterator[Carried]:
+        for line in lines:
             keys = logs.keys(line.data)
             if all(key in known for key in keys) or (wanted and not _all(line.data, wanted)):
                 continue

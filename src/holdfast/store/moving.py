@@ -313,7 +313,10 @@ class Mover:
         for step in self._steps:
             _add(counts.setdefault(step.act, Tally()), step.records, step.bytes)
         for share in self._shares:
-            _add(counts.setdefault("new" if share.lines else "same", Tally()), share.lines, share.bytes)
+            if share.lines:
+                _add(counts.setdefault("new", Tally()), share.lines, share.bytes)
+            if share.known:
+                _add(counts.setdefault("same", Tally()), share.known, 0)
         return Moved(
             source=self._source.root, target=self._target.root, scope=self._scope, done=done, counts=counts,
             conflicts=[step for step in self._steps if step.act == "conflict"],
