@@ -1,8 +1,8 @@
-"""What two memories had in common when something last moved between them: the versions of each document, on both sides.
+"""What two memories have of each other: for each document, which version of ours they have, and which of theirs we have.
 
-It is kept in the memory at hand, one log for every other memory, and never moves itself. What is not in it was never
-the same on both sides, as far as anybody knows. An agreement of two different versions says that one side has seen the
-other's and goes on from there.
+A memory has a version of the other when it holds the same text, when its own was made from it, or when it holds it under
+a name of its own beside its text. It is kept in the memory at hand, one log for every other memory, and never moves
+itself. What is not in it was never seen by the other side, as far as anybody knows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LOGIN = re.compile(r"(?<=//)[^@/]*@")
 
 
 class Pair(msgspec.Struct, frozen=True, array_like=True):
-    """The versions of one document: here, and in the other memory."""
+    """Of one document: the version from here that the other memory has, and the version from there that this one has."""
 
     here: str
-    there: str
+    there: str = ""
 
     @property
     def turned(self) -> Pair:
@@ -36,7 +36,7 @@ class Pair(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Agreements:
-    """What this memory and another one agreed on."""
+    """What this memory and another one have of each other."""
 
     def __init__(self, here: Memory, other: str) -> None:
         self._here = here
@@ -44,7 +44,7 @@ class Agreements:
         self._log = f"{here.places.memory}/{FOLDER}/{short_hash(self._other)}.jsonl"
 
     def read(self) -> dict[str, Pair]:
-        """Return the last agreement about each document, by its path."""
+        """Return what is known of each document, by its path."""
         found: dict[str, Pair] = {}
         if self._here.vault.stat(self._log) is None:
             return found
@@ -58,7 +58,7 @@ class Agreements:
         return found
 
     def note(self, agreed: Mapping[str, Pair]) -> None:
-        """Note what both sides have now, durably."""
+        """Note what both sides have of each other now, durably."""
         told = list(agreed.items())
         for start in range(0, len(told), _AT_ONCE):
             part = {path: [pair.here, pair.there] for path, pair in told[start : start + _AT_ONCE]}

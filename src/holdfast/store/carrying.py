@@ -7,6 +7,7 @@ chat history is read from its end, so messages that are older than its last one 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
@@ -46,10 +47,9 @@ class Carrier:
         self._source, self._target = source, target
         self._here, self._there = here, there
         self.left_out: list[Problem] = []
-        chat = [path for path in there if self._is_chat(path)]
-        self._scattered = any(path not in here for path in chat)
-        self._chat = chat
+        self._chat = [path for path in there if self._is_chat(path)]
 
+    @functools.cache  # noqa: B019  # a carrier lives as long as its move
     def _kind(self, path: str) -> Kind | None:
         place = self._source.places.classify(path)
         return place.kind if place else None
@@ -73,7 +73,7 @@ class Carrier:
                 total += 1
                 yield line
 
-        sizes = [len(line.data) + 1 for line in self._fresh(counted(), known, wanted)]
+        sizes = [len(line.data) + 1 for line in self._fresh(path, counted(), known, wanted)]
         return Share(path, len(sizes), sum(sizes), 0 if wanted else total - len(sizes))
 
     def carry(self, share: Share, moved: Moved, wanted: Wanted | None = None) -> None:
@@ -81,20 +81,29 @@ class Carrier:
         if share.offset >= 0 and self._extend(share, moved):
             return
         known = self._known(share.path)
-        fresh = self._fresh(self._lines(share.path), known, wanted)
+        fresh = self._fresh(share.path, self._lines(share.path), known, wanted)
         first = next(fresh, None)
         if first is None:
             return
         path = self._place(share.path, first)
-        for piece in _pieces(self._screened(share.path, _behind(first, fresh))):
+        for piece in _pieces(_behind(first, fresh)):
             self._target.receiver.merge(path, piece)
             moved(len(piece))
 
     def _begins(self, path: str) -> int:
         """Return where the other log ends, if it is the beginning of this one to the byte; else -1."""
-        there = self._there.get(path)
-        if self._is_chat(path) and self._scattered:
+        if self._is_chat(path) and not self._aligned:
             return _SET
+        return self._prefix(path)
+
+    @functools.cached_property
+    def _aligned(self) -> bool:
+        """Is every log of the chat history there the beginning of the same log here? Else messages may be in another."""
+        return all(path in self._here and self._prefix(path) >= 0 for path in self._chat)
+
+    @functools.cache  # noqa: B019
+    def _prefix(self, path: str) -> int:
+        there = self._there.get(path)
         if there is None or not there.size:
             return 0
         vault, size = self._source.vault, there.size
@@ -106,8 +115,8 @@ class Carrier:
     def _extend(self, share: Share, moved: Moved) -> bool:
         """Add all from an offset on as it is; False when somebody else writes to the other log."""
         size = self._there[share.path].size if share.path in self._there else 0
-        lines = (Carried((), line.data) for line in self._lines(share.path, share.offset))
-        for piece in _pieces(self._screened(share.path, lines)):
+        lines = self._lines(share.path, share.offset)
+        for piece in _pieces(made for line in lines if (made := self._screened(share.path, line))):
             data = b"".join(line.data + b"\n" for line in piece)
             done = self._target.receiver.extend(share.path, size, data)
             if done is None:
@@ -124,12 +133,16 @@ class Carrier:
             elif line.whole or not isinstance(logs.parse(line.data), str):
                 yield line
 
-    def _fresh(self, lines: Iterator[Line], known: Container[str], wanted: Wanted | None) -> Iterator[Carried]:
+    def _fresh(
+        self, path: str, lines: Iterator[Line], known: Container[str], wanted: Wanted | None
+    ) -> Iterator[Carried]:
+        """Yield the lines that the other side does not have, as they may be written there."""
         for line in lines:
-            keys = logs.keys(line.data)
-            if all(key in known for key in keys) or (wanted and not _all(line.data, wanted)):
+            if all(key in known for key in logs.keys(line.data)) or (wanted and not _all(line.data, wanted)):
                 continue
-            yield Carried(keys, line.data)
+            made = self._screened(path, line)
+            if made and not (made.data is not line.data and all(key in known for key in logs.keys(made.data))):
+                yield Carried(logs.keys(made.data), made.data)
 
     def _known(self, path: str) -> set[str]:
         """Return what tells the lines of the other log apart; of the chat history, those of all its logs."""
@@ -137,18 +150,18 @@ class Carrier:
         vault = self._target.vault
         return {key for each in paths if vault.stat(each) for line in vault.scan(each) for key in logs.keys(line.data)}
 
-    def _screened(self, path: str, lines: Iterator[Carried]) -> Iterator[Carried]:
-        kind, longest = self._kind(path), self._target.settings.limits.line_bytes
-        for line in lines:
-            try:
-                data = self._target.receiver.line(kind, line.data)
-                if len(data) >= longest:
-                    raise Invalid(f"It has {len(data):,} bytes; the limit there is {longest:,}.", "Shorten it.")
-            except HoldfastError as error:
-                named = f"line {line.keys[0]}" if line.keys else "a line"
-                self.left_out.append(Problem(path, f"{named}: {error}"))
-                continue
-            yield line if data is line.data else Carried(line.keys, data)
+    def _screened(self, path: str, line: Line) -> Carried | None:
+        """Return a line as it may be written there, None when it is refused, which is told."""
+        longest = self._target.settings.limits.line_bytes
+        try:
+            data = self._target.receiver.line(self._kind(path), line.data)
+            if len(data) >= longest:
+                raise Invalid(f"It has {len(data):,} bytes; the limit there is {longest:,}.", "Shorten it.")
+            return Carried((), data)
+        except HoldfastError as error:
+            named = next(iter(logs.keys(line.data)), "")
+            self.left_out.append(Problem(path, f"{named}: {error}"))
+            return None
 
     def _place(self, path: str, first: Carried) -> str:
         """Return the log that lines go to: messages that are older than the last one there get one of their own."""

@@ -121,6 +121,10 @@ class Memory:
         """
         return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
 
+    def receive(self, path: str, data: bytes, expect: str, *, accounted: bool) -> Receipt:
+        """Put a document of another memory in the place of version `expect`; its writer's account may come as well."""
+        return self._writer.replace(path, data, expect, moved=not accounted)
+
     def written_by(self, writer: str) -> AbstractContextManager[None]:
         """Note somebody else as the writer in this thread, for a door that serves several."""
         return self._writer.by(writer)

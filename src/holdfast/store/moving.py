@@ -20,7 +20,7 @@ from holdfast.formats import logs, markdown, sections
 from holdfast.records import Problem, version_of
 from holdfast.store import agreeing, backing, reconciling
 from holdfast.store.agreeing import Agreements, Pair
-from holdfast.store.carrying import Carrier, Share
+from holdfast.store.carrying import Carrier, Share, Wanted
 from holdfast.store.memory import Memory
 from holdfast.store.receiving import Arriving
 from holdfast.store.reconciling import Act
@@ -105,7 +105,7 @@ class Mover:
         self._shares = [share for path in paths if (share := self._share(path)) is not None]
         referred = self._referred() if self._scope else set()
         documents = [path for path in ours if not path.endswith(".jsonl") and self._is_in(path, referred)]
-        self._steps = list(self._decided(documents, ours, progress))
+        self._steps = self._without_copies(list(self._decided(documents, ours, progress)))
         return self._told(done=False)
 
     def _files(self, memory: Memory, left_out: list[Problem]) -> dict[str, Stamp]:
@@ -120,16 +120,21 @@ class Mover:
         tops = (f"{places.workspaces}/{self._scope}/", f"{places.memory}/workspaces/{self._scope}/")
         return path.startswith(tops) or path in referred
 
+    def _wanted(self, path: str) -> Wanted | None:
+        """Return what says which lines of a log move, None when all do."""
+        if not self._scope:
+            return _own if path.startswith(f"{self._source.places.memory}/writes/") else None
+        return None if self._is_in(path, set()) else self._belongs(path)
+
     def _share(self, path: str) -> Share | None:
-        if not self._scope or self._is_in(path, set()):
-            return self._carrier.look(path)
-        place = self._source.places.classify(path)
-        if place is None or place.kind.name not in _SHARED:
-            return None
-        return self._carrier.look(path, self._belongs(path))
+        if self._scope and not self._is_in(path, set()):
+            place = self._source.places.classify(path)
+            if place is None or place.kind.name not in _SHARED:
+                return None
+        return self._carrier.look(path, self._wanted(path))
 
     @functools.cache  # noqa: B019  # a mover lives as long as its move
-    def _belongs(self, path: str) -> Any:
+    def _belongs(self, path: str) -> Wanted:
         """Return what says whether a line of a log belongs to the scope, or hides something that does."""
         place = self._source.places.classify(path)
         key = place.kind.key if place else ""
@@ -173,8 +178,6 @@ class Mover:
         act = reconciling.decide(mine, theirs, agreed, entries=entries)
         if act == "new" and (mine in self._gone.versions or path in self._buried):
             act = "forgotten"
-        if act == "new" and self._is_copy(path):
-            act = "same"
         if theirs == mine and agreed != Pair(mine, mine):
             self._fresh[path] = Pair(mine, mine)
         records = 0 if place is None else 1
@@ -184,14 +187,25 @@ class Mover:
             return Step(path, act, records, size)
         other = reconciling.beside(path, mine)
         known = self._target.vault.versions([other]).get(other) == mine
+        if known:
+            self._fresh[path] = self._sent(path, mine)
         return Step(path, act, 0 if known else records, 0 if known else size, other, known)
 
-    def _is_copy(self, path: str) -> bool:
-        """Is this a version that was put beside another one, and is the document itself over there?"""
-        found = reconciling.put_beside(path)
-        if not found:
-            return False
-        return self._target.vault.versions([found[0]]).get(found[0], "").startswith(found[1])
+    def _without_copies(self, steps: list[Step]) -> list[Step]:
+        """Leave alone a version that was put beside another one, where it is the text of the document itself."""
+        stays = {step.path for step in steps if step.act != "changed"}
+        found = {
+            step.path: named for step in steps if step.act == "new" and (named := reconciling.put_beside(step.path))
+        }
+        there = self._target.vault.versions([path for path, _ in found.values()]) if found else {}
+        return [
+            msgspec.structs.replace(step, act="same")
+            if step.path in found
+            and found[step.path][0] in stays
+            and there.get(found[step.path][0], "").startswith(found[step.path][1])
+            else step
+            for step in steps
+        ]
 
     def _texts_of(self, ids: set[str]) -> set[str]:
         """Return the files in which lines of these ids keep their text."""
@@ -224,8 +238,7 @@ class Mover:
         account = f"{self._source.places.memory}/writes/"
         for share in sorted(self._shares, key=lambda share: share.path.startswith(account)):
             if share.lines:
-                wanted = self._belongs(share.path) if self._scope and not self._is_in(share.path, set()) else None
-                self._carrier.carry(share, moved, wanted)
+                self._carrier.carry(share, moved, self._wanted(share.path))
         return self._told(done=True)
 
     def _new(self, batch: list[Step], writers: Mapping[str, Mapping[str, str]]) -> None:
@@ -263,11 +276,11 @@ class Mover:
             if step.act == "merged":
                 made = reconciling.together(ours.data, theirs.data, ours.version, self._cut(step.path))
             if made == theirs.data:
-                self._note({step.path: Pair(ours.version, theirs.version)})
+                self._note({step.path: self._sent(step.path, ours.version)})
             elif made is not None:
                 self._replace(step.path, made, theirs.version, writers, ours.version)
             else:
-                self._beside(step, ours.data, theirs.version, writers)
+                self._beside(step, ours.data, writers)
         except (Conflict, AlreadyExists, NotFound):
             self._refused.append(_meanwhile(step.path))
         except (Invalid, OverBudget) as error:
@@ -281,18 +294,20 @@ class Mover:
         self, path: str, data: bytes, expect: str, writers: Mapping[str, Mapping[str, str]], ours: str = ""
     ) -> None:
         with self._target.written_by(writers.get(path, {}).get(path, "")):
-            done = self._target.replace(path, data, expect)
-        self._note({path: Pair(ours or version_of(data), done.version)})
+            done = self._target.receive(path, data, expect, accounted=bool(self._scope))
+        self._note({path: self._sent(path, ours) if ours else Pair(version_of(data), done.version)})
 
-    def _beside(self, step: Step, data: bytes, theirs: str, writers: Mapping[str, Mapping[str, str]]) -> None:
-        """Put ours beside theirs. Who pulls has both at hand from then on, and what he writes next is made from both."""
+    def _sent(self, path: str, version: str) -> Pair:
+        """Return that the target has a version of ours now, and we have no more of it than before."""
+        return Pair(version, self._agreed[path].there if path in self._agreed else "")
+
+    def _beside(self, step: Step, data: bytes, writers: Mapping[str, Mapping[str, str]]) -> None:
         path = step.beside or reconciling.beside(step.path, version_of(data))
-        done = self._target.receiver.documents(
-            [Arriving(path, data, {path: writers.get(step.path, {}).get(step.path, "")})]
-        )
+        by = writers.get(step.path, {}).get(step.path, "")
+        done = self._target.receiver.documents([Arriving(path, data, {path: by} if by else {})])
         self._refused += done.refused
-        if not self._push and not done.refused:
-            self._note({step.path: Pair(version_of(data), theirs)})
+        if not done.refused:
+            self._note({step.path: self._sent(step.path, version_of(data))})
 
     def _note(self, agreed: Mapping[str, Pair]) -> None:
         """Note what the source and the target have now."""
@@ -340,6 +355,11 @@ def _check_apart(here: Memory, there: Memory) -> None:
                 f"paths.{name} is {getattr(mine, name)!r} in {here.root} and {getattr(theirs, name)!r} in {there.root}.",
                 f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}.",
             )
+
+
+def _own(value: dict[str, Any]) -> bool:
+    """Does a line account for a write of this memory? What moved here is accounted for where it was written."""
+    return not value.get("moved")
 
 
 def _add(tally: Tally, records: int, size: int) -> None:

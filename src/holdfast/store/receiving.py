@@ -111,7 +111,7 @@ class Receiver:
 
     def _lines(self, one: Arriving, version: str) -> list[dict[str, Any]]:
         by = self._by()
-        told = {"time": utc_now(), "path": one.path, "after": version, "moved": by or True}
+        told = {"time": utc_now(), "path": one.path, "after": version} | ({"carried": by} if by else {})
         whole = {"writer": one.writers.get(one.path, by)}
         entries = [{"record": record, "writer": writer} for record, writer in one.writers.items() if record != one.path]
         return [told | {name: value for name, value in more.items() if value} for more in (*entries, whole)]

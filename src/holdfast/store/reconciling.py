@@ -1,8 +1,9 @@
-"""Two versions of one document: which of them goes where, and what becomes of both when neither comes from the other.
+"""Two versions of one document: which of them goes where, and what becomes of both when neither knows the other.
 
-A side that did not change since they last agreed gives way. Where both did, entries of a dated page are put together,
-an entry that was changed on both sides stands there twice; of any other document the other side's text stays where it
-is, and ours is put beside it under a name that says so. Nothing is ever replaced that its writer has not seen.
+A version gives way to one that was made with it in sight. Where neither was, entries of a dated page are put together,
+and an entry that was changed on both sides stands there twice; of any other document the text of the side that is
+written to stays where it is, and the one that comes is put beside it under a name that says so. Both then move on as
+they are, so that in the end every memory has the same pair. Nothing is ever replaced that its writer has not seen.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NAME = re.compile(r"(.+)\.conflict-([0-9a-f]{8})(\.[^./]*)?\Z", re.DOTALL)
 
 
 def decide(source: str, target: str | None, agreed: Pair | None, *, entries: bool = False) -> Act:
-    """Say what moving a document means; `agreed` has the source's version first. No target means that it is not there."""
+    """Say what moving a document means; without a target version it is not there. `agreed` is seen from the source."""
     if target is None:
         return "gone" if agreed and agreed.here == source else "new"
     if source == target:
@@ -41,7 +42,7 @@ def beside(path: str, version: str) -> str:
 
 
 def put_beside(path: str) -> tuple[str, str] | None:
-    """Return the document that a path is another version of, and the first digits of that version; None if it is not."""
+    """Return the document that a path is another version of, and the first digits of that; None if it is none."""
     found = _NAME.fullmatch(path)
     return (found[1] + (found[3] or ""), found[2]) if found else None
 
