@@ -119,7 +119,6 @@ def export(folder: str, source: str, root: str | None, as_json: bool) -> None:
     if show.wants_json(as_json):
         show.as_json(done)
         return
-    click.echo(
-        f"{amount(done.files, 'file')}, {done.bytes:,} bytes, {amount(done.records, 'record')}: {show.printable(done.path)}"
-    )
+    told = f"{amount(done.files, 'file')}, {done.bytes:,} bytes, {amount(done.records, 'record')}"
+    click.echo(f"{told}: {show.printable(done.path)}")
     show.warnings([f"could not be read there either: {problem}" for problem in done.damage])

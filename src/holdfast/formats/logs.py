@@ -53,7 +53,7 @@ def own_id(data: bytes) -> str:
 
 
 def keys(data: bytes) -> tuple[str, ...]:
-    """Return what tells a line from every other: the ids of what is on it, or else its bytes; nothing for a blank one."""
+    """Return what tells a line from every other: the ids of what is on it, or else its bytes; a blank one has none."""
     try:
         return (_named(data).id,)
     except ValueError:

@@ -1,8 +1,8 @@
-"""What two memories have of each other: for each document, which version of ours they have, and which of theirs we have.
+"""What two memories have of each other: for each document, which version of ours they have, and we of theirs.
 
-A memory has a version of the other when it holds the same text, when its own was made from it, or when it holds it under
-a name of its own beside its text. It is kept in the memory at hand, one log for every other memory, and never moves
-itself. What is not in it was never seen by the other side, as far as anybody knows.
+A memory has a version of the other when it holds the same text, when its own was made from it, or when it holds it
+under a name of its own beside its text. It is kept in the memory at hand, one log for every other memory, and never
+moves itself. What is not in it was never seen by the other side, as far as anybody knows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOGIN = re.compile(r"(?<=//)[^@/]*@")
 
 
 class Pair(msgspec.Struct, frozen=True, array_like=True):
-    """Of one document: the version from here that the other memory has, and the version from there that this one has."""
+    """Of one document: the version from here that the other memory has, and the one from there that this one has."""
 
     here: str
     there: str = ""

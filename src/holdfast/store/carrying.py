@@ -98,7 +98,7 @@ class Carrier:
 
     @functools.cached_property
     def _aligned(self) -> bool:
-        """Is every log of the chat history there the beginning of the same log here? Else messages may be in another."""
+        """Is every log of the chat there the beginning of the same log here? Else messages may be in another one."""
         return all(path in self._here and self._prefix(path) >= 0 for path in self._chat)
 
     @functools.cache  # noqa: B019
@@ -126,7 +126,7 @@ class Carrier:
         return True
 
     def _lines(self, path: str, offset: int = 0) -> Iterator[Line]:
-        """Yield the lines of this log; one that is too long is told, one that is being written is left for next time."""
+        """Yield the lines of this log; one that is too long is told, one that is being written waits for next time."""
         for line in self._source.vault.scan(path, offset):
             if line.cut:
                 self.left_out.append(Problem(path, f"a line at byte {line.offset:,} is longer than lines may be"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget
+from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound, OverBudget
 from holdfast.formats import logs, markdown, sections
 from holdfast.records import Problem, version_of
 from holdfast.store import agreeing, backing, reconciling
@@ -352,7 +352,7 @@ def _check_apart(here: Memory, there: Memory) -> None:
     for name in mine.__struct_fields__:
         if getattr(mine, name) != getattr(theirs, name):
             raise Invalid(
-                f"paths.{name} is {getattr(mine, name)!r} in {here.root} and {getattr(theirs, name)!r} in {there.root}.",
+                f"paths.{name} is {getattr(mine, name)!r} here, and {getattr(theirs, name)!r} in {there.root}.",
                 f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}.",
             )
 

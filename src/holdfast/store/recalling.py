@@ -74,7 +74,7 @@ Load = Callable[[list[int]], Mapping[int, Record]]
 
 
 class Gathered(msgspec.Struct, frozen=True):
-    """What one memory has for a query, before anything is ranked: candidates, or the newest where there are no words."""
+    """What one memory has for a query, before anything is ranked: candidates, or without words the newest."""
 
     pools: list[Pool] = []
     near: Near = FAR

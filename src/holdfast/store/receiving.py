@@ -1,7 +1,7 @@
 """What comes from another memory: documents that are new here, and lines that carry their own ids.
 
-It is screened like every write, and what is refused is told by its file while the rest goes on. Documents come many at a
-time. Each leaves a line in the account of writes that names who wrote it where it comes from, since carrying something
+It is screened like every write, and what is refused is told by its file while the rest goes on. Documents come many at
+a time. Each leaves a line in the account of writes that names who wrote it where it comes from, since to carry something
 makes nobody its author; who carried it is noted beside that.
 """
 
@@ -58,7 +58,7 @@ class Receiver:
         self._by = by
 
     def documents(self, arriving: Sequence[Arriving]) -> Received:
-        """Put documents where nothing is; one that is there already is neither replaced nor named in what is returned."""
+        """Put documents where nothing is; one that is there already is neither replaced nor named in the answer."""
         done = Received()
         wanted: dict[str, bytes] = {}
         for one in arriving:

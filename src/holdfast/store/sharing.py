@@ -1,8 +1,8 @@
 """Private and shared: a memory can name another one that is shared with others, and look for answers in both.
 
-What may answer a question is gathered on both sides and ranked together, as if it were one memory: how much a word tells
-is then known from all records of both. Where the two sides do not look for the same words, each ranks its own, and the
-scores, of which the best is about 1 on either side, decide.
+What may answer a question is gathered on both sides and ranked together, as if it were one memory: how much a word
+tells is then known from all records of both. Where the two sides do not look for the same words, each ranks its own,
+and the scores, of which the best is about 1 on either side, decide.
 
 The shared one may be slow or away. It is asked in a thread, for a bounded time, and never keeps the private answer
 waiting for longer; after a failure it is not asked again for a while.
@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import quote
 
@@ -64,7 +64,7 @@ class Pending(Generic[T]):
 
     def __init__(self, shared: Shared, work: Callable[[Memory], T]) -> None:
         self._shared, self._work = shared, work
-        self._deadline = time.monotonic() + shared.seconds
+        self._deadline = monotonic() + shared.seconds
         self._answer: T | None = None
         self._error: HoldfastError | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-shared", daemon=True)
@@ -78,7 +78,7 @@ class Pending(Generic[T]):
 
     def result(self) -> T:
         """Return the answer when it has come in time, else say what is wrong."""
-        self._thread.join(max(0.0, self._deadline - time.monotonic()))
+        self._thread.join(max(0.0, self._deadline - monotonic()))
         if self._thread.is_alive():
             self._error = Unavailable(
                 f"It gave no answer within {self._shared.seconds:g} seconds.", "Look whether its server can be reached."
@@ -104,7 +104,7 @@ class Shared:
 
     def start(self, work: Callable[[Memory], T]) -> Pending[T]:
         """Begin some work on the shared memory; Unavailable at once while it is given a rest."""
-        if self._why and time.monotonic() < self._until:
+        if self._why and monotonic() < self._until:
             raise self._why
         return Pending(self, work)
 
@@ -128,7 +128,7 @@ class Shared:
     def failed(self, error: HoldfastError) -> HoldfastError:
         """Give it a rest, a longer one each time."""
         self._why = Unavailable(f"The shared memory was not asked: {error.message}", error.next_step)
-        self._until, self._pause = time.monotonic() + self._pause, min(self._pause * 2, _LONGEST_PAUSE)
+        self._until, self._pause = monotonic() + self._pause, min(self._pause * 2, _LONGEST_PAUSE)
         return self._why
 
     def answered(self) -> None:

@@ -27,18 +27,16 @@ _RELATED = 3
 def recall(
     call: Call,
     query: Annotated[str, "question or words"],
-    scope: Annotated[
-        str | None, "workspace[/domain[/repository]] or * for all; default: the current one, else all"
-    ] = None,
+    scope: Annotated[str | None, "workspace[/domain[/repository]], * for all; default: current, else all"] = None,
     kinds: Annotated[list[str] | None, "note, decision, lesson, fact, state, plan, message, …"] = None,
     layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "default: hot, warm"] = None,
     since: Annotated[str | None, "ISO date"] = None,
     until: Annotated[str | None, "ISO date"] = None,
-    asked: Annotated[str | None, "as of; default: now"] = None,
+    asked: Annotated[str | None, "as of"] = None,
     level: Annotated[Literal["records", "sessions"], "sessions: one hit each"] = "records",
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10,
     budget: Annotated[int, msgspec.Meta(ge=0), "most tokens"] = 2000,
-    where: Annotated[Literal["here", "shared", "both"] | None, "default: both"] = None,
+    where: Literal["both", "here", "shared"] | None = None,
 ) -> dict[str, Any]:
     """Look something up in memory before you answer or decide. Says where each hit is, or that nothing is
     relevant."""
@@ -70,7 +68,7 @@ def remember(
     title: Annotated[str | None, "short name; default: from the text"] = None,
     tags: list[str] | None = None,
     scope: Annotated[str | None, "workspace[/domain[/repository]]; default: the current one"] = None,
-    key: Annotated[str | None, "for a fact: what it is about; for a procedure: when it applies"] = None,
+    key: Annotated[str | None, "fact: what it is about; procedure: when it applies"] = None,
 ) -> dict[str, Any]:
     """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key. Says
     where it is, or that it was known already."""
