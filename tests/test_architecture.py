@@ -65,6 +65,7 @@ CLI = (
     "scheduling",
     "owning",
     "watching",
+    "moving",
     "granting",
 )
 POSTGRES = (

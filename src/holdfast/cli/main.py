@@ -55,6 +55,7 @@ _MODULES = {
     "importing": ("import",),
     "hot": ("hot",),
     "owning": ("history", "undo", "forget", "rollback", "backup", "restore"),
+    "moving": ("push", "pull", "export"),
     "tidying": ("lint", "migrate"),
     "watching": ("watch",),
     "measuring": ("bench",),

@@ -95,7 +95,7 @@ def put(kind: str, text: str | None, root: str | None, as_json: bool, **given: A
 @click.argument("id")
 @common
 def get(id: str, root: str | None, as_json: bool) -> None:
-    """Print one record by its ID (a path, path#entry or the id of a line)."""
+    """Print one record by its ID (a path, path#entry or the id of a line; shared:ID is one of the shared memory)."""
     with open_root(root) as memory:
         record = memory.get(id)
     if show.wants_json(as_json):
@@ -126,6 +126,9 @@ def get(id: str, root: str | None, as_json: bool) -> None:
 @click.option("--hidden", is_flag=True, help="Also what was hidden.")
 @click.option("--limit", default=20, show_default=True, help="At most this many.")
 @click.option("--budget", default=0, help="At most this many tokens of text.")
+@click.option(
+    "--where", type=click.Choice(["here", "shared", "both"]), help="In which memory; default: both, if one is shared."
+)
 @common
 def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
     """Find records by the words of QUERY; without words, list the newest.
@@ -133,6 +136,7 @@ def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
     Words are literal text. "Quoted words" must stand together; tag:NAME and kind:NAME filter.
     """
     with open_root(root) as memory:
+        given["where"] = given["where"] or ("both" if memory.shared else "here")
         found = memory.find(query, **given)
     if show.wants_json(as_json):
         show.as_json(found)

@@ -13,8 +13,8 @@ from psycopg.rows import TupleRow
 from holdfast.errors import AlreadyExists, Unavailable
 from holdfast.grants import Grant
 from holdfast.postgres import addresses
-from holdfast.postgres._schema import MIGRATIONS
 from holdfast.postgres.connecting import Waits
+from holdfast.postgres.migrations import MIGRATIONS
 from holdfast.postgres.transactions import Database, Turn
 from holdfast.times import iso
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import LiteralString
 
 from psycopg import errors as pg
 
 from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget
-from holdfast.postgres import _faults, _rows, _whole
+from holdfast.postgres import _faults, _many, _rows, _whole
 from holdfast.postgres._appending import Appending, Lefts, held
 from holdfast.postgres._claims import Claims
 from holdfast.postgres.transactions import Database, Turn
@@ -116,6 +116,15 @@ class PgVault:
         if keep:
             _rows.keep(turn, path, found, keep, author)
         _rows.replace(turn, path, found, data, author)
+
+    def versions(self, paths: Sequence[str]) -> dict[str, str]:
+        return self._database.run("the versions of documents", functools.partial(_many.versions, paths=paths))
+
+    def create_all(self, files: Mapping[str, bytes]) -> set[str]:
+        for path in files:
+            _rows.checked(path)
+        work = functools.partial(_many.create, files=files, author=_rows.Author(self._writer))
+        return self._database.run(f"{len(files)} documents", work, writes=True) if files else set()
 
     # logs
 

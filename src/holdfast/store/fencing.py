@@ -9,7 +9,7 @@ given. Everything that is not named here is outside: a new place is out of reach
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -145,6 +145,12 @@ class Fence:
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         return self._vault.write(self._changed(path), data, expect=expect, keep=self._keeps(keep))
+
+    def versions(self, paths: Sequence[str]) -> dict[str, str]:
+        return self._vault.versions([path for path in paths if self._is_inside(path)])
+
+    def create_all(self, files: Mapping[str, bytes]) -> set[str]:
+        return self._vault.create_all({self._changed(path): data for path, data in files.items()})
 
     def append(
         self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False

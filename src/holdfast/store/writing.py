@@ -31,7 +31,7 @@ from holdfast.records import Draft, Receipt, Record, check_plain, path_of, versi
 from holdfast.scope import Scope
 from holdfast.secrets import scan
 from holdfast.settings import Limits
-from holdfast.store import accounts, bringing, drafts, sayings
+from holdfast.store import accounts, bringing, drafts, receiving, sayings
 from holdfast.store.scopes import Scopes
 from holdfast.store.screening import Screen
 from holdfast.times import mint, normal, today, utc_now
@@ -70,6 +70,12 @@ class Writer:
         self._screen = screen
         self._door = writer
         self._bringer = bringing.Bringer(vault, limits.line_bytes)
+        self.receiver = receiving.Receiver(vault, places, limits, screen, self._bringer, lambda: self._by)
+
+    @property
+    def name(self) -> str:
+        """Who writes here, as the door knows it."""
+        return self._by
 
     @property
     def _by(self) -> str:
@@ -169,6 +175,8 @@ class Writer:
             account: dict[str, Any] = {"path": path, "before": before, "after": made.version}
             if wanted.undoes:
                 account["undo"] = True
+            if wanted.moved:
+                account["moved"] = True
             if made.id != path:
                 account |= {"after": version_of(made.data), "record": made.id, "version": made.version}
             if made.data == current:
@@ -231,14 +239,14 @@ class Writer:
 
     def replace(
         self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", undoes: bool = False,
-        known: bool = False,
+        known: bool = False, moved: bool = False,
     ) -> Receipt:  # fmt: skip
         """Write a whole document made from version `expect`, or a new one; with `keep` the old text is kept.
 
-        With `known` all of its text stood in the memory before.
+        With `known` all of its text stood in the memory before; with `moved` it was written in another one.
         """
         check_op(op_id)
-        wanted = Wanted(expect, op_id, "changed" if expect else "stored", replaces=keep, undoes=undoes)
+        wanted = Wanted(expect, op_id, "changed" if expect else "stored", replaces=keep, undoes=undoes, moved=moved)
 
         def make(current: bytes | None) -> Made:
             made = data if known or undoes else self._screen.document(self._kind(path), data, current)
@@ -624,6 +632,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """False when nothing of the old text is given up, so that there is nothing to keep."""
     undoes: bool = False
     """Does it bring back the text from before another write?"""
+    moved: bool = False
+    """Was it written in another memory, whose account of it comes here as well?"""
 
 
 class Made(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ The contract every engine keeps is `tests/contract/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -94,6 +94,17 @@ class Vault(Protocol):
         """Replace (or create) a document made from version `expect`; return its version.
 
         Conflict and AlreadyExists change nothing. `keep` names a path under which the replaced bytes stay.
+        """
+        ...
+
+    def versions(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return the versions of those of these documents that are there."""
+        ...
+
+    def create_all(self, files: Mapping[str, bytes]) -> set[str]:
+        """Put documents where nothing is, durably, and return the paths of those that were made; it never replaces.
+
+        An engine with transactions makes all of them or none.
         """
         ...
 
