@@ -12,7 +12,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -63,6 +63,7 @@ class Session(psycopg.Connection[TupleRow]):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.warnings = 0
+        self.checked = False
         self._known_there: set[bytes] = set()
         self._poll = select.poll()
         self._poll.register(self.pgconn.socket, select.POLLIN)
@@ -129,8 +130,9 @@ def connect(address: Address) -> Session:
 class Pool:
     """The connections that this process keeps open. After a fork the child begins with none of them."""
 
-    def __init__(self, address: Address, waits: Waits) -> None:
+    def __init__(self, address: Address, waits: Waits, check: Callable[[Session], None]) -> None:
         self._address = address
+        self._check = check
         self._waits = waits
         self._making = threading.Lock()
         self._pool: psycopg_pool.ConnectionPool[Session] | None = None
@@ -138,7 +140,20 @@ class Pool:
         self._closed = False
 
     def take(self, deadline: float) -> Session:
-        """Return a connection that nobody else has; wait for one until the deadline."""
+        """Return a connection that nobody else has; wait for one until the deadline. A new one is checked first."""
+        session = self._wait(deadline)
+        if not session.checked:
+            try:
+                self._check(session)
+                session.checked = True
+            except psycopg.Error:  # whoever uses it will hear the same, and knows what to do
+                pass
+            except BaseException:
+                self.give_back(session)
+                raise
+        return session
+
+    def _wait(self, deadline: float) -> Session:
         try:
             return self._here().getconn(max(deadline - time.monotonic(), _SHORTEST_WAIT))
         except psycopg_pool.PoolTimeout:

@@ -45,7 +45,7 @@ class Turn:
         """Set by work that wants nothing to stay of what it did."""
         self.joined = 0
         """How many other writes have become a part of this one."""
-        self._tenant = tenant
+        self.tenant = tenant
 
     def rows(self, statement: LiteralString, **values: object) -> list[TupleRow]:
         return self._run(statement, values).fetchall()
@@ -58,7 +58,7 @@ class Turn:
         return self._run(statement, values).rowcount
 
     def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
-        return self.session.cursor(binary=True).execute(statement, {"tenant": self._tenant, **values})
+        return self.session.cursor(binary=True).execute(statement, {"tenant": self.tenant, **values})
 
 
 class Database:
@@ -72,7 +72,7 @@ class Database:
         with connecting.connect(self._address) as first:
             self._access = migrations.prepare(first)
         self._begin = {durable: self._beginning(durable) for durable in (True, False)}
-        self._pool = connecting.Pool(self._address, self.waits)
+        self._pool = connecting.Pool(self._address, self.waits, migrations.check)
         self._local = threading.local()
         self._long_way = False
 
