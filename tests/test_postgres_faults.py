@@ -488,6 +488,8 @@ class Proxy:
         self._target = target
         self.lose: Callable[[bytes], str] = lambda _: ""
         self.lost: list[str] = []
+        self._unheard: set[socket.socket] = set()
+        """Whom nothing is passed on to any more."""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -515,11 +517,13 @@ class Proxy:
                 if verdict:
                     self.lost.append(verdict)
                     if verdict == "answer":
+                        self._unheard.add(here)
                         self._sink(there, data)
                     for end in (here, there):
                         end.shutdown(socket.SHUT_RDWR)
                     return
-                there.sendall(data)
+                if there not in self._unheard:
+                    there.sendall(data)
 
     def _sink(self, there: socket.socket, data: bytes) -> None:
         """Let the server do it, and wait until it has: its answer goes nowhere."""
