@@ -59,6 +59,11 @@ def _end(vault: Vault) -> object:
     return vault.append(LOG, look), seen
 
 
+def _snapshot(vault: Vault) -> object:
+    with vault.snapshot(LOG, log=True) as found:
+        return found.size, b"".join(found.chunks)
+
+
 def _held(vault: Vault) -> object:
     release = vault.hold(LOG)
     if release:
@@ -82,8 +87,12 @@ MATRIX: dict[str, list[Callable[[Vault], object]]] = {
     "link": [lambda v: v.link(DOCUMENT, "x")],
     "move": [lambda v: v.move(DOCUMENT, "mine.md"), lambda v: v.move("gone.md", DOCUMENT)],
     "remove": [lambda v: v.remove(DOCUMENT), lambda v: v.remove(LOG, keep="mine"), lambda v: v.remove(DOCUMENT, expect=VERSION)],
+    "rewrite": [lambda v: v.rewrite(LOG, lambda _: b"mine"), lambda v: v.rewrite(DOCUMENT, lambda _: b"mine")],
+    "snapshot": [_snapshot],
+    "create": [lambda v: v.create(DOCUMENT, [b"mine"]), lambda v: v.read(DOCUMENT).data, lambda v: v.remove(DOCUMENT)],
+    "settle": [lambda v: v.settle()],
     "hold": [_held],
-    "append": [_end, lambda v: v.append(LOG, lambda _: b"mine\n"), lambda v: list(v.scan(LOG))],
+    "append": [_end, lambda v: v.append(LOG, lambda _: b"mine\n"), lambda v: v.append(LOG, lambda _: b"2\n", again=True), lambda v: list(v.scan(LOG))],
     "write": [
         lambda v: v.write(DOCUMENT, b"x", expect=VERSION, keep="kept/other"),
         lambda v: v.write(DOCUMENT, b"mine", expect=ABSENT, keep="kept/secret"),

@@ -21,6 +21,7 @@ from holdfast.vault import Appended, LogEnd, _lines
 _TRIES = 100
 _MOST_KNOWN = 1_000
 _LONGEST_TAIL = 4096
+_PATIENCE = 50
 _AT_ONCE = b"SELECT holdfast.append_%02d($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 _BINARY = (0, 0, 0, 0, 1, 1, 0, 0, 0)
 
@@ -30,10 +31,24 @@ class Lefts:
 
     def __init__(self) -> None:
         self._known: dict[str, _rows.Left] = {}
+        self._shared: dict[str, int] = {}
+        """How many appends to a log that others write to as well are better held at once."""
         self._lock = threading.Lock()
 
     def get(self, path: str) -> _rows.Left | None:
-        return self._known.get(path)
+        """Return how we left a log, unless others have written to it lately."""
+        with self._lock:
+            if left := self._shared.get(path, 0):
+                self._shared[path] = left - 1
+                return None
+            self._shared.pop(path, None)
+            return self._known.get(path)
+
+    def failed(self, path: str) -> None:
+        """Note that somebody else wrote to a log since."""
+        with self._lock:
+            if len(self._shared) < _MOST_KNOWN:
+                self._shared[path] = _PATIENCE
 
     def note(self, path: str, inode: int, end: int, data: bytes) -> None:
         start = data.rfind(b"\n", 0, -1) + 1
@@ -132,11 +147,13 @@ class Appending:
         if added:
             self._lefts.note(self._path, left.inode, left.size + len(data), data)
             return Appended(left.size, left.size + len(data))
+        if added is False:
+            self._lefts.failed(self._path)
         if added is None:
             self._doubtful, self._data, self._seen = True, data, left
         return None
 
-    def _call(self, left: _rows.Left, data: bytes, durable: bool) -> Call:
+    def _call(self, left: _rows.Left | _rows.Found, data: bytes, durable: bool) -> Call:
         base, author = self._database, self._author
         values = (
             base.tenant.encode(), self._path.encode(), b"%d" % left.inode, b"%d" % left.size, data, author.op.bytes,
@@ -170,6 +187,10 @@ class Appending:
         self._data, self._seen = data, found
 
     def _add(self, turn: Turn, found: _rows.Found, data: bytes) -> Appended:
+        if self._alone(turn, found, data):
+            self._added = found.inode, data
+            turn.last = self._call(found, data, turn.durable)
+            return Appended(found.size, found.size + len(data))
         if not found.log:
             _rows.make_log(turn, self._path, found)
         if found.torn:
@@ -180,6 +201,11 @@ class Appending:
             )
         self._added = found.inode, data
         return Appended(found.size, found.size + len(data))
+
+    def _alone(self, turn: Turn, found: _rows.Found, data: bytes) -> bool:
+        """Is adding these lines the last thing that this transaction does, and nothing out of the ordinary?"""
+        plain = found.log and not found.torn and len(data) <= _rows.PIECE
+        return plain and turn.outermost and not turn.joined and self._database.knows_calls
 
     def _done(self, turn: Turn) -> Appended | None:
         """Return where the lines lie if an earlier try of ours was saved after all."""

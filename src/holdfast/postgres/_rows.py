@@ -8,6 +8,7 @@ An inode is a random number: it tells nothing of what others have, and replaced 
 from __future__ import annotations
 
 import functools
+import hashlib
 import secrets
 import uuid
 from collections.abc import Callable
@@ -34,6 +35,10 @@ _BELOW: LiteralString = (
     "SELECT 1 FROM holdfast.files"
     " WHERE tenant = %(tenant)s AND path > %(path)s || '/' AND path < %(path)s || '0' LIMIT 1"
 )
+_COMING: LiteralString = """
+SELECT CASE WHEN shared THEN pg_advisory_xact_lock_shared(key) ELSE pg_advisory_xact_lock(key) END
+FROM unnest(%(keys)s::bigint[], %(shared)s::boolean[]) AS coming (key, shared)
+"""
 _LOG_PART: LiteralString = """
 SELECT greatest(start, %(position)s::bigint),
        substring(data FROM (greatest(%(position)s::bigint - start, 0) + 1)::int
@@ -146,15 +151,26 @@ def exists(path: str) -> AlreadyExists:
 
 
 def check_free(turn: Turn, path: str, taken: Callable[[], HoldfastError]) -> None:
-    """See that a new file at this path has no file for a folder, and is no folder itself."""
+    """See that a new file at this path has no file for a folder, and is no folder itself, and will not become so.
+
+    Until the transaction ends its folders stay folders, and nobody makes a folder of it; others are not held up.
+    """
     parts = checked(path)
     above = ["/".join(parts[:count]) for count in range(1, len(parts))]
+    keys = [_key(turn.tenant, name) for name in (*above, path)]
+    turn.rows(_COMING, keys=keys, shared=[True] * len(above) + [False])
     if above and turn.row(
         "SELECT 1 FROM holdfast.files WHERE tenant = %(tenant)s AND path = ANY(%(above)s)", above=above
     ):
         raise Invalid(f"A folder of {path} is a file.", "Move that file away.")
     if is_folder(turn, path):
         raise taken()
+
+
+def _key(tenant: str, path: str) -> int:
+    """Return the number under which the making of a file is announced; those of claims are positive."""
+    digest = hashlib.blake2b(f"{tenant}\n{path}".encode(), digest_size=8).digest()
+    return -(int.from_bytes(digest) >> 2) - 1
 
 
 def reader(database: Database, path: str, found: Found | Left) -> Callable[[int, int], bytes]:

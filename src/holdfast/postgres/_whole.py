@@ -77,30 +77,47 @@ class Creating:
         _anew(turn, self._path, found.inode, itertools.chain([self._first, self._second], self._parts), self._author)
 
 
-def rewrite(turn: Turn, database: Database, path: str, change: Change, longest: int, author: _rows.Author) -> int:
-    """Change lines of a file that nobody else can change meanwhile; return how many."""
-    found = _rows.look(turn, path, hold=True)
-    if turn.doubtful:  # changing what is changed already would count to nothing
-        raise _faults.unsure(path)
-    if not found:
-        raise _rows.missing(turn, path)
-    read = _rows.reader(database, path, found)
-    changed = list(_changed(read, found, change, longest))
-    if not changed:
-        turn.unchanged = True
-        return 0
-    if not found.log:
-        _rows.replace(turn, path, found, b"".join(_spliced(read, found, changed)), author)
-        return len(changed)
-    inode = _rows.renumber(turn, path, found, author)
-    if all(len(new) == len(line.data) for line, new in changed):
-        _rows.copy_pieces(turn, found.inode, inode)
-        for line, new in changed:
-            _rows.patch(turn, inode, line.offset, new)
-    else:
-        _anew(turn, path, inode, _spliced(read, found, changed), author)
-    _rows.drop_pieces(turn, found.inode)
-    return len(changed)
+class Rewriting:
+    """One change of lines, over all its tries; each asks anew what shall stand there."""
+
+    def __init__(self, database: Database, path: str, change: Change, longest: int, author: _rows.Author) -> None:
+        self._database = database
+        self._path = path
+        self._change = change
+        self._longest = longest
+        self._author = author
+        self._seen = 0
+        self._count = 0
+
+    def attempt(self, turn: Turn) -> int:
+        """Change lines of a file that nobody else can change meanwhile; return how many."""
+        found = _rows.look(turn, self._path, hold=True)
+        if turn.doubtful and found and found.op == self._author.op:
+            return self._count
+        if turn.doubtful and (not found or found.inode != self._seen):
+            raise _faults.unsure(self._path)
+        if not found:
+            raise _rows.missing(turn, self._path)
+        read = _rows.reader(self._database, self._path, found)
+        changed = list(_changed(read, found, self._change, self._longest))
+        self._seen, self._count = found.inode, len(changed)
+        if not changed:
+            turn.unchanged = True
+        elif found.log:
+            self._replace(turn, found, read, changed)
+        else:
+            _rows.replace(turn, self._path, found, b"".join(_spliced(read, found, changed)), self._author)
+        return self._count
+
+    def _replace(self, turn: Turn, found: _rows.Found, read: _lines.Read, changed: list[tuple[Line, bytes]]) -> None:
+        inode = _rows.renumber(turn, self._path, found, self._author)
+        if all(len(new) == len(line.data) for line, new in changed):
+            _rows.copy_pieces(turn, found.inode, inode)
+            for line, new in changed:
+                _rows.patch(turn, inode, line.offset, new)
+        else:
+            _anew(turn, self._path, inode, _spliced(read, found, changed), self._author)
+        _rows.drop_pieces(turn, found.inode)
 
 
 def _changed(read: _lines.Read, found: _rows.Found, change: Change, longest: int) -> Iterator[tuple[Line, bytes]]:

@@ -20,6 +20,7 @@ from holdfast.postgres._index_schema import INDEX
 from holdfast.postgres._schema import APPENDING, OWNER, READER, TOKENS, VAULT, WRITER
 from holdfast.postgres._task_schema import TASKS
 from holdfast.postgres._vector_schema import COMPARING, VECTORS
+from holdfast.vault import RootGone
 
 MIGRATIONS = (
     ("documents and logs", VAULT),
@@ -60,10 +61,7 @@ def prepare(connection: Connection) -> Access:
     forgetful = _check_server(connection)
     version = installed(connection)
     if version > len(MIGRATIONS):
-        raise Unavailable(
-            f"The database has schema {version}, this program knows {len(MIGRATIONS)}; nothing was changed.",
-            "Upgrade Holdfast.",
-        )
+        raise _newer(version)
     if version < len(MIGRATIONS):
         _upgrade(connection)
     mine = _roles(connection)
@@ -71,6 +69,22 @@ def prepare(connection: Connection) -> Access:
     if not role:
         raise _not_granted(connection)
     return Access(role, forgetful)
+
+
+def check(connection: Connection) -> None:
+    """See that a database which was opened before still has the schema that this program knows."""
+    version = installed(connection)
+    if version > len(MIGRATIONS):
+        raise _newer(version)
+    if version < len(MIGRATIONS):
+        raise RootGone("The database is not set up any more, or is an older one.", "Open it again, then look.")
+
+
+def _newer(version: int) -> HoldfastError:
+    return Unavailable(
+        f"The database has schema {version}, this program knows {len(MIGRATIONS)}; nothing was changed.",
+        "Upgrade Holdfast.",
+    )
 
 
 def installed(connection: Connection) -> int:

@@ -22,7 +22,7 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.postgres import _faults, addresses, connecting, migrations
 from holdfast.postgres._schema import PARTITIONS, READER
 from holdfast.postgres.connecting import Call, Session, Waits
@@ -43,17 +43,21 @@ SELECT EXISTS (SELECT FROM holdfast.listeners WHERE tenant = %(tenant)s AND unti
 class Turn:
     """One try of some work."""
 
-    def __init__(self, session: Session, tenant: str, *, doubtful: bool, durable: bool) -> None:
+    def __init__(self, session: Session, tenant: str, *, doubtful: bool, durable: bool, outermost: bool = True) -> None:
         self.session = session
+        self.outermost = outermost
+        """Is this a transaction, and no part of one?"""
         self.doubtful = doubtful
         """May an earlier try have been saved, without our hearing of it?"""
         self.durable = durable
         self.ending = False
         self.unchanged = False
         """Set by work that wants nothing to stay of what it did."""
+        self.last: Call | None = None
+        """Set by work whose last statement shall be sent together with its end; it has to answer with true."""
         self.joined = 0
         """How many other writes have become a part of this one."""
-        self._tenant = tenant
+        self.tenant = tenant
 
     def rows(self, statement: LiteralString, **values: object) -> list[TupleRow]:
         return self._run(statement, values).fetchall()
@@ -70,7 +74,7 @@ class Turn:
         self.session.cursor(binary=True).executemany(statement, [{"tenant": self._tenant, **each} for each in values])
 
     def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
-        return self.session.cursor(binary=True).execute(statement, {"tenant": self._tenant, **values})
+        return self.session.cursor(binary=True).execute(statement, {"tenant": self.tenant, **values})
 
 
 class Database:
@@ -86,7 +90,7 @@ class Database:
             self._access = migrations.prepare(first)
             self.no_vectors = migrations.can_compare(first)
         self._begin = {durable: self._beginning(durable) for durable in (True, False)}
-        self._pool = connecting.Pool(self._address, self.waits)
+        self._pool = connecting.Pool(self._address, self.waits, migrations.check)
         self._local = threading.local()
         self._long_way = False
         self._listened = False
@@ -133,6 +137,11 @@ class Database:
     def within(self) -> bool:
         """Is this thread in the middle of a transaction?"""
         return getattr(self._local, "turn", None) is not None
+
+    @property
+    def knows_calls(self) -> bool:
+        """Do the server, and what is between, know what we call by name?"""
+        return not self._long_way
 
     @property
     def direct(self) -> bool:
@@ -196,7 +205,9 @@ class Database:
                 if _faults.ours(error):
                     raise
                 doubtful = doubtful or (writes and turn.ending and _faults.lost(error, session))
-                if not _faults.passing(error, session) or time.monotonic() + pause > deadline:
+                self._long_way = self._long_way or (turn.last is not None and _faults.not_that_way(error))
+                again = _faults.passing(error, session) or (turn.last and _faults.not_that_way(error))
+                if not again or time.monotonic() + pause > deadline:
                     raise (_faults.unsure(what) if doubtful else self._told(error, what)) from None
                 self._pool.after(error, session)
             finally:
@@ -262,8 +273,11 @@ class Database:
         """Save what was done."""
         turn.ending = True
         before = turn.session.warnings
-        if turn.session.commit_within(self.waits.statement_seconds) != "COMMIT":
+        ended, value = turn.session.commit_within(self.waits.statement_seconds, turn.last)
+        if ended != "COMMIT":
             raise Unavailable(f"{what}: the database undid the work.", "Nothing was saved; try again.")
+        if turn.last and value != b"t":
+            raise Conflict(f"{what} was changed by the same work; nothing was added.", "Try again.")
         if turn.session.warnings > before:
             raise self._unconfirmed(what)
 
@@ -280,7 +294,8 @@ class Database:
 
     def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], *, writes: bool, durable: bool) -> T:
         """Make the work a part of what this thread is doing; a write that fails takes back only itself."""
-        inner = Turn(outer.session, self.tenant, doubtful=False, durable=outer.durable or (writes and durable))
+        kept = outer.durable or (writes and durable)
+        inner = Turn(outer.session, self.tenant, doubtful=False, durable=kept, outermost=False)
         try:
             with outer.session.transaction() if writes else contextlib.nullcontext():
                 if inner.durable and not outer.durable:

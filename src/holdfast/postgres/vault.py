@@ -139,11 +139,8 @@ class PgVault:
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
         _rows.checked(path)
         author = _rows.Author(self._writer)
-
-        def work(turn: Turn) -> int:
-            return _whole.rewrite(turn, self._database, path, change, self._line_bytes, author)
-
-        return self._database.run(path, work, writes=True)
+        rewriting = _whole.Rewriting(self._database, path, change, self._line_bytes, author)
+        return self._database.run(path, rewriting.attempt, writes=True)
 
     @contextlib.contextmanager
     def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
