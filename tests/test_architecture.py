@@ -85,6 +85,7 @@ HEAVY = {
         "holdfast.index._pool",
         "holdfast.index._proof",
         "holdfast.index._records",
+        "holdfast.index._stems",
         "holdfast.cli.checking",
     },
     "numpy": {"holdfast.embedding", "holdfast.postgres.vectors", *EMBEDDING},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import uuid
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -12,7 +13,7 @@ from psycopg import errors as pg
 
 import pgserver
 from holdfast.errors import HoldfastError
-from holdfast.postgres._schema import OWNER, READER, WRITER
+from holdfast.postgres._schema import OWNER, PARTITIONS, READER, WRITER
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
@@ -178,15 +179,34 @@ def test_sql_of_the_application_is_refused(
             connection.execute(statement, {"owner": owner})
 
 
-def test_not_even_the_owner_of_the_tables_sees_rows_through_a_partition(
+def test_even_the_owner_of_the_tables_sees_through_a_partition_only_the_tenant_that_it_names(
     tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
 ) -> None:
-    tenant = tenants[0].location.partition("tenant=")[2]
+    names = [vault.location.partition("tenant=")[2] for vault in tenants]
     with psycopg.connect(server.at(database)) as connection:
         connection.execute(f"SET LOCAL ROLE {OWNER}")
-        connection.execute("SELECT set_config('holdfast.tenant', %s, true)", [tenant])
-        for number in range(16):
-            assert connection.execute(f"SELECT FROM holdfast.files_{number:02d}").rowcount == 0
+        for table in [f"holdfast.{name}_{number:02d}" for name in ("files", "pieces") for number in range(16)]:
+            connection.execute("SELECT set_config('holdfast.tenant', '', true)")
+            assert connection.execute(f"SELECT FROM {table}").rowcount == 0
+            connection.execute("SELECT set_config('holdfast.tenant', %s, true)", [names[0]])
+            assert {row[0] for row in connection.execute(f"SELECT tenant FROM {table}")} <= {names[0]}
+
+
+def test_an_append_in_one_message_reaches_only_the_logs_of_the_tenant_that_it_names(
+    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
+) -> None:
+    owner, curious, _ = tenants
+    found = owner._found(LOG)
+    before = owner.read(LOG).data
+    values = [LOG, found.inode, found.size, b"mine\n", uuid.uuid4(), "", "1000", ""]
+    with psycopg.connect(server.at(database), autocommit=True) as connection:
+        for part in (owner._database.part, curious._database.part):
+            call = f"SELECT holdfast.append_{part:02d}(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+            assert connection.execute(call, [curious._database.tenant, *values]).fetchone() == (False,)
+        connection.execute(f"SET ROLE {READER}")
+        with pytest.raises(pg.InsufficientPrivilege):
+            connection.execute(call, [curious._database.tenant, *values])
+    assert owner.read(LOG).data == before
 
 
 def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgserver.Server, database: str) -> None:
@@ -197,13 +217,15 @@ def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgse
         " WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'migrations'"
     )
     parents = {row[0] for row in tables if row[1] == "p"}
-    assert parents == {"files", "pieces", "vector_sets", "vector_codes", "vectors"}
-    assert len([row for row in tables if row[4]]) == 16 * len(parents)
+    assert {"files", "pieces", "index_records"} <= parents
+    assert len([row for row in tables if row[4]]) == PARTITIONS * len(parents)
+    assert {row[0] for row in tables if row[1] == "r"} == {row[0] for row in tables if row[4]}
     assert {row[2:4] for row in tables} == {(True, True)}
     assert {row[5] for row in tables} == {OWNER}
     keys = look(
         "SELECT DISTINCT a.attname FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_attribute a"
-        " ON a.attrelid = c.oid AND a.attnum = i.indkey[0] WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relname <> 'migrations'"
+        " ON a.attrelid = c.oid AND a.attnum = i.indkey[0] JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam"
+        " WHERE m.amname = 'btree' AND c.relnamespace = 'holdfast'::regnamespace AND c.relname <> 'migrations'"
     )
     assert keys == [("tenant",)]
     roles = look(

@@ -384,6 +384,28 @@ class VaultContract:
         assert [line.data for line in vault.scan("log.jsonl")][-2:] == [b"Tor", b"after"]
         vault.close()
 
+    @pytest.mark.parametrize("width", [1, 9, 40])
+    @pytest.mark.parametrize("torn", [b"", b"line"])
+    def test_lines_of_a_large_log_are_rewritten_wherever_they_lie(
+        self, engine: Engine, place: str, vault: Vault, width: int, torn: bytes
+    ) -> None:
+        lines = [b"line %d " % number + b"x" * (number % 90) for number in range(12_000)]
+        engine.plant(place, "log.jsonl", b"\n".join(lines) + b"\n" + torn)
+        before = vault.stat("log.jsonl")
+
+        def change(line: bytes) -> bytes:
+            return b"y" * width if line.endswith(b"7 xxxxxxx") else line
+
+        changed = [change(line).ljust(len(line)) for line in lines]
+        assert vault.rewrite("log.jsonl", change) == sum(one != two for one, two in zip(lines, changed, strict=True))
+        assert vault.read("log.jsonl").data == b"\n".join(changed) + b"\n" + torn
+        after = vault.stat("log.jsonl")
+        assert before is not None and after is not None
+        assert before.inode != after.inode
+        done = vault.append("log.jsonl", lambda end: b"after %s\n" % next(end.back())[:4])
+        assert done is not None and done.start == after.size
+        assert vault.read("log.jsonl").data.endswith((b"\n" if torn else b"") + b"after line\n")
+
     def test_who_appends_while_a_log_is_rewritten_loses_nothing(self, engine: Engine, tmp_path: Path) -> None:
         vault = engine.open(str(tmp_path))
         vault.append("log.jsonl", lambda _: b"first\n" * 2000)
@@ -418,6 +440,19 @@ class VaultContract:
         with pytest.raises(NotFound), vault.snapshot("none"):
             pass
         vault.close()
+
+    @pytest.mark.parametrize("size", [0, 1, 262_143, 262_144, 262_145, 9_000_000])
+    def test_a_file_of_any_size_is_created_and_seen_whole(self, vault: Vault, size: int) -> None:
+        data = (b"0123456789abcde\n" * (size // 16 + 1))[:size]
+        vault.create("a/b.jsonl", (data[start : start + 100_001] for start in range(0, size, 100_001)))
+        assert vault.read("a/b.jsonl").data == data
+        with vault.snapshot("a/b.jsonl", log=True) as found:
+            vault.append("a/b.jsonl", lambda _: b"later\n")
+            assert found.size == data.rfind(b"\n") + 1
+            assert b"".join(found.chunks) == data[: found.size]
+        version = vault.read("a/b.jsonl").version
+        vault.write("a/b.jsonl", b"other", expect=version)
+        assert vault.read("a/b.jsonl").data == b"other"
 
     @pytest.mark.parametrize("durable", [True, False])
     def test_a_file_is_created_from_pieces_or_not_at_all(self, engine: Engine, tmp_path: Path, durable: bool) -> None:
@@ -764,6 +799,55 @@ class VaultContract:
         assert {rest for *_, rest in lines} == {b"x" * 3000}
         for who in range(8):
             assert [int(line[1]) for line in lines if int(line[0]) == who] == list(range(15))
+
+    def test_what_may_be_composed_again_was_added_to_the_log_that_it_was_shown(
+        self, engine: Engine, place: str, vault: Vault
+    ) -> None:
+        other = engine.open(place)
+        logs = ("one.jsonl", "two.jsonl")
+
+        def compose(end: LogEnd) -> bytes:
+            return b"%d after %s\n" % (end.size, next(end.back(), b"nothing").split()[0])
+
+        def write(number: int) -> None:
+            one = (vault, other)[number % 2 and number % 7 > 2]
+            done = one.append(logs[number % 3 == 0], compose, durable=False, again=True)
+            assert done is not None
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(write, range(120)))
+        for log in logs:
+            before = b"nothing"
+            for line in vault.scan(log):
+                assert line.data == b"%d after %s" % (line.offset, before)
+                before = b"%d" % line.offset
+        assert sum(1 for log in logs for _ in vault.scan(log)) == 120
+        other.close()
+
+    def test_what_may_be_composed_again_may_look_far_back_and_refuse(self, vault: Vault) -> None:
+        for number in range(30):
+            vault.append("log.jsonl", lambda _, number=number: b"%d\n\n" % number, again=True)  # type: ignore[misc]
+
+        def all_of_it(end: LogEnd) -> bytes:
+            seen.append((list(end.back()), [line for line in end.lines(0) if line]))
+            return b""
+
+        seen: list[tuple[list[bytes], list[bytes]]] = []
+        assert vault.append("log.jsonl", all_of_it, again=True) is None
+        expected = [b"%d" % number for number in range(30)]
+        assert seen[-1] == (expected[::-1], expected)
+
+        def refuse(_: LogEnd) -> bytes:
+            raise Conflict("no")
+
+        with pytest.raises(Conflict, match="no"):
+            vault.append("log.jsonl", refuse, again=True)
+        vault.append("log.jsonl", lambda _: b"torn", again=True)
+        vault.append("log.jsonl", lambda _: b"behind\n", again=True)
+        vault.remove("log.jsonl")
+        done = vault.append("log.jsonl", lambda end: b"%d\n" % end.size, again=True)
+        assert done is not None and done.start == 0
+        assert vault.read("log.jsonl").data == b"0\n"
 
     def test_of_threads_that_move_one_file_exactly_one_wins(self, vault: Vault) -> None:
         for turn in range(5):

@@ -144,6 +144,10 @@ class Index(Protocol):
         """Hold the index for writing; what happens inside is kept whole or not at all. Busy when somebody else does."""
         ...
 
+    def reading(self) -> AbstractContextManager[None]:
+        """Inside, many questions cost little more than one. Stale when there is no index."""
+        ...
+
     def impatient(self) -> AbstractContextManager[None]:
         """Inside, nobody waits for the index: it is busy at once."""
         ...
@@ -216,8 +220,8 @@ class Index(Protocol):
         """Return the records of these rows, as far as they are still there."""
         ...
 
-    def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
-        """Return the records that are tied to this one, or to this name when no record has it as its id."""
+    def related(self, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]:
+        """Return for each of these the records that are tied to it, or to this name when no record has it as its id."""
         ...
 
     def by_id(self, identifier: str) -> list[Record]: ...

@@ -15,14 +15,12 @@ import apsw
 import msgspec
 
 from holdfast.index import Candidate, Filter, Pool, _proof, _rank
+from holdfast.index._common import IN_ORDER, LINES, TITLE
 from holdfast.index._schema import WORDS
 from holdfast.kinds import KINDS
 from holdfast.query import Terms
 from holdfast.settings import Search
 
-_LINES = {name for name, row in KINDS.items() if row.shape == "line" and not row.key}
-"""Kinds whose records stand in the order in which things happened."""
-_IN_ORDER = tuple(name for name in KINDS if name in _LINES and KINDS[name].searchable)
 _NEAR = (
     "(SELECT o.row FROM records o INDEXED BY records_talk WHERE o.file = r.file AND o.session = r.session"
     " AND o.sort {sign} r.sort AND NOT o.hidden AND NOT o.superseded ORDER BY o.sort {way} LIMIT 1 OFFSET {past})"
@@ -30,10 +28,10 @@ _NEAR = (
 _BESIDE = (
     f"SELECT {_NEAR.format(sign='<', way='DESC', past=1)}, {_NEAR.format(sign='<', way='DESC', past=0)}, r.row,"
     f" {_NEAR.format(sign='>', way='ASC', past=0)}, {_NEAR.format(sign='>', way='ASC', past=1)}"
-    f" FROM carray(?) CROSS JOIN records r ON r.row = value WHERE r.kind IN ({_rank.holes(_IN_ORDER)})"
+    f" FROM carray(?) CROSS JOIN records r ON r.row = value WHERE r.kind IN ({_rank.holes(IN_ORDER)})"
 )
 _COUNTED = "counted"
-_TITLE = int(_rank.TITLE)
+_TITLE = int(TITLE)
 
 
 def prepare(db: apsw.Connection) -> None:
@@ -109,7 +107,7 @@ def _candidates(
     )
     return {
         row: Candidate(
-            id, (path, session if kind in _LINES else id), time, (path, sort, id), author, bool(agent),
+            id, (path, session if kind in LINES else id), time, (path, sort, id), author, bool(agent),
             counts.get(row, b""), lengths.get(row, 1), priority, mark, bool(inside),
         )
         for row, id, kind, session, time, path, sort, author, agent, priority, mark, inside in found
@@ -119,7 +117,7 @@ def _candidates(
 def _after(db: apsw.Connection, rows: list[int]) -> dict[int, int]:
     """Return which record follows which, around these rows."""
     after: dict[int, int] = {}
-    found: Iterable[Any] = db.execute(_BESIDE, (carray(rows), *_IN_ORDER))
+    found: Iterable[Any] = db.execute(_BESIDE, (carray(rows), *IN_ORDER))
     for chain in found:
         after.update(itertools.pairwise([row for row in chain if row is not None]))
     return after

@@ -9,23 +9,21 @@ however the index came to be.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
-from holdfast.index import Filter
+from holdfast.index import Filter, _common
+from holdfast.index._common import Wanted
 from holdfast.index._schema import WORDS
+from holdfast.index._stems import stems
 from holdfast.kinds import Kind
-from holdfast.names import same
 from holdfast.query import Terms
 from holdfast.scope import from_path
 from holdfast.settings import Search
 
-TITLE = 4.0
-"""What a word counts for that stands in the title."""
-_SCORE = f"bm25({{table}}, {TITLE}, 1.0, 1.0)"
+_SCORE = f"bm25({{table}}, {_common.TITLE}, 1.0, 1.0)"
 _SPARE = 100
-_TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2", "categories", "L* N* Co M*"])
 Row = tuple[Any, ...]
 
 
@@ -34,41 +32,9 @@ def words_of(kind: Kind) -> str:
     return WORDS[kind.foreign]
 
 
-class Wanted(NamedTuple):
-    """The words that are worth looking for; those of one stem are one word."""
-
-    phrases: list[tuple[str, ...]]
-    words: list[tuple[str, ...]]
-    held: list[int]
-    """In how many records each stands, phrases first."""
-
-
 def telling(db: apsw.Connection, table: str, terms: Terms, settings: Search) -> Wanted:
     """Return the words of a query whose ranking does not cost more than they tell."""
-    phrases, words = _distinct(db, terms.phrases), _distinct(db, terms.words)
-    allowed = settings.common_records
-    counts = {run: _count(db, table, run, allowed + 1) for run in (*phrases, *words)}
-    rare = [run for run in words if counts[run] <= allowed]
-    if len(words) > 1 and any(counts[run] for run in rare):
-        words = rare
-    elif len(words) > 1 and len(rare) < len(words):
-        common = [run for run in words if counts[run] > allowed]
-        words = [min(common, key=lambda run: (_count(db, table, run, -1), run))]
-    return Wanted(phrases, words, [counts[run] for run in (*phrases, *words)])
-
-
-def _distinct(db: apsw.Connection, runs: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Leave out what the index keeps as the same word as an earlier one, and what it does not keep."""
-    stems = {run: tuple(_stems(db, " ".join(run))) for run in runs}
-    firsts = {stem: run for run, stem in reversed(stems.items()) if stem}
-    return [run for run, stem in stems.items() if firsts.get(stem) == run]
-
-
-def _stems(db: apsw.Connection, text: str) -> list[str]:
-    """Return the words of a text as the index keeps them."""
-    tokenizer = db.fts5_tokenizer(*_TOKENIZER)
-    found: Any = tokenizer(text.encode(), apsw.FTS5_TOKENIZE_QUERY, None)
-    return [str(token[2]) for token in found]
+    return _common.telling(terms, settings, stems, lambda run, most: _count(db, table, run, most))
 
 
 def of_table(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int) -> list[tuple[int, float]]:
@@ -135,7 +101,7 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
         values += where.sessions
     if where.tags:
         parts.append("(" + " OR ".join("instr(r.tagged, ?)" for _ in where.tags) + ")")
-        values += [tagged((tag,)) for tag in where.tags]
+        values += [_common.tagged((tag,)) for tag in where.tags]
     if where.since:
         parts.append("r.time >= ?")
         values.append(where.since)
@@ -149,11 +115,6 @@ def conditions(where: Filter) -> tuple[str, list[Any]]:
         parts.append("r.id = ?")
         values.append(where.only)
     return " AND ".join(parts), values
-
-
-def tagged(tags: tuple[str, ...]) -> str:
-    """Return tags in the form in which they are compared."""
-    return "\x1f" + "\x1f".join(same(tag) for tag in tags) + "\x1f" if tags else ""
 
 
 def at_or_below(places: tuple[str, ...]) -> tuple[str, list[str]]:

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import apsw
-import msgspec
 
-from holdfast.index import Stale, _rank, _ties
+from holdfast.index import _common, _rank, _ties
+from holdfast.index._common import record_in, record_out, revive
 from holdfast.kinds import KINDS
-from holdfast.query import spaced
-from holdfast.records import Problem, Record, mark_of, priority_of, text_of
-
-_AUTHORS = ("speaker", "author", "sender_id", "sender", "from")
-_NAME = re.compile(r"[^\W_]+")
-_record_out, _record_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(Record).decode
+from holdfast.records import Problem, Record, mark_of, priority_of
 
 
 def insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Problem | None:
     """Add one record; a line that is there already is not added twice."""
     there = db.execute("SELECT record FROM records WHERE id = ? AND file = ?", (record.id, file)).get
     if there is not None:
-        if _record_in(there).version == record.version:
+        if record_in(there).version == record.version:
             return None
         return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
     superseded = bool(record.key) and not _take_over(db, file, record)
-    pair = _pair(record)
+    pair = _common.pair_of(record)
     alone = bool(pair) and not _join(db, file, pair)
     hidden = alone or record.hidden or (marked and _hidden(db, file, record))
-    op = record.fields.get("op")
     db.execute(
         f"INSERT INTO records VALUES (NULL{', ?' * 19})",
         (
             file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
-            op if isinstance(op, str) else None, _rank.tagged(record.tags), record.order, pair or None,
-            alone, hidden, superseded, _author(record), record.fields.get("role") == "assistant",
-            priority_of(record.fields.get("priority")), mark_of(record), _record_out(record),
+            _common.op_of(record), _common.tagged(record.tags), record.order, pair or None,
+            alone, hidden, superseded, _common.author_of(record), record.fields.get("role") == "assistant",
+            priority_of(record.fields.get("priority")), mark_of(record), record_out(record),
         ),
     )  # fmt: skip
     row = db.last_insert_rowid()
@@ -45,12 +38,6 @@ def insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Prob
         _ties.insert(db, row, record)
         _index_words(db, row, record)
     return None
-
-
-def _author(record: Record) -> str:
-    """Return who said or wrote it, as a question would name them: lower case, words apart."""
-    named = (record.fields.get(name) for name in _AUTHORS)
-    return " ".join(_NAME.findall(next((name for name in named if isinstance(name, str)), "").lower()))
 
 
 def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
@@ -67,44 +54,23 @@ def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
     return True
 
 
-def _pair(record: Record) -> str:
-    """Return the name that the two lines of a pair share."""
-    pair = record.fields.get(KINDS[record.kind].pair) if KINDS[record.kind].pair else None
-    return pair if isinstance(pair, str) else ""
-
-
 def _join(db: apsw.Connection, file: int, pair: str) -> bool:
     """Show the other half of a pair, now that it is whole; False when it is not there yet."""
     others: list[tuple[Any, ...]] = db.execute(
         "SELECT row, record FROM records WHERE pair = ? AND file = ?", (pair, file)
     ).fetchall()
     for row, blob in others:
-        record = _record_in(blob)
+        record = record_in(blob)
         hidden = record.hidden or _hidden(db, file, record)
         db.execute("UPDATE records SET alone = 0, hidden = ? WHERE row = ?", (hidden, row))
     return bool(others)
 
 
 def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
-    kind = KINDS[record.kind]
-    if not kind.searchable or (kind.quiet and record.fields.get(kind.quiet)):
-        return
-    rest = [
-        text_of(value)
-        for name, value in record.fields.items()
-        if name not in kind.choices and name not in _UNSEARCHED and name not in (kind.text, _TWICE.get(kind.name))
-    ]
-    db.execute(
-        f"INSERT INTO {_rank.words_of(kind)} (rowid, title, text, rest) VALUES (?, ?, ?, ?)",
-        (row, spaced(record.title), spaced(record.text), spaced("\n".join((*record.tags, *rest)))),
-    )
-
-
-_UNSEARCHED = frozenset(
-    "op writer ref size created updated date covers by exchange origin tool_call_id channel sender_id".split()
-)
-_TWICE = {"summary": "said"}
-"""What says once more what the text of such a record says."""
+    words = _common.words_of(record)
+    if words:
+        table = _rank.words_of(KINDS[record.kind])
+        db.execute(f"INSERT INTO {table} (rowid, title, text, rest) VALUES (?, ?, ?, ?)", (row, *words))
 
 
 def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:
@@ -125,13 +91,13 @@ def apply(db: apsw.Connection, file: int, target: str) -> None:
         (target, target, file),
     ).fetchall()
     for row, home, alone, blob in rows:
-        record = _record_in(blob)
+        record = record_in(blob)
         hidden = bool(alone) or record.hidden or _hidden(db, home, record)
         db.execute("UPDATE records SET hidden = ? WHERE row = ?", (hidden, row))
 
 
 def line_of(blob: bytes) -> int:
-    return _record_in(blob).line
+    return record_in(blob).line
 
 
 def load(db: apsw.Connection, values: list[int]) -> Iterator[tuple[int, Record]]:
@@ -143,12 +109,3 @@ def load(db: apsw.Connection, values: list[int]) -> Iterator[tuple[int, Record]]
         )
         for row, record, hidden, superseded in rows:
             yield row, revive(record, hidden, superseded)
-
-
-def revive(blob: bytes, hidden: int, superseded: int) -> Record:
-    if not isinstance(blob, bytes):
-        raise Stale("the index is damaged: a record is missing")
-    record = _record_in(blob)
-    if hidden != record.hidden or superseded:
-        return msgspec.structs.replace(record, hidden=bool(hidden), superseded=bool(superseded))
-    return record

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from holdfast.index._stems import TOKENIZER
+
 VERSION = 10
+_TOKENIZER = " ".join(f"'{part}'" if " " in part else part for part in (TOKENIZER[0], *TOKENIZER[1]))
 
 WORDS = ("words", "foreign_words")
 """The words of all records, and apart those of other programs: what is read only on request must not weigh."""
 _TABLE = """
 CREATE VIRTUAL TABLE {name} USING fts5 (
     title, text, rest, content='', contentless_delete=1,
-    tokenize="porter unicode61 remove_diacritics 2 categories 'L* N* Co M*'"
+    tokenize="{tokenizer}"
 );"""
 TABLES = frozenset({"meta", "files", "records", "marks", "problems", *WORDS, "ties"})
 
@@ -47,4 +50,4 @@ CREATE TABLE ties (
 ) WITHOUT ROWID;
 CREATE INDEX ties_row ON ties (row);
 {words}
-""".format(words="".join(_TABLE.format(name=name) for name in WORDS))
+""".format(words="".join(_TABLE.format(name=name, tokenizer=_TOKENIZER) for name in WORDS))

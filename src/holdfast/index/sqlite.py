@@ -34,6 +34,7 @@ from holdfast.index import (
     _schema,
     _ties,
 )
+from holdfast.index._common import revive
 from holdfast.query import Terms
 from holdfast.records import HALF, Problem, Record
 from holdfast.settings import Search
@@ -165,6 +166,9 @@ class SqliteIndex:
             finally:
                 self._depth -= 1
 
+    def reading(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     @contextlib.contextmanager
     def impatient(self) -> Iterator[None]:
         with self._using() as db:
@@ -287,7 +291,10 @@ class SqliteIndex:
         with self._using() as db:
             return [row for (row,) in db.execute(f"SELECT r.row FROM records r WHERE {condition}", values)]
 
-    def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
+    def related(self, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]:
+        return {identifier: self._related(identifier, where, limit) for identifier in identifiers}
+
+    def _related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         with self._using() as db:
             rows = _ties.related(db, identifier, where, limit)
             records = dict(_records.load(db, [row for row, _, _ in rows]))
@@ -343,7 +350,7 @@ class SqliteIndex:
                 f" WHERE {condition} ORDER BY {order}",
                 values,
             )
-            return [_records.revive(*row) for row in rows]
+            return [revive(*row) for row in rows]
 
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
         condition, values = _rank.at_or_below(below)

@@ -48,6 +48,16 @@ _DOCUMENT_PART: LiteralString = """
 SELECT substring(data FROM %(start)s::int FOR %(count)s::int) FROM holdfast.files
 WHERE tenant = %(tenant)s AND path = %(path)s AND inode = %(inode)s
 """
+_PATCH: LiteralString = """
+UPDATE holdfast.pieces SET data = overlay(data
+    PLACING substring(%(data)b::bytea FROM (greatest(start - %(offset)s::bigint, 0) + 1)::int
+                      FOR (least(start + length(data), %(end)s::bigint) - greatest(start, %(offset)s::bigint))::int)
+    FROM (greatest(%(offset)s::bigint - start, 0) + 1)::int
+    FOR (least(start + length(data), %(end)s::bigint) - greatest(start, %(offset)s::bigint))::int)
+WHERE tenant = %(tenant)s AND inode = %(inode)s AND start < %(end)s AND start >= (
+    SELECT max(start) FROM holdfast.pieces
+    WHERE tenant = %(tenant)s AND inode = %(inode)s AND start <= %(offset)s)
+"""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -67,6 +77,16 @@ class Found(msgspec.Struct, frozen=True):
     def stamp(self) -> Stamp:
         moment = round(self.changed.timestamp() * 1_000_000) * 1000
         return Stamp(self.size, moment, moment, self.inode)
+
+
+class Left(msgspec.Struct, frozen=True):
+    """How an append of ours left a log."""
+
+    inode: int
+    size: int
+    tail: bytes
+    """Its last line."""
+    log: bool = True
 
 
 class Author(msgspec.Struct, frozen=True):
@@ -137,7 +157,7 @@ def check_free(turn: Turn, path: str, taken: Callable[[], HoldfastError]) -> Non
         raise taken()
 
 
-def reader(database: Database, path: str, found: Found) -> Callable[[int, int], bytes]:
+def reader(database: Database, path: str, found: Found | Left) -> Callable[[int, int], bytes]:
     """Return what reads the bytes of a file, some at a time, each time in a short transaction."""
 
     def read(count: int, position: int) -> bytes:
@@ -159,7 +179,7 @@ def _damaged(path: str, offset: int) -> HoldfastError:
     return Damaged(f"{path}: bytes are missing at offset {offset}.", "Restore it from a backup.")
 
 
-def part(turn: Turn, path: str, found: Found, position: int, end: int) -> bytes:
+def part(turn: Turn, path: str, found: Found | Left, position: int, end: int) -> bytes:
     """Return the bytes between two offsets; fewer when the file was removed or replaced meanwhile."""
     if not found.log:
         row = turn.row(_DOCUMENT_PART, path=path, inode=found.inode, start=position + 1, count=end - position)
@@ -189,7 +209,7 @@ def create(turn: Turn, path: str, data: bytes | None, author: Author) -> bool:
 def replace(turn: Turn, path: str, found: Found, data: bytes, author: Author) -> None:
     """Put other bytes at a path that is held."""
     if found.log:
-        _drop_pieces(turn, found.inode)
+        drop_pieces(turn, found.inode)
     statement: LiteralString = """
         UPDATE holdfast.files SET inode = %(inode)s, size = %(size)s, log = %(log)s, torn = %(torn)s,
             version = %(version)s, data = %(data)b, op = %(op)s, writer = %(writer)s, login = session_user,
@@ -221,21 +241,51 @@ def keep(turn: Turn, path: str, found: Found, kept: str, author: Author) -> None
         path=path, kept=kept, inode=inode, op=author.op, writer=author.writer,
     )  # fmt: skip
     if copied and found.log:
-        turn.change(
-            """INSERT INTO holdfast.pieces (tenant, inode, start, data, op, writer)
-            SELECT tenant, %(inode)s, start, data, op, writer
-            FROM holdfast.pieces WHERE tenant = %(tenant)s AND inode = %(old)s""",
-            inode=inode, old=found.inode,
-        )  # fmt: skip
+        copy_pieces(turn, found.inode, inode)
+
+
+def copy_pieces(turn: Turn, inode: int, other: int) -> None:
+    """Give another file the same pieces, with who wrote each and when."""
+    turn.change(
+        """INSERT INTO holdfast.pieces (tenant, inode, start, data, op, writer, login, at)
+        SELECT tenant, %(other)s, start, data, op, writer, login, at
+        FROM holdfast.pieces WHERE tenant = %(tenant)s AND inode = %(inode)s""",
+        inode=inode, other=other,
+    )  # fmt: skip
+
+
+def add_piece(turn: Turn, inode: int, start: int, data: bytes, author: Author) -> None:
+    turn.change(
+        """INSERT INTO holdfast.pieces (tenant, inode, start, data, op, writer)
+        VALUES (%(tenant)s, %(inode)s, %(start)s, %(data)b, %(op)s, %(writer)s)""",
+        inode=inode, start=start, data=data, op=author.op, writer=author.writer,
+    )  # fmt: skip
+
+
+def patch(turn: Turn, inode: int, offset: int, data: bytes) -> None:
+    """Put bytes in the place of as many others; they may lie in several pieces."""
+    turn.change(_PATCH, inode=inode, offset=offset, end=offset + len(data), data=data)
+
+
+def renumber(turn: Turn, path: str, found: Found, author: Author) -> int:
+    """Give a log that is held another inode, which has no pieces yet."""
+    inode = new_inode()
+    turn.change(
+        """UPDATE holdfast.files SET inode = %(inode)s, op = %(op)s, writer = %(writer)s, login = session_user,
+            changed = clock_timestamp()
+        WHERE tenant = %(tenant)s AND path = %(path)s AND inode = %(old)s""",
+        inode=inode, path=path, old=found.inode, op=author.op, writer=author.writer,
+    )  # fmt: skip
+    return inode
 
 
 def drop(turn: Turn, path: str, found: Found) -> None:
     if found.log:
-        _drop_pieces(turn, found.inode)
+        drop_pieces(turn, found.inode)
     turn.change("DELETE FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s", path=path)
 
 
-def _drop_pieces(turn: Turn, inode: int) -> None:
+def drop_pieces(turn: Turn, inode: int) -> None:
     turn.change("DELETE FROM holdfast.pieces WHERE tenant = %(tenant)s AND inode = %(inode)s", inode=inode)
 
 

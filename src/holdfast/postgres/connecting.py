@@ -12,6 +12,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -29,6 +30,8 @@ _SHORTEST_WAIT = 0.05
 _CANCELLING = 5.0
 _QUICK = 2
 """Seconds to wait for a sign of life: libpq waits them out when a server hangs up at once."""
+_LONGEST_NAME = 60
+_GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _ALWAYS_THERE = ("postgres", "template1")
 
 
@@ -45,12 +48,24 @@ class Waits(msgspec.Struct, frozen=True):
     connections: int = 8
 
 
+class Call(msgspec.Struct, frozen=True):
+    """A statement that is sent with its values in one message, and is a transaction of its own."""
+
+    statement: bytes
+    values: Sequence[bytes]
+    binary: Sequence[int]
+    """For each value: 1 if it is the bytes themselves, 0 if it is text."""
+
+
 class Session(psycopg.Connection[TupleRow]):
     """A connection that counts warnings: of a commit that no standby confirmed the server only warns."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.warnings = 0
+        self._known_there: set[bytes] = set()
+        self._poll = select.poll()
+        self._poll.register(self.pgconn.socket, select.POLLIN)
         self.add_notice_handler(self._note)
 
     def commit_within(self, seconds: float) -> str:
@@ -58,31 +73,46 @@ class Session(psycopg.Connection[TupleRow]):
 
         No time-out of the server covers the wait for a standby: this does, by telling the server to wait no longer.
         """
-        deadline, cancelled = time.monotonic() + seconds, False
         self.pgconn.send_query(b"COMMIT")
-        last: pq.abc.PGresult | None = None
+        return (self._answered(seconds).command_status or b"").decode()
+
+    def at_once(self, call: Call, seconds: float) -> bytes | None:
+        """Run a statement that is a transaction of its own, in one message; return its one value once it is saved."""
+        name = call.statement[:_LONGEST_NAME]
+        if name not in self._known_there:
+            made = self.pgconn.prepare(name, call.statement)
+            if made.status != pq.ExecStatus.COMMAND_OK:
+                raise psycopg.errors.error_from_result(made)
+            self._known_there.add(name)
+        self.pgconn.send_query_prepared(name, call.values, call.binary)
+        return self._answered(seconds).get_value(0, 0)
+
+    def _answered(self, seconds: float) -> pq.abc.PGresult:
+        """Wait for all that was sent to be done, and return what came of it; beyond that time have it stopped."""
+        deadline, cancelled = time.monotonic() + seconds, False
+        first: pq.abc.PGresult | None = None
         while True:
             while self.pgconn.flush() or self.pgconn.is_busy():
                 if self._readable(deadline - time.monotonic()):
                     self.pgconn.consume_input()
                 elif cancelled:
                     self.close()
-                    raise psycopg.OperationalError("no answer to a commit")
+                    raise psycopg.OperationalError("no answer from the server")
                 else:
                     self.cancel_safe(timeout=_CANCELLING)
                     deadline, cancelled = time.monotonic() + _CANCELLING, True
             result = self.pgconn.get_result()
             if result is None:
                 break
-            last = result
-        if last is None or last.status != pq.ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(last) if last else psycopg.OperationalError("no answer to a commit")
-        return (last.command_status or b"").decode()
+            if result.status not in _GOOD:
+                raise psycopg.errors.error_from_result(result)
+            first = first or result
+        if first is None:
+            raise psycopg.OperationalError("no answer from the server")
+        return first
 
     def _readable(self, seconds: float) -> bool:
-        watch = select.poll()
-        watch.register(self.pgconn.socket, select.POLLIN)
-        return bool(watch.poll(max(0, round(seconds * 1000))))
+        return bool(self._poll.poll(max(0, round(seconds * 1000))))
 
     def _note(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self.warnings += diagnostic.severity_nonlocalized == "WARNING"

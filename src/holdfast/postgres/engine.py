@@ -6,22 +6,26 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.index import Index
+from holdfast.errors import Busy
+from holdfast.index import Index, Unusable
 from holdfast.index.sqlite import SqliteIndex
-from holdfast.postgres.connecting import Waits
+from holdfast.postgres.index import PgIndex
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.settings import Settings
+from holdfast.vault import Vault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.embedding import Embedder, Vectors
 
+_REBUILD_SECONDS = 120
+
 
 def open_database(address: str) -> Database:
     """Open one tenant's part of a database, setting it up if it is empty."""
-    return Database(address, Waits())
+    return Database(address)
 
 
 class OnDatabase:
@@ -30,18 +34,43 @@ class OnDatabase:
     tree = ""
 
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
-        self.vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
-        self.lasting = False
-        self._config = config
+        self.vault: Vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
+        self.lasting = True
         self._database = database
+        self._identity = identity
+        self._config = config
         self.no_vectors = database.no_vectors
-        self.index: Index = SqliteIndex(None, identity, config.search)
+        self._shared = PgIndex(database, identity, config.search)
+        self.index: Index = self._shared
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        yield
+        if not self.lasting:
+            yield
+            return
+        if self._database.reads_only:
+            raise Unusable("this login only reads")
+        with self._database.locked(f"index {self._identity}", _REBUILD_SECONDS) as got:
+            if not got:
+                raise Busy("Another program is making the index anew.", "Try again in a minute; nothing was lost.")
+            yield
 
-    def watch(self, folders: tuple[str, ...], tell: Callable[[list[str], set[str]], None]) -> Watch:
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Index]:
+        if not self.lasting or self._database.reads_only:
+            yield SqliteIndex(None, "scratch", self._config.search)
+            return
+        index = self._shared.beginning("scratch")
+        try:
+            yield index
+        finally:
+            index.end()
+
+    def watch(
+        self,
+        folders: tuple[str, ...],  # noqa: ARG002
+        tell: Callable[[list[str], set[str]], None],  # noqa: ARG002
+    ) -> Watch:
         return Watch()
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
@@ -50,7 +79,7 @@ class OnDatabase:
 
         if not self.lasting or not generation:  # those of an index that nobody else has
             return FileVectors(None, model, generation)
-        return PgVectors(self._database, model, generation)
+        return PgVectors(self._database, model, generation, self._shared.generations)
 
     def purge(self) -> None:
         from holdfast.postgres import vectors
@@ -58,10 +87,9 @@ class OnDatabase:
         vectors.remove_all(self._database)
 
     def size(self) -> int:
-        return 0
+        return self._shared.size() if self.lasting else 0
 
     def do_without(self) -> None:
-        self.index.close()
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._config.search)
 

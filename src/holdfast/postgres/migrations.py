@@ -15,10 +15,16 @@ from psycopg.rows import TupleRow
 
 from holdfast.embedding import NoVectors
 from holdfast.errors import Busy, HoldfastError, Unavailable
-from holdfast.postgres._schema import OWNER, READER, VAULT, WRITER
+from holdfast.postgres._index_schema import INDEX
+from holdfast.postgres._schema import APPENDING, OWNER, READER, VAULT, WRITER
 from holdfast.postgres._vector_schema import COMPARING, VECTORS
 
-MIGRATIONS = (("documents and logs", VAULT), ("vectors", VECTORS))
+MIGRATIONS = (
+    ("documents and logs", VAULT),
+    ("appends in one message", APPENDING),
+    ("the index", INDEX),
+    ("vectors", VECTORS),
+)
 """In order. What was released here is never edited: a change is one more row."""
 
 ROLES = (OWNER, WRITER, READER)

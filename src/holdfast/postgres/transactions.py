@@ -8,21 +8,29 @@ middle of other work becomes a part of that: both are saved, or neither is.
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import LiteralString, TypeVar
 
 import psycopg
+from psycopg import errors as pg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.postgres import _faults, addresses, connecting, migrations
-from holdfast.postgres.connecting import Session, Waits
+from holdfast.postgres._schema import PARTITIONS, READER
+from holdfast.postgres.connecting import Call, Session, Waits
 
 T = TypeVar("T")
+_PART: LiteralString = """
+SELECT number FROM generate_series(0, %(parts)s - 1) AS number
+WHERE satisfies_hash_partition('holdfast.files'::regclass, %(parts)s, number, %(tenant)s::text)
+"""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
 
@@ -69,6 +77,7 @@ class Database:
         self._begin = {durable: self._beginning(durable) for durable in (True, False)}
         self._pool = connecting.Pool(self._address, self.waits)
         self._local = threading.local()
+        self._long_way = False
 
     def close(self) -> None:
         self._pool.close()
@@ -79,13 +88,73 @@ class Database:
         session.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(self._access.role)))
         return session
 
-    def run(self, what: str, work: Callable[[Turn], T], *, writes: bool = False, durable: bool = True) -> T:
-        """Do some work in a transaction, again where that may help; `what` is what an error is about."""
+    @contextlib.contextmanager
+    def locked(self, name: str, seconds: float) -> Iterator[bool]:
+        """Be the only program that does something of this name to this tenant; False when another was all the time."""
+        key = int.from_bytes(hashlib.sha256(f"{self.tenant}\n{name}".encode()).digest()[:8], "big", signed=True)
+        with contextlib.closing(self.connect()) as session:
+            session.execute(f"SET lock_timeout = {milliseconds(seconds)}")
+            try:
+                session.execute("SELECT pg_advisory_lock(%s)", [key])
+            except pg.LockNotAvailable:
+                yield False
+                return
+            yield True
+
+    @property
+    def within(self) -> bool:
+        """Is this thread in the middle of a transaction?"""
+        return getattr(self._local, "turn", None) is not None
+
+    @property
+    def direct(self) -> bool:
+        """Can this thread do something in one message?"""
+        return not self.within and not self._long_way
+
+    @functools.cached_property
+    def part(self) -> int:
+        """Return the number of the partition in which this tenant is."""
+        row = self.run("the tenant", lambda turn: turn.row(_PART, parts=PARTITIONS))
+        return int(row[0]) if row else 0
+
+    def at_once(self, what: str, call: Call) -> bool | None:
+        """Do what one statement does, which is a transaction by itself and says whether it could do it.
+
+        None means that nobody heard how it ended. It is not tried again here: whoever calls has a longer way.
+        """
+        session = self._take(what, time.monotonic() + self.waits.again_seconds, doubtful=False)
+        before = session.warnings
+        try:
+            done = session.at_once(call, self.waits.statement_seconds) == b"t"
+        except psycopg.Error as error:
+            if _faults.ours(error):
+                raise
+            if _faults.lost(error, session):
+                self._pool.after(error, session)
+                return None
+            self._long_way = self._long_way or _faults.not_that_way(error)
+            if self._long_way or _faults.passing(error, session):
+                return False
+            raise self._told(error, what) from None
+        finally:
+            self._pool.give_back(session)
+        if session.warnings > before:
+            raise self._unconfirmed(what)
+        return done
+
+    def run(
+        self, what: str, work: Callable[[Turn], T], *,
+        writes: bool = False, durable: bool = True, doubtful: bool = False,
+    ) -> T:  # fmt: skip
+        """Do some work in a transaction, again where that may help; `what` is what an error is about.
+
+        It is doubtful from the start where the caller has tried it in another way, and nobody heard how that ended.
+        """
         outer: Turn | None = getattr(self._local, "turn", None)
         if outer:
             return self._join(outer, what, work, writes=writes, durable=durable)
         deadline = time.monotonic() + self.waits.again_seconds
-        pause, doubtful = _FIRST_PAUSE, False
+        pause = _FIRST_PAUSE
         while True:
             session = self._take(what, deadline, doubtful)
             turn = Turn(session, self.tenant, doubtful=doubtful, durable=durable)
@@ -102,6 +171,37 @@ class Database:
                 self._pool.give_back(session)
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    @contextlib.contextmanager
+    def holding(self, what: str, *, durable: bool = True) -> Iterator[Turn]:
+        """Do some work in one transaction that is written as a block; none of it is done again.
+
+        While the same thread is in the middle of other work, it becomes a part of that.
+        """
+        outer: Turn | None = getattr(self._local, "turn", None)
+        if outer:
+            yield outer
+            return
+        session = self._take(what, time.monotonic() + self.waits.again_seconds, doubtful=False)
+        turn = Turn(session, self.tenant, doubtful=False, durable=durable)
+        try:
+            session.execute(self._begin[durable])
+            self._local.turn = turn
+            try:
+                yield turn
+            finally:
+                self._local.turn = None
+            self._end(turn, what)
+        except psycopg.Error as error:
+            self._pool.after(error, session)
+            raise error if _faults.ours(error) else self._told(error, what) from None
+        finally:
+            self._pool.give_back(session)
+
+    @property
+    def reads_only(self) -> bool:
+        """May this login change nothing?"""
+        return self._access.role == READER
 
     def _take(self, what: str, deadline: float, doubtful: bool) -> Session:
         try:
@@ -121,16 +221,17 @@ class Database:
         if turn.unchanged:
             turn.session.rollback()
             return result
+        self._end(turn, what)
+        return result
+
+    def _end(self, turn: Turn, what: str) -> None:
+        """Save what was done."""
         turn.ending = True
         before = turn.session.warnings
         if turn.session.commit_within(self.waits.statement_seconds) != "COMMIT":
             raise Unavailable(f"{what}: the database undid the work.", "Nothing was saved; try again.")
         if turn.session.warnings > before:
-            raise Unavailable(
-                f"{what} is saved on the server, but no standby has confirmed it.",
-                "Look at the standbys; look whether it is there before you try again.",
-            )
-        return result
+            raise self._unconfirmed(what)
 
     def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], *, writes: bool, durable: bool) -> T:
         """Make the work a part of what this thread is doing; a write that fails takes back only itself."""
@@ -149,17 +250,31 @@ class Database:
     def _told(self, error: psycopg.Error, what: str) -> HoldfastError:
         return _faults.told(error, what, self.waits.lock_seconds, self.waits.statement_seconds)
 
+    def _unconfirmed(self, what: str) -> HoldfastError:
+        return Unavailable(
+            f"{what} is saved on the server, but no standby has confirmed it.",
+            "Look at the standbys; look whether it is there before you try again.",
+        )
+
+    def asks(self, durable: bool) -> str:
+        """Return what a write has to set `synchronous_commit` to, nothing where the server's own will do."""
+        if not durable:
+            return "off"
+        return "on" if self._access.forgetful else ""
+
     def _beginning(self, durable: bool) -> sql.Composed:
         """Return what every transaction starts with, in one message to the server."""
         given = {
             "holdfast.tenant": self.tenant,
-            "lock_timeout": _milliseconds(self.waits.lock_seconds),
-            "statement_timeout": _milliseconds(self.waits.statement_seconds),
-            "idle_in_transaction_session_timeout": _milliseconds(self.waits.idle_seconds),
+            "lock_timeout": milliseconds(self.waits.lock_seconds),
+            "statement_timeout": milliseconds(self.waits.statement_seconds),
+            "idle_in_transaction_session_timeout": milliseconds(self.waits.idle_seconds),
             "client_min_messages": "warning",
+            "jit": "off",  # it takes longer than all that is asked here
+            "max_parallel_workers_per_gather": "0",
         }
-        if self._access.forgetful or not durable:
-            given["synchronous_commit"] = "on" if durable else "off"
+        if asked := self.asks(durable):
+            given["synchronous_commit"] = asked
         parts = [
             sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value))
             for name, value in given.items()
@@ -168,5 +283,5 @@ class Database:
         return sql.SQL("; ").join([sql.SQL("BEGIN"), role, *parts])
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))

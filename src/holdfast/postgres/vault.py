@@ -6,20 +6,21 @@ inode of its own, and a log that grew is larger.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import LiteralString
 
 from psycopg import errors as pg
 
 from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget
-from holdfast.postgres import _faults, _rows
-from holdfast.postgres._appending import Appending, held
+from holdfast.postgres import _faults, _rows, _whole
+from holdfast.postgres._appending import Appending, Lefts, held
 from holdfast.postgres._claims import Claims
 from holdfast.postgres.transactions import Database, Turn
 from holdfast.records import version_of
-from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Stamp, _lines
+from holdfast.vault import ABSENT, Appended, Document, Line, LogEnd, Snapshot, Stamp, _lines
 
 _CHUNK = 1 << 20
 _PAGE = 1000
@@ -55,6 +56,7 @@ class PgVault:
         self.location = database.location
         self._database = database
         self._claims = Claims(database)
+        self._lefts = Lefts()
         self._line_bytes = line_bytes
         self._writer = writer
 
@@ -90,6 +92,14 @@ class PgVault:
         self._database.run(path, work, writes=True)
         return version_of(data)
 
+    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
+        _rows.checked(path)
+        creating = _whole.Creating(path, chunks, mtime, _rows.Author(self._writer))
+        self._database.run(path, creating.attempt, writes=True, durable=durable)
+
+    def settle(self) -> None:
+        self._database.run(self.location, _settle, writes=True)
+
     def _create(self, turn: Turn, path: str, data: bytes, author: _rows.Author) -> None:
         _rows.check_free(turn, path, lambda: _rows.exists(path))
         if not _rows.create(turn, path, data, author):
@@ -109,10 +119,27 @@ class PgVault:
 
     # logs
 
-    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
+    def append(
+        self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
+    ) -> Appended | None:
         _rows.checked(path)
-        adding = Appending(self._database, path, compose, _rows.Author(self._writer), self._line_bytes)
-        return self._database.run(path, adding.attempt, writes=True, durable=durable)
+        author = _rows.Author(self._writer)
+        adding = Appending(self._database, path, compose, author, self._line_bytes, self._lefts, again=again)
+        return adding.run(durable)
+
+    def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
+        _rows.checked(path)
+        author = _rows.Author(self._writer)
+
+        def work(turn: Turn) -> int:
+            return _whole.rewrite(turn, self._database, path, change, self._line_bytes, author)
+
+        return self._database.run(path, work, writes=True)
+
+    @contextlib.contextmanager
+    def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
+        _rows.checked(path)
+        yield _whole.snapshot(self._database, path, log=log)
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         found = self._found(path)
@@ -243,6 +270,11 @@ class PgVault:
     def _found(self, path: str) -> _rows.Found:
         _rows.checked(path)
         return self._database.run(path, functools.partial(_look, path=path))
+
+
+def _settle(turn: Turn) -> None:
+    """Say something that has to be durable: whatever was committed before it is durable then, too."""
+    turn.row("SELECT pg_logical_emit_message(true, 'holdfast', '')")
 
 
 def _look(turn: Turn, path: str) -> _rows.Found:

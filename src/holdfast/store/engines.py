@@ -53,6 +53,10 @@ class Engine(Protocol):
         """Let one process make the index at a time; the others wait and then use what it made."""
         ...
 
+    def scratch(self) -> AbstractContextManager[Index]:
+        """Give an empty index that is gone afterwards."""
+        ...
+
     def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
         """Tell of changes below these folders, from now on."""
         ...
@@ -103,6 +107,14 @@ class OnFiles:
             yield
         finally:
             os.close(fd)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Index]:
+        index = SqliteIndex(None, "scratch", self._search)
+        try:
+            yield index
+        finally:
+            index.close()
 
     def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
         from holdfast.store.watching import Watcher

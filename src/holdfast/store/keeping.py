@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.formats import logs
 from holdfast.index import Applied, Filter, Index, Seen, Stale, Unusable
-from holdfast.index.sqlite import SqliteIndex
 from holdfast.kinds import KINDS
 from holdfast.places import Places
 from holdfast.records import Problem
@@ -40,7 +39,6 @@ class Keeper:
         self._engine = engine
         self._vault = engine.vault
         self._places = places
-        self._settings = settings
         self.refresher = Refresher(engine.vault, places, settings.limits)
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
@@ -89,6 +87,14 @@ class Keeper:
             if self._index.generation() == known:
                 break
         return answer
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside, many questions cost little more than one."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(Stale):  # whoever asks makes one
+                stack.enter_context(self._index.reading())
+            yield
 
     def glance(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
         """Put a question to the index if it is there and free; None if it is not.
@@ -218,13 +224,11 @@ class Keeper:
 
     def verify(self, progress: Progress | None) -> verifying.Report:
         """Compare the index with what a fresh reading of the files gives."""
-        scratch = SqliteIndex(None, "scratch", self._settings.search)
         try:
-            return verifying.verify(self._vault, self.refresher, self._places, self._index, scratch, progress)
+            with self._engine.scratch() as scratch:
+                return verifying.verify(self._vault, self.refresher, self._places, self._index, scratch, progress)
         except Stale as error:
             return verifying.Report(differences=[Problem(".holdfast", str(error))])
-        finally:
-            scratch.close()
 
     @property
     def watching(self) -> bool:

@@ -214,8 +214,9 @@ class Memory:
         near = functools.partial(
             self._near, where=msgspec.structs.replace(where, tags=(), since="", until=""), most=wanted.related
         )
-        kept, left_out = recalling.hits(ranked, terms, wanted, near)
-        damaged = self._keeper.ask(lambda index: index.problem_count())
+        with self._keeper.reading():
+            kept, left_out = recalling.hits(ranked, terms, wanted, near)
+            damaged = self._keeper.ask(lambda index: index.problem_count())
         return recalling.Found(kept, self._keeper.as_of(), done.behind, left_out, done.problems, damaged)
 
     def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Answer]]:
@@ -226,8 +227,10 @@ class Memory:
             done = self._keeper.look(where, searching=True)
             best = self._keeper.ask(lambda index: index.best(terms, where, query.limit))
             return done, [Answer(record, score) for record, score in best]
-        done, pools, near = self._pools(terms, where, query)
-        return done, recalling.choose(pools, query, self.settings.search, self._load, near)
+        done = self._keeper.look(where, searching=True)
+        with self._keeper.reading():
+            pools, near = self._pools(terms, where, query)
+            return done, recalling.choose(pools, query, self.settings.search, self._load, near)
 
     def explain(self, query: Query, identifier: str) -> explaining.Explained:
         """Say step by step what ranking makes of one record, whether it is among the answers or not."""
@@ -245,11 +248,14 @@ class Memory:
         check(query)
         terms = parse(query.text)
         where = self._filter(query, both(query.kinds, terms.kinds) or query.kinds, (*query.tags, *terms.tags))
-        _, pools, near = self._keeper.steady(lambda: self._pools(terms, where, query))
-        return pools, near, where
 
-    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Pool], Near]:
-        done = self._keeper.look(where, searching=True)
+        def work() -> tuple[list[Pool], Near]:
+            self._keeper.look(where, searching=True)
+            return self._pools(terms, where, query)
+
+        return (*self._keeper.steady(work), where)
+
+    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[list[Pool], Near]:
         candidates = self.settings.search.candidates  # what only stands beside them is no answer to a plain search
         most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
         pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
@@ -261,7 +267,7 @@ class Memory:
             pools, near = self._keeper.ask(lambda index: self._meaning.widen(index, pools, query, terms, where))
             if self._keeper.watching:
                 self._meaning.fill(self._keeper.ask)
-        return done, pools, near
+        return pools, near
 
     def _load(self, rows: list[int]) -> dict[int, Record]:
         return self._keeper.ask(lambda index: index.load(rows))
@@ -279,15 +285,15 @@ class Memory:
 
         def work() -> list[Tied]:
             self._keeper.look(where, searching=True)
-            return self._near(identifier, where, wanted.limit)
+            return self._near([identifier], where, wanted.limit)[identifier]
 
         found = self._keeper.steady(work)
         if not found and (is_id(identifier) or self.places.classify(path_of(identifier))):
             self.get(identifier)  # nothing is related to it, or it is not there at all
         return found
 
-    def _near(self, identifier: str, where: Filter, most: int) -> list[Tied]:
-        return self._keeper.ask(lambda index: index.related(identifier, where, most))
+    def _near(self, identifiers: list[str], where: Filter, most: int) -> dict[str, list[Tied]]:
+        return self._keeper.ask(lambda index: index.related(identifiers, where, most))
 
     def tail(self, kind: str, count: int = 20, *, session: str = "", scope: str | Scope | None = None) -> list[Record]:
         """Return the last records of a log, oldest first, read from the end of the file."""

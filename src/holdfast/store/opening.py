@@ -40,7 +40,8 @@ def is_address(root: str) -> bool:
 
 def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
     try:
-        from holdfast.postgres.engine import OnDatabase, PgVault, open_database  # few need the driver
+        from holdfast.postgres.engine import OnDatabase, open_database  # few need the driver
+        from holdfast.postgres.vault import PgVault
     except ImportError as error:
         raise no_driver(error) from None
     database = open_database(address)

@@ -131,16 +131,17 @@ def said_by(record: Record) -> str:
 
 
 def hits(
-    answers: list[Answer], terms: Terms, query: Query, related: Callable[[str], list[Tied]]
+    answers: list[Answer], terms: Terms, query: Query, related: Callable[[list[str]], Mapping[str, list[Tied]]]
 ) -> tuple[list[Hit], int]:
     """Turn answers into hits within the budget; the number is how many had no room."""
     result: list[Hit] = []
     spent = left_out = 0
+    tied = related([answer.record.id for answer in answers]) if query.related else {}
     for answer in answers:
         record = answer.record
         why = _why(record, terms)
         snippet = _snippet(record.text, why)
-        ties = tuple(related(record.id)) if query.related else ()
+        ties = tuple(tied.get(record.id, ()))
         cost = count_tokens(record.title) + count_tokens(snippet)
         cost += sum(count_tokens(tied.record.title) + count_tokens(tied.record.id) for tied in ties)
         if query.budget and spent + cost > query.budget:
