@@ -512,7 +512,7 @@ def test_what_is_forgotten_leaves_no_vector_and_the_others_are_made_again(addres
 def test_programs_of_two_time_zones_keep_their_vectors_apart_and_take_them_from_each_other(
     address: str, base: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    told: list[list[list[tuple[str, float]]]] = []
     for zone in ("Europe/Berlin", "America/Lima", "Europe/Berlin"):
         monkeypatch.setenv("TZ", zone)
         time.tzset()
