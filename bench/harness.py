@@ -37,6 +37,8 @@ class Run:
     quick: bool
     out: str
     rows: list[Row] = field(default_factory=list)
+    store: str = ""
+    """The database to measure in, "" for files."""
 
     def add(self, what: str, value: float, unit: str, at_most: float | None = None, **more: Any) -> None:
         at_least = more.pop("at_least", None)
@@ -68,12 +70,14 @@ class Run:
         sys.exit(1 if missed else 0)
 
 
-def start(name: str) -> Run:
+def start(name: str, *, stores: bool = False) -> Run:
     parser = argparse.ArgumentParser(prog=f"scripts/bench {name}")
     parser.add_argument("--quick", action="store_true", help="small corpora, to see that it runs")
     parser.add_argument("--out", default=f".bench/{name}.json", help="where the JSON goes")
+    if stores:
+        parser.add_argument("--store", default="", help="measure in this database, postgresql://…")
     given = parser.parse_args()
-    return Run(name, given.quick, given.out)
+    return Run(name, given.quick, given.out, store=given.store if stores else "")
 
 
 def timed(work: Callable[[], Any], times: int = 1) -> float:

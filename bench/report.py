@@ -1,6 +1,6 @@
 """The report: everything that is told about how good and how fast recall is, measured and written as a page.
 
-    scripts/bench report SET.json [SET.json …] [--quick] [--only recall|steps|weights|speed] [--from FILE]
+    scripts/bench report SET.json [SET.json …] [--quick] [--only recall|steps|weights|speed] [--store ADDRESS] [--from FILE]
 
 What is measured goes to `.bench/report.json`; page, plots and a copy of the figures are made of that, so that
 `--from` writes them again without measuring. A section of the page is a function of what was measured: to add one,
@@ -46,6 +46,11 @@ WAYS = {
     "semantic": Way("with `semantic`", "HOLDFAST_SEARCH_EMBEDDER=semantic holdfast bench recall SET.json", Search(embedder="semantic")),
     "quality": Way("with `quality`", "HOLDFAST_SEARCH_EMBEDDER=quality holdfast bench recall SET.json", Search(embedder="quality")),
 }  # fmt: skip
+SHARED = "postgres"
+EVERY = WAYS | {
+    SHARED: Way("with `semantic`, on PostgreSQL", "holdfast bench recall SET.json --store postgresql://…", Search(embedder="semantic")),
+}  # fmt: skip
+"""With those that need more than an extra."""
 USUAL = "semantic"
 """The embedder with which steps are left out."""
 PLAIN = "plain FTS5"
@@ -159,6 +164,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--from", dest="figures", metavar="FILE", help="measure nothing; write the page from these figures"
     )
+    parser.add_argument("--store", default="", help="also ask in this database, postgresql://…")
     given = parser.parse_args()
     if not given.figures and not given.sets and given.only != "speed":
         parser.error("name the sets, or --from FILE")
@@ -174,7 +180,7 @@ def _measured(given: argparse.Namespace) -> Report:
         report = msgspec.structs.replace(_read(FIGURES), quick=given.quick)
     sets = [_set(path, given.quick) for path in given.sets]
     if "recall" in parts:
-        report = _kept(report, sets=[_asked(one, sets, given.quick) for one in sets])
+        report = _kept(report, sets=[_asked(one, sets, given.quick, given.store) for one in sets])
     if "steps" in parts:
         by_name = {one.name: one for one in sets}
         report = _kept(report, sets=[_without(by_name.get(one.name), one) for one in report.sets])
@@ -217,7 +223,7 @@ def _set(path: str, quick: bool) -> measuring.Set:
     return measuring.Set(given.name, (msgspec.structs.replace(first, questions=first.questions[:QUICK_QUESTIONS]),))
 
 
-def _asked(given: measuring.Set, sets: Sequence[measuring.Set], quick: bool) -> Asked:
+def _asked(given: measuring.Set, sets: Sequence[measuring.Set], quick: bool, store: str) -> Asked:
     turns = [turn for corpus in given.corpora for turn in corpus.turns]
     sessions = {(corpus.name, turn.session) for corpus in given.corpora for turn in corpus.turns}
     questions = sum(len(corpus.questions) for corpus in given.corpora)
@@ -226,6 +232,8 @@ def _asked(given: measuring.Set, sets: Sequence[measuring.Set], quick: bool) -> 
         if _is_there(name) and not (quick and name == "quality"):  # it takes minutes to embed a set
             others = [one for one in sets if one is not given]
             ways[name] = _run(given, way.search, HOW[name], others)
+    if store and USUAL in ways:
+        ways[SHARED] = _run(given, EVERY[SHARED].search, "on PostgreSQL", store=store)
     return Asked(given.name, len(given.corpora), len(sessions), len(turns), questions, ways)
 
 
@@ -251,9 +259,9 @@ def _held_out(given: measuring.Set | None, asked: Asked) -> Asked:
 
 
 def _run(
-    given: measuring.Set, search: Search, what: str, others: Sequence[measuring.Set] | None = None
+    given: measuring.Set, search: Search, what: str, others: Sequence[measuring.Set] | None = None, store: str = ""
 ) -> measuring.Measured:
-    found = measuring.run(given, search, _progress(f"{given.name}, {what}"), others)
+    found = measuring.run(given, search, _progress(f"{given.name}, {what}"), others, store)
     return measuring.measure(given, found)
 
 
@@ -327,7 +335,7 @@ def _bars(asked: Asked) -> dict[str, dict[str, float]]:
 
 
 def _plain_name(name: str) -> str:
-    return WAYS[name].name.replace("`", "") if name in WAYS else name
+    return EVERY[name].name.replace("`", "") if name in EVERY else name
 
 
 def _only(scores: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
@@ -382,7 +390,7 @@ R@k is the share of what is right among the first k, any@k and all@k say whether
     ]
     for asked in report.sets:
         parts += [_about(asked), _scores(asked)]
-    ways = [way for name, way in WAYS.items() if any(name in asked.ways for asked in report.sets)]
+    ways = [way for name, way in EVERY.items() if any(name in asked.ways for asked in report.sets)]
     parts += [
         _commands(
             *(f"{way.command}   # {way.name.replace('`', '')}" for way in ways),
@@ -405,7 +413,7 @@ def _about(asked: Asked) -> str:
 
 def _scores(asked: Asked) -> str:
     rows = [
-        [WAYS[name].name if name in WAYS else name, *(f"{found.scores[score]:.1f}" for score in asked.shown)]
+        [EVERY[name].name if name in EVERY else name, *(f"{found.scores[score]:.1f}" for score in asked.shown)]
         for name, found in asked.ways.items()
     ]
     for one in asked.source.published if asked.source else ():
@@ -489,7 +497,7 @@ point, says that the weights are not fitted to single conversations:
 
 def nothing_relevant(report: Report) -> str:
     rows = [
-        [f"{one.title}, {WAYS[name].name}", f"{found.silent} of {found.questions:,}", f"{found.foreign_silent} of {found.foreign:,}"]
+        [f"{one.title}, {EVERY[name].name}", f"{found.silent} of {found.questions:,}", f"{found.foreign_silent} of {found.foreign:,}"]
         for one in report.sets for name, found in one.ways.items() if found.foreign
     ]  # fmt: skip
     if not rows:

@@ -473,8 +473,6 @@ def test_programs_that_share_a_memory_share_its_vectors(
     address: str, base: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with holdfast.open(address) as memory:
-        if not memory._keeper._engine.lasting:
-            pytest.skip("the index of a database is still kept in memory, and so are its vectors")
         fill(memory)
         expected = answers(memory)
         assert count(base) == 34
@@ -491,6 +489,41 @@ def test_programs_that_share_a_memory_share_its_vectors(
         assert memory.find("rainy weather", associate=True).hits[0].record.title == "Sky"
         assert count(base) == 35
         assert count(base, "vector_sets") == 1
+
+
+@pytest.mark.usefixtures("semantic")
+def test_what_is_forgotten_leaves_no_vector_and_the_others_are_made_again(address: str, base: Database) -> None:
+    with holdfast.open(address) as memory, holdfast.open(address) as other:
+        fill(memory)
+        pets = memory.find(ASKED, associate=True).hits[0].record.id
+        assert other.find(ASKED, associate=True).hits
+        before = base.run("marks", lambda turn: turn.rows("SELECT DISTINCT mark FROM holdfast.vectors"))
+        memory.forget(pets, yes=True)
+        assert count(base) == count(base, "vector_codes") == 0
+        for one in (other, memory):
+            assert not one.find(ASKED, associate=True).hits
+            assert one.find("automobile repairs in Lisbon", associate=True).hits
+        after = base.run("marks", lambda turn: turn.rows("SELECT DISTINCT mark FROM holdfast.vectors"))
+        assert len(set(before) - set(after)) == 1
+        assert count(base, "vector_sets") == 1
+
+
+@pytest.mark.usefixtures("semantic")
+def test_programs_of_two_time_zones_keep_their_vectors_apart_and_take_them_from_each_other(
+    address: str, base: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[list[list[tuple[str, float]]]] = []
+    for zone in ("Europe/Berlin", "America/Lima", "Europe/Berlin"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        with holdfast.open(address) as memory:
+            if not told:
+                fill(memory)
+            told.append(answers(memory))
+        assert count(base, "vector_sets") == min(len(told), 2)
+    monkeypatch.undo()
+    time.tzset()
+    assert told[0] == told[1] == told[2]
 
 
 # the extension

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.postgres._schema import PARTITIONS, READER, WRITER, tenanted
+from holdfast.postgres._schema import READER, WRITER, tenanted
 
 _VECTORS = """
 CREATE TABLE holdfast.vector_sets (
@@ -40,12 +40,4 @@ GRANT EXECUTE ON FUNCTION holdfast.apart TO {WRITER}, {READER};
 """
 """What compares two codes. It is bound to the extension when it is made, wherever that stands, and goes with it."""
 
-
-def _serial(table: str) -> str:
-    """Have a table read by one process at a time: what it is asked takes less than starting others."""
-    return "".join(
-        f"ALTER TABLE holdfast.{table}_{number:02d} SET (parallel_workers = 0);\n" for number in range(PARTITIONS)
-    )
-
-
-VECTORS = _VECTORS + tenanted("vector_sets") + tenanted("vector_codes") + _serial("vector_codes") + tenanted("vectors")
+VECTORS = _VECTORS + tenanted("vector_sets") + tenanted("vector_codes") + tenanted("vectors")

@@ -84,7 +84,7 @@ class OnDatabase:
 
         if not self.lasting or not generation:  # those of an index that nobody else has
             return FileVectors(None, model, generation)
-        return PgVectors(self._database, model, generation)
+        return PgVectors(self._database, model, generation, self._shared.generations)
 
     def purge(self) -> None:
         from holdfast.postgres import vectors

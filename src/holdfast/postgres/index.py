@@ -64,6 +64,11 @@ class PgIndex:
         except Stale:
             return ""
 
+    def generations(self) -> list[str]:
+        """Return all that are in use, by programs that read the files in one way or another."""
+        statement = "SELECT generation FROM holdfast.index_generations WHERE tenant = %(tenant)s AND state = 'current'"
+        return [str(row[0]) for row in self._database.run(_WHAT, lambda turn: turn.rows(statement))]
+
     def _which(self, turn: Turn) -> Generation:
         """Return the index in use."""
         held: Generation | None = getattr(self._local, "held", None)

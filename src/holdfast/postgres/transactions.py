@@ -71,7 +71,7 @@ class Turn:
 
     def many(self, statement: LiteralString, values: Iterable[dict[str, object]]) -> None:
         """Run a statement once for each of the values, without waiting for each."""
-        self.session.cursor(binary=True).executemany(statement, [{"tenant": self._tenant, **each} for each in values])
+        self.session.cursor(binary=True).executemany(statement, [{"tenant": self.tenant, **each} for each in values])
 
     def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
         return self.session.cursor(binary=True).execute(statement, {"tenant": self.tenant, **values})
