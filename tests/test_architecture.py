@@ -61,6 +61,7 @@ CLI = (
     "tidying",
     "measuring",
     "scheduling",
+    "tasking",
     "owning",
 )
 POSTGRES = ("addresses", "connecting", "migrations", "transactions", "vault", "_faults", "_rows", "_claims")
