@@ -116,6 +116,9 @@ def test_a_worker_can_ask_for_a_kind_of_work_and_for_a_graph(memory: holdfast.Me
 
 def test_nothing_ready_says_what_there_is(memory: holdfast.Memory) -> None:
     assert memory.call("task_claim", {"worker": "w"})["text"] == "Nothing is ready: there is no open task."
+    with pytest.raises(NotFound):
+        memory.tasks.heartbeat("t0", "1-0")
+    assert memory.vault.stat(LOG) is None  # looking leaves nothing behind
     first = memory.tasks.create("first")
     memory.tasks.create("second", after=[first.id])
     take(memory)
