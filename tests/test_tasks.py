@@ -483,7 +483,12 @@ def test_what_a_person_writes_counts_and_what_cannot_be_read_is_passed_over(root
         with (root / LOG).open("a") as file:
             file.write('{"event": "claimed", "task": \n{"event": "claimed", "task": 7}\n')
             file.write('{"event": "created", "task": "mine", "title": "By hand", "priority": 9, "attempts": "many"}\n')
+            for one, other in (("x", "y"), ("y", "x")):
+                file.write(json.dumps({"event": "created", "task": one, "title": "Circle", "after": [other]}) + "\n")
         assert [take(memory)[0].id for _ in range(2)] == ["mine", task.id]
+        assert memory.tasks.claim("w") is None
+        assert memory.tasks.all().counts == {"running": 2, "blocked": 2}
+        assert len(memory.tasks.all().tasks) == 4
         assert "cannot be read" in memory.call("task_list")["warnings"][0]
 
 
