@@ -63,6 +63,7 @@ CLI = (
     "tidying",
     "measuring",
     "scheduling",
+    "tasking",
     "owning",
     "watching",
     "moving",

@@ -203,7 +203,7 @@ def _parameter(param: Param, *, alone: bool) -> click.Parameter:
         given: Callable[..., Any] = _listed if param.required else _listed_or_none
         text = f"{about}; may be given several times."
         return click.Option([option, param.name], type=item, multiple=True, callback=given, help=text)
-    text = f"{about}." if param.default is None else f"{about}; default: {param.default}."
+    text = f"{about}." if param.default in (None, "") else f"{about}; default: {param.default}."
     return click.Option([option, param.name], type=_type(hints), required=param.required, help=text)
 
 

@@ -24,7 +24,8 @@ def listed(reply: Mapping[str, Any]) -> None:
         show.table(columns, rows, whole=("id", "status"), less=("progress", "lease", "attempts"))
     counts = [f"{count:,} {status}" for status, count in reply["counts"].items()]
     more = [f"{reply['left_off']:,} more are not shown"] if "left_off" in reply else []
-    click.secho(" · ".join([*counts, *more]), dim=True)
+    if counts:
+        click.secho(" · ".join([*counts, *more]), dim=True)
     show.warnings(reply.get("warnings", ()))
 
 

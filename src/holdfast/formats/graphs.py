@@ -173,4 +173,5 @@ def in_tree(tasks: Mapping[str, Task]) -> list[tuple[int, Task]]:
         depth, task = stack.pop()
         found.append((depth, task))
         stack += [(depth + 1, one) for one in reversed(below.get(task.id, []))]
-    return found
+    shown = {task.id for _, task in found}
+    return [*found, *((0, task) for task in tasks.values() if task.id not in shown)]  # a hand made them a circle

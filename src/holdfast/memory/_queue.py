@@ -34,6 +34,8 @@ class LogQueue:
         def make(_end: LogEnd) -> list[Line]:
             return self._follower.ask(path, Graph, self.warnings, lambda graph: decide(_Now(graph, now_ms())))
 
+        if self._vault.stat(path) is None and not decide(_Now(Graph(), now_ms())):
+            return []  # looking for what is not there makes no log
         return write(path, make)
 
     def look(self, path: str, ids: Iterable[str] | None = None) -> dict[str, Task]:

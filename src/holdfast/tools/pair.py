@@ -39,7 +39,7 @@ def register(registry: Registry) -> None:
 
     def getTools(
         call: Call,
-        request: Annotated[list[Wanted], "agents, each with the tools wanted, or all of its tools"],
+        request: Annotated[list[Wanted], "agents, each with the tools wanted; default: all"],
     ) -> dict[str, Any]:
         found, unknown = [], []
         agents = call.runner.registry.agents()
@@ -57,7 +57,7 @@ def register(registry: Registry) -> None:
 
     def useTools(
         call: Call,
-        context: Annotated[dict[str, Any], "workspaceId and sessionId; memory, goal, constraints if you have them"],
+        context: Annotated[dict[str, Any], "workspaceId, sessionId; memory, goal, constraints if any"],
         calls: Annotated[list[Use], "what to run"],
         strategy: Annotated[Literal["serial", "parallel"], "serial stops at the first failure"] = "serial",
     ) -> Reply:
@@ -65,8 +65,8 @@ def register(registry: Registry) -> None:
         return use(call.runner, {"context": context, "calls": wanted, "strategy": strategy})
 
     listed = "; ".join(f"{agent}: {' '.join(tools)}" for agent, tools in registry.agents().items())
-    getTools.__doc__ = f"Describe tools that are not in your list. Agents and tools: {listed}."
-    useTools.__doc__ = "Run one or several tools of any agent, in order or at once. Ask getTools for their parameters."
+    getTools.__doc__ = f"Describe other tools, by agent: {listed}."
+    useTools.__doc__ = "Run tools of any agent, in order or at once. Ask getTools for their parameters."
     registry.add("tools", enveloped=True, reads=True, within=True)(getTools)
     registry.add("tools", within=True)(useTools)
 

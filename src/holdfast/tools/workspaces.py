@@ -18,8 +18,8 @@ from holdfast.tools.registry import Registry
 _NEWEST_STATES = 20
 _ACTIVE_PLANS = ("new", "in_progress", "partial")
 
-Name = Annotated[str, "the workspace's name"]
-StateName = Annotated[str, "the state's name"]
+Name = Annotated[str, "its name"]
+StateName = Annotated[str, "its name"]
 Workflow = str | dict[str, Any]
 Archived = Annotated[bool, "also archived ones"]
 Restore = Annotated[bool, "show it again instead"]
