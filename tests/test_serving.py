@@ -108,7 +108,7 @@ def test_health_asks_nobody_and_metrics_tell_no_names(store: str) -> None:
         assert (team.get("/readyz").status_code, team.get("/readyz").text) == (200, "ready\n")
         team.call(token, "remember", text="A secret medlar.", title="Medlar")
         team.call(token, "recall", query="medlar", scope="nowhere")
-        assert team.ask("hf_wrong", "tools/list", {}).status_code == 401
+        assert team.ask("hfm_wrong", "tools/list", {}).status_code == 401
         told = team.get("/metrics")
         assert told.headers["content-type"].startswith("text/plain; version=0.0.4")
         samples = [line for line in told.text.splitlines() if not line.startswith("#")]
@@ -217,7 +217,7 @@ def test_it_starts_without_its_database_and_finds_it(server: pgserver.Server, da
         assert team.get("/healthz").status_code == 200
         assert "holdfast_store_up 0" in team.get("/metrics").text
         assert team.ask(token, "tools/list", {}).status_code == 503
-        assert team.ask("hf_wrong", "tools/list", {}).status_code == 401
+        assert team.ask("hfm_wrong", "tools/list", {}).status_code == 401
 
 
 def test_a_database_that_stops_and_starts_under_a_running_server(tmp_path: Path) -> None:

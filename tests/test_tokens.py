@@ -64,7 +64,7 @@ def test_a_token_says_its_tenant_and_id_and_is_known_again_by_its_digest_alone()
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hf", "hf___", "Bearer", "hf_a_b_c", "x" * 10_000, "hf_1_" + "a" * 16 + "_" + "b" * 43]
+    "text", ["", "hfm", "hfm___", "Bearer", "hfm_a_b_c", "x" * 10_000, "hfm_1_" + "a" * 16 + "_" + "b" * 43]
 )
 def test_what_is_no_token_is_none(text: str) -> None:
     assert grants.read(text) is None
@@ -524,12 +524,12 @@ def test_a_token_that_is_wrong_in_any_way_gets_the_same_answer(address: str) -> 
     head = token[: -len(f"_{identifier}_{secret}")]
     nobody = grants.make("x", "nobody")[1].split("_")[1]
     wrong = {
-        "no tenant of that name": f"hf_{nobody}_{identifier}_{secret}",
+        "no tenant of that name": f"hfm_{nobody}_{identifier}_{secret}",
         "no token of that id": f"{head}_{'a' * 16}_{secret}",
         "another secret": f"{head}_{identifier}_{'A' * 43}",
-        "no tenant at all": f"hf__{identifier}_{secret}",
-        "a tenant that cannot be": f"hf_{grants._base32(b' ')}_{identifier}_{secret}",
-        "no token": "hf_x",
+        "no tenant at all": f"hfm__{identifier}_{secret}",
+        "a tenant that cannot be": f"hfm_{grants._base32(b' ')}_{identifier}_{secret}",
+        "no token": "hfm_x",
         "nothing": "-",
     }
     with serving(address) as team:

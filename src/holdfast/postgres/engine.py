@@ -42,6 +42,7 @@ class OnDatabase:
         yield
 
     def watch(self, folders: tuple[str, ...], tell: Callable[[list[str], set[str]], None]) -> Watch:
+        del folders, tell
         return Watch()
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
