@@ -7,6 +7,7 @@ import hashlib
 import os
 import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -53,6 +54,17 @@ def is_address(root: str) -> bool:
     return root.startswith(("postgresql:", "postgres:"))
 
 
+@contextlib.contextmanager
+def driver() -> Iterator[None]:
+    """Say what to install where the driver of databases is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise Unavailable(
+            f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
+        ) from None
+
+
 class Tenants:
     """Opens the memories of the tenants of one database, all over the same connections."""
 
@@ -82,12 +94,8 @@ def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
 
 
 def _database(address: str) -> Database:
-    try:
-        from holdfast.postgres.engine import open_database  # few need the driver
-    except ImportError as error:
-        raise Unavailable(
-            f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
-        ) from None
+    with driver():
+        from holdfast.postgres.engine import open_database  # few need it
     return open_database(address)
 
 
