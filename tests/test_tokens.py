@@ -263,6 +263,34 @@ def test_a_write_that_is_stale_is_a_conflict_inside_a_fence_too(fence: tuple[Vau
         inside.write("resources/workspaces/alpha/_notes/n.md", b"x", expect="0" * 64)
 
 
+def test_of_the_account_of_writes_a_fence_gives_and_takes_the_lines_about_its_scope(fence: tuple[Vault, Vault]) -> None:
+    inside, vault = fence
+    log = "user/memory/writes/2026-11.jsonl"
+    mine, theirs = (
+        json.dumps({"id": "x", "path": f"resources/workspaces/{name}/_notes/n.md", "op": name}).encode() + b"\n"
+        for name in ("alpha", "beta")
+    )
+    vault.append(log, lambda _end: theirs + mine + b"torn {\n" + theirs)
+    for lines in (inside.scan(log), inside.scan_back(log)):
+        assert [line.data for line in lines if not line.veiled] == [mine.strip()]
+    size = vault.stat(log)
+    for refused in (theirs, mine + theirs, b"{}\n", b"not JSON\n"):
+        with pytest.raises(Invalid, match="your token is for alpha alone"):
+            inside.append(log, lambda _end, data=refused: data)  # type: ignore[misc]
+    assert vault.stat(log) == size
+    inside.append(log, lambda _end: mine)
+    assert inside.stat(log)
+    assert inside.stat("user/memory/writes/other.jsonl") is None
+
+
+def test_an_op_id_of_another_scope_is_as_good_as_new(scoped: Worlds) -> None:
+    for memory in (scoped.whole, scoped.mine):
+        workspace = memory.tools.bound or "beta"
+        context = {"workspaceId": workspace, "sessionId": "s", "opId": "the-same"}
+        assert memory.call("remember", {"text": "a sloe", "title": "Sloe"}, context)["status"] == "stored"
+        assert memory.call("remember", {"text": "a sloe", "title": "Sloe"}, context)["status"] != "stored"
+
+
 # nothing leaks: every tool, with the ids of others and with ids that there are not
 
 TEXTS = {"beta": "the quince of beta ripens", "default": "the quince of everybody", "red": "the quince of red"}
