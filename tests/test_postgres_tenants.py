@@ -12,7 +12,7 @@ from psycopg import errors as pg
 
 import pgserver
 from holdfast.errors import HoldfastError
-from holdfast.postgres._schema import OWNER, READER, WRITER
+from holdfast.postgres._schema import OWNER, PARTITIONS, READER, WRITER
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
@@ -58,6 +58,11 @@ def _end(vault: Vault) -> object:
     return vault.append(LOG, look), seen
 
 
+def _snapshot(vault: Vault) -> object:
+    with vault.snapshot(LOG, log=True) as found:
+        return found.size, b"".join(found.chunks)
+
+
 def _held(vault: Vault) -> object:
     release = vault.hold(LOG)
     if release:
@@ -81,6 +86,10 @@ MATRIX: dict[str, list[Callable[[Vault], object]]] = {
     "link": [lambda v: v.link(DOCUMENT, "x")],
     "move": [lambda v: v.move(DOCUMENT, "mine.md"), lambda v: v.move("gone.md", DOCUMENT)],
     "remove": [lambda v: v.remove(DOCUMENT), lambda v: v.remove(LOG, keep="mine"), lambda v: v.remove(DOCUMENT, expect=VERSION)],
+    "rewrite": [lambda v: v.rewrite(LOG, lambda _: b"mine"), lambda v: v.rewrite(DOCUMENT, lambda _: b"mine")],
+    "snapshot": [_snapshot],
+    "create": [lambda v: v.create(DOCUMENT, [b"mine"]), lambda v: v.read(DOCUMENT).data, lambda v: v.remove(DOCUMENT)],
+    "settle": [lambda v: v.settle()],
     "hold": [_held],
     "append": [_end, lambda v: v.append(LOG, lambda _: b"mine\n"), lambda v: list(v.scan(LOG))],
     "write": [
@@ -196,8 +205,9 @@ def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgse
         "SELECT relname, relkind, relrowsecurity, relforcerowsecurity, relispartition, pg_get_userbyid(relowner) FROM pg_class"
         " WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'migrations'"
     )
-    assert {row[0] for row in tables if row[1] == "p"} == {"files", "pieces"}
-    assert len([row for row in tables if row[4]]) == 32
+    parents = {row[0] for row in tables if row[1] == "p"}
+    assert {"files", "pieces", "tokens"} <= parents
+    assert len([row for row in tables if row[4]]) == PARTITIONS * len(parents)
     assert {row[2:4] for row in tables} == {(True, True)}
     assert {row[5] for row in tables} == {OWNER}
     keys = look(
