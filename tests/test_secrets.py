@@ -25,6 +25,7 @@ from holdfast.scope import Scope
 from holdfast.tools import every
 
 BASE62 = string.ascii_letters + string.digits
+BASE32 = string.ascii_lowercase + "234567"
 HEX = "0123456789abcdef"
 BASE64 = BASE62 + "+/"
 URL64 = BASE62 + "_-"
@@ -124,6 +125,7 @@ TRUE: dict[str, Callable[[random.Random], str | Made]] = {
     "yaml": lambda r: (f"  apiKey: {(s := some(r, BASE62, 32))}", s),
     "json": lambda r: (json.dumps({"db_password": (s := some(r, BASE62, 24))}), s),
     "escaped json": lambda r: (json.dumps(json.dumps({"api_key": (s := some(r, BASE62, 32))})), s),
+    "holdfast": lambda r: f"hfm_{some(r, BASE32, 8)}_{some(r, BASE32, 16)}_{some(r, BASE62, 43)}",
 }  # fmt: skip
 AROUND = (
     "{}",

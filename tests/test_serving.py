@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import signal
 import socket
 import threading
@@ -21,6 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 import holdfast as library
 import pgserver
 import teamserver
+from holdfast import grants
 from holdfast.door import Memory
 from holdfast.mcp import granting
 from holdfast.mcp.granting import issue
@@ -108,7 +110,7 @@ def test_health_asks_nobody_and_metrics_tell_no_names(store: str) -> None:
         assert (team.get("/readyz").status_code, team.get("/readyz").text) == (200, "ready\n")
         team.call(token, "remember", text="A secret medlar.", title="Medlar")
         team.call(token, "recall", query="medlar", scope="nowhere")
-        assert team.ask("hf_wrong", "tools/list", {}).status_code == 401
+        assert team.ask("hfm_wrong", "tools/list", {}).status_code == 401
         told = team.get("/metrics")
         assert told.headers["content-type"].startswith("text/plain; version=0.0.4")
         samples = [line for line in told.text.splitlines() if not line.startswith("#")]
@@ -217,7 +219,7 @@ def test_it_starts_without_its_database_and_finds_it(server: pgserver.Server, da
         assert team.get("/healthz").status_code == 200
         assert "holdfast_store_up 0" in team.get("/metrics").text
         assert team.ask(token, "tools/list", {}).status_code == 503
-        assert team.ask("hf_wrong", "tools/list", {}).status_code == 401
+        assert team.ask("hfm_wrong", "tools/list", {}).status_code == 401
 
 
 def test_a_database_that_stops_and_starts_under_a_running_server(tmp_path: Path) -> None:
@@ -238,6 +240,33 @@ def test_a_database_that_stops_and_starts_under_a_running_server(tmp_path: Path)
             assert team.call(token, "remember", text="A quince.", title="Quince")["status"] == "stored"
             states = [line["state"] for line in team.lines() if line["event"] == "store"]
             assert states == ["the store does not answer", "up again"]
+
+
+def test_a_database_that_hangs_keeps_nobody_else_waiting() -> None:
+    token = grants.make("ci", "red")[1]
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and says nothing
+        address = f"postgresql://somebody@127.0.0.1:{silent.getsockname()[1]}/memory?connect_timeout=4"
+        with serving(address) as team, ThreadPoolExecutor(6) as pool:
+            waiting = [pool.submit(team.ask, token, "tools/list", {}) for _ in range(6)]
+            assert team.get("/healthz").status_code == 200
+            assert team.ask("nobody", "tools/list", {}).status_code == 401
+            assert team.get("/readyz").text == "not ready: the store does not answer in time\n"
+            assert not all(one.done() for one in waiting)
+            assert {one.result(60).status_code for one in waiting} == {503}
+
+
+def test_a_password_that_is_wrong_is_told_to_the_log_without_it(server: pgserver.Server, database: str) -> None:
+    login = f"somebody_{secrets.token_hex(4)}"
+    server.run(f"CREATE ROLE {login} LOGIN PASSWORD 'right'")
+    try:
+        with serving(server.at(database, user=login, password="wr0ng-secret")) as team:
+            assert team.get("/readyz").text == "not ready: the store cannot be used\n"
+            until(lambda: any(line["event"] == "store" for line in team.lines()))
+            (told,) = (line for line in team.lines() if line["event"] == "store")
+            assert "Check user and password" in told["reason"]
+            assert "wr0ng-secret" not in "".join(team.log)
+    finally:
+        server.run(f"DROP ROLE {login}")
 
 
 def test_a_schema_that_is_newer_is_not_ready(server: pgserver.Server) -> None:

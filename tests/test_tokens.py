@@ -64,7 +64,7 @@ def test_a_token_says_its_tenant_and_id_and_is_known_again_by_its_digest_alone()
 
 
 @pytest.mark.parametrize(
-    "text", ["", "hf", "hf___", "Bearer", "hf_a_b_c", "x" * 10_000, "hf_1_" + "a" * 16 + "_" + "b" * 43]
+    "text", ["", "hfm", "hfm___", "Bearer", "hfm_a_b_c", "x" * 10_000, "hfm_1_" + "a" * 16 + "_" + "b" * 43]
 )
 def test_what_is_no_token_is_none(text: str) -> None:
     assert grants.read(text) is None
@@ -261,6 +261,34 @@ def test_a_write_that_is_stale_is_a_conflict_inside_a_fence_too(fence: tuple[Vau
     inside, _ = fence
     with pytest.raises(Conflict):
         inside.write("resources/workspaces/alpha/_notes/n.md", b"x", expect="0" * 64)
+
+
+def test_of_the_account_of_writes_a_fence_gives_and_takes_the_lines_about_its_scope(fence: tuple[Vault, Vault]) -> None:
+    inside, vault = fence
+    log = "user/memory/writes/2026-11.jsonl"
+    mine, theirs = (
+        json.dumps({"id": "x", "path": f"resources/workspaces/{name}/_notes/n.md", "op": name}).encode() + b"\n"
+        for name in ("alpha", "beta")
+    )
+    vault.append(log, lambda _end: theirs + mine + b"torn {\n" + theirs)
+    for lines in (inside.scan(log), inside.scan_back(log)):
+        assert [line.data for line in lines if not line.veiled] == [mine.strip()]
+    size = vault.stat(log)
+    for refused in (theirs, mine + theirs, b"{}\n", b"not JSON\n"):
+        with pytest.raises(Invalid, match="your token is for alpha alone"):
+            inside.append(log, lambda _end, data=refused: data)  # type: ignore[misc]
+    assert vault.stat(log) == size
+    inside.append(log, lambda _end: mine)
+    assert inside.stat(log)
+    assert inside.stat("user/memory/writes/other.jsonl") is None
+
+
+def test_an_op_id_of_another_scope_is_as_good_as_new(scoped: Worlds) -> None:
+    for memory in (scoped.whole, scoped.mine):
+        workspace = memory.tools.bound or "beta"
+        context = {"workspaceId": workspace, "sessionId": "s", "opId": "the-same"}
+        assert memory.call("remember", {"text": "a sloe", "title": "Sloe"}, context)["status"] == "stored"
+        assert memory.call("remember", {"text": "a sloe", "title": "Sloe"}, context)["status"] != "stored"
 
 
 # nothing leaks: every tool, with the ids of others and with ids that there are not
@@ -524,12 +552,12 @@ def test_a_token_that_is_wrong_in_any_way_gets_the_same_answer(address: str) -> 
     head = token[: -len(f"_{identifier}_{secret}")]
     nobody = grants.make("x", "nobody")[1].split("_")[1]
     wrong = {
-        "no tenant of that name": f"hf_{nobody}_{identifier}_{secret}",
+        "no tenant of that name": f"hfm_{nobody}_{identifier}_{secret}",
         "no token of that id": f"{head}_{'a' * 16}_{secret}",
         "another secret": f"{head}_{identifier}_{'A' * 43}",
-        "no tenant at all": f"hf__{identifier}_{secret}",
-        "a tenant that cannot be": f"hf_{grants._base32(b' ')}_{identifier}_{secret}",
-        "no token": "hf_x",
+        "no tenant at all": f"hfm__{identifier}_{secret}",
+        "a tenant that cannot be": f"hfm_{grants._base32(b' ')}_{identifier}_{secret}",
+        "no token": "hfm_x",
         "nothing": "-",
     }
     with serving(address) as team:

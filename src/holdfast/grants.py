@@ -1,6 +1,6 @@
 """Who may come in over the network, and how far: a grant is what the store knows of a token.
 
-A token is `hf_<tenant>_<id>_<secret>`: the tenant in base32, so that a server can look inside that tenant before it
+A token is `hfm_<tenant>_<id>_<secret>`: the tenant in base32, so that a server can look inside that tenant before it
 knows whose token it is. The store keeps the SHA-256 of the secret alone. A slow hash is for what people choose, which
 can be guessed; a secret of 256 random bits cannot, however fast each guess is, and every request has to be checked.
 """
@@ -20,7 +20,7 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.times import iso, now_ms, utc_now
 
-START = "hf"
+START = "hfm"
 _ID_BYTES = 10
 _SECRET_BYTES = 32
 _FORM = re.compile(rf"{START}_([a-z2-7]{{0,400}})_([a-z2-7]{{16}})_([\w-]{{43}})\Z", re.ASCII)

@@ -158,6 +158,7 @@ _PREFIXES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("Google access token", ("ya29.",), r"[A-Za-z0-9_.-]{20,512}+"),
     ("npm token", ("npm_",), r"[A-Za-z0-9]{36}" + _END),
     ("PyPI token", ("pypi-AgE",), r"[A-Za-z0-9_-]{20,512}+"),
+    ("Holdfast token", ("hfm_",), r"[a-z2-7]{0,400}_[a-z2-7]{16}_[A-Za-z0-9_-]{43}"),
     ("Hugging Face token", ("hf_", "api_org_"), r"[A-Za-z0-9]{30,64}+" + _END),
     ("SendGrid key", ("SG.",), r"[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}"),
     ("Docker token", ("dckr_pat_", "dckr_oat_"), r"[A-Za-z0-9_-]{20,255}+"),

@@ -27,6 +27,8 @@ READ, WRITE = "read", "write"
 BELIEVED = 2.0
 """Seconds for which an issued token is not looked up again."""
 _MOST = 10_000
+_PAUSE = 1.0
+"""Seconds before a store that could not be opened is tried again."""
 Tokens = Mapping[str, str]
 """Each token with what it allows: READ, or WRITE, which is to read too."""
 
@@ -56,7 +58,10 @@ class Admission:
         self._limits = limits
         self._issued, self._guest = issued, guest
         self._grants: Grants | None = None
+        self._failed: tuple[float, HoldfastError | None] = (0.0, None)
+        self._opening = threading.Lock()
         self._lock = threading.Lock()
+        """Held for a moment only: the event loop takes it too."""
         self._known: OrderedDict[str, Bearer] = OrderedDict()
 
     def known(self, sent: bytes) -> Bearer | None:
@@ -98,9 +103,16 @@ class Admission:
     def grants(self) -> Grants:
         """Return the grants of the store, opened by the first who needs them; again by the next if that failed."""
         assert self._issued is not None  # only asked for where there are some
-        with self._lock:
+        with self._opening:
             if self._grants is None:
-                self._grants = self._issued()
+                since, error = self._failed
+                if error and time.monotonic() - since < _PAUSE:
+                    raise error  # else all who wait here would knock one after the other
+                try:
+                    self._grants = self._issued()
+                except HoldfastError as error:
+                    self._failed = (time.monotonic(), error)
+                    raise
             return self._grants
 
     def check(self) -> None:
@@ -109,7 +121,7 @@ class Admission:
             self.grants().check()
 
     def close(self) -> None:
-        with self._lock:
+        with self._opening:
             if self._grants:
                 self._grants.close()
                 self._grants = None

@@ -16,6 +16,7 @@ from holdfast import grants
 from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound, Unavailable
 from holdfast.grants import Grant, Grants
 from holdfast.mcp import tokens
+from holdfast.store import opening
 from holdfast.store.opening import is_address, open_folder
 from holdfast.times import today, utc_now
 
@@ -27,12 +28,8 @@ def of(store: str) -> Grants:
     """Return the grants of a store; Unavailable when it cannot be reached."""
     if not is_address(store):
         return FileGrants(store)
-    try:
-        from holdfast.postgres.grants import PgGrants  # few need the driver
-    except ImportError as error:
-        raise Unavailable(
-            f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
-        ) from None
+    with opening.driver():
+        from holdfast.postgres.grants import PgGrants  # few need it
     return PgGrants(store)
 
 
@@ -42,8 +39,8 @@ def for_tenant(store: str, tenant: str) -> str:
         return store
     if not is_address(store):
         raise Invalid("A memory in a folder has no tenants.", "Leave --tenant out, or name a database.")
-    from holdfast.postgres.addresses import for_tenant as address_for
-
+    with opening.driver():
+        from holdfast.postgres.addresses import for_tenant as address_for
     return address_for(store, tenant)
 
 
@@ -51,8 +48,8 @@ def tenant_of(store: str) -> str:
     """Return the tenant that an address names; "" for a folder."""
     if not is_address(store):
         return ""
-    from holdfast.postgres.addresses import parse
-
+    with opening.driver():
+        from holdfast.postgres.addresses import parse
     return parse(store).tenant
 
 

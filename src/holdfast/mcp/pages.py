@@ -70,24 +70,26 @@ class Pages:
             self._lock, self._limiter = anyio.Lock(), anyio.CapacityLimiter(2)
         async with self._lock:
             if time.monotonic() - self._when > _REMEMBERED:
-                before, self._said = self._said, await self._look(self._limiter)
+                before = self._said
+                self._said, why = await self._look(self._limiter)
                 self._when = time.monotonic()
                 if self._said != before:
-                    self._journal.warn("store", state=self._said or "up again")
+                    self._journal.warn("store", state=self._said or "up again", reason=why)
             return self._said
 
-    async def _look(self, limiter: anyio.CapacityLimiter) -> str:
-        said = "the store does not answer in time"
+    async def _look(self, limiter: anyio.CapacityLimiter) -> tuple[str, str]:
+        said = ("the store does not answer in time", "")
         with anyio.move_on_after(_PATIENCE):
             said = await anyio.to_thread.run_sync(self._try, abandon_on_cancel=True, limiter=limiter)
         return said
 
-    def _try(self) -> str:
+    def _try(self) -> tuple[str, str]:
+        """Return what to tell everybody, and the whole reason, which is for the log; both "" when nothing is wrong."""
         try:
             self._check()
         except HoldfastError as error:
-            return _told(error)
-        return ""
+            return _told(error), str(error)
+        return "", ""
 
 
 def _told(error: HoldfastError) -> str:

@@ -95,7 +95,7 @@ class _Answers:
 
     async def list_tools(self, request: Request, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         caller = self._who(request)
-        caller.begin()
+        await anyio.to_thread.run_sync(caller.begin)  # it may have to close what nobody uses any more
         own = [name for name in self._tools if _may(caller, self._registry.tools[name])]
         return types.ListToolsResult(tools=[self._tools[name] for name in own])
 

@@ -12,9 +12,8 @@ from psycopg.rows import TupleRow
 
 from holdfast.errors import AlreadyExists, Unavailable
 from holdfast.grants import Grant
-from holdfast.postgres import addresses
+from holdfast.postgres import addresses, migrations
 from holdfast.postgres.connecting import Waits
-from holdfast.postgres.migrations import MIGRATIONS
 from holdfast.postgres.transactions import Database, Turn
 from holdfast.times import iso
 
@@ -89,11 +88,9 @@ class PgGrants:
 
     def check(self) -> None:
         row = self._database.run("The store", lambda turn: turn.row("SELECT max(version) FROM holdfast.migrations"))
-        version = row[0] if row else 0
-        if version != len(MIGRATIONS):
-            raise Unavailable(
-                f"The database has schema {version}, this program knows {len(MIGRATIONS)}.", "Upgrade Holdfast."
-            )
+        version, known = row[0] if row else 0, len(migrations.MIGRATIONS)
+        if version != known:
+            raise Unavailable(f"The database has schema {version}, this program knows {known}.", "Upgrade Holdfast.")
 
     def close(self) -> None:
         self._database.close()

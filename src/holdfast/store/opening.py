@@ -8,6 +8,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -64,6 +65,17 @@ def without_password(address: str) -> str:
     return addresses.parse(address).bare
 
 
+@contextlib.contextmanager
+def driver() -> Iterator[None]:
+    """Say what to install where the driver of databases is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise Unavailable(
+            f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
+        ) from None
+
+
 class Tenants:
     """Opens the memories of the tenants of one database, all over the same connections."""
 
@@ -93,10 +105,8 @@ def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
 
 
 def _database(address: str) -> Database:
-    try:
-        from holdfast.postgres.engine import open_database  # few need the driver
-    except ImportError as error:
-        raise no_driver(error) from None
+    with driver():
+        from holdfast.postgres.engine import open_database  # few need it
     return open_database(address)
 
 
