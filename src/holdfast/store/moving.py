@@ -92,6 +92,7 @@ class Mover:
         self._steps: list[Step] = []
         self._shares: list[Share] = []
         self._versions: dict[str, str] = {}
+        self._late: list[Step] = []
         self._fresh: dict[str, Pair] = {}
         """What both sides have already, and nobody has noted yet."""
 
@@ -308,6 +309,8 @@ class Mover:
         self._refused += done.refused
         if not done.refused:
             self._note({step.path: self._sent(step.path, version_of(data))})
+        if not step.beside:  # a page whose entries could not be put together
+            self._late.append(msgspec.structs.replace(step, act="conflict", beside=path))
 
     def _note(self, agreed: Mapping[str, Pair]) -> None:
         """Note what the source and the target have now."""
@@ -334,7 +337,7 @@ class Mover:
                 _add(counts.setdefault("same", Tally()), share.known, 0)
         return Moved(
             source=self._source.root, target=self._target.root, scope=self._scope, done=done, counts=counts,
-            conflicts=[step for step in self._steps if step.act == "conflict"],
+            conflicts=[*(step for step in self._steps if step.act == "conflict"), *self._late],
             refused=list(dict.fromkeys([*self._refused, *self._carrier.left_out])), left=list(_LEFT),
         )  # fmt: skip
 
@@ -346,7 +349,7 @@ _LEFT = (
 
 
 def _check_apart(here: Memory, there: Memory) -> None:
-    if here.root == there.root:
+    if agreeing.place(here.root) == agreeing.place(there.root):
         raise Invalid(f"{here.root} is on both ends.", "Name another memory.")
     mine, theirs = here.settings.paths, there.settings.paths
     for name in mine.__struct_fields__:
