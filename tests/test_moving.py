@@ -70,7 +70,7 @@ def fill(memory: holdfast.Memory) -> None:
         )
     )
     replies.append(memory.call("memory_write", {"content": "Ada likes tea."}))
-    replies.append(memory.call("cron_add", {"name": "look", "schedule": "every 1h", "message": "Look."}))
+    replies.append(memory.call("cron_add", {"name": "look", "schedule": "every 3600", "message": "Look."}))
     context = {"sessionId": "s", "runId": "r"}
     for compartment in ("run", "session", "plan"):
         replies.append(memory.call("save_memory", {"compartment": compartment, "content": "Noted."}, context))
