@@ -72,8 +72,10 @@ def fill(memory: holdfast.Memory) -> None:
     replies.append(memory.call("memory_write", {"content": "Ada likes tea."}))
     replies.append(memory.call("cron_add", {"name": "look", "schedule": "every 3600", "message": "Look."}))
     context = {"sessionId": "s", "runId": "r"}
-    for compartment in ("run", "session", "plan"):
-        replies.append(memory.call("save_memory", {"compartment": compartment, "content": "Noted."}, context))
+    replies += [
+        memory.call("save_memory", {"compartment": compartment, "content": "Noted."}, context)
+        for compartment in ("run", "session", "plan")
+    ]
     replies.append(memory.call("memory_learn", {"key": "tea", "value": "green"}))
     assert all(reply.get("success") is not False for reply in replies), replies
     memory.put("message", "Hello there", fields={"role": "user", "channel": "c"})
@@ -525,6 +527,16 @@ def test_a_folder_that_cannot_be_written_to_is_told(memory: holdfast.Memory, sec
         refused(Unavailable, lambda: memory.push(str(second), yes=True))
     finally:
         os.chmod(second / "resources/workspaces", 0o700)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_what_cannot_be_read_is_told_and_the_rest_moves(memory: holdfast.Memory, root: Path, other: str) -> None:
+    note, more = memory.put("note", "x", title="x"), memory.put("note", "Readable.", title="y")
+    os.chmod(root / note.path, 0)
+    done = memory.push(other, yes=True)
+    assert [problem.path for problem in done.refused] == [note.path]
+    with holdfast.open(other) as there:
+        assert there.get(more.id).text == "Readable."
 
 
 def test_others_write_while_it_moves(root: Path, other: str) -> None:
