@@ -187,14 +187,18 @@ def test_what_is_new_on_both_sides_comes_to_both(memory: holdfast.Memory, other:
 
 def test_messages_of_two_machines_stay_in_the_order_of_time(memory: holdfast.Memory, other: str, second: Path) -> None:
     with holdfast.open(second) as two:
+        said = {}
         for number in range(6):
-            (memory, two)[number % 2].put("message", f"number {number}", fields={"role": "user", "channel": "c"})
+            one = (memory, two)[number % 2]
+            said[one.put("message", f"number {number}", fields={"role": "user", "channel": "c"}).id] = (
+                f"number {number}"
+            )
         memory.push(other, yes=True)
         two.push(other, yes=True)
         two.pull(other, yes=True)
         memory.pull(other, yes=True)
         for one in (memory, two):
-            assert [said.content for said in one.chat.load_history(10)] == [f"number {n}" for n in range(6)]
+            assert [each.content for each in one.chat.load_history(10)] == [said[each] for each in sorted(said)]
             assert one.verify().sound
         assert memory.push(other, yes=True).nothing
         assert two.push(other, yes=True).nothing
