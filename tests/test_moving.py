@@ -19,6 +19,7 @@ import holdfast
 import pgserver
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import logs
+from holdfast.memory.linting import lint
 from holdfast.postgres._schema import READER
 from holdfast.query import Query
 from holdfast.store.starting import make_root
@@ -49,7 +50,8 @@ def second(tmp_path: Path) -> Path:
 
 def fill(memory: holdfast.Memory) -> None:
     """Use every part of a memory: documents, entries, lines, keys, marks, large values, kept texts, runs, traces."""
-    memory.call("createWorkspace", ALPHA)
+    replies: list[dict[str, Any]] = []
+    replies.append(memory.call("createWorkspace", ALPHA))
     note = memory.put("note", "We deploy on Tuesdays.", title="Deploys", scope="alpha")
     memory.put(id=note.id, fields={"status": "old"})
     memory.put("decision", "We keep it.", title="One database", scope="alpha")
@@ -61,13 +63,21 @@ def fill(memory: holdfast.Memory) -> None:
     memory.put("fact", "Porto", fields={"key": "office"}, scope="alpha")
     memory.put("fact", "private", fields={"key": "diary"})
     memory.put("procedure", "Restart it.", fields={"when": "it hangs"})
-    memory.call("createState", STATE, {"workspaceId": "alpha", "sessionId": "s"})
-    memory.call(
-        "save_skill", {"name": "ship", "description": "how", "content": "Do it.", "scope": {"workspace": "alpha"}}
+    replies.append(memory.call("createState", STATE, {"workspaceId": "alpha", "sessionId": "s"}))
+    replies.append(
+        memory.call(
+            "save_skill", {"name": "ship", "description": "how", "content": "Do it.", "scope": {"workspace": "alpha"}}
+        )
     )
-    memory.call("memory_write", {"content": "Ada likes tea."})
-    memory.call("cron_add", {"schedule": "every 1h", "message": "Look."})
-    memory.chat.save_exchange("Hello", "Hi", channel="c") if hasattr(memory.chat, "save_exchange") else None
+    replies.append(memory.call("memory_write", {"content": "Ada likes tea."}))
+    replies.append(memory.call("cron_add", {"name": "look", "schedule": "every 3600", "message": "Look."}))
+    context = {"sessionId": "s", "runId": "r"}
+    replies += [
+        memory.call("save_memory", {"compartment": compartment, "content": "Noted."}, context)
+        for compartment in ("run", "session", "plan")
+    ]
+    replies.append(memory.call("memory_learn", {"key": "tea", "value": "green"}))
+    assert all(reply.get("success") is not False for reply in replies), replies
     memory.put("message", "Hello there", fields={"role": "user", "channel": "c"})
     root = Path(memory.root)
     (root / "resources/workspaces/alpha/picture.png").write_bytes(b"\x89PNG\0\xff")
@@ -177,14 +187,18 @@ def test_what_is_new_on_both_sides_comes_to_both(memory: holdfast.Memory, other:
 
 def test_messages_of_two_machines_stay_in_the_order_of_time(memory: holdfast.Memory, other: str, second: Path) -> None:
     with holdfast.open(second) as two:
+        said = {}
         for number in range(6):
-            (memory, two)[number % 2].put("message", f"number {number}", fields={"role": "user", "channel": "c"})
+            one = (memory, two)[number % 2]
+            said[one.put("message", f"number {number}", fields={"role": "user", "channel": "c"}).id] = (
+                f"number {number}"
+            )
         memory.push(other, yes=True)
         two.push(other, yes=True)
         two.pull(other, yes=True)
         memory.pull(other, yes=True)
         for one in (memory, two):
-            assert [said.content for said in one.chat.load_history(10)] == [f"number {n}" for n in range(6)]
+            assert [each.content for each in one.chat.load_history(10)] == [said[each] for each in sorted(said)]
             assert one.verify().sound
         assert memory.push(other, yes=True).nothing
         assert two.push(other, yes=True).nothing
@@ -235,6 +249,7 @@ def test_of_a_conflict_both_versions_are_kept_and_found(
         assert there.get(note.id).text == "Apricots of Bob."
         assert there.get(beside).text == "Apricots of Ann."
         assert {hit.record.id for hit in there.find("apricots")} == {note.id, beside}
+        assert [fault.path for fault in lint(there).faults if fault.rule == "conflict"] == [beside]
     assert memory.push(other, yes=True).nothing
     assert memory.get(note.id).text == "Apricots of Ann."
     with holdfast.open(second) as two:
@@ -300,6 +315,25 @@ def test_entries_of_a_page_are_put_together_and_two_of_one_heading_are_both_kept
         memory.pull(other, yes=True)
         assert records(two) == records(memory)
         assert memory.push(other, yes=True).nothing
+
+
+def test_a_page_that_cannot_be_put_together_is_kept_beside_the_other(
+    memory: holdfast.Memory, root: Path, other: str, second: Path
+) -> None:
+    page = "user/memory/workspaces/default/decisions.md"
+    memory.put("decision", "Ann's.", title="A")
+    memory.push(other, yes=True)
+    with holdfast.open(second) as two:
+        two.put("decision", "Bob's.", title="B")
+        broken = (second / page).read_bytes() + b"<<<<<<< ours\nx\n=======\ny\n>>>>>>> theirs\n"
+        (second / page).write_bytes(broken)
+        done = two.push(other, yes=True)
+        assert [step.path for step in done.conflicts] == [page]
+        beside = done.conflicts[0].beside
+        assert two.push(other, yes=True).nothing
+    with holdfast.open(other) as there:
+        assert there.vault.read(beside).data == broken
+        assert there.vault.read(page).data == (root / page).read_bytes()
 
 
 def test_what_was_removed_there_does_not_come_back_and_nothing_is_removed_here(
@@ -497,6 +531,16 @@ def test_a_folder_that_cannot_be_written_to_is_told(memory: holdfast.Memory, sec
         refused(Unavailable, lambda: memory.push(str(second), yes=True))
     finally:
         os.chmod(second / "resources/workspaces", 0o700)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_what_cannot_be_read_is_told_and_the_rest_moves(memory: holdfast.Memory, root: Path, other: str) -> None:
+    note, more = memory.put("note", "x", title="x"), memory.put("note", "Readable.", title="y")
+    os.chmod(root / note.path, 0)
+    done = memory.push(other, yes=True)
+    assert [problem.path for problem in done.refused] == [note.path]
+    with holdfast.open(other) as there:
+        assert there.get(more.id).text == "Readable."
 
 
 def test_others_write_while_it_moves(root: Path, other: str) -> None:

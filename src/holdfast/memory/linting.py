@@ -21,7 +21,7 @@ from holdfast.memory import _rules
 from holdfast.places import Place
 from holdfast.records import Draft, Record, text_of
 from holdfast.scope import Scope
-from holdfast.store import pages, reading
+from holdfast.store import pages, reading, reconciling
 from holdfast.store.memory import Memory
 from holdfast.vault import Document
 
@@ -110,6 +110,10 @@ class _Look:
         document = self._read(place.path)
         if document is None:
             return
+        if (other := reconciling.put_beside(place.path)) and other[0] in self.paths:
+            self._warning(
+                place.path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict"
+            )
         text = self._text(place.path, document.data)
         self._dangers(place.path, text)
         page = markdown.parse(text.encode("utf-8"))

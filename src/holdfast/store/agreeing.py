@@ -35,12 +35,17 @@ class Pair(msgspec.Struct, frozen=True, array_like=True):
         return Pair(self.there, self.here)
 
 
+def place(location: str) -> str:
+    """Return where a memory is, whoever asks for it."""
+    return _LOGIN.sub("", location)
+
+
 class Agreements:
     """What this memory and another one have of each other."""
 
     def __init__(self, here: Memory, other: str) -> None:
         self._here = here
-        self._other = _LOGIN.sub("", other)  # whoever asks for it, it is the same memory
+        self._other = place(other)
         self._log = f"{here.places.memory}/{FOLDER}/{short_hash(self._other)}.jsonl"
 
     def read(self) -> dict[str, Pair]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound, OverBudget
+from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import logs, markdown, sections
 from holdfast.records import Problem, version_of
 from holdfast.store import agreeing, backing, reconciling
@@ -25,7 +25,7 @@ from holdfast.store.memory import Memory
 from holdfast.store.receiving import Arriving
 from holdfast.store.reconciling import Act
 from holdfast.store.refreshing import Progress
-from holdfast.vault import Stamp, Vault
+from holdfast.vault import RootGone, Stamp, Vault
 
 _MANY, _MUCH = 200, 4 << 20
 """So many documents, or bytes of them, are written together."""
@@ -92,6 +92,7 @@ class Mover:
         self._steps: list[Step] = []
         self._shares: list[Share] = []
         self._versions: dict[str, str] = {}
+        self._late: list[Step] = []
         self._fresh: dict[str, Pair] = {}
         """What both sides have already, and nobody has noted yet."""
 
@@ -131,7 +132,13 @@ class Mover:
             place = self._source.places.classify(path)
             if place is None or place.kind.name not in _SHARED:
                 return None
-        return self._carrier.look(path, self._wanted(path))
+        try:
+            return self._carrier.look(path, self._wanted(path))
+        except RootGone:
+            raise
+        except Unavailable as error:
+            self._refused.append(Problem(path, error.message))
+            return None
 
     @functools.cache  # noqa: B019  # a mover lives as long as its move
     def _belongs(self, path: str) -> Wanted:
@@ -164,13 +171,25 @@ class Mover:
         self._buried = self._texts_of(self._gone.ids)
         for start in range(0, len(paths), _MANY):
             part = paths[start : start + _MANY]
-            mine, theirs = self._source.vault.versions(part), self._target.vault.versions(part)
+            mine, theirs = self._read_versions(part), self._target.vault.versions(part)
             self._versions |= mine
             for path in part:
                 if path in mine:
                     yield self._step(path, mine[path], theirs.get(path), ours[path].size)
             if progress:
                 progress(start + len(part), len(paths))
+
+    def _read_versions(self, paths: list[str]) -> dict[str, str]:
+        """Return the versions of our documents; one that cannot be read is told, and the rest goes on."""
+        try:
+            return self._source.vault.versions(paths)
+        except RootGone:
+            raise
+        except Unavailable as error:
+            if len(paths) == 1:
+                self._refused.append(Problem(paths[0], error.message))
+                return {}
+        return {path: version for each in paths for path, version in self._read_versions([each]).items()}
 
     def _step(self, path: str, mine: str, theirs: str | None, size: int) -> Step:
         place, agreed = self._source.places.classify(path), self._agreed.get(path)
@@ -308,6 +327,8 @@ class Mover:
         self._refused += done.refused
         if not done.refused:
             self._note({step.path: self._sent(step.path, version_of(data))})
+        if not step.beside:  # a page whose entries could not be put together
+            self._late.append(msgspec.structs.replace(step, act="conflict", beside=path))
 
     def _note(self, agreed: Mapping[str, Pair]) -> None:
         """Note what the source and the target have now."""
@@ -334,7 +355,7 @@ class Mover:
                 _add(counts.setdefault("same", Tally()), share.known, 0)
         return Moved(
             source=self._source.root, target=self._target.root, scope=self._scope, done=done, counts=counts,
-            conflicts=[step for step in self._steps if step.act == "conflict"],
+            conflicts=[*(step for step in self._steps if step.act == "conflict"), *self._late],
             refused=list(dict.fromkeys([*self._refused, *self._carrier.left_out])), left=list(_LEFT),
         )  # fmt: skip
 
@@ -346,7 +367,7 @@ _LEFT = (
 
 
 def _check_apart(here: Memory, there: Memory) -> None:
-    if here.root == there.root:
+    if agreeing.place(here.root) == agreeing.place(there.root):
         raise Invalid(f"{here.root} is on both ends.", "Name another memory.")
     mine, theirs = here.settings.paths, there.settings.paths
     for name in mine.__struct_fields__:

@@ -1,8 +1,8 @@
 """What comes from another memory: documents that are new here, and lines that carry their own ids.
 
 It is screened like every write, and what is refused is told by its file while the rest goes on. Documents come many at
-a time. Each leaves a line in the account of writes that names who wrote it where it comes from, since to carry
-something makes nobody its author; who carried it is noted beside that.
+a time. Each leaves a line in the account of writes that names who wrote it where it comes from: who carries something
+is not its author, and is noted beside that.
 """
 
 from __future__ import annotations

@@ -75,6 +75,8 @@ class Pending(Generic[T]):
             self._answer = self._work(self._shared.open())
         except HoldfastError as error:
             self._error = error
+        except Exception as error:  # whatever it is, the private answer must come
+            self._error = Unavailable(f"It failed: {type(error).__name__}: {error}"[:300], "Please report this.")
 
     def result(self) -> T:
         """Return the answer when it has come in time, else say what is wrong."""

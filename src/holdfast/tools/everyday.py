@@ -31,7 +31,7 @@ def recall(
     kinds: Annotated[list[str] | None, "note, decision, lesson, fact, state, plan, message, …"] = None,
     layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "default: hot, warm"] = None,
     since: Annotated[str | None, "ISO date"] = None,
-    until: Annotated[str | None, "ISO date"] = None,
+    until: str | None = None,
     asked: Annotated[str | None, "as of"] = None,
     level: Annotated[Literal["records", "sessions"], "sessions: one hit each"] = "records",
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10,
@@ -65,9 +65,9 @@ def remember(
     call: Call,
     text: Annotated[str, "must make sense on its own"],
     kind: Literal["note", "decision", "lesson", "fact", "procedure", "episode"] = "note",
-    title: Annotated[str | None, "short name; default: from the text"] = None,
+    title: Annotated[str | None, "default: from the text"] = None,
     tags: list[str] | None = None,
-    scope: Annotated[str | None, "workspace[/domain[/repository]]; default: the current one"] = None,
+    scope: Annotated[str | None, "workspace[/domain[/repository]]; default: current"] = None,
     key: Annotated[str | None, "fact: what it is about; procedure: when it applies"] = None,
 ) -> dict[str, Any]:
     """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key. Says
