@@ -21,6 +21,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_hot::test_a_linked_folder_of_rules_is_not_counted_twice",
         "test_hot::test_a_rule_that_is_a_link_is_not_demoted",
         "test_hot::test_all_rules_count_those_of_subfolders_and_those_that_one_client_keeps_for_itself",
+        "test_linting::test_every_planted_fault_is_found_once_with_its_line_and_nothing_else",
         "test_linting::test_rules_that_a_client_reaches_through_links_are_not_counted_twice",
         "test_steadiness::test_rules_are_linked_once_by_four_processes_at_once",
     ),
@@ -40,6 +41,8 @@ _WHY: dict[str, tuple[str, ...]] = {
     ),
     _TIMES: (
         "test_honesty::test_an_edit_keeps_the_permissions_of_a_file",
+        "test_hot::test_promoting_over_a_budget_is_refused_and_changes_nothing",
+        "test_hot::test_the_prompts_are_the_shipped_texts_until_the_root_has_its_own",
         "test_hot::test_review_orders_by_age_by_size_and_by_part_of_all",
         "test_jobs::test_a_failing_command_stops_nothing",
         "test_jobs::test_a_relative_program_is_looked_for_where_it_was_named_and_runs_in_the_root",
