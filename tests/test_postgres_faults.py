@@ -19,7 +19,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 import pgserver
-from holdfast.errors import AlreadyExists, Busy, Conflict, Unavailable
+from holdfast.errors import AlreadyExists, Busy, Conflict, Invalid, Unavailable
 from holdfast.memory._runs import Runs
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database, Turn
@@ -39,7 +39,7 @@ sys.stdin.readline()
 for number in range(count):
     path = paths[number % len(paths)]
     line = f"{me}:{number}".encode()
-    vault.append(path, lambda end: line + b"\\n" + line + b" again\\n", durable=number % 2 == 0)
+    vault.append(path, lambda end: line + b"\\n" + line + b" again\\n", durable=number % 2 == 0, again=number % 3 > 0)
     print(path, line.decode(), flush=True)
 vault.close()
 """
@@ -385,6 +385,87 @@ def test_a_claim_whose_connection_was_cut_is_taken_anew(server: pgserver.Server,
         assert other.hold("two.jsonl") is None
 
 
+def test_a_claim_whose_connection_was_cut_is_taken_anew_without_being_asked(
+    server: pgserver.Server, address: str
+) -> None:
+    with opened(address) as vault, opened(address) as other:
+        release = vault.hold("one.jsonl")
+        assert release
+        for _ in range(3):
+            session = vault._claims._session
+            assert session
+            server.run(f"SELECT pg_terminate_backend({session.info.backend_pid}, 5000)")
+            deadline = time.monotonic() + 30
+            while vault._claims._session is session or not vault._claims._held:
+                assert time.monotonic() < deadline, "the claim was not taken anew"
+                time.sleep(0.01)
+            assert other.hold("one.jsonl") is None
+        release()
+        assert other.hold("one.jsonl")
+
+
+def test_a_claim_that_others_took_meanwhile_comes_back_when_they_let_go(server: pgserver.Server, address: str) -> None:
+    with opened(address) as vault, opened(address) as other:
+        assert vault.hold("one.jsonl")
+        claims = vault._claims
+        session = claims._session
+        assert session
+        with claims._lock:  # nobody looks after it while the other takes it
+            server.run(f"SELECT pg_terminate_backend({session.info.backend_pid}, 5000)")
+            theirs = other.hold("one.jsonl")
+            assert theirs
+        theirs()
+        deadline = time.monotonic() + 30
+        while not claims._held or claims._session is session:
+            assert time.monotonic() < deadline, "the claim did not come back"
+            time.sleep(0.01)
+        assert other.hold("one.jsonl") is None
+
+
+def test_of_a_file_and_a_folder_made_at_the_same_instant_one_comes_to_be(
+    server: pgserver.Server, database: str, address: str
+) -> None:
+    with opened(address) as vault, opened(address) as other:
+
+        def make(one: PgVault, path: str, start: threading.Barrier) -> bool:
+            start.wait()
+            try:
+                if path.endswith("l"):
+                    one.append(path, lambda _: b"line\n")
+                else:
+                    one.write(path, b"text", expect=ABSENT)
+            except (Invalid, AlreadyExists):
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            for number in range(60):
+                start = threading.Barrier(4)
+                top = f"{number}/a.jsonl" if number % 2 else f"{number}/a"
+                paths = (top, f"{top}/b/c", f"{top}/b", f"{number}/beside")
+                tries = [pool.submit(make, (vault, other)[at % 2], path, start) for at, path in enumerate(paths)]
+                made = {path for path, one in zip(paths, tries, strict=True) if one.result()}
+                assert paths[3] in made
+                assert len(made) == 2, made
+    sound(server, database, address)
+
+
+def test_a_running_program_notices_a_schema_of_tomorrow_when_it_connects_again(server: pgserver.Server) -> None:
+    with server.database("tomorrow") as name, opened(server.at(name)) as vault:
+        vault.append("log.jsonl", lambda _: b"one\n")
+        server.run("INSERT INTO holdfast.migrations (version, name) VALUES (99, 'of tomorrow')", name)
+        vault._database._pool._here().drain()
+        for work in (
+            lambda: vault.append("log.jsonl", lambda _: b"two\n", again=True),
+            lambda: vault.read("log.jsonl"),
+        ):
+            with pytest.raises(Unavailable, match="schema 99") as caught:
+                work()
+            assert "Upgrade" in caught.value.next_step
+        server.run("DELETE FROM holdfast.migrations WHERE version = 99", name)
+        assert lines(vault, "log.jsonl") == ["one"]
+
+
 def test_a_write_that_fails_inside_an_append_does_not_make_the_next_forgetful(address: str) -> None:
     with opened(address) as vault:
         vault.write("taken.md", b"text", expect=ABSENT)
@@ -407,6 +488,8 @@ class Proxy:
         self._target = target
         self.lose: Callable[[bytes], str] = lambda _: ""
         self.lost: list[str] = []
+        self._unheard: set[socket.socket] = set()
+        """Whom nothing is passed on to any more."""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -434,11 +517,13 @@ class Proxy:
                 if verdict:
                     self.lost.append(verdict)
                     if verdict == "answer":
+                        self._unheard.add(here)
                         self._sink(there, data)
                     for end in (here, there):
                         end.shutdown(socket.SHUT_RDWR)
                     return
-                there.sendall(data)
+                if there not in self._unheard:
+                    there.sendall(data)
 
     def _sink(self, there: socket.socket, data: bytes) -> None:
         """Let the server do it, and wait until it has: its answer goes nowhere."""
@@ -489,6 +574,40 @@ def test_a_commit_that_is_lost_on_its_way_or_on_its_way_back_takes_effect_once(
         "remove": {"kept": b"old", "log.jsonl": b"one\n"},
     }
     assert shown == expected[work]
+    sound(server, database, address)
+
+
+@pytest.mark.parametrize("verdict", ["question", "answer"])
+@pytest.mark.parametrize("meanwhile", ["nothing", "grown", "replaced"])
+def test_an_append_in_one_message_that_is_lost_takes_effect_once(
+    server: pgserver.Server, database: str, proxied: tuple[Proxy, str], address: str, meanwhile: str, verdict: str
+) -> None:
+    proxy, dsn = proxied
+    with opened(dsn) as vault, opened(address) as direct:
+        vault.append("log.jsonl", lambda _: b"one\n", again=True)
+
+        def lose(data: bytes) -> str:
+            if b"two\n" not in data or proxy.lost:
+                return ""
+            if meanwhile == "grown":
+                direct.append("log.jsonl", lambda _: b"theirs\n")
+            if meanwhile == "replaced":
+                direct.rewrite("log.jsonl", lambda line: line.upper())
+            return verdict
+
+        def compose(end: LogEnd) -> bytes:
+            return b"two\n" if end.size == 4 else b"two after %s\n" % next(end.back())
+
+        proxy.lose = lose
+        if meanwhile == "replaced":
+            with pytest.raises(Unavailable, match="may or may not be saved"):
+                vault.append("log.jsonl", compose, again=True)
+            assert lines(direct, "log.jsonl") == ["ONE"]
+        else:
+            vault.append("log.jsonl", compose, again=True)
+            expected = ["one", "two"] if meanwhile == "nothing" else ["one", "theirs", "two after theirs"]
+            assert lines(direct, "log.jsonl") == expected
+        assert proxy.lost == [verdict]
     sound(server, database, address)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import uuid
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -58,6 +59,11 @@ def _end(vault: Vault) -> object:
     return vault.append(LOG, look), seen
 
 
+def _snapshot(vault: Vault) -> object:
+    with vault.snapshot(LOG, log=True) as found:
+        return found.size, b"".join(found.chunks)
+
+
 def _held(vault: Vault) -> object:
     release = vault.hold(LOG)
     if release:
@@ -81,8 +87,12 @@ MATRIX: dict[str, list[Callable[[Vault], object]]] = {
     "link": [lambda v: v.link(DOCUMENT, "x")],
     "move": [lambda v: v.move(DOCUMENT, "mine.md"), lambda v: v.move("gone.md", DOCUMENT)],
     "remove": [lambda v: v.remove(DOCUMENT), lambda v: v.remove(LOG, keep="mine"), lambda v: v.remove(DOCUMENT, expect=VERSION)],
+    "rewrite": [lambda v: v.rewrite(LOG, lambda _: b"mine"), lambda v: v.rewrite(DOCUMENT, lambda _: b"mine")],
+    "snapshot": [_snapshot],
+    "create": [lambda v: v.create(DOCUMENT, [b"mine"]), lambda v: v.read(DOCUMENT).data, lambda v: v.remove(DOCUMENT)],
+    "settle": [lambda v: v.settle()],
     "hold": [_held],
-    "append": [_end, lambda v: v.append(LOG, lambda _: b"mine\n"), lambda v: list(v.scan(LOG))],
+    "append": [_end, lambda v: v.append(LOG, lambda _: b"mine\n"), lambda v: v.append(LOG, lambda _: b"2\n", again=True), lambda v: list(v.scan(LOG))],
     "write": [
         lambda v: v.write(DOCUMENT, b"x", expect=VERSION, keep="kept/other"),
         lambda v: v.write(DOCUMENT, b"mine", expect=ABSENT, keep="kept/secret"),
@@ -178,15 +188,34 @@ def test_sql_of_the_application_is_refused(
             connection.execute(statement, {"owner": owner})
 
 
-def test_not_even_the_owner_of_the_tables_sees_rows_through_a_partition(
+def test_even_the_owner_of_the_tables_sees_through_a_partition_only_the_tenant_that_it_names(
     tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
 ) -> None:
-    tenant = tenants[0].location.partition("tenant=")[2]
+    names = [vault.location.partition("tenant=")[2] for vault in tenants]
     with psycopg.connect(server.at(database)) as connection:
         connection.execute(f"SET LOCAL ROLE {OWNER}")
-        connection.execute("SELECT set_config('holdfast.tenant', %s, true)", [tenant])
-        for number in range(16):
-            assert connection.execute(f"SELECT FROM holdfast.files_{number:02d}").rowcount == 0
+        for table in [f"holdfast.{name}_{number:02d}" for name in ("files", "pieces") for number in range(16)]:
+            connection.execute("SELECT set_config('holdfast.tenant', '', true)")
+            assert connection.execute(f"SELECT FROM {table}").rowcount == 0
+            connection.execute("SELECT set_config('holdfast.tenant', %s, true)", [names[0]])
+            assert {row[0] for row in connection.execute(f"SELECT tenant FROM {table}")} <= {names[0]}
+
+
+def test_an_append_in_one_message_reaches_only_the_logs_of_the_tenant_that_it_names(
+    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
+) -> None:
+    owner, curious, _ = tenants
+    found = owner._found(LOG)
+    before = owner.read(LOG).data
+    values = [LOG, found.inode, found.size, b"mine\n", uuid.uuid4(), "", "1000", ""]
+    with psycopg.connect(server.at(database), autocommit=True) as connection:
+        for part in (owner._database.part, curious._database.part):
+            call = f"SELECT holdfast.append_{part:02d}(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+            assert connection.execute(call, [curious._database.tenant, *values]).fetchone() == (False,)
+        connection.execute(f"SET ROLE {READER}")
+        with pytest.raises(pg.InsufficientPrivilege):
+            connection.execute(call, [curious._database.tenant, *values])
+    assert owner.read(LOG).data == before
 
 
 def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgserver.Server, database: str) -> None:

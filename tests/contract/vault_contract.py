@@ -800,6 +800,55 @@ class VaultContract:
         for who in range(8):
             assert [int(line[1]) for line in lines if int(line[0]) == who] == list(range(15))
 
+    def test_what_may_be_composed_again_was_added_to_the_log_that_it_was_shown(
+        self, engine: Engine, place: str, vault: Vault
+    ) -> None:
+        other = engine.open(place)
+        logs = ("one.jsonl", "two.jsonl")
+
+        def compose(end: LogEnd) -> bytes:
+            return b"%d after %s\n" % (end.size, next(end.back(), b"nothing").split()[0])
+
+        def write(number: int) -> None:
+            one = (vault, other)[number % 2 and number % 7 > 2]
+            done = one.append(logs[number % 3 == 0], compose, durable=False, again=True)
+            assert done is not None
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(write, range(120)))
+        for log in logs:
+            before = b"nothing"
+            for line in vault.scan(log):
+                assert line.data == b"%d after %s" % (line.offset, before)
+                before = b"%d" % line.offset
+        assert sum(1 for log in logs for _ in vault.scan(log)) == 120
+        other.close()
+
+    def test_what_may_be_composed_again_may_look_far_back_and_refuse(self, vault: Vault) -> None:
+        for number in range(30):
+            vault.append("log.jsonl", lambda _, number=number: b"%d\n\n" % number, again=True)  # type: ignore[misc]
+
+        def all_of_it(end: LogEnd) -> bytes:
+            seen.append((list(end.back()), [line for line in end.lines(0) if line]))
+            return b""
+
+        seen: list[tuple[list[bytes], list[bytes]]] = []
+        assert vault.append("log.jsonl", all_of_it, again=True) is None
+        expected = [b"%d" % number for number in range(30)]
+        assert seen[-1] == (expected[::-1], expected)
+
+        def refuse(_: LogEnd) -> bytes:
+            raise Conflict("no")
+
+        with pytest.raises(Conflict, match="no"):
+            vault.append("log.jsonl", refuse, again=True)
+        vault.append("log.jsonl", lambda _: b"torn", again=True)
+        vault.append("log.jsonl", lambda _: b"behind\n", again=True)
+        vault.remove("log.jsonl")
+        done = vault.append("log.jsonl", lambda end: b"%d\n" % end.size, again=True)
+        assert done is not None and done.start == 0
+        assert vault.read("log.jsonl").data == b"0\n"
+
     def test_of_threads_that_move_one_file_exactly_one_wins(self, vault: Vault) -> None:
         for turn in range(5):
             vault.write(f"from/{turn}.md", b"text", expect=ABSENT)

@@ -22,6 +22,14 @@ _FULL = (pg.DiskFull, pg.OutOfMemory, pg.InsufficientResources)
 _DAMAGED = (pg.DataCorrupted, pg.IndexCorrupted)
 
 
+def not_that_way(error: psycopg.Error) -> bool:
+    """Is what we know by name not for us, or not there? A pooler may not know what was prepared through it."""
+    return isinstance(
+        error,
+        pg.InsufficientPrivilege | pg.UndefinedFunction | pg.InvalidSqlStatementName | pg.DuplicatePreparedStatement,
+    )
+
+
 def ours(error: psycopg.Error) -> bool:
     """Is this a mistake of this program, which no server has seen?"""
     return error.sqlstate is None and not isinstance(error, psycopg.OperationalError | psycopg.InternalError)

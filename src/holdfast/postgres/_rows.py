@@ -8,6 +8,7 @@ An inode is a random number: it tells nothing of what others have, and replaced 
 from __future__ import annotations
 
 import functools
+import hashlib
 import secrets
 import uuid
 from collections.abc import Callable
@@ -34,6 +35,10 @@ _BELOW: LiteralString = (
     "SELECT 1 FROM holdfast.files"
     " WHERE tenant = %(tenant)s AND path > %(path)s || '/' AND path < %(path)s || '0' LIMIT 1"
 )
+_COMING: LiteralString = """
+SELECT CASE WHEN shared THEN pg_advisory_xact_lock_shared(key) ELSE pg_advisory_xact_lock(key) END
+FROM unnest(%(keys)s::bigint[], %(shared)s::boolean[]) AS coming (key, shared)
+"""
 _LOG_PART: LiteralString = """
 SELECT greatest(start, %(position)s::bigint),
        substring(data FROM (greatest(%(position)s::bigint - start, 0) + 1)::int
@@ -77,6 +82,16 @@ class Found(msgspec.Struct, frozen=True):
     def stamp(self) -> Stamp:
         moment = round(self.changed.timestamp() * 1_000_000) * 1000
         return Stamp(self.size, moment, moment, self.inode)
+
+
+class Left(msgspec.Struct, frozen=True):
+    """How an append of ours left a log."""
+
+    inode: int
+    size: int
+    tail: bytes
+    """Its last line."""
+    log: bool = True
 
 
 class Author(msgspec.Struct, frozen=True):
@@ -136,9 +151,14 @@ def exists(path: str) -> AlreadyExists:
 
 
 def check_free(turn: Turn, path: str, taken: Callable[[], HoldfastError]) -> None:
-    """See that a new file at this path has no file for a folder, and is no folder itself."""
+    """See that a new file at this path has no file for a folder, and is no folder itself, and will not become so.
+
+    Until the transaction ends its folders stay folders, and nobody makes a folder of it; others are not held up.
+    """
     parts = checked(path)
     above = ["/".join(parts[:count]) for count in range(1, len(parts))]
+    keys = [_key(turn.tenant, name) for name in (*above, path)]
+    turn.rows(_COMING, keys=keys, shared=[True] * len(above) + [False])
     if above and turn.row(
         "SELECT 1 FROM holdfast.files WHERE tenant = %(tenant)s AND path = ANY(%(above)s)", above=above
     ):
@@ -147,7 +167,13 @@ def check_free(turn: Turn, path: str, taken: Callable[[], HoldfastError]) -> Non
         raise taken()
 
 
-def reader(database: Database, path: str, found: Found) -> Callable[[int, int], bytes]:
+def _key(tenant: str, path: str) -> int:
+    """Return the number under which the making of a file is announced; those of claims are positive."""
+    digest = hashlib.blake2b(f"{tenant}\n{path}".encode(), digest_size=8).digest()
+    return -(int.from_bytes(digest) >> 2) - 1
+
+
+def reader(database: Database, path: str, found: Found | Left) -> Callable[[int, int], bytes]:
     """Return what reads the bytes of a file, some at a time, each time in a short transaction."""
 
     def read(count: int, position: int) -> bytes:
@@ -169,7 +195,7 @@ def _damaged(path: str, offset: int) -> HoldfastError:
     return Damaged(f"{path}: bytes are missing at offset {offset}.", "Restore it from a backup.")
 
 
-def part(turn: Turn, path: str, found: Found, position: int, end: int) -> bytes:
+def part(turn: Turn, path: str, found: Found | Left, position: int, end: int) -> bytes:
     """Return the bytes between two offsets; fewer when the file was removed or replaced meanwhile."""
     if not found.log:
         row = turn.row(_DOCUMENT_PART, path=path, inode=found.inode, start=position + 1, count=end - position)

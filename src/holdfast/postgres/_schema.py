@@ -127,7 +127,44 @@ GRANT SELECT ON {name} TO {READER};
 """
 
 
+def _appending(number: int) -> str:
+    """Return what adds lines to a log of one partition in one message, if the log is as the caller knows it.
+
+    A plan for a whole table locks every partition of it, each time; so this one works on its partition. It does that
+    with the owner's rights, to whom a partition shows the rows of the tenant that is named, as the table does to all.
+    """
+    files, pieces = (f"holdfast.{table}_{number:02d}" for table in ("files", "pieces"))
+    policies = "".join(
+        f"CREATE POLICY of_the_tenant ON {table} TO {OWNER}"
+        " USING (tenant = current_setting('holdfast.tenant', true));\n"
+        for table in (files, pieces)
+    )
+    name = f"holdfast.append_{number:02d}"
+    return f"""
+{policies}
+CREATE FUNCTION {name}(
+    of_tenant text, at_path text, known_inode bigint, known_size bigint, more bytea, new_op uuid, by_writer text,
+    lock_milliseconds text, durability text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM set_config('holdfast.tenant', of_tenant, true), set_config('lock_timeout', lock_milliseconds, true),
+        set_config('client_min_messages', 'warning', true);
+    IF durability <> '' THEN PERFORM set_config('synchronous_commit', durability, true); END IF;
+    UPDATE {files} SET size = size + length(more), op = new_op, writer = by_writer, login = session_user,
+        changed = clock_timestamp()
+    WHERE tenant = of_tenant AND path = at_path AND inode = known_inode AND size = known_size AND log AND NOT torn;
+    IF NOT FOUND THEN RETURN false; END IF;
+    INSERT INTO {pieces} (tenant, inode, start, data, op, writer)
+    VALUES (of_tenant, known_inode, known_size, more, new_op, by_writer);
+    RETURN true;
+END $$;
+REVOKE ALL ON FUNCTION {name} FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION {name} TO {WRITER};
+"""
+
+
 MIGRATIONS = (
     ("documents and logs", _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")),
+    ("appends in one message", "".join(_appending(number) for number in range(PARTITIONS))),
     ("what changed, and who listens", _CHANGES + tenanted("changes", room=80) + tenanted("listeners") + _TELLING),
 )

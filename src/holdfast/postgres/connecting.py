@@ -12,6 +12,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -29,6 +30,8 @@ _SHORTEST_WAIT = 0.05
 _CANCELLING = 5.0
 _QUICK = 2
 """Seconds to wait for a sign of life: libpq waits them out when a server hangs up at once."""
+_LONGEST_NAME = 60
+_GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _ALWAYS_THERE = ("postgres", "template1")
 
 
@@ -45,47 +48,106 @@ class Waits(msgspec.Struct, frozen=True):
     connections: int = 8
 
 
+class Call(msgspec.Struct, frozen=True):
+    """A statement that is sent with its values in one message, and is a transaction of its own."""
+
+    statement: bytes
+    values: Sequence[bytes]
+    binary: Sequence[int]
+    """For each value: 1 if it is the bytes themselves, 0 if it is text."""
+
+    @property
+    def name(self) -> bytes:
+        """What the server is asked to know it by."""
+        return self.statement[:_LONGEST_NAME]
+
+
 class Session(psycopg.Connection[TupleRow]):
     """A connection that counts warnings: of a commit that no standby confirmed the server only warns."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.warnings = 0
+        self.checked = False
+        self._known_there: set[bytes] = set()
+        self._poll = select.poll()
+        self._poll.register(self.pgconn.socket, select.POLLIN)
         self.add_notice_handler(self._note)
 
-    def commit_within(self, seconds: float) -> str:
-        """End the transaction and return what became of it.
+    def commit_within(self, seconds: float, last: Call | None = None) -> tuple[str, bytes | None]:
+        """End the transaction; return what became of it, and the one value of a last statement sent with it.
 
         No time-out of the server covers the wait for a standby: this does, by telling the server to wait no longer.
         """
+        if last is None:
+            self.pgconn.send_query(b"COMMIT")
+            return (self._answered(seconds)[-1].command_status or b"").decode(), None
+        self._prepare(last)
+        self.pgconn.enter_pipeline_mode()
+        try:
+            self.pgconn.send_query_prepared(last.name, last.values, last.binary)
+            self.pgconn.send_query_params(b"COMMIT", None)
+            self.pgconn.pipeline_sync()
+            done, ended = self._answered(seconds)
+        finally:
+            with contextlib.suppress(psycopg.Error):
+                self.pgconn.exit_pipeline_mode()
+        return (ended.command_status or b"").decode(), done.get_value(0, 0)
+
+    def at_once(self, call: Call, seconds: float) -> bytes | None:
+        """Run a statement that is a transaction of its own, in one message; return its one value once it is saved."""
+        self._prepare(call)
+        self.pgconn.send_query_prepared(call.name, call.values, call.binary)
+        return self._answered(seconds)[-1].get_value(0, 0)
+
+    def _prepare(self, call: Call) -> None:
+        if call.name not in self._known_there:
+            made = self.pgconn.prepare(call.name, call.statement)
+            if made.status != pq.ExecStatus.COMMAND_OK:
+                raise _error(made)
+            self._known_there.add(call.name)
+
+    def _answered(self, seconds: float) -> list[pq.abc.PGresult]:
+        """Wait for all that was sent to be done, and return what came of each; beyond that time have it stopped."""
         deadline, cancelled = time.monotonic() + seconds, False
-        self.pgconn.send_query(b"COMMIT")
-        last: pq.abc.PGresult | None = None
+        found: list[pq.abc.PGresult] = []
+        between = self.pgconn.pipeline_status != pq.PipelineStatus.OFF
         while True:
             while self.pgconn.flush() or self.pgconn.is_busy():
                 if self._readable(deadline - time.monotonic()):
                     self.pgconn.consume_input()
                 elif cancelled:
                     self.close()
-                    raise psycopg.OperationalError("no answer to a commit")
+                    raise psycopg.OperationalError("no answer from the server")
                 else:
                     self.cancel_safe(timeout=_CANCELLING)
                     deadline, cancelled = time.monotonic() + _CANCELLING, True
             result = self.pgconn.get_result()
-            if result is None:
+            if result is None and between:
+                between = self.pgconn.status == pq.ConnStatus.OK  # one ends here, and the next begins
+            elif result is None or result.status == pq.ExecStatus.PIPELINE_SYNC:
                 break
-            last = result
-        if last is None or last.status != pq.ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(last) if last else psycopg.OperationalError("no answer to a commit")
-        return (last.command_status or b"").decode()
+            else:
+                found.append(result)
+        wrong = [result for result in found if result.status not in _GOOD]
+        if wrong:
+            raise _error(wrong[0])
+        if not found:
+            raise psycopg.OperationalError("no answer from the server")
+        return found
 
     def _readable(self, seconds: float) -> bool:
-        watch = select.poll()
-        watch.register(self.pgconn.socket, select.POLLIN)
-        return bool(watch.poll(max(0, round(seconds * 1000))))
+        return bool(self._poll.poll(max(0, round(seconds * 1000))))
 
     def _note(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self.warnings += diagnostic.severity_nonlocalized == "WARNING"
+
+
+def _error(result: pq.abc.PGresult) -> psycopg.Error:
+    """Return what went wrong; what no server gave a code for is a connection that was lost."""
+    if result.error_field(pq.DiagnosticField.SQLSTATE):
+        return psycopg.errors.error_from_result(result)
+    return psycopg.OperationalError("the connection was lost")
 
 
 def connect(address: Address) -> Session:
@@ -99,8 +161,9 @@ def connect(address: Address) -> Session:
 class Pool:
     """The connections that this process keeps open. After a fork the child begins with none of them."""
 
-    def __init__(self, address: Address, waits: Waits) -> None:
+    def __init__(self, address: Address, waits: Waits, check: Callable[[Session], None]) -> None:
         self._address = address
+        self._check = check
         self._waits = waits
         self._making = threading.Lock()
         self._pool: psycopg_pool.ConnectionPool[Session] | None = None
@@ -108,7 +171,20 @@ class Pool:
         self._closed = False
 
     def take(self, deadline: float) -> Session:
-        """Return a connection that nobody else has; wait for one until the deadline."""
+        """Return a connection that nobody else has; wait for one until the deadline. A new one is checked first."""
+        session = self._wait(deadline)
+        if not session.checked:
+            try:
+                self._check(session)
+                session.checked = True
+            except psycopg.Error:  # whoever uses it will hear the same, and knows what to do
+                pass
+            except BaseException:
+                self.give_back(session)
+                raise
+        return session
+
+    def _wait(self, deadline: float) -> Session:
         try:
             return self._here().getconn(max(deadline - time.monotonic(), _SHORTEST_WAIT))
         except psycopg_pool.PoolTimeout:

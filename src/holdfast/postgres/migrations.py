@@ -15,6 +15,7 @@ from psycopg.rows import TupleRow
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.postgres._schema import MIGRATIONS, OWNER, READER, WRITER
+from holdfast.vault import RootGone
 
 ROLES = (OWNER, WRITER, READER)
 OLDEST_SERVER = 16
@@ -39,10 +40,7 @@ def prepare(connection: Connection) -> Access:
     forgetful = _check_server(connection)
     version = installed(connection)
     if version > len(MIGRATIONS):
-        raise Unavailable(
-            f"The database has schema {version}, this program knows {len(MIGRATIONS)}; nothing was changed.",
-            "Upgrade Holdfast.",
-        )
+        raise _newer(version)
     if version < len(MIGRATIONS):
         _upgrade(connection)
     mine = _roles(connection)
@@ -50,6 +48,22 @@ def prepare(connection: Connection) -> Access:
     if not role:
         raise _not_granted(connection)
     return Access(role, forgetful)
+
+
+def check(connection: Connection) -> None:
+    """See that a database which was opened before still has the schema that this program knows."""
+    version = installed(connection)
+    if version > len(MIGRATIONS):
+        raise _newer(version)
+    if version < len(MIGRATIONS):
+        raise RootGone("The database is not set up any more, or is an older one.", "Open it again, then look.")
+
+
+def _newer(version: int) -> HoldfastError:
+    return Unavailable(
+        f"The database has schema {version}, this program knows {len(MIGRATIONS)}; nothing was changed.",
+        "Upgrade Holdfast.",
+    )
 
 
 def installed(connection: Connection) -> int:

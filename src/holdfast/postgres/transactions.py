@@ -8,6 +8,7 @@ middle of other work becomes a part of that: both are saved, or neither is.
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import threading
 import time
@@ -18,11 +19,16 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.postgres import _faults, addresses, connecting, migrations
-from holdfast.postgres.connecting import Session, Waits
+from holdfast.postgres._schema import PARTITIONS
+from holdfast.postgres.connecting import Call, Session, Waits
 
 T = TypeVar("T")
+_PART: LiteralString = """
+SELECT number FROM generate_series(0, %(parts)s - 1) AS number
+WHERE satisfies_hash_partition('holdfast.files'::regclass, %(parts)s, number, %(tenant)s::text)
+"""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _ASK_SECONDS = 1.0
 """How often one program looks whether somebody wants to be woken by what it writes."""
@@ -34,17 +40,21 @@ SELECT EXISTS (SELECT FROM holdfast.listeners WHERE tenant = %(tenant)s AND unti
 class Turn:
     """One try of some work."""
 
-    def __init__(self, session: Session, tenant: str, *, doubtful: bool, durable: bool) -> None:
+    def __init__(self, session: Session, tenant: str, *, doubtful: bool, durable: bool, outermost: bool = True) -> None:
         self.session = session
+        self.outermost = outermost
+        """Is this a transaction, and no part of one?"""
         self.doubtful = doubtful
         """May an earlier try have been saved, without our hearing of it?"""
         self.durable = durable
         self.ending = False
         self.unchanged = False
         """Set by work that wants nothing to stay of what it did."""
+        self.last: Call | None = None
+        """Set by work whose last statement shall be sent together with its end; it has to answer with true."""
         self.joined = 0
         """How many other writes have become a part of this one."""
-        self._tenant = tenant
+        self.tenant = tenant
 
     def rows(self, statement: LiteralString, **values: object) -> list[TupleRow]:
         return self._run(statement, values).fetchall()
@@ -57,7 +67,7 @@ class Turn:
         return self._run(statement, values).rowcount
 
     def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
-        return self.session.cursor(binary=True).execute(statement, {"tenant": self._tenant, **values})
+        return self.session.cursor(binary=True).execute(statement, {"tenant": self.tenant, **values})
 
 
 class Database:
@@ -72,10 +82,11 @@ class Database:
         with connecting.connect(self._address) as first:
             self._access = migrations.prepare(first)
         self._begin = {durable: self._beginning(durable) for durable in (True, False)}
-        self._pool = connecting.Pool(self._address, self.waits)
+        self._pool = connecting.Pool(self._address, self.waits, migrations.check)
         self._local = threading.local()
         self._listened = False
         self._ask_at = 0.0
+        self._long_way = False
 
     def close(self) -> None:
         self._pool.close()
@@ -86,13 +97,65 @@ class Database:
         session.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(self._access.role)))
         return session
 
-    def run(self, what: str, work: Callable[[Turn], T], *, writes: bool = False, durable: bool = True) -> T:
-        """Do some work in a transaction, again where that may help; `what` is what an error is about."""
+    @property
+    def within(self) -> bool:
+        """Is this thread in the middle of a transaction?"""
+        return getattr(self._local, "turn", None) is not None
+
+    @property
+    def knows_calls(self) -> bool:
+        """Do the server, and what is between, know what we call by name?"""
+        return not self._long_way
+
+    @property
+    def direct(self) -> bool:
+        """Can this thread do something in one message? Not when others may have to be woken by it."""
+        return not (self.within or self._long_way or self._listened or time.monotonic() > self._ask_at)
+
+    @functools.cached_property
+    def part(self) -> int:
+        """Return the number of the partition in which this tenant is."""
+        row = self.run("the tenant", lambda turn: turn.row(_PART, parts=PARTITIONS))
+        return int(row[0]) if row else 0
+
+    def at_once(self, what: str, call: Call) -> bool | None:
+        """Do what one statement does, which is a transaction by itself and says whether it could do it.
+
+        None means that nobody heard how it ended. It is not tried again here: whoever calls has a longer way.
+        """
+        session = self._take(what, time.monotonic() + self.waits.again_seconds, doubtful=False)
+        before = session.warnings
+        try:
+            done = session.at_once(call, self.waits.statement_seconds) == b"t"
+        except psycopg.Error as error:
+            if _faults.ours(error):
+                raise
+            if _faults.lost(error, session):
+                self._pool.after(error, session)
+                return None
+            self._long_way = self._long_way or _faults.not_that_way(error)
+            if self._long_way or _faults.passing(error, session):
+                return False
+            raise self._told(error, what) from None
+        finally:
+            self._pool.give_back(session)
+        if session.warnings > before:
+            raise self._unconfirmed(what)
+        return done
+
+    def run(
+        self, what: str, work: Callable[[Turn], T], *,
+        writes: bool = False, durable: bool = True, doubtful: bool = False,
+    ) -> T:  # fmt: skip
+        """Do some work in a transaction, again where that may help; `what` is what an error is about.
+
+        It is doubtful from the start where the caller has tried it in another way, and nobody heard how that ended.
+        """
         outer: Turn | None = getattr(self._local, "turn", None)
         if outer:
             return self._join(outer, what, work, writes=writes, durable=durable)
         deadline = time.monotonic() + self.waits.again_seconds
-        pause, doubtful = _FIRST_PAUSE, False
+        pause = _FIRST_PAUSE
         while True:
             session = self._take(what, deadline, doubtful)
             turn = Turn(session, self.tenant, doubtful=doubtful, durable=durable)
@@ -102,7 +165,9 @@ class Database:
                 if _faults.ours(error):
                     raise
                 doubtful = doubtful or (writes and turn.ending and _faults.lost(error, session))
-                if not _faults.passing(error, session) or time.monotonic() + pause > deadline:
+                self._long_way = self._long_way or (turn.last is not None and _faults.not_that_way(error))
+                again = _faults.passing(error, session) or (turn.last and _faults.not_that_way(error))
+                if not again or time.monotonic() + pause > deadline:
                     raise (_faults.unsure(what) if doubtful else self._told(error, what)) from None
                 self._pool.after(error, session)
             finally:
@@ -132,13 +197,13 @@ class Database:
             return result
         turn.ending = True
         before = turn.session.warnings
-        if turn.session.commit_within(self.waits.statement_seconds) != "COMMIT":
+        ended, value = turn.session.commit_within(self.waits.statement_seconds, turn.last)
+        if ended != "COMMIT":
             raise Unavailable(f"{what}: the database undid the work.", "Nothing was saved; try again.")
+        if turn.last and value != b"t":
+            raise Conflict(f"{what} was changed by the same work; nothing was added.", "Try again.")
         if turn.session.warnings > before:
-            raise Unavailable(
-                f"{what} is saved on the server, but no standby has confirmed it.",
-                "Look at the standbys; look whether it is there before you try again.",
-            )
+            raise self._unconfirmed(what)
         return result
 
     def _let_wake(self, turn: Turn) -> None:
@@ -151,7 +216,8 @@ class Database:
 
     def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], *, writes: bool, durable: bool) -> T:
         """Make the work a part of what this thread is doing; a write that fails takes back only itself."""
-        inner = Turn(outer.session, self.tenant, doubtful=False, durable=outer.durable or (writes and durable))
+        kept = outer.durable or (writes and durable)
+        inner = Turn(outer.session, self.tenant, doubtful=False, durable=kept, outermost=False)
         try:
             with outer.session.transaction() if writes else contextlib.nullcontext():
                 if inner.durable and not outer.durable:
@@ -166,17 +232,29 @@ class Database:
     def _told(self, error: psycopg.Error, what: str) -> HoldfastError:
         return _faults.told(error, what, self.waits.lock_seconds, self.waits.statement_seconds)
 
+    def _unconfirmed(self, what: str) -> HoldfastError:
+        return Unavailable(
+            f"{what} is saved on the server, but no standby has confirmed it.",
+            "Look at the standbys; look whether it is there before you try again.",
+        )
+
+    def asks(self, durable: bool) -> str:
+        """Return what a write has to set `synchronous_commit` to, nothing where the server's own will do."""
+        if not durable:
+            return "off"
+        return "on" if self._access.forgetful else ""
+
     def _beginning(self, durable: bool) -> sql.Composed:
         """Return what every transaction starts with, in one message to the server."""
         given = {
             "holdfast.tenant": self.tenant,
-            "lock_timeout": _milliseconds(self.waits.lock_seconds),
-            "statement_timeout": _milliseconds(self.waits.statement_seconds),
-            "idle_in_transaction_session_timeout": _milliseconds(self.waits.idle_seconds),
+            "lock_timeout": milliseconds(self.waits.lock_seconds),
+            "statement_timeout": milliseconds(self.waits.statement_seconds),
+            "idle_in_transaction_session_timeout": milliseconds(self.waits.idle_seconds),
             "client_min_messages": "warning",
         }
-        if self._access.forgetful or not durable:
-            given["synchronous_commit"] = "on" if durable else "off"
+        if asked := self.asks(durable):
+            given["synchronous_commit"] = asked
         parts = [
             sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value))
             for name, value in given.items()
@@ -185,5 +263,5 @@ class Database:
         return sql.SQL("; ").join([sql.SQL("BEGIN"), role, *parts])
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))

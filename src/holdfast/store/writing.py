@@ -528,6 +528,7 @@ class Writer:
         ids: list[str] = []
 
         def compose(end: LogEnd) -> bytes:
+            ids.clear()
             if guard:
                 guard(end)
             if op_id:
@@ -542,7 +543,7 @@ class Writer:
             return b"".join(logs.with_id(made, rest) for made, rest in zip(ids, rendered, strict=True))
 
         if rendered:
-            self._vault.append(path, compose, durable=durable)
+            self._vault.append(path, compose, durable=durable, again=guard is None)
             self._tell(path)
         return ids
 
@@ -574,14 +575,14 @@ class Writer:
 
         def compose(end: LogEnd) -> bytes:
             if op_id:
-                found.extend(sayings.op_in(end, known.offset, op_id, path))
+                found[:] = sayings.op_in(end, known.offset, op_id, path)
                 if found:
                     return b""
             newest = sayings.newest(end, known.offset, target) if target else ""
             full["id"] = mint(max(sayings.last_id(end), after, known.order, newest))
             return logs.with_id(full["id"], rest)
 
-        done = self._vault.append(path, compose, durable=durable)
+        done = self._vault.append(path, compose, durable=durable, again=True)
         if done is None:
             return found[0]
         self._tell(path)

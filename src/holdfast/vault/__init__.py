@@ -95,8 +95,14 @@ class Vault(Protocol):
         """
         ...
 
-    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
-        """Add the whole lines that `compose` returns while the log is held; no bytes means no change."""
+    def append(
+        self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
+    ) -> Appended | None:
+        """Add the whole lines that `compose` returns while the log is held; no bytes means no change.
+
+        With `again` it may be called several times, before the log is held too: what it returned last was added, and
+        the log was at that moment as it was shown. It must do nothing but compose then.
+        """
         ...
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:

@@ -178,7 +178,14 @@ class Files:
 
     # logs
 
-    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
+    def append(
+        self,
+        path: str,
+        compose: Callable[[LogEnd], bytes],
+        *,
+        durable: bool = True,
+        again: bool = False,  # noqa: ARG002  # it is composed once here: a lock costs less than a look
+    ) -> Appended | None:
         try:
             fd, size = self._held_log(path)
         except OSError as error:

@@ -1,0 +1,238 @@
+"""One memory for a team: durable appends against pgbench, recall, and moving a memory there.
+
+    scripts/bench postgres [--quick]
+
+It starts a PostgreSQL of its own, with fsync and synchronous_commit on, on the disk of /tmp. Appends and pgbench's
+simple inserts take turns in the same run; a row of that table has the columns of a log's piece.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+from psycopg.conninfo import conninfo_to_dict
+
+import holdfast
+from bench.harness import Run, Words, folder, percentile, start, timed
+from bench.recall import CHANNEL, HISTORY
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+from holdfast.vault import ABSENT, LogEnd
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests"))
+import pgserver
+
+CLIENTS = 8
+LINE = (
+    b'{"id":"0197c5a0-0000-7000-8000-000000000000","role":"user","content":"'
+    + b"words that were said here " * 6
+    + b'"}\n'
+)
+SERVER = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "shared_buffers": "256MB",
+    "max_wal_size": "4GB",
+    "max_connections": "100",
+}
+TABLE = """
+CREATE TABLE plain (
+    tenant text NOT NULL, inode bigint NOT NULL, start bigint NOT NULL, data bytea NOT NULL, op uuid NOT NULL, writer text NOT NULL,
+    login name NOT NULL DEFAULT session_user, at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (tenant, inode, start))
+"""
+INSERT = (
+    "\\set start random(1, 1000000000000)\n"
+    "INSERT INTO plain (tenant, inode, start, data, op, writer)"
+    f" VALUES ('team', :client_id, :start, '{LINE.decode().strip()}', gen_random_uuid(), 'agent') ON CONFLICT DO NOTHING;\n"
+)
+_PART = 5_000
+
+Work = Callable[[int], bool]
+"""One thing that a client does, given its number; was it a durable append?"""
+
+
+def main() -> None:
+    run = start("postgres")
+    with pgserver.private(**SERVER) as server, server.database() as name:
+        Database(server.at(name)).close()
+        server.run(TABLE, name)
+        appends(run, server, name)
+        recall(run, server.at(name, tenant="recall"), 10_000 if run.quick else 100_000)
+        push(run, server.at(name, tenant="push"), 10_000 if run.quick else 100_000)
+    run.finish()
+
+
+# appends
+
+
+def appends(run: Run, server: pgserver.Server, name: str) -> None:
+    """Let clients and pgbench take turns; the ratio of the medians is what counts on a machine that others use too."""
+    rounds, seconds = (2, 2.0) if run.quick else (5, 5.0)
+    kinds = {
+        "vault.append, a log for each client": _own_log,
+        "memory.add of a message, a log for each client": _message,
+        "mixed: messages, every 10th a read, every 20th a document": _mixed,
+        "vault.append, one log for all": _one_log,
+    }
+    found: dict[str, list[float]] = {what: [] for what in (*kinds, "pgbench")}
+    for _ in range(rounds):
+        for number, (what, kind) in enumerate(kinds.items()):
+            found[what].append(_clients(server.at(name, tenant=f"appends{number}"), kind, seconds))
+            found["pgbench"].append(_pgbench(server, name, seconds))
+            server.run("TRUNCATE plain", name)
+    base = statistics.median(found.pop("pgbench"))
+    run.add(f"pgbench, simple inserts, {CLIENTS} clients", base, "/s")
+    for what, rates in found.items():
+        rate = statistics.median(rates)
+        run.add(f"durable: {what}", rate, "/s")
+        if what.startswith("mixed"):
+            run.add("durable appends of a mixed load / pgbench's inserts", rate / base, "x", at_least=0.7)
+        else:
+            run.add("  / pgbench's inserts", rate / base, "x")
+
+
+def _clients(address: str, kind: Callable[[str, int], Iterator[bool]], seconds: float) -> float:
+    """Return how many durable appends a second so many processes make."""
+    ready = mp.Barrier(CLIENTS)
+    results: Any = mp.SimpleQueue()
+    processes = [
+        mp.Process(target=_client, args=(address, kind, number, seconds, ready, results)) for number in range(CLIENTS)
+    ]
+    for process in processes:
+        process.start()
+    done: list[int] = [results.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return sum(done) / seconds
+
+
+def _client(
+    address: str, kind: Callable[[str, int], Iterator[bool]], number: int, seconds: float, ready: Barrier, results: Any
+) -> None:
+    work = kind(address, number)
+    for _ in range(20):
+        next(work)
+    ready.wait()
+    deadline, appended = time.monotonic() + seconds, 0
+    while time.monotonic() < deadline:
+        appended += next(work)
+    results.put(appended)
+
+
+def _compose(end: LogEnd) -> bytes:
+    return LINE if next(end.back(), b"") or not end.size else b""
+
+
+def _own_log(address: str, number: int) -> Iterator[bool]:
+    vault = PgVault(Database(address))
+    while True:
+        yield vault.append(f"logs/{number}-{os.getpid()}.jsonl", _compose, again=True) is not None
+
+
+def _one_log(address: str, _number: int) -> Iterator[bool]:
+    vault = PgVault(Database(address))
+    while True:
+        yield vault.append("logs/all.jsonl", _compose, again=True) is not None
+
+
+def _message(address: str, number: int) -> Iterator[bool]:
+    with holdfast.open(address) as memory:
+        path = f"user/memory/sessions/s{number}-{os.getpid()}/entries.jsonl"
+        while True:
+            yield bool(memory.add(path, [{"role": "user", "content": "words that were said here " * 6}]))
+
+
+def _mixed(address: str, number: int) -> Iterator[bool]:
+    """Yield True for what was made durable, a document among it."""
+    with holdfast.open(address) as memory:
+        path = f"user/memory/sessions/s{number}-{os.getpid()}/entries.jsonl"
+        memory.add(path, [{"role": "user", "content": "the first"}])
+        for turn in range(10**9):
+            if turn % 20 == 19:
+                memory.vault.write(f"resources/{number}-{os.getpid()}/{turn}.md", LINE * 4, expect=ABSENT)
+                yield True
+            elif turn % 10 == 9:
+                yield next(memory.vault.scan_back(path)).cut
+            else:
+                yield bool(memory.add(path, [{"role": "user", "content": "words that were said here " * 6}]))
+
+
+def _pgbench(server: pgserver.Server, name: str, seconds: float) -> float:
+    parts = conninfo_to_dict(server.dsn)
+    with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+        script.write(INSERT)
+        script.flush()
+        command = [str(pgserver.program("pgbench")), "-n", "-f", script.name, "-c", str(CLIENTS), "-j", "2", "-T", str(int(seconds)),
+                   "-h", str(parts["host"]), "-p", str(parts["port"]), "-U", "postgres", name]  # fmt: skip
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return next(float(line.split()[2]) for line in told.splitlines() if line.startswith("tps"))
+
+
+# recall
+
+
+def recall(run: Run, address: str, count: int) -> None:
+    words = Words()
+    texts = [words.text() for _ in range(count)]
+    with holdfast.open(address) as memory:
+        filled = timed(lambda: _fill(memory, texts))
+        run.add(f"adding {count:,} messages in parts of {_PART:,}", count / filled, "/s")
+        first = timed(lambda: memory.call("recall", {"query": "warm up"})) * 1000
+        times = []
+        for text in texts[:: max(1, count // 200)]:
+            question = {"query": f"What did Ann say about {words.query(text)} last week?"}
+            times.append(timed(lambda given=question: memory.call("recall", given)) * 1000)  # type: ignore[misc]
+    run.add(f"recall over {count:,} messages, first", first, "ms")
+    run.add(f"recall over {count:,} messages, p50", statistics.median(times), "ms")
+    run.add(f"recall over {count:,} messages, p95", percentile(times, 0.95), "ms", 100)
+
+
+def _fill(memory: holdfast.Memory, texts: list[str]) -> None:
+    for start_at in range(0, len(texts), _PART):
+        lines = [
+            {"role": "user", "content": text, "channel": f"c{number // CHANNEL}", "sender_id": "ann"}
+            for number, text in enumerate(texts[start_at : start_at + _PART], start_at)
+        ]
+        memory.add(HISTORY, lines, time="timestamp", durable=False)
+    memory.refresh()
+
+
+# moving
+
+
+def push(run: Run, address: str, count: int) -> None:
+    """Push a memory of so many records, as its owner does."""
+    words = Words()
+    with folder() as root, _initialised(root) as memory:
+        _fill(memory, [words.text() for _ in range(count)])
+        command = [sys.executable, "-m", "holdfast", "push", address, "--root", root]
+        begin = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        spent = time.perf_counter() - begin
+    if done.returncode:
+        print(
+            f"push was not measured: {' '.join(command[2:4])} ended with {done.returncode}: {done.stderr.strip()[-200:]}"
+        )
+        return
+    run.add(f"push of {count:,} messages", spent, "s", 60)
+
+
+@contextmanager
+def _initialised(root: str) -> Iterator[holdfast.Memory]:
+    subprocess.run([sys.executable, "-m", "holdfast", "init", root], check=True, capture_output=True)
+    with holdfast.open(root) as memory:
+        yield memory
+
+
+if __name__ == "__main__":
+    main()
