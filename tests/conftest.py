@@ -28,19 +28,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that is given a root on each engine that it holds on."""
-    if "engine" not in metafunc.fixturenames:
+    if "stands_on" not in metafunc.fixturenames:
         return
     why = engines.reason(metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__)
     wanted = metafunc.config.getoption("engine")
     there = [one for one in (engines.ENGINES[:1] if why else engines.ENGINES) if wanted in (one, "both")]
     alone = pytest.param(engines.ENGINES[0], marks=pytest.mark.skip(reason=f"files only: {why}"))
-    metafunc.parametrize("engine", there or [alone], scope="function")
+    metafunc.parametrize("stands_on", there or [alone], scope="function")
 
 
 @pytest.fixture
-def root(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Iterator[Path]:
+def root(tmp_path: Path, stands_on: str, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A memory root as `holdfast init` makes it: a folder, or what can be used as one and is in a database."""
-    if engine == "files":
+    if stands_on == "files":
         folder = tmp_path.resolve() / "root"
         make_root(str(folder))
         yield folder

@@ -197,6 +197,7 @@ class DatabasePath(os.PathLike[str]):
             raise FileNotFoundError(self._path)
 
     def rename(self, target: DatabasePath) -> DatabasePath:
+        target.unlink(missing_ok=True)
         for path in [self._path] if self.is_file() else self._files():
             self._vault.move(path, target._path + path.removeprefix(self._path))
         return target

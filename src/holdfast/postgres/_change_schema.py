@@ -52,7 +52,7 @@ CREATE TRIGGER came AFTER INSERT ON holdfast.files REFERENCING NEW TABLE AS came
 CREATE TRIGGER went AFTER DELETE ON holdfast.files FOR EACH ROW EXECUTE FUNCTION holdfast.note_old();
 CREATE TRIGGER changed AFTER UPDATE ON holdfast.files FOR EACH ROW
     WHEN (OLD.inode <> NEW.inode OR OLD.path <> NEW.path) EXECUTE FUNCTION holdfast.note_old();
-CREATE TRIGGER wake AFTER INSERT OR UPDATE OR DELETE ON holdfast.files FOR EACH STATEMENT
+CREATE TRIGGER wake AFTER INSERT OR UPDATE OR DELETE ON holdfast.files FOR EACH ROW
     WHEN (current_setting('holdfast.listened', true) = 'on') EXECUTE FUNCTION holdfast.wake();
 """
 

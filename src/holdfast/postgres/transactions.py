@@ -145,12 +145,8 @@ class Database:
 
     @property
     def direct(self) -> bool:
-        """Can this thread do something in one message? That wakes nobody who listens."""
-        if self.within or self._long_way:
-            return False
-        if time.monotonic() > self._ask_at:
-            self.run("the listeners", self._look_for_listeners)
-        return not self._listened
+        """Can this thread do something in one message? Not when others may have to be woken by it."""
+        return not (self.within or self._long_way or self._listened or time.monotonic() > self._ask_at)
 
     @functools.cached_property
     def part(self) -> int:
