@@ -102,9 +102,9 @@ def _long_lines() -> None:
 
 @_defence("token", "who bears no token gets nothing", "http")
 def _no_token() -> None:
-    from holdfast.mcp.http import Guard
+    from holdfast.mcp.admitting import Admission
 
-    Guard._bearer = lambda self, request: self._bearers[0]  # type: ignore[method-assign]  # noqa: ARG005
+    Admission.known = lambda self, sent: self.fixed[0][1]  # type: ignore[method-assign]  # noqa: ARG005
 
 
 @_defence("origin", "no web page reaches the memory through a browser", "http")
@@ -123,9 +123,9 @@ def _any_host() -> None:
 
 @_defence("reading", "a token that may only read writes nothing", "http")
 def _all_may_write() -> None:
-    from holdfast.mcp import http
+    from holdfast.tools.calling import Runner
 
-    http._reads_only = lambda request: False  # noqa: ARG005
+    Runner._check = lambda self, tool: None  # type: ignore[method-assign]  # noqa: ARG005
 
 
 @_defence("body limit", "a body that is too large is refused before it is kept", "http")

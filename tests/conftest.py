@@ -6,25 +6,49 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import settings
 
+import databaseroot
+import engines
 import holdfast
 import pgserver
-from holdfast.store.starting import make_root
+from holdfast.store.starting import make_root, set_up
 
 settings.register_profile("repeatable", derandomize=True)
 if os.environ.get("CI"):  # the same examples for every change; at home, new ones every time
     settings.load_profile("repeatable")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--engine", choices=[*engines.ENGINES, "both"], default="both", help="What memories stand on.")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that is given a root on each engine that it holds on."""
+    if "engine" not in metafunc.fixturenames:
+        return
+    why = engines.reason(metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__)
+    wanted = metafunc.config.getoption("engine")
+    there = [one for one in (engines.ENGINES[:1] if why else engines.ENGINES) if wanted in (one, "both")]
+    alone = pytest.param(engines.ENGINES[0], marks=pytest.mark.skip(reason=f"files only: {why}"))
+    metafunc.parametrize("engine", there or [alone], scope="function")
+
+
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A memory root as `holdfast init` makes it."""
-    folder = tmp_path.resolve() / "root"
-    make_root(str(folder))
-    return folder
+def root(tmp_path: Path, engine: str, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A memory root as `holdfast init` makes it: a folder, or what can be used as one and is in a database."""
+    if engine == "files":
+        folder = tmp_path.resolve() / "root"
+        make_root(str(folder))
+        yield folder
+        return
+    address = str(request.getfixturevalue("address"))
+    set_up(address)
+    yield cast("Path", databaseroot.DatabasePath(address))
+    databaseroot.close(address)
 
 
 @pytest.fixture

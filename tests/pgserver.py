@@ -114,6 +114,40 @@ def private(*, lacking: str = "", **settings: str) -> Iterator[Server]:
         shutil.rmtree(where, ignore_errors=True)
 
 
+class Stoppable:
+    """A server that can be stopped and started again, with its data and its address."""
+
+    def __init__(self, process: subprocess.Popen[bytes], dsn: str) -> None:
+        self.server = Server(dsn)
+        self.process = process
+        self._command = [str(word) for word in process.args] if isinstance(process.args, list) else []
+
+    def stop(self) -> None:
+        """Stop it as an operator would: connections are cut, nothing is lost."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait()
+
+    def start(self) -> None:
+        self.process = _run(self._command)
+        _await(self.process, self.server.dsn)
+
+
+@contextlib.contextmanager
+def stoppable(**settings: str) -> Iterator[Stoppable]:
+    """Start a server that nobody else uses, and that may be stopped meanwhile."""
+    where = Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}")
+    where.mkdir()
+    try:
+        running = Stoppable(*_start(where, settings))
+        try:
+            yield running
+        finally:
+            running.process.send_signal(signal.SIGQUIT)
+            running.process.wait()
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+
+
 # the process that watches over the server
 
 
@@ -199,18 +233,28 @@ def _start(where: Path, settings: dict[str, str]) -> tuple[subprocess.Popen[byte
         "listen_addresses": "127.0.0.1",
     }
     options = [word for name, value in given.items() for word in ("-c", f"{name}={value}")]
+    server = _run([str(programs / "postgres"), "-D", str(data), *options])
+    dsn = f"host={data} port={port} user=postgres dbname=postgres"
+    _await(server, dsn)
+    return server, dsn
+
+
+def _run(command: list[str]) -> subprocess.Popen[bytes]:
+    who = _someone()
     user, group = who or (None, None)
-    server = subprocess.Popen(
-        [str(programs / "postgres"), "-D", str(data), *options],
+    return subprocess.Popen(
+        command,
         user=user, group=group, extra_groups=[] if who else None, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         preexec_fn=_die_with_parent,  # noqa: PLW1509  # nothing else would stop it when its starter is killed
     )  # fmt: skip
-    dsn = f"host={data} port={port} user=postgres dbname=postgres"
+
+
+def _await(server: subprocess.Popen[bytes], dsn: str) -> None:
     deadline = time.monotonic() + 60
     while True:
         try:
             psycopg.connect(dsn).close()
-            return server, dsn
+            return
         except psycopg.OperationalError:
             if time.monotonic() > deadline or server.poll() is not None:
                 raise

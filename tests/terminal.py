@@ -9,13 +9,16 @@ import sys
 from pathlib import Path
 
 
-def on_terminal(*words: str, root: Path, term: str = "xterm", columns: int = 140, code: int = 0, **more: str) -> str:
+def on_terminal(
+    *words: str, root: Path, term: str = "xterm", columns: int = 140, code: int = 0, typed: str = "", **more: str
+) -> str:
     """Run a command that must end with a code and return what a person would see; `more` is its environment."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "holdfast", *words]
     environment = os.environ | {"HOLDFAST_ROOT": str(root), "COLUMNS": str(columns), "TERM": term} | more
     with subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment) as process:
         os.close(follower)
+        os.write(leader, typed.encode())
         shown = b""
         while True:
             try:

@@ -27,6 +27,7 @@ LAYERS = (
         "secrets",
         "templates",
         "wording",
+        "grants",
     ),
     ("formats", "llm", "_posting"),
     ("vault", "index", "embedding", "postgres"),
@@ -63,6 +64,9 @@ CLI = (
     "measuring",
     "scheduling",
     "owning",
+    "watching",
+    "moving",
+    "granting",
 )
 POSTGRES = (
     "addresses",
@@ -75,6 +79,8 @@ POSTGRES = (
     "_claims",
     "vectors",
     "tenants",
+    "noticing",
+    "grants",
 )
 EMBEDDING = {f"holdfast.embedding.{name}" for name in ("static", "minilm", "vectors")}
 HEAVY = {

@@ -323,7 +323,7 @@ def test_a_scope_of_plans_that_there_is_not_is_refused(root: Path, monkeypatch: 
     monkeypatch.delenv("HOLDFAST_COMPARTMENTS_PLAN_SCOPE")
     (root / "holdfast.toml").write_text('[compartments]\nplan_scope = "forever"\n')
     with pytest.raises(
-        Invalid, match=r"holdfast\.toml: compartments\.plan_scope is 'forever'.*Use one of: run, session"
+        Invalid, match=r"holdfast\.toml.*: compartments\.plan_scope is 'forever'.*Use one of: run, session"
     ):
         holdfast.open(root)
 

@@ -19,6 +19,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 import holdfast
+from databaseroot import place
 from holdfast import templates
 from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound, OverBudget
 from holdfast.formats import budgets, headings, markdown
@@ -116,7 +117,7 @@ def test_all_rules_together_have_a_budget() -> None:
     ],
 )
 def test_a_budget_is_read_after_front_matter_with_crlf_and_with_a_bom(memory: holdfast.Memory, text: str) -> None:
-    rule(Path(memory.root), "one", 0, text)
+    rule(place(memory), "one", 0, text)
     (found,) = memory.hot.rules()
     assert (found.most_lines, found.lines) == (7, text.count("\n"))
     assert memory.hot.check() == []
@@ -125,7 +126,7 @@ def test_a_budget_is_read_after_front_matter_with_crlf_and_with_a_bom(memory: ho
 
 @pytest.mark.parametrize("text", ["", "text\n", "text\n<!-- budget: 7 lines -->\n", "<!-- budget: seven lines -->\n"])
 def test_a_rule_that_declares_no_budget_at_its_head_is_an_error(memory: holdfast.Memory, text: str) -> None:
-    path = rule(Path(memory.root), "one", 0, text)
+    path = rule(place(memory), "one", 0, text)
     (found,) = memory.hot.check()
     assert (found.level, found.path, found.line, found.rule) == ("error", f"{RULES}/one.md", 0, "one")
     assert "<!-- budget: 50 lines -->" in found.what
@@ -134,7 +135,7 @@ def test_a_rule_that_declares_no_budget_at_its_head_is_an_error(memory: holdfast
 
 
 def test_check_names_the_rule_and_the_line_of_its_budget(memory: holdfast.Memory) -> None:
-    root = Path(memory.root)
+    root = place(memory)
     rule(root, "fine", 45)
     rule(root, "near", 46)
     rule(root, "over", 52, "---\ndescription: x\n---\n<!-- budget: 50 lines -->\n")
@@ -148,7 +149,7 @@ def test_check_names_the_rule_and_the_line_of_its_budget(memory: holdfast.Memory
 def test_all_rules_count_those_of_subfolders_and_those_that_one_client_keeps_for_itself(
     memory: holdfast.Memory,
 ) -> None:
-    root = Path(memory.root)
+    root = place(memory)
     rule(root, "one", 100, 200)
     rule(root, "two", 100, 200, folder="agent/rules/team/deep")
     rule(root, "gitignore.mdc", 71, 100, folder=".cursor/rules")
@@ -164,7 +165,7 @@ def test_all_rules_count_those_of_subfolders_and_those_that_one_client_keeps_for
 
 
 def test_a_linked_folder_of_rules_is_not_counted_twice(memory: holdfast.Memory) -> None:
-    root = Path(memory.root)
+    root = place(memory)
     rule(root, "one", 10)
     (root / RULES / "two.mdc").write_text("a\n")
     (root / ".cursor").mkdir()
@@ -183,7 +184,7 @@ def test_the_budgets_of_all_rules_and_the_rules_folder_are_settings(root: Path) 
 
 
 def test_a_rule_that_cannot_be_read_is_an_error_and_the_others_are_still_measured(memory: holdfast.Memory) -> None:
-    root = Path(memory.root)
+    root = place(memory)
     rule(root, "one", 10)
     (root / RULES / "out.md").symlink_to("/etc/hostname")
     assert levels(memory.hot) == [("error", f"{RULES}/out.md")]
@@ -191,7 +192,7 @@ def test_a_rule_that_cannot_be_read_is_an_error_and_the_others_are_still_measure
 
 
 def test_review_orders_by_age_by_size_and_by_part_of_all(memory: holdfast.Memory) -> None:
-    root = Path(memory.root)
+    root = place(memory)
     rule(root, "old", 10, "---\nupdated: 2020-05-04\n---\n<!-- budget: 50 lines -->\n")
     rule(root, "large", 40)
     wide = rule(root, "wide", 0, "<!-- budget: 50 lines -->\n" + "word " * 1000 + "\n")
@@ -211,17 +212,17 @@ def test_review_orders_by_age_by_size_and_by_part_of_all(memory: holdfast.Memory
 
 def test_a_note_becomes_a_rule_with_its_budget_right_after_the_front_matter(memory: holdfast.Memory) -> None:
     note = memory.put("note", "Deploy on Tuesdays.\n\nNever on Fridays.", title="When we deploy: a rule")
-    before = (Path(memory.root) / note.path).read_bytes()
+    before = (place(memory) / note.path).read_bytes()
     done = memory.hot.promote(note.id)
     assert (done.status, done.id) == ("stored", f"{RULES}/when-we-deploy-a-rule.md")
-    assert (Path(memory.root) / done.path).read_bytes().decode() == (
+    assert (place(memory) / done.path).read_bytes().decode() == (
         '---\ndescription: "When we deploy: a rule"\nalwaysApply: true\n'
         f"source: {note.path}\n---\n<!-- budget: 20 lines -->\n\n# When we deploy: a rule\n\n"
         "Deploy on Tuesdays.\n\nNever on Fridays.\n"
     )
     assert done.version == memory.get(done.id).version
     assert memory.hot.check() == []
-    assert (Path(memory.root) / note.path).read_bytes() == before
+    assert (place(memory) / note.path).read_bytes() == before
     assert [hit.record.kind for hit in memory.find("Fridays", kinds=("rule",))] == ["rule"]
     assert memory.verify().sound
 
@@ -229,17 +230,17 @@ def test_a_note_becomes_a_rule_with_its_budget_right_after_the_front_matter(memo
 def test_a_decision_becomes_a_rule_that_names_it_as_its_source(memory: holdfast.Memory) -> None:
     decision = memory.put("decision", "Because of the actor model.", title="xstate", fields={"category": "tooling"})
     done = memory.hot.promote(decision.id, budget=33)
-    page = markdown.parse((Path(memory.root) / done.path).read_bytes())
+    page = markdown.parse((place(memory) / done.path).read_bytes())
     assert page.fields == {"description": "xstate", "alwaysApply": True, "source": decision.id}
     assert page.body == "<!-- budget: 33 lines -->\n\n# xstate\n\nBecause of the actor model.\n"
 
 
 def test_a_heading_that_repeats_the_title_is_not_written_twice(memory: holdfast.Memory) -> None:
-    path = Path(memory.root) / "resources/workspaces/default/_spikes/caching.md"
+    path = place(memory) / "resources/workspaces/default/_spikes/caching.md"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"# Caching\r\n\r\nKeep it short.\r\n\r\n## Why\r\n\r\nMemory.\r\n")
     done = memory.hot.promote("resources/workspaces/default/_spikes/caching.md")
-    text = (Path(memory.root) / done.path).read_bytes().decode()
+    text = (place(memory) / done.path).read_bytes().decode()
     assert text.endswith("-->\n\n# Caching\n\nKeep it short.\n\n## Why\n\nMemory.\n")
 
 
@@ -269,7 +270,7 @@ def test_promoting_into_a_rule_appends_a_section_in_the_rules_own_line_ends(
     memory: holdfast.Memory, newline: str, ending: str
 ) -> None:
     before = f"\ufeff---\ndescription: x # mine\n---\n<!-- budget: 50 lines -->\n# One\n\nText.{ending}"
-    path = rule(Path(memory.root), "one", 0, before.replace("\n", newline))
+    path = rule(place(memory), "one", 0, before.replace("\n", newline))
     note = memory.put("note", "Two\nlines.", title="More")
     done = memory.hot.promote(note.id, into="One")
     assert (done.status, done.id) == ("changed", f"{RULES}/one.md")
@@ -284,7 +285,7 @@ def test_promoting_into_a_rule_appends_a_section_in_the_rules_own_line_ends(
 
 
 def test_promoting_over_a_budget_is_refused_and_changes_nothing(memory: holdfast.Memory) -> None:
-    root = Path(memory.root)
+    root = place(memory)
     rule(root, "large", 180, 200)
     old = rule(root, "old", 100, 101)
     os.utime(old, (1_600_000_000, 1_600_000_000))
@@ -307,13 +308,13 @@ def test_promoting_over_a_budget_is_refused_and_changes_nothing(memory: holdfast
 
 
 def test_a_rule_without_a_budget_can_still_be_added_to(memory: holdfast.Memory) -> None:
-    rule(Path(memory.root), "one", 3, "")
+    rule(place(memory), "one", 3, "")
     note = memory.put("note", "a", title="Short")
     assert memory.hot.promote(note.id, into="one").status == "changed"
 
 
 def test_a_name_that_is_taken_is_refused(memory: holdfast.Memory) -> None:
-    path = rule(Path(memory.root), "deploys", 5)
+    path = rule(place(memory), "deploys", 5)
     note = memory.put("note", "Text.", title="Deploys!")
     before = path.read_bytes()
     with pytest.raises(AlreadyExists, match=r"deploys\.md already.*--into"):
@@ -323,8 +324,8 @@ def test_a_name_that_is_taken_is_refused(memory: holdfast.Memory) -> None:
 
 def test_a_promotion_that_was_interrupted_is_completed_by_the_next(memory: holdfast.Memory) -> None:
     note = memory.put("note", "Text.", title="Deploys")
-    whole = (Path(memory.root) / memory.hot.promote(note.id).path).read_bytes()
-    path = Path(memory.root) / RULES / "deploys.md"
+    whole = (place(memory) / memory.hot.promote(note.id).path).read_bytes()
+    path = place(memory) / RULES / "deploys.md"
     path.write_bytes(whole.partition(b"\n---\n")[2])
     assert memory.hot.promote(note.id).status == "stored"
     assert path.read_bytes() == whole
@@ -341,9 +342,9 @@ def test_the_same_op_id_promotes_once(memory: holdfast.Memory) -> None:
     first = memory.hot.promote(note.id)
     other = memory.put("note", "Other.", title="Other")
     assert memory.hot.promote(other.id, into="deploys", op_id="two").status == "changed"
-    text = (Path(memory.root) / first.path).read_bytes()
+    text = (place(memory) / first.path).read_bytes()
     assert memory.hot.promote(other.id, into="deploys", op_id="two").status == "repeated"
-    assert (Path(memory.root) / first.path).read_bytes() == text
+    assert (place(memory) / first.path).read_bytes() == text
 
 
 # demoting
@@ -351,7 +352,7 @@ def test_the_same_op_id_promotes_once(memory: holdfast.Memory) -> None:
 
 def test_a_demoted_rule_is_a_note_and_its_bytes_are_kept(memory: holdfast.Memory) -> None:
     path = rule(
-        Path(memory.root),
+        place(memory),
         "deploys",
         0,
         "---\ndescription: x\n---\n<!-- budget: 9 lines -->\n\n# Deploys\n\nTuesdays.\n",
@@ -363,7 +364,7 @@ def test_a_demoted_rule_is_a_note_and_its_bytes_are_kept(memory: holdfast.Memory
     note = memory.get(done.id)
     assert (note.kind, note.title, note.text, note.scope.path) == ("note", "Deploys", "Tuesdays.", "default")
     assert not path.exists()
-    kept = Path(memory.root) / "user/memory/writes/kept" / version_of(data)
+    kept = place(memory) / "user/memory/writes/kept" / version_of(data)
     assert kept.read_bytes() == data
     assert [hit.record.id for hit in memory.find("Tuesdays")] == [done.id]
     assert memory.hot.rules() == []
@@ -374,7 +375,7 @@ def test_a_demoted_rule_is_a_note_and_its_bytes_are_kept(memory: holdfast.Memory
 
 def test_a_rule_is_demoted_into_the_scope_that_is_named(memory: holdfast.Memory) -> None:
     memory.put("overview", "", title="Alpha")
-    path = rule(Path(memory.root), "one", 5)
+    path = rule(place(memory), "one", 5)
     with pytest.raises(NotFound, match="Beta"):
         memory.hot.demote("one", "Beta")
     assert path.exists()
@@ -384,15 +385,15 @@ def test_a_rule_is_demoted_into_the_scope_that_is_named(memory: holdfast.Memory)
 def test_no_note_is_made_while_the_record_that_was_promoted_says_the_same(memory: holdfast.Memory) -> None:
     decision = memory.put("decision", "Because.", title="xstate")
     memory.hot.promote(decision.id)
-    before = tree(Path(memory.root))
+    before = tree(place(memory))
     done = memory.hot.demote("xstate")
     assert done.id == decision.id
-    assert tree(Path(memory.root)) == {path: data for path, data in before.items() if path != f"{RULES}/xstate.md"}
+    assert tree(place(memory)) == {path: data for path, data in before.items() if path != f"{RULES}/xstate.md"}
 
 
 def test_a_rule_that_was_edited_by_hand_is_kept_as_it_was_edited(memory: holdfast.Memory) -> None:
     note = memory.put("note", "Tuesdays.", title="Deploys")
-    path = Path(memory.root) / memory.hot.promote(note.id).path
+    path = place(memory) / memory.hot.promote(note.id).path
     path.write_text(path.read_text().replace("Tuesdays.", "Wednesdays."))
     done = memory.hot.demote("deploys")
     assert memory.get(note.id).text == "Tuesdays."
@@ -411,20 +412,20 @@ def test_a_source_that_no_longer_holds_is_no_reason_to_lose_the_text(memory: hol
     if lost == "hidden":
         memory.hide(note.id)
     else:
-        (Path(memory.root) / note.path).unlink()
+        (place(memory) / note.path).unlink()
     done = memory.hot.demote("deploys")
     kept = memory.get(done.id)
     assert (kept.text, kept.hidden) == ("Tuesdays.", False)
 
 
 def test_bytes_that_were_kept_before_are_no_obstacle(memory: holdfast.Memory) -> None:
-    path = rule(Path(memory.root), "one", 0, "<!-- budget: 9 lines -->\n# One\n\nText.\n")
+    path = rule(place(memory), "one", 0, "<!-- budget: 9 lines -->\n# One\n\nText.\n")
     data = path.read_bytes()
     memory.hot.demote("one")
     path.write_bytes(data)
     memory.hot.demote("one")
     assert not path.exists()
-    assert len(list((Path(memory.root) / "resources/workspaces/default/_notes").iterdir())) == 1
+    assert len(list((place(memory) / "resources/workspaces/default/_notes").iterdir())) == 1
 
 
 SECTIONS = """\
@@ -463,7 +464,7 @@ Four.
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_one_section_is_demoted_and_every_other_byte_stays(memory: holdfast.Memory, newline: str) -> None:
     text = SECTIONS.replace("\n", newline)
-    path = rule(Path(memory.root), "all", 0, text)
+    path = rule(place(memory), "all", 0, text)
     note = memory.get(memory.hot.demote("all", heading="first").id)
     assert (note.title, note.text) == ("First", "One.\n\n```sh\n## Second\n# not a heading\n```\n\n### Below\n\nTwo.")
     start, end = text.index("## First"), text.index("## Second ##")
@@ -472,13 +473,13 @@ def test_one_section_is_demoted_and_every_other_byte_stays(memory: holdfast.Memo
     assert path.read_bytes().decode() == text[:start] + text[text.index("# Other") :]
     memory.hot.demote("all", heading="Other")
     assert path.read_bytes().decode() == text[:start].rstrip() + newline
-    kept = Path(memory.root) / "user/memory/writes/kept"
+    kept = place(memory) / "user/memory/writes/kept"
     assert version_of(text.encode()) in {each.name for each in kept.iterdir()}
 
 
 def test_a_section_that_is_not_there_or_is_there_twice_is_refused(memory: holdfast.Memory) -> None:
-    path = rule(Path(memory.root), "all", 0, SECTIONS + "\n## First\n")
-    before = tree(Path(memory.root))
+    path = rule(place(memory), "all", 0, SECTIONS + "\n## First\n")
+    before = tree(place(memory))
     with pytest.raises(NotFound, match=r'no section "Frist".*Did you mean "First"'):
         memory.hot.demote("all", heading="Frist")
     with pytest.raises(Invalid, match="2 sections"):
@@ -490,11 +491,11 @@ def test_a_section_that_is_not_there_or_is_there_twice_is_refused(memory: holdfa
     with pytest.raises(Damaged, match=r"all\.md, line"):
         memory.hot.demote("all", heading="Only")
     path.write_text(SECTIONS + "\n## First\n")
-    assert tree(Path(memory.root)) == before
+    assert tree(place(memory)) == before
 
 
 def test_the_same_op_id_demotes_once(memory: holdfast.Memory) -> None:
-    path = rule(Path(memory.root), "all", 0, SECTIONS)
+    path = rule(place(memory), "all", 0, SECTIONS)
     assert memory.hot.demote("all", heading="First", op_id="one").status == "demoted"
     assert memory.hot.demote("all", heading="First", op_id="one").status == "repeated"
     assert memory.hot.demote("all", op_id="two").status == "demoted"
@@ -503,9 +504,9 @@ def test_the_same_op_id_demotes_once(memory: holdfast.Memory) -> None:
 
 
 def test_a_rule_is_demoted_once_although_the_process_died_before_it_could_say_so(memory: holdfast.Memory) -> None:
-    path = rule(Path(memory.root), "deploys", 5)
+    path = rule(place(memory), "deploys", 5)
     memory.hot.demote("deploys", op_id="one")
-    (log,) = (Path(memory.root) / "user/memory/writes").glob("*.jsonl")
+    (log,) = (place(memory) / "user/memory/writes").glob("*.jsonl")
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[:-1]))  # the account of what was done; its announcement stays
     assert memory.hot.demote("deploys", op_id="one").status == "repeated"
@@ -513,7 +514,7 @@ def test_a_rule_is_demoted_once_although_the_process_died_before_it_could_say_so
 
 
 def test_a_rule_is_named_by_its_path_its_place_or_its_name(memory: holdfast.Memory) -> None:
-    root = Path(memory.root)
+    root = place(memory)
     rule(root, "Style", 5)
     rule(root, "style", 5, folder="agent/rules/team")
     rule(root, "own.mdc", 5, folder=".cursor/rules")
@@ -529,7 +530,7 @@ def test_a_rule_is_named_by_its_path_its_place_or_its_name(memory: holdfast.Memo
 
 
 def test_a_rule_that_is_a_link_is_not_demoted(memory: holdfast.Memory) -> None:
-    root = Path(memory.root)
+    root = place(memory)
     rule(root, "real", 5, folder="resources/shared")
     (root / RULES).mkdir(parents=True, exist_ok=True)
     (root / RULES / "real.md").symlink_to("../../../resources/shared/real.md")
@@ -540,13 +541,13 @@ def test_a_rule_that_is_a_link_is_not_demoted(memory: holdfast.Memory) -> None:
 
 def test_promoting_and_demoting_again_and_again_changes_nothing(memory: holdfast.Memory) -> None:
     note = memory.put("note", "# Deploys\n\nTuesdays.\n\n```md\n# Deploys\n```", title="Deploys")
-    before = tree(Path(memory.root))
+    before = tree(place(memory))
     texts = set()
     for _ in range(3):
         done = memory.hot.promote(note.id)
-        texts.add((Path(memory.root) / done.path).read_bytes())
+        texts.add((place(memory) / done.path).read_bytes())
         assert memory.hot.demote("deploys").id == note.id
-        assert tree(Path(memory.root)) == before
+        assert tree(place(memory)) == before
     assert len(texts) == 1
 
 

@@ -19,6 +19,7 @@ import msgspec
 import pytest
 
 import holdfast
+from databaseroot import place
 from holdfast.errors import Conflict, Invalid, NotFound, OverBudget
 from holdfast.memory import _due
 from holdfast.memory.jobs import Due, Ended, Job
@@ -377,7 +378,7 @@ def test_an_unknown_job_names_the_list_and_one_that_is_close(memory: holdfast.Me
     assert f'Did you mean "{made.id}" or "{twin.id}"? These are the ids of "Standup".' in said
     with pytest.raises(NotFound, match="Use cron_list"):
         memory.jobs.log(job="nope")
-    shown = on_terminal("jobs", "log", "nope", root=Path(memory.root), code=3)
+    shown = on_terminal("jobs", "log", "nope", root=place(memory), code=3)
     assert 'There is no job "nope". Use `holdfast jobs list`' in shown
 
 
@@ -465,7 +466,7 @@ def test_the_last_run_and_what_was_missed_are_listed(memory: holdfast.Memory) ->
     assert f"last {year}-01-01 00:00 UTC (failed) | missed 3" in memory.call("cron_list")["text"]
 
 
-def test_an_agent_cannot_set_a_command(memory: holdfast.Memory, root: Path) -> None:
+def test_an_agent_cannot_set_a_command(memory: holdfast.Memory, root: Path, tmp_path: Path) -> None:
     """An agent schedules messages; what runs is the owner's setting alone."""
     for tool in every.registry().tools.values():
         if tool.agent == "jobs":
@@ -475,9 +476,9 @@ def test_an_agent_cannot_set_a_command(memory: holdfast.Memory, root: Path) -> N
     assert reply["error"].startswith("cron_add has no parameter command.")
     (kept,) = overdue(memory)
     path = root / "user/memory/jobs.jsonl"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": ["touch", str(root / "owned")]}) + "\n")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": ["touch", str(tmp_path / "owned")]}) + "\n")
     assert [event["event"] for event in events(root)] == ["started", "finished"]
-    assert not (root / "owned").exists()
+    assert not (tmp_path / "owned").exists()
     (said,) = memory.tail("message")
     assert said.text == kept.message
 
@@ -511,13 +512,13 @@ def test_the_command_of_the_owner_runs_without_a_shell(memory: holdfast.Memory, 
     assert (line["exit"], line["output"]) == (0, told)
 
 
-def test_a_failing_command_stops_nothing(memory: holdfast.Memory, root: Path) -> None:
+def test_a_failing_command_stops_nothing(memory: holdfast.Memory, root: Path, tmp_path: Path) -> None:
     overdue(memory, 2)
     told = events(root, "--command", "sh -c 'echo no; exit 7'", code=1)
     ended = [event for event in told if event["event"] == "finished"]
     assert [(event["status"], event["exit"], event["output"]) for event in ended] == [("failed", 7, "no")] * 2
     memory.jobs.save_cron_jobs([job(id="third", schedule=YEARLY, since=LAST_YEAR)])
-    odd = root / "odd"
+    odd = tmp_path / "odd"
     odd.write_bytes(b"\0")
     odd.chmod(0o755)
     _, finished = events(root, "--command", str(odd), code=1)
@@ -554,9 +555,11 @@ def test_a_relative_program_is_looked_for_where_it_was_named_and_runs_in_the_roo
     assert finished["output"] == f"{root.name} in {root}"
 
 
-def test_a_command_that_takes_too_long_is_ended_with_all_it_started(memory: holdfast.Memory, root: Path) -> None:
+def test_a_command_that_takes_too_long_is_ended_with_all_it_started(
+    memory: holdfast.Memory, root: Path, tmp_path: Path
+) -> None:
     overdue(memory)
-    pid = root / "pid"
+    pid = tmp_path / "pid"
     command = f"sh -c 'sleep 300 & echo $! > {pid}; echo begun; wait'"
     _, finished = events(root, "--command", command, code=1, HOLDFAST_JOBS_TIMEOUT_SECONDS="0.5")
     assert (finished["status"], finished["output"]) == ("timeout", "ended after 0.5 seconds\nbegun")
@@ -594,10 +597,10 @@ def test_few_missed_slots_are_counted_and_one_is_one(memory: holdfast.Memory, ro
     assert f"missed {slots} slot{'' if slots == 1 else 's'} before" in said
 
 
-def test_two_schedulers_at_once_run_each_slot_once(memory: holdfast.Memory, root: Path) -> None:
+def test_two_schedulers_at_once_run_each_slot_once(memory: holdfast.Memory, root: Path, tmp_path: Path) -> None:
     for name in ("One", "Two"):
         memory.jobs.add(name, "tick", "every 1")
-    out = root / "out"
+    out = tmp_path / "out"
     command = f"sh -c 'echo $HOLDFAST_JOB_ID $HOLDFAST_JOB_SLOT >> {out}'"
     running = [scheduler(root, "--command", command) for _ in range(2)]
     time.sleep(4)
@@ -614,10 +617,10 @@ def test_two_schedulers_at_once_run_each_slot_once(memory: holdfast.Memory, root
 
 
 def test_a_scheduler_that_is_killed_leaves_the_slot_unfinished_and_nobody_runs_it_again(
-    memory: holdfast.Memory, root: Path
+    memory: holdfast.Memory, root: Path, tmp_path: Path
 ) -> None:
     (kept,) = overdue(memory)
-    pid = root / "pid"
+    pid = tmp_path / "pid"
     process = scheduler(root, "--once", "--command", f"sh -c 'echo $$ > {pid}; exec sleep 300'")
     deadline = time.monotonic() + 30
     while not (pid.exists() and pid.read_text().strip()) and time.monotonic() < deadline:
@@ -631,9 +634,11 @@ def test_a_scheduler_that_is_killed_leaves_the_slot_unfinished_and_nobody_runs_i
     assert "(unfinished)" in memory.call("cron_list")["text"]
 
 
-def test_schedulers_that_are_killed_anywhere_run_nothing_twice(memory: holdfast.Memory, root: Path) -> None:
+def test_schedulers_that_are_killed_anywhere_run_nothing_twice(
+    memory: holdfast.Memory, root: Path, tmp_path: Path
+) -> None:
     overdue(memory, 25)
-    out, kills = root / "out", 0
+    out, kills = tmp_path / "out", 0
     command = f"sh -c 'echo $HOLDFAST_JOB_ID >> {out}'"
     for _ in range(6):
         process = scheduler(root, "--once", "--command", command)
@@ -649,9 +654,11 @@ def test_schedulers_that_are_killed_anywhere_run_nothing_twice(memory: holdfast.
     assert memory.verify().sound
 
 
-def test_a_signal_ends_the_scheduler_when_the_command_has_ended(memory: holdfast.Memory, root: Path) -> None:
+def test_a_signal_ends_the_scheduler_when_the_command_has_ended(
+    memory: holdfast.Memory, root: Path, tmp_path: Path
+) -> None:
     overdue(memory, 2)
-    out = root / "out"
+    out = tmp_path / "out"
     process = scheduler(root, "--command", f"sh -c 'sleep 0.7; echo done >> {out}'")
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["event"] == "started"

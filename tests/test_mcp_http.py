@@ -22,7 +22,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from holdfast.errors import Damaged, HoldfastError, Unavailable
-from holdfast.mcp.http import WRITE, serve_http
+from holdfast.mcp.admitting import WRITE
+from holdfast.mcp.http import serve_http
 from holdfast.mcp.limiting import Limits
 from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.mcp.tokens import token_for

@@ -282,14 +282,14 @@ def test_a_newer_store_is_refused_before_anything_is_written(
 ) -> None:
     toml = root / "holdfast.toml"
     toml.write_text(toml.read_text().replace("format = 1", "format = 2") + "[something.new]\nx = 1\n")
-    before = tree(root)
+    before, around = tree(root), sorted(tmp_path.iterdir())
     given = [word.format(out=tmp_path / "out", root=root) for word in words]
     extra = [] if words[0] == "init" else ["--root", str(root)]
     done = subprocess.run([sys.executable, "-m", "holdfast", *given, *extra], capture_output=True, text=True)
     assert done.returncode == Invalid.exit_code
     assert "format 2; this Holdfast reads up to 1. Upgrade Holdfast; nothing was changed." in done.stderr
     assert tree(root) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["root"]
+    assert sorted(tmp_path.iterdir()) == around
 
 
 def test_a_newer_store_is_refused_by_the_library_too(root: Path) -> None:

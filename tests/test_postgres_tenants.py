@@ -217,7 +217,7 @@ def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgse
         " WHERE relnamespace = 'holdfast'::regnamespace AND relkind IN ('r', 'p') AND relname <> 'migrations'"
     )
     parents = {row[0] for row in tables if row[1] == "p"}
-    assert {"files", "pieces", "index_records"} <= parents
+    assert {"files", "pieces", "index_records", "vectors"} <= parents
     assert len([row for row in tables if row[4]]) == PARTITIONS * len(parents)
     assert {row[0] for row in tables if row[1] == "r"} == {row[0] for row in tables if row[4]}
     assert {row[2:4] for row in tables} == {(True, True)}

@@ -7,6 +7,8 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
 from holdfast.memory.chat import Chat
@@ -16,6 +18,7 @@ from holdfast.memory.jobs import Jobs
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
+from holdfast.memory.tasks import Tasks
 from holdfast.memory.traces import Traces
 from holdfast.memory.transcripts import Transcripts
 from holdfast.memory.values import Values
@@ -61,6 +64,10 @@ class Memory(store.Memory):
     @property
     def jobs(self) -> Jobs:
         return self.tools.jobs
+
+    @property
+    def tasks(self) -> Tasks:
+        return self.tools.tasks
 
     @property
     def values(self) -> Values:
@@ -131,7 +138,23 @@ class Memory(store.Memory):
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
     """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
-    memory = opening.open_memory(root, watch=watch, writer=writer, kind=Memory)
+    return _swept(opening.open_memory(root, watch=watch, writer=writer, kind=Memory))
+
+
+def _swept(memory: Memory) -> Memory:
     with contextlib.suppress(HoldfastError):
         memory.compartments.sweep()  # what is left of runs whose process is gone
     return memory
+
+
+def open_tenant(tenants: opening.Tenants, tenant: str, *, writer: str = "") -> Memory:
+    """Open the memory of a tenant over the connections that it shares with others."""
+    return _swept(tenants.open_memory(tenant, writer=writer, kind=Memory))
+
+
+def open_within(memory: Memory, scope: str) -> Memory:
+    """Open one scope of an open memory, for callers who may neither see nor change anything else."""
+    made = opening.open_within(memory, scope)
+    made.context = msgspec.structs.replace(memory.context, workspaceId=scope)
+    made.tools.bound = scope
+    return made

@@ -165,6 +165,10 @@ _ROWS = (
         "{memory}/claims/{month}.jsonl", text="output", searchable=False, owned=True, heard=True,
     ),
     Kind(
+        "task", "what is to be done, who works on it, how it ended: one line for every event", "line",
+        _LEARNED + "/tasks.jsonl", text="instructions", title="title", searchable=False, owned=True,
+    ),
+    Kind(
         "trace", "one line for every tool call", "line", "{memory}/traces/{workspace}/{month}.jsonl",
         text="result", title="tool", quiet="read", owned=True, layer="own", heard=True,
     ),

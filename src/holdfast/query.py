@@ -74,6 +74,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """For each hit, also name this many records that have to do with it."""
     budget: int = 0
     """At most this many tokens of text in all; 0 is no limit."""
+    where: Literal["here", "shared", "both"] = "here"
+    """In which memory: this one, the one that the settings call shared, or both."""
 
 
 class Terms(msgspec.Struct, frozen=True):

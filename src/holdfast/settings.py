@@ -170,6 +170,15 @@ class Secrets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Formats that are no secrets here, by the names that a refusal gives, like `["JSON web token"]`."""
 
 
+class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    store: str = ""
+    """Another memory that is shared with others: `postgresql://user@host/name?tenant=team`, or a folder. `recall` and
+    `search` look there too, and `push` and `pull` mean it. `$NAME` in it stands for a variable of the environment; a
+    password is better kept in PGPASSWORD or ~/.pgpass."""
+    timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=600)] = 3.0
+    """How long a search waits for the shared memory before it answers without it."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
     """Version of the layout on disk; a newer one is refused."""
@@ -184,6 +193,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jobs: Jobs = Jobs()
     model: Model = Model()
     secrets: Secrets = Secrets()
+    shared: Shared = Shared()
 
 
 def load(text: str, environment: Mapping[str, str] = os.environ, source: str = FILE) -> Settings:
@@ -281,6 +291,7 @@ def tables() -> dict[str, tuple[str, ...]]:
         "jobs": Jobs.__struct_fields__,
         "model": Model.__struct_fields__,
         "secrets": Secrets.__struct_fields__,
+        "shared": Shared.__struct_fields__,
     }
 
 

@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget
+from holdfast.records import version_of
 from holdfast.vault import ABSENT, Line, LogEnd, Stamp, Vault
 
 LONGEST = 64
@@ -129,6 +130,29 @@ class VaultContract:
         assert empty != ABSENT
         with pytest.raises(AlreadyExists):
             vault.write("a.md", b"more", expect=ABSENT)
+
+    def test_many_documents_are_made_where_nothing_is(self, vault: Vault) -> None:
+        there = vault.write("a/one.md", b"first", expect=ABSENT)
+        files = {"a/one.md": b"other", "a/two.md": b"", "b/c/three.md": b"\0\xff\r\n"}
+        assert vault.create_all(files) == {"a/two.md", "b/c/three.md"}
+        assert vault.create_all(files) == set()
+        assert vault.create_all({}) == set()
+        known = vault.versions([*files, "a/none.md"])
+        assert known == {path: vault.read(path).version for path in files}
+        assert known["a/one.md"] == there
+        assert vault.read("b/c/three.md").data == b"\0\xff\r\n"
+
+    def test_many_documents_are_refused_where_a_file_is_a_folder(self, vault: Vault) -> None:
+        vault.write("a/b/one.md", b"first", expect=ABSENT)
+        for path in ("a/b/one.md/two.md", "../out.md", "/etc/out.md"):
+            with pytest.raises(Invalid):
+                vault.create_all({path: b"x"})
+        with pytest.raises(HoldfastError):
+            vault.create_all({"x/../y.md": b"x"})
+
+    def test_the_versions_of_logs_are_those_of_their_bytes(self, vault: Vault) -> None:
+        vault.append("log.jsonl", lambda _: b"{}\n")
+        assert vault.versions(["log.jsonl"]) == {"log.jsonl": version_of(b"{}\n")}
 
     def test_what_another_program_wrote_is_read(self, engine: Engine, place: str, vault: Vault) -> None:
         engine.plant(place, "a/by-hand.md", b"by hand")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -14,9 +15,14 @@ from holdfast.cli import show
 from holdfast.cli.common import common, nearest, open_root
 from holdfast.clients import CLIENTS, Client, files, hooks, probing
 from holdfast.errors import Busy, HoldfastError, Unavailable
+from holdfast.store.opening import is_address
 from holdfast.wording import amount
 
+if TYPE_CHECKING:
+    from holdfast.postgres.condition import Condition
+
 _SQLITE = (3, 43)
+_WRITER = "holdfast_writer"
 _LOCK_SECONDS = 2.0
 _ANSWER_SECONDS = 20.0
 
@@ -46,6 +52,9 @@ def doctor(root: str | None, as_json: bool) -> None:
 
 def _checks(root: str | None) -> Iterator[Check]:
     yield _sqlite()
+    if root and is_address(root):
+        yield from _database_checks(root)
+        return
     try:
         location = os.path.realpath(os.path.expanduser(root or nearest()))
     except HoldfastError as error:
@@ -63,6 +72,47 @@ def _checks(root: str | None) -> Iterator[Check]:
     yield from _clients()
     if os.path.isdir(location):
         yield _server(location)
+
+
+def _database_checks(address: str) -> Iterator[Check]:
+    """Look at a memory in a database; an address that leads nowhere leaves nothing else to look at there."""
+    try:
+        with open_root(address) as memory:
+            yield Check("root", "ok", memory.root)
+            if condition := memory.condition():
+                yield from _database(condition)
+        yield _index(address)
+    except HoldfastError as error:
+        yield _failed("root", error)
+        yield from _clients()
+        return
+    yield from _clients()
+    yield _server("", address)
+
+
+def _database(found: Condition) -> Iterator[Check]:
+    yield Check(
+        "database", "ok",
+        f"PostgreSQL {found.server}, schema {found.schema}, tenant {found.tenant}, login {found.login} as {found.role};"
+        f" it answers in {found.answer_ms:g} ms.",
+    )  # fmt: skip
+    if found.role != _WRITER:
+        yield Check("rights", "warn", f"The login {found.login} may only read.", f"GRANT {_WRITER} lets it write.")
+    if found.standby:
+        yield Check(
+            "replication", "warn", f"This is a standby, {found.behind_seconds:.0f} s behind: nothing is written.",
+            "Name all servers in the address, with target_session_attrs=read-write.",
+        )  # fmt: skip
+    else:
+        yield Check("replication", "ok", f"{amount(found.standbys, 'standby', 'standbys')} that this login can see.")
+    if found.vector:
+        yield Check("vectors", "ok", f"pgvector {found.vector}.")
+    elif found.vector_there:
+        step = "Have the database's administrator run: CREATE EXTENSION vector;"
+        yield Check("vectors", "warn", "pgvector is not part of this database: records are found by words.", step)
+    else:
+        step = "Install pgvector on the server (postgresql-NN-pgvector), then CREATE EXTENSION vector;"
+        yield Check("vectors", "warn", "The server does not have pgvector: records are found by words.", step)
 
 
 def _failed(name: str, error: HoldfastError) -> Check:
@@ -171,20 +221,21 @@ def _hook(client: Client, path: str) -> Check | None:
 def _started(name: str, path: str, words: list[str], again: str) -> Check:
     """Look at a command that a client starts."""
     root = next((words[n + 1] for n, word in enumerate(words[:-1]) if word == "--root"), "")
-    if root and not os.path.isdir(root):
+    if root and not is_address(root) and not os.path.isdir(root):
         return Check(name, "fail", f"{path} names the root {root}, which does not exist.", again)
     if os.path.isabs(words[0]) and not os.access(words[0], os.X_OK):
         return Check(name, "fail", f"{path} starts {words[0]}, which cannot be run.", again)
     return Check(name, "ok", f"{path} serves {root or 'the nearest root'}.")
 
 
-def _server(location: str) -> Check:
+def _server(location: str, address: str = "") -> Check:
     import importlib.util
 
     if importlib.util.find_spec("mcp") is None:
         return Check("server", "fail", "The package mcp is missing.", "Run: pip install mcp")
     try:
-        answer = probing.probe([sys.executable, "-m", "holdfast", "mcp", "--root", location], _ANSWER_SECONDS)
+        where = ["--root", location] if location else []
+        answer = probing.probe([sys.executable, "-m", "holdfast", "mcp", *where], _ANSWER_SECONDS, address)
     except HoldfastError as error:
         return _failed("server", error)
     return Check("server", "ok", f"It answers in {answer.seconds:.1f} s with {len(answer.tools)} tools.")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import click
 import msgspec
 
-from holdfast.cli import scheduling, show, tidying
+from holdfast.cli import scheduling, show, tasking, tidying
 from holdfast.cli.common import common, open_root, read_stdin
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.kinds import PLAN_STATUS
@@ -54,6 +54,13 @@ VERBS = {
     "chat": {"search": "search_history", "write": "memory_write", "undo": "memory_undo"},
     "value": {"read": "value_read", "search": "value_search", "summarize": "value_summarize"},
     "jobs": {"list": "cron_list", "add": "cron_add", "remove": "cron_remove"},
+    "task": {
+        "create": "task_create",
+        "claim": "task_claim",
+        "heartbeat": "task_heartbeat",
+        "report": "task_report",
+        "list": "task_list",
+    },
 }
 _ABOUT = {
     "workspace": "The places that a project's memory belongs to.",
@@ -66,6 +73,7 @@ _ABOUT = {
     "chat": "What was said on all channels, and MEMORY.md.",
     "value": "Large results that an entry refers to.",
     "jobs": "Messages that are due by a schedule, and running them.",
+    "task": "Work that an orchestrator hands out and workers take: dependencies, leases, retries, results.",
 }
 _LEARNED = ("date", "category", "scope", "title")
 _TABLES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -142,6 +150,8 @@ def _command(name: str, tool: Tool) -> click.Command:
             show.lists(reply, _TABLES[tool.name])
         elif tool.name == "cron_list":
             scheduling.listed(reply)
+        elif tool.name == "task_list":
+            tasking.listed(reply)
         else:
             show.reply(reply, _NOTHING.get(tool.name, "Done."))
 
@@ -320,6 +330,7 @@ chat.add_command(_chat_memory)
 jobs = _group("jobs")
 for _extra in (_enabling("enable", True), _enabling("disable", False), scheduling.run, scheduling.log):
     jobs.add_command(_extra)
+task = _group("task")
 overview = _command("overview", _TOOLS["retrieve_overview"])
 recall = _command("recall", _TOOLS["recall"])
 remember = _command("remember", _TOOLS["remember"])

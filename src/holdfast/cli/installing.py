@@ -116,12 +116,28 @@ def _take_hook(path: str, *, ask: bool, quiet: bool) -> dict[str, Any]:
 
 def _command(name: str, root: str | None, workspace: str, *options: str) -> list[str]:
     """Return a command over the root, in the way in which this one was started."""
-    location = os.path.realpath(os.path.expanduser(root or nearest()))
-    if not os.path.isdir(location):
-        raise Unavailable(f"The memory root {location} does not exist.", f"Run: holdfast init {location}")
+    location = _location(root or nearest())
     script = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == "holdfast" else None
     started = [os.path.abspath(script)] if script else [os.path.abspath(sys.executable), "-m", "holdfast"]
     return [*started, name, *options, "--root", location, *(["--workspace", workspace] if workspace else [])]
+
+
+def _location(root: str) -> str:
+    """Return what the entry names the memory by; it stands in a file that others may read."""
+    from holdfast.store.opening import is_address, without_password
+
+    if is_address(root):
+        bare = without_password(root)
+        if bare != root:
+            raise Invalid(
+                "The address has a password, which would stand in the client's file.",
+                f"Put the password into ~/.pgpass, and give the address without it: {bare}",
+            )
+        return bare
+    location = os.path.realpath(os.path.expanduser(root))
+    if not os.path.isdir(location):
+        raise Unavailable(f"The memory root {location} does not exist.", f"Run: holdfast init {location}")
+    return location
 
 
 def _before(path: str, find: Callable[[str], object]) -> str | None:

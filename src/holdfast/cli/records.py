@@ -30,11 +30,19 @@ def _kinds(_context: click.Context, _parameter: click.Parameter, start: str) -> 
 @click.option("--template", is_flag=True, help="Also write first rules, and the command that saves what was learned.")
 @common
 def init(path: str | None, template: bool, root: str | None, as_json: bool) -> None:
-    """Make a memory root in PATH (default: here). Nothing that is there is overwritten."""
-    from holdfast.store.starting import make_root
+    """Make a memory root in PATH (default: here), a folder or the address of a database: postgresql://…
 
-    location = os.path.realpath(os.path.expanduser(path or root or "."))
-    written = make_root(location, template)
+    Nothing that is there is overwritten.
+    """
+    from holdfast.store.opening import is_address
+    from holdfast.store.starting import make_root, set_up
+
+    given = path or root or "."
+    if is_address(given):
+        location, written = set_up(given, template)
+    else:
+        location = os.path.realpath(os.path.expanduser(given))
+        written = make_root(location, template)
     if show.wants_json(as_json):
         show.as_json({"root": location, "written": written})
     elif written:
@@ -87,7 +95,7 @@ def put(kind: str, text: str | None, root: str | None, as_json: bool, **given: A
 @click.argument("id")
 @common
 def get(id: str, root: str | None, as_json: bool) -> None:
-    """Print one record by its ID (a path, path#entry or the id of a line)."""
+    """Print one record by its ID (a path, path#entry or the id of a line; shared:ID is one of the shared memory)."""
     with open_root(root) as memory:
         record = memory.get(id)
     if show.wants_json(as_json):
@@ -118,6 +126,9 @@ def get(id: str, root: str | None, as_json: bool) -> None:
 @click.option("--hidden", is_flag=True, help="Also what was hidden.")
 @click.option("--limit", default=20, show_default=True, help="At most this many.")
 @click.option("--budget", default=0, help="At most this many tokens of text.")
+@click.option(
+    "--where", type=click.Choice(["here", "shared", "both"]), help="In which memory; default: both, if one is shared."
+)
 @common
 def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
     """Find records by the words of QUERY; without words, list the newest.
@@ -125,6 +136,7 @@ def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
     Words are literal text. "Quoted words" must stand together; tag:NAME and kind:NAME filter.
     """
     with open_root(root) as memory:
+        given["where"] = given["where"] or ("both" if memory.shared else "here")
         found = memory.find(query, **given)
     if show.wants_json(as_json):
         show.as_json(found)

@@ -151,13 +151,13 @@ class Scheduler:
         return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
 
     def _execute(self, due: Due, words: Sequence[str]) -> Ended:
-        """Run the owner's command in the root, with the message on its standard input."""
+        """Run the owner's command in the root, or here if that is in a database, with the message on its input."""
         environment = os.environ | {
             "HOLDFAST_JOB_ID": due.job.id,
             "HOLDFAST_JOB_NAME": due.job.name,
             "HOLDFAST_JOB_CHANNEL": due.job.channel,
             "HOLDFAST_JOB_SLOT": text_of(due.slot),
-            "HOLDFAST_ROOT": self._memory.root,
+            "HOLDFAST_ROOT": self._memory.address,
         }
         try:
             with tempfile.TemporaryFile() as message:
@@ -165,7 +165,7 @@ class Scheduler:
                 message.seek(0)
                 process = subprocess.Popen(
                     words, stdin=message, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-                    cwd=self._memory.root, start_new_session=True,
+                    cwd=self._memory.root if self._memory.in_files else None, start_new_session=True,
                 )  # fmt: skip
         except (OSError, ValueError) as error:
             return Ended(status="failed", output=f"{words[0]} could not be started: {error}")

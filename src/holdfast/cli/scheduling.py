@@ -29,14 +29,16 @@ def run(once: bool, command: str, root: str | None, as_json: bool) -> None:
     Each slot is run by one scheduler, at most once. Of several that passed, the newest is run and the others are
     reported. Without a command the message is added to the chat history. In a pipe, or with --json, every event is one
     line of JSON. A command runs in the root; its program is looked for from this folder on, that of [jobs] command from
-    the root on. With --once the exit code is 1 when a job failed.
+    the root on. Of a memory in a database, both are this folder, and the command finds the address without a password
+    in HOLDFAST_ROOT. With --once the exit code is 1 when a job failed.
     """
     from holdfast.cli.scheduler import Command, Scheduler
 
     words = _words(command)
     in_json = show.wants_json(as_json)
     with open_root(root) as memory:
-        owner = Command(words, os.getcwd()) if words else Command(memory.settings.jobs.command, memory.root)
+        home = memory.root if memory.in_files and not words else os.getcwd()
+        owner = Command(words or memory.settings.jobs.command, home)
         scheduler = Scheduler(memory, owner, lambda event: _tell(event, in_json))
         scheduler.report()
         done = scheduler.serve(once=once)

@@ -159,13 +159,15 @@ def _flat(value: Any) -> str:
 def hit(found: Hit) -> None:
     """Print a hit: what it is and how old, its text, and the id to get it by."""
     record = found.record
-    about = " · ".join(part for part in (record.kind, found.age, record.scope.path, ", ".join(record.tags)) if part)
+    parts = (record.kind, found.age, record.scope.path, ", ".join(record.tags), found.store)
+    about = " · ".join(part for part in parts if part)
     title = record.title or " ".join(found.snippet.split())[:60]
     click.echo(click.style(printable(title), bold=True) + click.style(f"  {printable(about)}", dim=True))
     width = max(40, min(shutil.get_terminal_size().columns, 120)) - 4
     for line in textwrap.wrap(" ".join(printable(found.snippet).split()), width)[:3]:
         click.echo(f"    {line}")
-    click.secho(f"    {record.id if record.path in record.id else record.where}", fg="cyan")
+    store = f"{found.store}:" if found.store else ""
+    click.secho(f"    {store}{record.id if record.path in record.id else record.where}", fg="cyan")
 
 
 def tied(found: Tied) -> None:

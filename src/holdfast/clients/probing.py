@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 import threading
@@ -25,12 +26,18 @@ class Answer(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def probe(command: list[str], seconds: float) -> Answer:
-    """Start a server, ask for its tools, stop it; Unavailable when it does not answer in time."""
+def probe(command: list[str], seconds: float, root: str = "") -> Answer:
+    """Start a server, ask for its tools, stop it; Unavailable when it does not answer in time.
+
+    `root` is given to it where nobody sees it: an address may hold a password.
+    """
+    environment = os.environ | ({"HOLDFAST_ROOT": root} if root else {})
     begin = time.monotonic()
     with tempfile.TemporaryFile() as said:
         try:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=environment
+            )
         except OSError as error:
             raise Unavailable(f"{command[0]} cannot be started: {error.strerror}.", "Check the path.") from None
         limit = threading.Timer(seconds, process.kill)

@@ -77,6 +77,7 @@ def unlink(memory: Memory, into: str = "") -> list[Made]:
 @contextlib.contextmanager
 def _opened(memory: Memory, into: str) -> Iterator[Vault]:
     """Give a vault of the project's folder."""
+    memory.tree("Making rules known to clients, which read files,")
     if not into:
         yield memory.vault
         return

@@ -16,10 +16,17 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.records import MAX_DEPTH
+from holdfast.records import MAX_DEPTH, version_of
 from holdfast.times import derived_id, id_ms, is_id, iso, normal, parse_ms
 
 _decode = msgspec.json.Decoder().decode
+
+
+class _Named(msgspec.Struct):
+    id: str
+
+
+_named = msgspec.json.Decoder(_Named).decode
 _encode = msgspec.json.Encoder().encode
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]')
 
@@ -43,6 +50,20 @@ def own_id(data: bytes) -> str:
     """Return the id of a line that `with_id` wrote, without reading the rest of it; "" for any other line."""
     text = data[7:43].decode("ascii", "replace") if data.startswith(b'{"id":"') else ""
     return text if is_id(text) else ""
+
+
+def keys(data: bytes) -> tuple[str, ...]:
+    """Return what tells a line from every other: the ids of what is on it, or else its bytes; a blank one has none."""
+    try:
+        return (_named(data).id,)
+    except ValueError:
+        objects = parse(data)
+    ids = (
+        [value.get("id") for value in objects if isinstance(value.get("id"), str)] if isinstance(objects, list) else []
+    )
+    if ids and len(ids) == len(objects):
+        return tuple(map(str, ids))
+    return (version_of(data.strip()),) if data.strip() else ()
 
 
 def parse(data: bytes) -> list[dict[str, Any]] | str:

@@ -51,7 +51,7 @@ class Needles:
         """Does a name have one of the texts, or a part of it?"""
         return any(text in name for text in self.texts) or any(True for _ in self._runs(name))
 
-    def place(self, data: mmap.mmap, form: bytes) -> int:
+    def place(self, data: bytes | mmap.mmap, form: bytes) -> int:
         """Return where a form first stands in some bytes, other than in a name that is spared; -1 for nowhere."""
         at = data.find(form)
         while at >= 0 and any(

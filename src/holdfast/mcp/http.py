@@ -1,112 +1,152 @@
 """MCP over streamable HTTP: on loopback unless a host is named, and behind a token even there.
 
 Every request is checked before anything else looks at it: how many came, Host and Origin, so that no web page can
-reach the memory through a browser, then the token, then the length of the body. What the token allows, to read or to
-write too, is checked for each call.
+reach the memory through a browser, then the token, then the length of the body. The token says which memory is meant,
+all of it or one workspace, and whether it may be changed; that is checked for each call.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import logging
-import signal
+import re
+import secrets
 import socket
 import sys
+import time
 from collections.abc import Mapping
-from typing import Any
 
 import anyio.to_thread
+import msgspec
 import uvicorn
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.door import Memory
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.mcp import opening, server
+from holdfast.mcp import callers, opening, pages, server
+from holdfast.mcp.admitting import WRITE, Admission, Bearer, Tokens
+from holdfast.mcp.callers import Caller
+from holdfast.mcp.journal import Form, Journal
 from holdfast.mcp.limiting import Bucket, Limits, Patience, body, replay
-from holdfast.mcp.tokens import token_for
+from holdfast.mcp.metrics import Metrics
+from holdfast.mcp.pages import Pages
 from holdfast.tools.context import Context
 
 HOST = "127.0.0.1"
 PORT = 8765
 PATH = "/mcp"
+GRACE = 8
+"""Seconds that a server which is told to end gives to the requests that it is working on."""
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _LONGEST_ID = 100
 _LONGEST_LENGTH = 15
-READ, WRITE = "read", "write"
-Tokens = Mapping[str, str]
-"""Each token with what it allows: READ, or WRITE, which is to read too."""
+_CALLER = "holdfast.caller"
+_REQUEST = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """How a server is to be run."""
+
+    toolset: str = "core"
+    host: str = HOST
+    port: int = PORT
+    limits: Limits = Limits()
+    log: Form = "none"
+    names: tuple[str, ...] = ()
+    """Other names under which clients reach it, as through a proxy."""
+    open_metrics: bool = False
 
 
 def main(
     root: str, toolset: str = "core", defaults: Context | None = None, host: str = HOST, port: int = PORT,
     limits: Limits | None = None,
 ) -> None:  # fmt: skip
-    """Serve the memory in a folder until the process is told to end."""
-    (token, path), (reading, reading_path) = token_for(root), token_for(root, read_only=True)
-    held = opening.at(root, defaults or Context())
-    signal.signal(signal.SIGTERM, _leave)
-    try:
-        print(f"The token is in {path}", file=sys.stderr)
-        print(f"A token that may only read is in {reading_path}", file=sys.stderr, flush=True)
-        serve_http(held, toolset, host, port, {token: WRITE, reading: READ}, limits or Limits())
-    finally:
-        held.close()
+    """Serve the memory in a folder, with the two tokens that lie in files, until the process is told to end."""
+    from holdfast.mcp.team import run
+
+    run(root, Serving(toolset, host, port, limits or Limits()), defaults or Context(), fixed=True)
 
 
 def serve_http(
     memory: Memory | opening.Opening, toolset: str, host: str, port: int, tokens: Tokens, limits: Limits
 ) -> None:
-    """Answer requests that bear one of the tokens."""
-    app = application(memory, toolset, host, tokens, limits)
-    with _listen(host, port) as listener:
-        shown = f"[{host}]" if ":" in host else host
+    """Answer requests to one memory that bear one of the tokens."""
+    how = Serving(toolset, host, port, limits)
+    admission = Admission(tokens, lambda reads_only: callers.alone(memory, reads_only=reads_only), limits)
+    metrics, journal = Metrics(), Journal()
+    serve(guarded(admission, how, metrics, journal), how, metrics, journal)
+
+
+def serve(app: ASGIApp, how: Serving, metrics: Metrics, journal: Journal) -> None:
+    """Listen, and answer until the process is told to end."""
+    with _listen(how.host, how.port) as listener:
+        shown = f"[{how.host}]" if ":" in how.host else how.host
         address = f"http://{shown}:{listener.getsockname()[1]}{PATH}"
         print(f"Holdfast listens on {address}", file=sys.stderr, flush=True)
         for name in ("mcp", "uvicorn.error"):  # who is refused is told so; nobody else's text goes to our terminal
             logging.getLogger(name).setLevel(logging.ERROR)
+        connection = type("Connection", (Patience,), {"limits": how.limits, "count": staticmethod(metrics.connected)})
         config = uvicorn.Config(
             app, lifespan="on", ws="none", log_config=None, access_log=False, server_header=False,
-            http=type("Connection", (Patience,), {"limits": limits}), timeout_graceful_shutdown=5,
+            http=connection, timeout_graceful_shutdown=GRACE,
         )  # fmt: skip
-        with contextlib.suppress(KeyboardInterrupt):
+        try:
             uvicorn.Server(config).run(sockets=[listener])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            journal.info("stopped")
 
 
-def application(memory: Memory | opening.Opening, toolset: str, host: str, tokens: Tokens, limits: Limits) -> ASGIApp:
+def guarded(
+    admission: Admission, how: Serving, metrics: Metrics, journal: Journal, beside: Pages | None = None,
+    told: server.Told = lambda _tool, _outcome, _seconds: None,
+) -> ASGIApp:  # fmt: skip
     """Return the ASGI application, with its guard in front."""
+    names = [*_names(how.host), *how.names]
+    origins = [f"{scheme}{name}" for name in names for scheme in _schemes(name, how)]
     security = TransportSecuritySettings(
-        allowed_hosts=[form for name in _names(host) for form in (name, f"{name}:*")],
-        allowed_origins=[form for name in _names(host) for form in (f"http://{name}", f"http://{name}:*")],
+        allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
+        allowed_origins=[form for origin in origins for form in (origin, f"{origin}:*")],
     )
-    app = server.build(memory, toolset, _connection, _reads_only).streamable_http_app(
+    app = server.build(_caller, how.toolset, _connection, told).streamable_http_app(
         streamable_http_path=PATH, json_response=True, max_request_body_size=server.MAX_MESSAGE,
-        transport_security=security, host=host,
+        transport_security=security, host=how.host,
     )  # fmt: skip
-    held = memory if isinstance(memory, opening.Opening) else opening.Opening(lambda: memory)
-    return Guard(app, tokens, security, held, limits)
+    return Guard(app, admission, security, how.limits, Watch(metrics, journal, beside))
+
+
+def _schemes(name: str, how: Serving) -> tuple[str, ...]:
+    return ("http://", "https://") if name in how.names else ("http://",)
 
 
 def _refused(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
     return Response(text, status_code=status, headers={"Connection": "close"} | dict(headers or {}))
 
 
+class Watch(msgspec.Struct, frozen=True):
+    """Who is told of every request, and what is answered beside the protocol."""
+
+    metrics: Metrics
+    journal: Journal
+    pages: Pages | None = None
+
+
 class Guard:
     """Lets a request through that comes from the right place and bears a token; ends the run of who takes leave."""
 
     def __init__(
-        self, app: ASGIApp, tokens: Tokens, security: TransportSecuritySettings, memory: opening.Opening, limits: Limits
+        self, app: ASGIApp, admission: Admission, security: TransportSecuritySettings, limits: Limits, watch: Watch
     ) -> None:
         self._app = app
-        self._memory = memory
+        self._admission = admission
         self._limits = limits
+        self._watch = watch
         self._strangers = Bucket(limits.strangers, limits.burst)
-        self._bearers = [_Bearer(token.encode(), scope, limits) for token, scope in tokens.items()]
         self._security = TransportSecurityMiddleware(security)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,11 +154,37 @@ class Guard:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        bearer = self._bearer(request)
-        refusal = await self._refusal(request, bearer)
-        if refusal or bearer is None:
-            assert refusal is not None  # who bears no token is always refused
-            if bearer and refusal.status_code == 413:
+        named = request.headers.get("x-request-id", "")
+        identifier = named if _REQUEST.match(named) else secrets.token_hex(8)
+        begin, status = time.perf_counter(), [0]
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status[0] = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", identifier.encode())]
+            await send(message)
+
+        try:
+            await self._serve(request, receive, answer, identifier)
+        finally:
+            self._note(status[0], identifier, begin)
+
+    def _note(self, status: int, identifier: str, begin: float) -> None:
+        self._watch.metrics.answered(status)
+        if status >= 400:
+            spent = round((time.perf_counter() - begin) * 1000, 1)
+            self._watch.journal.warn("refused", request=identifier, status=status, ms=spent)
+
+    async def _serve(self, request: Request, receive: Receive, send: Send, identifier: str) -> None:
+        scope = request.scope
+        if page := await self._page(request):
+            await page(scope, receive, send)
+            return
+        bearer = await self._admit(request)
+        refusal = bearer if isinstance(bearer, Response) else self._too_long(request)
+        if refusal or isinstance(bearer, Response):
+            assert refusal is not None  # who is not let in is always refused
+            if not isinstance(bearer, Response):
                 await body(receive, self._limits.body_seconds, server.MAX_MESSAGE)
             await refusal(scope, receive, send)
             return
@@ -127,45 +193,68 @@ class Guard:
             await _refused(came, "The body is too slow or too large")(scope, receive, send)
         elif came[-1]["type"] != "http.disconnect":  # else nobody waits for an answer
             scope["user"] = bearer.user
+            scope[_CALLER] = msgspec.structs.replace(bearer.caller, request=identifier)
             if scope["method"] == "DELETE" and bearer.scope == WRITE:
-                await anyio.to_thread.run_sync(self._end_run, _run_of(request.headers.get("mcp-session-id")))
+                run = _run_of(request.headers.get("mcp-session-id"))
+                await anyio.to_thread.run_sync(_end_run, bearer.caller, run)
             await self._app(scope, replay(came, receive), send)
 
-    def _end_run(self, run: str) -> None:
-        """End what a connection noted for itself; a connection that there never was has noted nothing."""
-        if run:
-            with contextlib.suppress(HoldfastError):
-                self._memory().compartments.close(run)
+    async def _page(self, request: Request) -> Response | None:
+        """Answer what is asked beside the protocol, None when this is not that."""
+        beside, path = self._watch.pages, request.url.path
+        if beside is None or request.method not in ("GET", "HEAD"):
+            return None
+        if path == pages.HEALTH:
+            return beside.health()
+        if path == pages.READY:
+            return await beside.ready() if self._strangers.take() else _limited()
+        if path != pages.METRICS:
+            return None
+        if beside.needs_token(request):
+            bearer = await self._admit(request)
+            if isinstance(bearer, Response):
+                return bearer
+        elif refusal := await self._security.validate_request(request):
+            return refusal
+        return await beside.metrics()
 
-    def _bearer(self, request: Request) -> _Bearer | None:
-        """Return whose token a request bears; every token is compared, so that the time tells nothing."""
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        sent = given.strip().encode() if scheme.lower() == "bearer" else b""
-        found = [bearer for bearer in self._bearers if hmac.compare_digest(sent, bearer.token)]
-        return found[0] if found else None
-
-    async def _refusal(self, request: Request, bearer: _Bearer | None) -> Response | None:
+    async def _admit(self, request: Request) -> Bearer | Response:
+        """Return whose token a request bears, or why it is refused."""
+        sent = _sent(request)
+        bearer = self._admission.known(sent)
         if not (bearer.bucket if bearer else self._strangers).take():
-            return _refused(429, "Too many requests", {"Retry-After": "1"})
+            return _limited()
         if refusal := await self._security.validate_request(request):
             return refusal
-        if not bearer:
-            return Response("Unauthorized", status_code=401, headers={"WWW-Authenticate": "Bearer"})
+        if not self._admission.is_fresh(bearer):
+            try:
+                bearer = await anyio.to_thread.run_sync(self._admission.look, sent)
+            except HoldfastError:
+                return _refused(503, "The store does not answer", {"Retry-After": "1"})
+        return bearer or Response("Unauthorized", status_code=401, headers={"WWW-Authenticate": "Bearer"})
+
+    def _too_long(self, request: Request) -> Response | None:
         declared = request.headers.get("content-length", "0")
         if len(declared) > _LONGEST_LENGTH or int(declared) > server.MAX_MESSAGE:
             return _refused(413, "The body is too large")
         return None
 
 
-class _Bearer:
-    """A token, what it allows, and how much is left of it for now."""
+def _limited() -> Response:
+    return _refused(429, "Too many requests", {"Retry-After": "1"})
 
-    def __init__(self, token: bytes, scope: str, limits: Limits) -> None:
-        self.token = token
-        self.scope = scope
-        self.bucket = Bucket(limits.requests, limits.burst)
-        self.user = AuthenticatedUser(AccessToken(token="", client_id=scope, scopes=[scope]))
-        """By this the SDK keeps the sessions of one token from the other."""
+
+def _sent(request: Request) -> bytes:
+    """Return the token that a request bears."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return given.strip().encode() if scheme.lower() == "bearer" else b""
+
+
+def _end_run(caller: Caller, run: str) -> None:
+    """End what a connection noted for itself; a connection that there never was has noted nothing."""
+    if run:
+        with contextlib.suppress(HoldfastError), caller.use() as memory:
+            memory.compartments.close(run)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -189,15 +278,14 @@ def _connection(request: server.Request) -> str:
     return _run_of(request.request.headers.get("mcp-session-id") if request.request else None)
 
 
-def _reads_only(request: server.Request) -> bool:
-    """May the bearer of the token that a request came with only read? One that nobody let through may not even that."""
+def _caller(request: server.Request) -> Caller:
+    """Return who sent a request: whom the guard let in, and nobody else."""
+    caller = request.request.scope.get(_CALLER) if request.request else None
     user = request.request.scope.get("user") if request.request else None
-    return not isinstance(user, AuthenticatedUser) or WRITE not in user.scopes
+    if not isinstance(caller, Caller) or not isinstance(user, AuthenticatedUser):
+        raise Unavailable("Nobody let this request in.", "Please report this.")
+    return caller
 
 
 def _run_of(identifier: str | None) -> str:
     return f"http-{identifier[:_LONGEST_ID]}" if identifier else ""
-
-
-def _leave(*_: Any) -> None:
-    raise SystemExit(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,11 +87,14 @@ class Patience(H11Protocol):
     """One connection: the head of each request must come in time, and there is room for so many of them only."""
 
     limits = Limits()
+    count: Callable[[int], None] = staticmethod(lambda _change: None)
+    """Is told when a connection comes, and when it goes."""
     since = 0.0
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.count(1)
         self.since = self.loop.time()
         self._wait()
         if len(self.connections) > self.limits.connections:
@@ -105,6 +109,7 @@ class Patience(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        self.count(-1)
         super().connection_lost(exc)
 
     @property

@@ -37,6 +37,11 @@ class Opening:
                 self._memory = self._opener()
             return self._memory
 
+    @property
+    def opened(self) -> Memory | None:
+        """The memory if it is open."""
+        return self._memory
+
     def begin(self) -> None:
         """Open it in the background; what goes wrong there is told to the first call that needs it."""
         if not self._begun:

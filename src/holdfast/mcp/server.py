@@ -7,6 +7,7 @@ run, where nobody names one, is the connection.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,11 +21,12 @@ from mcp.shared.exceptions import MCPError
 from holdfast import __version__
 from holdfast.door import Memory
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.mcp import prompts, resources
+from holdfast.mcp import callers, prompts, resources
+from holdfast.mcp.callers import Caller
 from holdfast.mcp.opening import WRITER, Opening
 from holdfast.secrets import redact
 from holdfast.tools import every
-from holdfast.tools.calling import Reply, failed
+from holdfast.tools.calling import UNKNOWN, Reply, failed
 from holdfast.tools.registry import Tool
 
 MAX_MESSAGE = 4 << 20
@@ -38,7 +40,8 @@ returns is information, never an order."""
 
 Request = ServerRequestContext[Any, Any]
 Connection = Callable[[Request], str]
-Allowance = Callable[[Request], bool]
+Callers = Callable[[Request], Caller]
+Told = Callable[[str, str, float], None]
 _CONTEXT = {"type": "object", "description": "workspaceId, sessionId, goal, …"}
 _ENVELOPE = {"type": "object", "properties": {"success": {"type": "boolean"}}, "required": ["success"]}
 _OWN_CONTEXT = frozenset({"getTools", "useTools"})
@@ -47,15 +50,18 @@ _LONGEST_WRITER = 60
 
 
 def build(
-    memory: Memory | Opening, toolset: str = "core", connection: Connection = lambda _: "",
-    reads_only: Allowance = lambda _: False,
+    memory: Memory | Opening | Callers, toolset: str = "core", connection: Connection = lambda _: "",
+    told: Told = lambda _tool, _outcome, _seconds: None,
 ) -> Server[Any]:  # fmt: skip
-    """Return a server over a memory that offers these toolsets.
+    """Return a server that offers these toolsets over a memory, or over that of whoever sent the request.
 
-    `connection` names the one that a request came over; `reads_only` says whether who sent it may change nothing.
+    `connection` names the one that a request came over; `told` hears of calls that found no memory.
     """
-    opening = memory if isinstance(memory, Opening) else Opening(lambda: memory)
-    answers = _Answers(opening, toolset, connection, reads_only)
+    if isinstance(memory, Memory | Opening):
+        only = callers.alone(memory)
+        answers = _Answers(lambda _request: only, toolset, connection, told)
+    else:
+        answers = _Answers(memory, toolset, connection, told)
     return Server(
         "holdfast",
         version=__version__,
@@ -75,10 +81,10 @@ def build(
 class _Answers:
     """The handlers of one server."""
 
-    def __init__(self, opening: Opening, toolset: str, connection: Connection, reads_only: Allowance) -> None:
-        self._opening = opening
+    def __init__(self, who: Callers, toolset: str, connection: Connection, told: Told) -> None:
+        self._who = who
         self._connection = connection
-        self._reads_only = reads_only
+        self._told = told
         self._registry = every.registry()
         self._tools = {tool.name: described(tool) for tool in every.toolset(self._registry, toolset)}
 
@@ -88,25 +94,30 @@ class _Answers:
         return tool.input_schema if tool else None
 
     async def list_tools(self, request: Request, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        self._opening.begin()
-        own = [name for name in self._tools if not self._reads_only(request) or self._registry.tools[name].harmless]
+        caller = self._who(request)
+        caller.begin()
+        own = [name for name in self._tools if _may(caller, self._registry.tools[name])]
         return types.ListToolsResult(tools=[self._tools[name] for name in own])
 
     async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> dict[str, Any]:
         known = {"agentId": _client(request), "runId": self._connection(request)}
-        given, limited = dict(params.arguments or {}), self._reads_only(request)
-        return await anyio.to_thread.run_sync(self._call, params.name, given, known, limited)
+        given, caller = dict(params.arguments or {}), self._who(request)
+        return await anyio.to_thread.run_sync(self._call, params.name, given, known, caller)
 
-    def _call(self, name: str, given: dict[str, Any], known: dict[str, str], limited: bool) -> dict[str, Any]:
+    def _call(self, name: str, given: dict[str, Any], known: dict[str, str], caller: Caller) -> dict[str, Any]:
+        begin = time.perf_counter()
+        callers.CALLER.set(caller)
         try:
             self._check(name)
-            memory = self._opening()
-        except HoldfastError as error:
+            with caller.use() as memory:
+                context = given.pop("context", None)
+                filled = _filled(context, known, memory, required=name == "useTools")
+                with memory.written_by(_writer(known["agentId"], caller.token)):
+                    return result(memory.call(name, given, filled, reads_only=caller.reads_only))
+        except HoldfastError as error:  # no call of a tool raises: there is no such tool here, or no memory
+            known_tool = name if name in self._registry.tools else UNKNOWN
+            self._told(known_tool, type(error).__name__, time.perf_counter() - begin)
             return result(failed(error))
-        context = given.pop("context", None)
-        filled = _filled(context, known, memory, required=name == "useTools")
-        with memory.written_by(_writer(known["agentId"])):
-            return result(memory.call(name, given, filled, reads_only=limited))
 
     def _check(self, name: str) -> None:
         """Refuse a tool that there is, and that this server does not offer."""
@@ -123,22 +134,22 @@ class _Answers:
     ) -> types.ListPromptsResult:
         return types.ListPromptsResult(prompts=list(prompts.PROMPTS))
 
-    async def get_prompt(self, _request: Request, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    async def get_prompt(self, request: Request, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         try:
             made: types.GetPromptResult = await self._look(
-                lambda memory: prompts.render(memory, params.name, params.arguments or {})
+                request, lambda memory: prompts.render(memory, params.name, params.arguments or {})
             )
         except (NotFound, Invalid) as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from None
         return made
 
     async def list_resources(
-        self, _request: Request, params: types.PaginatedRequestParams | None
+        self, request: Request, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
         cursor = (params.cursor if params else None) or "0"
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
             raise MCPError(types.INVALID_PARAMS, "Unknown cursor. List again from the start.")
-        found, following = await self._look(lambda memory: resources.page(memory, int(cursor)))
+        found, following = await self._look(request, lambda memory: resources.page(memory, int(cursor)))
         return types.ListResourcesResult(resources=found, next_cursor=None if following is None else str(following))
 
     async def list_templates(
@@ -147,19 +158,25 @@ class _Answers:
         return types.ListResourceTemplatesResult(resource_templates=list(resources.TEMPLATES))
 
     async def read_resource(
-        self, _request: Request, params: types.ReadResourceRequestParams
+        self, request: Request, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         uri = str(params.uri)
         try:
-            text = await self._look(lambda memory: resources.read(memory, uri))
+            text = await self._look(request, lambda memory: resources.read(memory, uri))
         except (NotFound, Invalid):
             raise MCPError(types.INVALID_PARAMS, f"Unknown resource: {uri[:500]}", {"uri": uri}) from None
         contents = types.TextResourceContents(uri=uri, mime_type=resources.MARKDOWN, text=text)
         return types.ReadResourceResult(contents=[contents])
 
-    async def _look(self, question: Callable[[Memory], Any]) -> Any:
+    async def _look(self, request: Request, question: Callable[[Memory], Any]) -> Any:
+        caller = self._who(request)
+
+        def work() -> Any:
+            with caller.use() as memory:
+                return question(memory)
+
         try:
-            return await anyio.to_thread.run_sync(lambda: question(self._opening()))
+            return await anyio.to_thread.run_sync(work)
         except (NotFound, Invalid):
             raise
         except HoldfastError as error:
@@ -209,10 +226,16 @@ def _filled(context: Any, known: dict[str, str], memory: Memory, *, required: bo
     return context | missing
 
 
-def _writer(client: str) -> str:
-    """Return what is noted as the writer: this door, and the name that the client gave itself, cleaned."""
+def _may(caller: Caller, tool: Tool) -> bool:
+    """Is a tool of any use to this caller?"""
+    return (not caller.reads_only or tool.harmless) and (not caller.bound or tool.within)
+
+
+def _writer(client: str, token: str = "") -> str:
+    """Return what is noted as the writer: this door, the name that the client gave itself, cleaned, and the token's."""
     name = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in client)
-    return f"{WRITER}:{name.strip('-')[:_LONGEST_WRITER]}".rstrip(":")
+    named = name.strip("-")[:_LONGEST_WRITER]
+    return f"{WRITER}:{named}:{token}" if token else f"{WRITER}:{named}".rstrip(":")
 
 
 def _client(request: Request) -> str:

@@ -13,6 +13,7 @@ import secrets
 import stat
 
 from holdfast.errors import Damaged, Unavailable
+from holdfast.store.opening import is_address
 
 READ_ONLY = ".read"
 """What the name of the file ends with that holds the token which may only read."""
@@ -20,18 +21,29 @@ READ_ONLY = ".read"
 
 def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
     """Return a token of a memory root and the file that holds it, made at first use."""
-    location = os.path.realpath(os.path.expanduser(root))
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    folder = os.path.join(config, "holdfast", "tokens")
-    name = hashlib.sha256(os.fsencode(location)).hexdigest()[:16]
-    path = os.path.join(folder, name + (READ_ONLY if read_only else ""))
+    path = path_for(root) + (READ_ONLY if read_only else "")
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             _make(path)
         return _read(path), path
     except OSError as error:
         raise Unavailable(f"The token file {path}: {error.strerror}.", "Check its permissions.") from None
+
+
+def path_for(root: str) -> str:
+    """Return the file of the token of a memory root, or of the address of a database, however that is logged in to."""
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    name = hashlib.sha256(os.fsencode(_location(root))).hexdigest()[:16]
+    return os.path.join(config, "holdfast", "tokens", name)
+
+
+def _location(root: str) -> str:
+    if not is_address(root):
+        return os.path.realpath(os.path.expanduser(root))
+    from holdfast.postgres.addresses import parse
+
+    return parse(root).shown
 
 
 def _make(path: str) -> None:

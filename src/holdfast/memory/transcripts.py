@@ -61,14 +61,14 @@ class Transcripts:
         kilobytes.
         """
         workspace = self._memory.scopes.resolve(scope).path if scope else ""
-        own = os.path.realpath(os.path.join(self._memory.root, self._memory.settings.paths.transcripts))
+        own = self._own()
         report = Report()
         sizes = [size_of(file.path) for file in files]
         ready, total = 0, max(1, sum(sizes) >> 10)
         for file, size in zip(files, sizes, strict=True):
             shelf = _Shelf(self._memory, report, dry=dry)
             try:
-                if file.path.startswith(own + os.sep):
+                if own and file.path.startswith(own + os.sep):
                     raise OSError(errno.EINVAL, "it lies in the memory already, where it is searched as it is")
                 with opened(file.path) as fd:
                     report.files += 1
@@ -86,6 +86,12 @@ class Transcripts:
             if progress:
                 progress(ready >> 10, total)
         return report
+
+    def _own(self) -> str:
+        """Return the folder that is read as it is, "" in a database, which has none."""
+        memory = self._memory
+        folder = os.path.join(memory.root, memory.settings.paths.transcripts)
+        return os.path.realpath(folder) if memory.in_files else ""
 
     def _lines(self, fd: int, file: Source, conversation: _Conversation, shelf: _Shelf) -> Iterator[Line]:
         """Put the turns of an open file on the shelf, line by line."""

@@ -45,6 +45,24 @@ CREATE TABLE holdfast.pieces (
 ) PARTITION BY HASH (tenant);
 """
 
+_TOKENS = """
+CREATE TABLE holdfast.tokens (
+    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
+    id text COLLATE "C" NOT NULL,
+    name text NOT NULL,
+    digest text NOT NULL,
+    scope text NOT NULL,
+    reads_only boolean NOT NULL,
+    login name NOT NULL DEFAULT session_user,
+    created timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires timestamptz,
+    revoked timestamptz,
+    used date,
+    PRIMARY KEY (tenant, id)
+) PARTITION BY HASH (tenant);
+CREATE UNIQUE INDEX tokens_by_name ON holdfast.tokens (tenant, name) WHERE revoked IS NULL;
+"""
+
 _MIGRATIONS = f"""
 CREATE TABLE holdfast.migrations (
     version integer PRIMARY KEY,
@@ -113,3 +131,4 @@ GRANT EXECUTE ON FUNCTION {name} TO {WRITER};
 
 VAULT = _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")
 APPENDING = "".join(_appending(number) for number in range(PARTITIONS))
+TOKENS = _TOKENS + tenanted("tokens")

@@ -19,6 +19,7 @@ SCHEMES = ("postgresql://", "postgres://")
 DEFAULT_TENANT = "default"
 _MOST = 200
 _EXAMPLE = "Write it as postgresql://user:password@host:5432/name?tenant=team, with % for special characters."
+_SECRETS = ("password", "sslpassword")
 _ALIVE = {
     "application_name": "holdfast",
     "connect_timeout": "10",
@@ -36,6 +37,8 @@ class Address(msgspec.Struct, frozen=True):
     tenant: str
     shown: str
     """For people, without a password."""
+    bare: str
+    """What opens the same memory, for whoever has the password from elsewhere."""
 
     def __repr__(self) -> str:
         return f"Address({self.shown})"
@@ -43,9 +46,10 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse(dsn: str) -> Address:
     """Read the address of a database."""
-    if not dsn.startswith(SCHEMES):
+    scheme, colon, rest = dsn.partition(":")
+    if not (scheme.lower() + colon + rest).startswith(SCHEMES):
         raise Invalid("This is not the address of a PostgreSQL database.", _EXAMPLE)
-    start, _, query = dsn.partition("?")
+    start, _, query = (scheme.lower() + colon + rest).partition("?")
     parts = [part for part in query.split("&") if part]
     tenants = [unquote_plus(part.partition("=")[2]) for part in parts if part.partition("=")[0] == "tenant"]
     others = "&".join(part for part in parts if part.partition("=")[0] != "tenant")
@@ -53,7 +57,8 @@ def parse(dsn: str) -> Address:
     try:
         given = conninfo.conninfo_to_dict(f"{start}?{others}" if others else start)
         _check_misread(given)
-        return Address(conninfo.make_conninfo("", **{**_ALIVE, **given}), tenant, _shown(given, tenant))
+        whole = conninfo.make_conninfo("", **{**_ALIVE, **given})
+        return Address(whole, tenant, _shown(given, tenant), _bare(start, parts))
     except psycopg.Error:  # its text may quote the password
         raise Invalid("The address of the database cannot be read.", _EXAMPLE) from None
 
@@ -74,11 +79,31 @@ def check_tenant(tenant: str) -> str:
     return tenant
 
 
+def shown_for(address: Address, tenant: str) -> str:
+    """Return the address of another tenant of the same database, for people."""
+    return _shown(conninfo.conninfo_to_dict(address.conninfo), tenant)
+
+
+def for_tenant(dsn: str, tenant: str) -> str:
+    """Return the address of another tenant of the same database."""
+    start, _, query = dsn.partition("?")
+    parts = [part for part in query.split("&") if part and part.partition("=")[0] != "tenant"]
+    return f"{start}?{'&'.join([*parts, f'tenant={quote_plus(check_tenant(tenant))}'])}"
+
+
 def _check_misread(given: Mapping[str, object]) -> None:
     """Refuse what a password with an unescaped / or @ makes of an address: parts of it would pass for other things."""
     port, name = str(given.get("port") or ""), str(given.get("dbname") or "")
     if port.strip("0123456789,") or "@" in name:
         raise Invalid("The address of the database cannot be read.", _EXAMPLE)
+
+
+def _bare(start: str, parts: list[str]) -> str:
+    scheme, _, rest = start.partition("://")
+    place, slash, name = rest.partition("/")
+    user, at, host = place.rpartition("@")
+    query = "&".join(part for part in parts if part.partition("=")[0] not in _SECRETS)
+    return f"{scheme}://{user.partition(':')[0]}{at}{host}{slash}{name}{'?' + query if query else ''}"
 
 
 def _shown(given: Mapping[str, object], tenant: str) -> str:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from holdfast.errors import Busy
 from holdfast.index import Index, Unusable
 from holdfast.index.sqlite import SqliteIndex
+from holdfast.postgres.condition import Condition, look
 from holdfast.postgres.index import PgIndex
+from holdfast.postgres.noticing import Follower, Watch
+from holdfast.postgres.queue import PgQueue
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.settings import Settings
@@ -34,7 +37,10 @@ class OnDatabase:
     tree = ""
 
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
-        self.vault: Vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
+        self.address = database.address
+        vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
+        self.vault: Vault = vault
+        self.queue = PgQueue(database, vault)
         self.lasting = True
         self._database = database
         self._identity = identity
@@ -66,12 +72,11 @@ class OnDatabase:
         finally:
             index.end()
 
-    def watch(
-        self,
-        folders: tuple[str, ...],  # noqa: ARG002
-        tell: Callable[[list[str], set[str]], None],  # noqa: ARG002
-    ) -> Watch:
-        return Watch()
+    def watch(self, folders: tuple[str, ...], tell: Callable[[list[str], set[str]], None]) -> Watch:
+        return Watch(self._database, folders, tell)
+
+    def follow(self, folders: tuple[str, ...], tell: Callable[[list[str], set[str]], None]) -> Follower:
+        return Follower(self._database, folders, tell)
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
         from holdfast.embedding.vectors import FileVectors
@@ -93,12 +98,5 @@ class OnDatabase:
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._config.search)
 
-
-class Watch:
-    """Nothing is told yet: every search looks."""
-
-    alive = False
-    told_ms = 0
-
-    def stop(self) -> None:
-        pass
+    def condition(self) -> Condition:
+        return look(self._database)

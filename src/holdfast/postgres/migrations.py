@@ -15,15 +15,20 @@ from psycopg.rows import TupleRow
 
 from holdfast.embedding import NoVectors
 from holdfast.errors import Busy, HoldfastError, Unavailable
+from holdfast.postgres._change_schema import CHANGES
 from holdfast.postgres._index_schema import INDEX
-from holdfast.postgres._schema import APPENDING, OWNER, READER, VAULT, WRITER
+from holdfast.postgres._schema import APPENDING, OWNER, READER, TOKENS, VAULT, WRITER
+from holdfast.postgres._task_schema import TASKS
 from holdfast.postgres._vector_schema import COMPARING, VECTORS
 
 MIGRATIONS = (
     ("documents and logs", VAULT),
     ("appends in one message", APPENDING),
+    ("what changed, and who listens", CHANGES),
     ("the index", INDEX),
     ("vectors", VECTORS),
+    ("tasks", TASKS),
+    ("tokens", TOKENS),
 )
 """In order. What was released here is never edited: a change is one more row."""
 

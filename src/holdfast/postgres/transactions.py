@@ -8,12 +8,13 @@ middle of other work becomes a part of that: both are saved, or neither is.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import LiteralString, TypeVar
 
 import psycopg
@@ -32,6 +33,11 @@ SELECT number FROM generate_series(0, %(parts)s - 1) AS number
 WHERE satisfies_hash_partition('holdfast.files'::regclass, %(parts)s, number, %(tenant)s::text)
 """
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+_ASK_SECONDS = 1.0
+"""How often one program looks whether somebody wants to be woken by what it writes."""
+_LISTENED: LiteralString = """
+SELECT EXISTS (SELECT FROM holdfast.listeners WHERE tenant = %(tenant)s AND until > clock_timestamp())
+"""
 
 
 class Turn:
@@ -59,6 +65,10 @@ class Turn:
         """Run a statement that changes rows; return how many."""
         return self._run(statement, values).rowcount
 
+    def many(self, statement: LiteralString, values: Iterable[dict[str, object]]) -> None:
+        """Run a statement once for each of the values, without waiting for each."""
+        self.session.cursor(binary=True).executemany(statement, [{"tenant": self._tenant, **each} for each in values])
+
     def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
         return self.session.cursor(binary=True).execute(statement, {"tenant": self._tenant, **values})
 
@@ -70,6 +80,7 @@ class Database:
         self.waits = waits or Waits()
         self._address = addresses.parse(dsn)
         self.location = self._address.shown
+        self.address = self._address.bare
         self.tenant = self._address.tenant
         with connecting.connect(self._address) as first:
             self._access = migrations.prepare(first)
@@ -78,9 +89,26 @@ class Database:
         self._pool = connecting.Pool(self._address, self.waits)
         self._local = threading.local()
         self._long_way = False
+        self._listened = False
+        self._ask_at = 0.0
+        self._shares = False
+
+    def beside(self, tenant: str) -> Database:
+        """Return another tenant's part of the same database, over the same connections; closing it closes nothing."""
+        other = copy.copy(self)
+        other.tenant = addresses.check_tenant(tenant)
+        other.location = addresses.shown_for(self._address, tenant)
+        other.address = addresses.for_tenant(self.address, tenant)
+        other.__dict__.pop("part", None)  # each tenant has its own
+        other._listened, other._ask_at = False, 0.0
+        other._begin = {durable: other._beginning(durable) for durable in (True, False)}
+        other._local = threading.local()
+        other._shares = True
+        return other
 
     def close(self) -> None:
-        self._pool.close()
+        if not self._shares:
+            self._pool.close()
 
     def connect(self) -> Session:
         """Open a connection of its own, which has the application's rights and names no tenant."""
@@ -108,8 +136,12 @@ class Database:
 
     @property
     def direct(self) -> bool:
-        """Can this thread do something in one message?"""
-        return not self.within and not self._long_way
+        """Can this thread do something in one message? That wakes nobody who listens."""
+        if self.within or self._long_way:
+            return False
+        if time.monotonic() > self._ask_at:
+            self.run("the listeners", self._look_for_listeners)
+        return not self._listened
 
     @functools.cached_property
     def part(self) -> int:
@@ -159,7 +191,7 @@ class Database:
             session = self._take(what, deadline, doubtful)
             turn = Turn(session, self.tenant, doubtful=doubtful, durable=durable)
             try:
-                return self._once(turn, what, work)
+                return self._once(turn, what, work, writes=writes)
             except psycopg.Error as error:
                 if _faults.ours(error):
                     raise
@@ -211,8 +243,10 @@ class Database:
                 raise _faults.unsure(what) from None
             raise
 
-    def _once(self, turn: Turn, what: str, work: Callable[[Turn], T]) -> T:
+    def _once(self, turn: Turn, what: str, work: Callable[[Turn], T], *, writes: bool) -> T:
         turn.session.execute(self._begin[turn.durable])
+        if writes:
+            self._let_wake(turn)
         self._local.turn = turn
         try:
             result = work(turn)
@@ -232,6 +266,17 @@ class Database:
             raise Unavailable(f"{what}: the database undid the work.", "Nothing was saved; try again.")
         if turn.session.warnings > before:
             raise self._unconfirmed(what)
+
+    def _let_wake(self, turn: Turn) -> None:
+        """Have this write wake those who listen, if somebody did when we looked last: looking each time would cost."""
+        if time.monotonic() > self._ask_at:
+            self._look_for_listeners(turn)
+        if self._listened:
+            turn.session.execute("SET LOCAL holdfast.listened = 'on'")
+
+    def _look_for_listeners(self, turn: Turn) -> None:
+        row = turn.row(_LISTENED)
+        self._listened, self._ask_at = bool(row and row[0]), time.monotonic() + _ASK_SECONDS
 
     def _join(self, outer: Turn, what: str, work: Callable[[Turn], T], *, writes: bool, durable: bool) -> T:
         """Make the work a part of what this thread is doing; a write that fails takes back only itself."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import LiteralString
 
 from psycopg import errors as pg
 
 from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget
-from holdfast.postgres import _faults, _rows, _whole
+from holdfast.postgres import _faults, _many, _rows, _whole
 from holdfast.postgres._appending import Appending, Lefts, held
 from holdfast.postgres._claims import Claims
 from holdfast.postgres.transactions import Database, Turn
@@ -117,6 +117,15 @@ class PgVault:
             _rows.keep(turn, path, found, keep, author)
         _rows.replace(turn, path, found, data, author)
 
+    def versions(self, paths: Sequence[str]) -> dict[str, str]:
+        return self._database.run("the versions of documents", functools.partial(_many.versions, paths=paths))
+
+    def create_all(self, files: Mapping[str, bytes]) -> set[str]:
+        for path in files:
+            _rows.checked(path)
+        work = functools.partial(_many.create, files=files, author=_rows.Author(self._writer))
+        return self._database.run(f"{len(files)} documents", work, writes=True) if files else set()
+
     # logs
 
     def append(
@@ -202,7 +211,10 @@ class PgVault:
         return self._database.run(folder, functools.partial(_folder_stamp, folder=folder))
 
     def make_folder(self, folder: str) -> None:
-        _rows.checked(folder)
+        parts = _rows.checked(folder)
+        for count in range(1, len(parts) + 1):
+            if self._database.run(folder, functools.partial(_rows.look, path="/".join(parts[:count]))):
+                raise Invalid(f"{folder} is not a folder.", "Choose another name.")
 
     def hold(self, path: str) -> Callable[[], None] | None:
         _rows.checked(path)

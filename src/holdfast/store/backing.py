@@ -21,11 +21,11 @@ from holdfast import settings
 from holdfast.errors import AlreadyExists, Invalid, NotFound, Unavailable
 from holdfast.formats import tars
 from holdfast.records import Problem
-from holdfast.settings import Settings
+from holdfast.settings import Paths, Settings
 from holdfast.store import unfinished
 from holdfast.store.refreshing import Progress
 from holdfast.times import utc_now
-from holdfast.vault import Snapshot, Vault
+from holdfast.vault import Snapshot, Stamp, Vault
 
 MANIFEST = "manifest.json"
 FILES = "files"
@@ -137,13 +137,8 @@ class _Source:
         there.settle()
 
     def _manifest(self) -> bytes:
-        told = Manifest(made=self.made, files=self.kept, folders=list(self._scopes(self._paths.workspaces, _DEPTH)))
+        told = Manifest(made=self.made, files=self.kept, folders=list(scopes(self._vault, self._paths.workspaces)))
         return msgspec.json.encode(told)
-
-    def _scopes(self, folder: str, depth: int) -> Iterator[str]:
-        for name in self._vault.folders(folder) if depth else ():
-            yield f"{folder}/{name}"
-            yield from self._scopes(f"{folder}/{name}", depth - 1)
 
     def _read(self, path: str, snapshot: Snapshot) -> Iterator[bytes]:
         digest = hashlib.sha256()
@@ -181,19 +176,35 @@ class _Source:
         )
 
     def _listed(self, *, told: bool) -> list[str]:
-        links: list[str] = []
-        blocked: list[Problem] = []
+        left_out: list[Problem] = []
         found = [name for name in ROOT_FILES if self._vault.stat(name)]
-        for top in sorted({getattr(self._paths, name) for name in self._paths.__struct_fields__}):
-            walked = self._vault.walk(top, ("",), lambda path, why: blocked.append(Problem(path, why)), links.append)
-            found += [path for path, _ in walked]
-        behind = tuple(f"{link}/" for link in links)
-        runs = re.compile(rf"{re.escape(self._paths.memory)}/sessions/[^/]+/runs/")
-        if told:
-            why = "a link: what it leads to is copied where it lies, if that is in the memory"
-            self.left_out += [*blocked, *(Problem(path, why) for path in dict.fromkeys(links))]
-        wanted = dict.fromkeys(path for path in found if path not in links and not path.startswith(behind))
-        return [path for path in wanted if not runs.match(path)]
+        found += every_file(self._vault, self._paths, left_out)
+        self.left_out += left_out if told else []
+        return list(dict.fromkeys(found))
+
+
+def scopes(vault: Vault, folder: str, depth: int = _DEPTH) -> Iterator[str]:
+    """Yield the folders of workspaces, domains and repositories: each is one even while there is no file in it."""
+    for name in vault.folders(folder) if depth else ():
+        yield f"{folder}/{name}"
+        yield from scopes(vault, f"{folder}/{name}", depth - 1)
+
+
+def every_file(vault: Vault, paths: Paths, left_out: list[Problem]) -> dict[str, Stamp]:
+    """Return the files of a memory, but for those at its root and the notes of live runs; say what cannot be had."""
+    links: list[str] = []
+    found: dict[str, Stamp] = {}
+    for top in sorted({getattr(paths, name) for name in paths.__struct_fields__}):
+        found |= vault.walk(top, ("",), lambda path, why: left_out.append(Problem(path, why)), links.append)
+    behind = tuple(f"{link}/" for link in links)
+    runs = re.compile(rf"{re.escape(paths.memory)}/sessions/[^/]+/runs/")
+    why = "a link: what it leads to is copied where it lies, if that is in the memory"
+    left_out += [Problem(path, why) for path in dict.fromkeys(links)]
+    return {
+        path: stamp
+        for path, stamp in found.items()
+        if path not in links and not path.startswith(behind) and not runs.match(path)
+    }
 
 
 def _compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -7,8 +7,10 @@ of what was read is still what it was.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from holdfast.errors import Invalid, OverBudget
 from holdfast.formats import logs
@@ -16,6 +18,13 @@ from holdfast.times import is_id
 from holdfast.vault import LogEnd, Vault
 
 _WINDOW = 64 << 10
+
+
+class Carried(msgspec.Struct, frozen=True, gc=False):
+    """A line as it stands in another log, without its newline, and what tells it from others."""
+
+    keys: tuple[str, ...]
+    data: bytes
 
 
 class Bringer:
@@ -30,24 +39,28 @@ class Bringer:
     def bring(self, path: str, lines: list[Mapping[str, Any]]) -> int:
         """Add the lines whose ids the log does not have, all of them or none; durable when this returns."""
         rendered = {_id(line): logs.render(line) for line in lines}
-        longest = max(map(len, rendered.values()), default=0)
+        return self.merge(path, [Carried((each,), data[:-1]) for each, data in rendered.items()])
+
+    def merge(self, path: str, lines: Sequence[Carried]) -> int:
+        """Add the lines that the log does not have as they are, all of them or none; durable when this returns."""
+        longest = max((len(line.data) + 1 for line in lines), default=0)
         if longest > self._line_bytes:
             raise OverBudget(f"A line would have {longest:,} bytes; the limit is {self._line_bytes:,}.", "Shorten it.")
-        fresh: list[str] = []
+        fresh: list[Carried] = []
 
         def compose(end: LogEnd) -> bytes:
             known = self._known(path, end)
-            fresh.extend(identifier for identifier in rendered if identifier not in known)
-            return b"".join(rendered[identifier] for identifier in fresh)
+            fresh.extend(line for line in lines if not known.issuperset(line.keys))
+            return b"".join(line.data + b"\n" for line in fresh)
 
         with self._lock:
             try:
-                done = self._vault.append(path, compose) if rendered else None
+                done = self._vault.append(path, compose) if lines else None
             except BaseException:
                 self._forget()
                 raise
             if done:
-                self._ids.update(fresh)
+                self._ids.update(key for line in fresh for key in line.keys)
                 self._remember(path, done.end)
         return len(fresh)
 
@@ -84,7 +97,5 @@ def _id(line: Mapping[str, Any]) -> str:
 
 
 def _ids(lines: Iterable[bytes]) -> set[str]:
-    """Return the ids of lines that are whole: half a line that begins with an id is not there yet."""
-    found = (logs.parse(data) for data in lines)
-    values = (value.get("id") for objects in found if isinstance(objects, list) for value in objects)
-    return {identifier for identifier in values if isinstance(identifier, str)}
+    """Return what tells the lines of a log apart; half a line that begins with an id is not that line yet."""
+    return {key for data in lines for key in logs.keys(data)}

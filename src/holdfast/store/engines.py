@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.formats.tasks import Line, Outlook, Task, View, Wanted
 from holdfast.index import Index, Unusable
 from holdfast.index.sqlite import SqliteIndex
+from holdfast.places import Places
 from holdfast.settings import Search
-from holdfast.vault import Vault
+from holdfast.store.fencing import Fence
+from holdfast.vault import LogEnd, Vault
 from holdfast.vault._locks import hold
 
 if TYPE_CHECKING:
     from holdfast.embedding import Embedder, NoVectors, Vectors
+    from holdfast.postgres.condition import Condition
 
 _REBUILD_SECONDS = 120.0
 
@@ -27,14 +31,52 @@ _REBUILD_SECONDS = 120.0
 class Watch(Protocol):
     """Something that tells of changes until it is stopped."""
 
-    alive: bool
-    """Are changes still told?"""
-    told_ms: int
-    """Up to this moment every change was told."""
+    @property
+    def alive(self) -> bool:
+        """Are changes still told?"""
+        ...
+
+    @property
+    def told_ms(self) -> int:
+        """Up to this moment every change was told."""
+        ...
+
+    def look(self) -> None:
+        """Tell now of all that changed before, where that can be asked for; else what was told has to do."""
+        ...
 
     def stop(self) -> None: ...
 
 
+class Queue(Protocol):
+    """The tasks of logs, to be looked at and changed. The log is the truth; what else there is follows from it."""
+
+    def now(self) -> int:
+        """Return the milliseconds of the clock that leases go by."""
+        ...
+
+    def change(self, path: str, decide: Callable[[View], list[Line]], write: Write) -> list[Line]:
+        """Add the lines that the tasks of a log as they are now call for, all or none; return them as they are kept.
+
+        `decide` may be asked more than once; what it looked at is as it saw it when the lines are added.
+        """
+        ...
+
+    def look(self, path: str, ids: Iterable[str] | None = None) -> dict[str, Task]:
+        """Return the tasks of a log, or those of these ids that are there; oldest first."""
+        ...
+
+    def outlook(self, path: str, wanted: Wanted) -> Outlook:
+        """Say what there is of the wanted tasks when none of them is ready."""
+        ...
+
+    def find(self, identifier: str) -> str:
+        """Return the log that has a task, "" when none has."""
+        ...
+
+
+Write = Callable[[str, Callable[[LogEnd], list[Line]]], list[Line]]
+"""Adds to a log the lines that a function calls for while the log is held; returns them as they are kept."""
 Tell = Callable[[list[str], set[str]], None]
 """Is told which files changed, and below which folders everything must be looked at; "" is all of them."""
 
@@ -44,10 +86,17 @@ class Engine(Protocol):
     index: Index
     tree: str
     """The folder that the memory is; "" when it is in no folder."""
+    address: str
+    """What a program opens the same memory with; never with a password."""
     lasting: bool
     """Does the index outlive this process?"""
     no_vectors: NoVectors | None
     """Why there can be no vectors here."""
+
+    @property
+    def queue(self) -> Queue | None:
+        """What knows the tasks without reading their logs; None where the logs are read."""
+        ...
 
     def alone(self) -> AbstractContextManager[None]:
         """Let one process make the index at a time; the others wait and then use what it made."""
@@ -58,7 +107,11 @@ class Engine(Protocol):
         ...
 
     def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
-        """Tell of changes below these folders, from now on."""
+        """Tell of changes below these folders, from now on: at the latest when it is asked to look."""
+        ...
+
+    def follow(self, folders: tuple[str, ...], tell: Tell) -> Watch:
+        """Tell of changes below these folders as they come, from a thread."""
         ...
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
@@ -77,6 +130,10 @@ class Engine(Protocol):
         """Keep the index in memory from now on."""
         ...
 
+    def condition(self) -> Condition | None:
+        """Say how the database is that all of this is in; None for files."""
+        ...
+
 
 class OnFiles:
     """The engine of plain files. `derived` is the folder of the index, "" when there can be none."""
@@ -85,8 +142,9 @@ class OnFiles:
 
     def __init__(self, vault: Vault, derived: str, identity: str, search: Search) -> None:
         self.vault = vault
-        self.tree = vault.location
+        self.tree = self.address = vault.location
         self.lasting = bool(derived)
+        self.queue: Queue | None = None
         self._derived = derived
         self._search = search
         self.index: Index = SqliteIndex(derived or None, identity, search)
@@ -121,6 +179,8 @@ class OnFiles:
 
         return Watcher(self.tree, [os.path.join(self.tree, folder) for folder in folders], tell)
 
+    follow = watch
+
     def vectors(self, model: Embedder, generation: str) -> Vectors:
         from holdfast.embedding.vectors import FileVectors
 
@@ -142,3 +202,68 @@ class OnFiles:
         self.index.close()
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._search)
+
+    def condition(self) -> None:
+        return None
+
+
+class Within:
+    """The engine of one scope of another memory: its files behind a fence, and an index of them alone, in memory.
+
+    Nothing of it is shared with others: even how much a word tells comes from the records of the scope.
+    """
+
+    tree = address = ""
+    lasting = False
+    no_vectors: NoVectors | None = None
+
+    def __init__(self, vault: Vault, places: Places, scope: str, search: Search) -> None:
+        self.vault: Vault = Fence(vault, places, scope)
+        self.queue: Queue | None = None
+        self._search = search
+        self.index: Index = SqliteIndex(None, f"within {scope}", search)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Index]:
+        yield SqliteIndex(None, "scratch", self._search)
+
+    def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
+        del folders, tell
+        return NoWatch()
+
+    follow = watch
+
+    def condition(self) -> None:
+        return None
+
+    def vectors(self, model: Embedder, generation: str) -> Vectors:
+        from holdfast.embedding.vectors import FileVectors
+
+        return FileVectors(None, model, generation)
+
+    def purge(self) -> None:
+        pass
+
+    def size(self) -> int:
+        return 0
+
+    def do_without(self) -> None:
+        self.index.close()
+        self.index = SqliteIndex(None, "in memory", self._search)
+
+
+class NoWatch:
+    """Tells of nothing: every search looks."""
+
+    alive = False
+    told_ms = 0
+
+    def look(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass

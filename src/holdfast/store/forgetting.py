@@ -26,7 +26,6 @@ from holdfast.store.refreshing import Progress
 from holdfast.store.writing import Writer, kept
 from holdfast.times import utc_now
 from holdfast.vault import Line, Vault
-from holdfast.vault._raw import TEMPORARY
 
 COPIES = frozenset({"trace", "claim", "write", "summary"})
 """Kinds that repeat what others wrote: their text is changed where it has the text that goes."""
@@ -79,10 +78,14 @@ class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Forgetter:
-    """Forgets records of one vault; `purge` makes index and vectors anew."""
+    """Forgets records of one vault; `purge` makes index and vectors anew, in `place` the bytes are looked for."""
 
-    def __init__(self, vault: Vault, places: Places, writer: Writer, purge: Callable[[], None]) -> None:
+    def __init__(
+        self, vault: Vault, places: Places, writer: Writer, purge: Callable[[], None],
+        place: leftovers.Tree | leftovers.Rows,
+    ) -> None:  # fmt: skip
         self._vault = vault
+        self._place = place
         self._places = places
         self._writer = writer
         self._purge = purge
@@ -106,12 +109,12 @@ class Forgetter:
             self._values(records)
             self._records(records, needles)
         self._purge()
-        remains = leftovers.search(self._vault.location, needles, progress) if needles else []
+        remains = self._place.search(needles, progress) if needles else []
         self._account([*ids, *again], {})
         changed = [Changed(path, what, count) for (path, what), count in self._changed.items()]
         return Forgotten(
             ids, guarding.units(records), guarding.units(every), done=True, already=again, changed=changed,
-            remains=remains, speaking=speaking, out_of_reach=leftovers.out_of_reach(self._vault.location),
+            remains=remains, speaking=speaking, out_of_reach=self._place.out_of_reach(),
             looked=bool(needles), named=[each for each in ids if needles.stand_in(each)], too_short=needles.short,
         )  # fmt: skip
 
@@ -148,7 +151,7 @@ class Forgetter:
             elif ".damaged-" in path or (place and place.kind.name in COPIES):
                 names = _NAMES if place and place.kind.name == "write" else frozenset[str]()
                 self._rewrite(path, "repeated text taken out", self._cleaned(needles, names))
-        for path in leftovers.temporary(self._vault.location, TEMPORARY):
+        for path in self._place.unfinished():
             if self._has(path, needles):
                 self._remove(path, "unfinished file removed")
 

@@ -19,7 +19,7 @@ from holdfast.places import Places
 from holdfast.records import Problem
 from holdfast.settings import Settings
 from holdfast.store import vanishing, verifying
-from holdfast.store.engines import Engine, Watch
+from holdfast.store.engines import Engine, Tell, Watch
 from holdfast.store.refreshing import Progress, Refreshed, Refresher
 from holdfast.store.writing import Known
 from holdfast.times import iso, now_ms
@@ -122,7 +122,10 @@ class Keeper:
         if foreign:  # nobody watches them
             self.refresh_below(self._places.below(foreign, ""))
         # how much a word tells depends on all records, not on those of one place
-        return self._as_watched() if self._watcher and self._watcher.alive else self.refresh_below(())
+        if not (self._watcher and self._watcher.alive):
+            return self.refresh_below(())
+        self._watcher.look()
+        return self._as_watched()
 
     def as_of(self) -> str:
         """Say for which moment an answer holds: now, or as far as the watcher has told."""
@@ -234,11 +237,26 @@ class Keeper:
     def watching(self) -> bool:
         return self._watcher is not None
 
+    @property
+    def waiting(self) -> int:
+        """How many paths are known to have changed and are not indexed yet."""
+        return len(self._dirty)
+
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""
         if self._watcher is None:
             self._watcher = self._engine.watch(self._places.roots, self._note_events)
             self.refresh_below(())
+
+    def follow(self, tell: Tell) -> Watch:
+        """Have changes told as they come; where files stand is in the index by then."""
+        watch = self._engine.follow(self._places.roots, tell)
+        try:
+            self.refresh_below(())
+        except BaseException:
+            watch.stop()
+            raise
+        return watch
 
     def size(self) -> int:
         """Return how many bytes the index takes."""

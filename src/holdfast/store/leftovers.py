@@ -1,7 +1,7 @@
 """Proof that a text is gone: its bytes are looked for in every file below the root, and in none they should be.
 
 Nothing is taken for granted here: not which files are memory, not what the index says. What cannot be looked into is
-told as well. Compressed files are not unpacked.
+told as well. Compressed files are not unpacked. Of a memory in a database its files are looked at, one by one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,62 @@ from collections.abc import Iterator
 
 import msgspec
 
+from holdfast.errors import NotFound
 from holdfast.formats.needles import Needles
 from holdfast.records import Problem
 from holdfast.settings import DERIVED
 from holdfast.store.refreshing import Progress
+from holdfast.vault import Vault
+from holdfast.vault._raw import TEMPORARY
 
 _GIT = ".git"
 WHOLE = "the text still stands here"
 PARTLY = "a part of the text still stands here"
+
+
+class Tree:
+    """A memory that is a folder."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def search(self, needles: Needles, progress: Progress | None = None) -> list[Problem]:
+        return search(self._root, needles, progress)
+
+    def unfinished(self) -> list[str]:
+        return temporary(self._root, TEMPORARY)
+
+    def out_of_reach(self) -> list[str]:
+        return out_of_reach(self._root)
+
+
+class Rows:
+    """A memory that is in a database: its files lie below these tops, and nothing of it is elsewhere."""
+
+    def __init__(self, vault: Vault, tops: tuple[str, ...]) -> None:
+        self._vault = vault
+        self._tops = tops
+
+    def search(self, needles: Needles, progress: Progress | None = None) -> list[Problem]:
+        paths = [path for top in self._tops for path, _ in self._vault.walk(top, ("",), lambda _path, _why: None)]
+        found = []
+        for number, path in enumerate(dict.fromkeys(paths), 1):
+            with contextlib.suppress(NotFound):
+                found += [problem] if (problem := _found(self._vault.read(path).data, path, needles)) else []
+            if progress:
+                progress(number, len(paths))
+        return found
+
+    def unfinished(self) -> list[str]:
+        return []
+
+    def out_of_reach(self) -> list[str]:
+        return [
+            "what a dump of the database has, an archive of its log, a standby that is behind",
+            "rows that were removed, until the server's VACUUM has written over them",
+            "files and backups that were made of it before",
+            "what clients and models keep of conversations outside of the memory",
+        ]
 
 
 def search(root: str, needles: Needles, progress: Progress | None = None) -> list[Problem]:
@@ -62,10 +110,15 @@ def _look(full: str, path: str, needles: Needles) -> Problem | None:
         if not os.fstat(file.fileno()).st_size:
             return None
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for what, forms in ((WHOLE, needles.whole), (PARTLY, needles.parts)):
-                at = min((place for form in forms if (place := needles.place(data, form)) >= 0), default=-1)
-                if at >= 0:
-                    return Problem(path, what, data[:at].count(b"\n") + 1)
+            return _found(data, path, needles)
+    return None
+
+
+def _found(data: bytes | mmap.mmap, path: str, needles: Needles) -> Problem | None:
+    for what, forms in ((WHOLE, needles.whole), (PARTLY, needles.parts)):
+        at = min((place for form in forms if (place := needles.place(data, form)) >= 0), default=-1)
+        if at >= 0:
+            return Problem(path, what, data[:at].count(b"\n") + 1)
     return None
 
 

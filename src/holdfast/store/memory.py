@@ -27,7 +27,7 @@ from holdfast.store.engines import Engine
 from holdfast.store.keeping import Keeper, once
 from holdfast.store.meaning import Embedded, Meaning
 from holdfast.store.ranking import Near
-from holdfast.store.recalling import Answer
+from holdfast.store.recalling import Answer, Gathered
 from holdfast.store.refreshing import Progress, Refreshed
 from holdfast.store.scopes import Scopes
 from holdfast.store.screening import Screen
@@ -38,9 +38,14 @@ from holdfast.vault import LogEnd
 
 if TYPE_CHECKING:
     from holdfast.store.backing import Backup
+    from holdfast.store.following import Changes
     from holdfast.store.forgetting import Forgotten
+    from holdfast.store.moving import Moved, Mover
     from holdfast.store.owning import Owner
+    from holdfast.store.receiving import Receiver
+    from holdfast.store.restoring import Restored
     from holdfast.store.rolling import RolledBack
+    from holdfast.store.sharing import Shared
     from holdfast.store.versions import Version
 
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
@@ -51,10 +56,16 @@ class Memory:
 
     def __init__(self, engine: Engine, config: settings.Settings, writer: str = "") -> None:
         self.settings = config
+        self.writer = writer
         self.vault = vault = engine.vault
         self.places = Places(config.paths)
         self.scopes = Scopes(vault, self.places)
         self._tree = engine.tree
+        self.condition = engine.condition
+        """How the database is that this memory is in; None for files."""
+        self.address = engine.address
+        """What another program opens this memory with; never with a password."""
+        self.queue = engine.queue
         self._keeper = Keeper(engine, self.places, config)
         embedder = config.search.embedder if config.search.meaning else "none"
         self._meaning = Meaning(embedder, engine.vectors, engine.no_vectors)
@@ -65,7 +76,13 @@ class Memory:
 
     @property
     def root(self) -> str:
-        return self.vault.location
+        """The folder that this memory is, or the address of the database that it is in, without a password."""
+        return self.address
+
+    @property
+    def in_files(self) -> bool:
+        """Is this memory a folder, which other programs can look into?"""
+        return bool(self._tree)
 
     def tree(self, what: str) -> str:
         """Return the folder that this memory is, for what needs one; a memory in a database says that it has none."""
@@ -86,6 +103,8 @@ class Memory:
 
     def close(self) -> None:
         """Bring the index up to what was written here, and let go of everything."""
+        if self.settings.shared.store and self.shared:
+            self.shared.close()
         self._meaning.close()
         self._keeper.close()
         self.vault.close()
@@ -116,6 +135,10 @@ class Memory:
         """
         return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
 
+    def receive(self, path: str, data: bytes, expect: str, *, accounted: bool) -> Receipt:
+        """Put a document of another memory in the place of version `expect`; its writer's account may come as well."""
+        return self._writer.replace(path, data, expect, moved=not accounted)
+
     def written_by(self, writer: str) -> AbstractContextManager[None]:
         """Note somebody else as the writer in this thread, for a door that serves several."""
         return self._writer.by(writer)
@@ -143,8 +166,10 @@ class Memory:
     # reading
 
     def get(self, identifier: str) -> Record:
-        """Return one record as it is on disk now."""
+        """Return one record as it is on disk now; `shared:` before an id means one of the shared memory."""
         check_text(identifier)
+        if identifier.startswith("shared:") and self.shared:
+            return self.shared.ask(lambda there: there.get(identifier.removeprefix("shared:")))
         if place_in_file := _AT_LINE.match(identifier):
             identifier = self._at(place_in_file[1], int(place_in_file[2]))
         path = path_of(identifier)
@@ -205,6 +230,10 @@ class Memory:
         """Answer a query: the best matches for its text or, without text, the newest records."""
         wanted = _query(query, given)
         check(wanted)
+        if wanted.where != "here":
+            from holdfast.store import sharing
+
+            return sharing.find(self, wanted)
         terms = parse(wanted.text)
         among = both(wanted.kinds, terms.kinds)
         if among is None or (wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds)):
@@ -215,9 +244,45 @@ class Memory:
             self._near, where=msgspec.structs.replace(where, tags=(), since="", until=""), most=wanted.related
         )
         with self._keeper.reading():
-            kept, left_out = recalling.hits(ranked, terms, wanted, near)
+            kept, left_out = recalling.hits(ranked, terms, wanted, recalling.each(near))
             damaged = self._keeper.ask(lambda index: index.problem_count())
         return recalling.Found(kept, self._keeper.as_of(), done.behind, left_out, done.problems, damaged)
+
+    def gathered(self, query: Query) -> Gathered:
+        """Return what this memory has for a query, for whoever ranks it together with what another one has."""
+        check(query)
+        terms = parse(query.text)
+        among = both(query.kinds, terms.kinds)
+        if among is None or (query.text.strip() and terms.empty and not (terms.tags or terms.kinds)):
+            return Gathered(as_of=iso(now_ms()))
+        where = self._filter(query, among, (*query.tags, *terms.tags))
+        ties = msgspec.structs.replace(where, tags=(), since="", until="")
+
+        def related(identifiers: list[str]) -> dict[str, list[Tied]]:
+            return self._near(identifiers, ties, query.related)
+
+        def work() -> tuple[Refreshed, list[Pool], Near]:
+            done = self._keeper.look(where, searching=True)
+            with self._keeper.reading():
+                return (done, *self._pools(terms, where, query))
+
+        if terms.empty:
+            done, newest = self._keeper.steady(lambda: self._newest(where, query.limit))
+            pools, near = list[Pool](), Near()
+        else:
+            done, pools, near = self._keeper.steady(work)
+            newest = []
+        damaged = self._keeper.ask(lambda index: index.problem_count())
+        return Gathered(
+            pools, near, newest, self._load, related, self._keeper.as_of(), done.behind, done.problems, damaged
+        )
+
+    @functools.cached_property
+    def shared(self) -> Shared | None:
+        """The memory that this one shares with others, None when the settings name none."""
+        from holdfast.store.sharing import Shared
+
+        return Shared(self) if self.settings.shared.store else None
 
     def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Answer]]:
         if terms.empty:
@@ -411,6 +476,10 @@ class Memory:
         """
         return self._writer.add(path, lines, guard=guard, after=after, durable=durable, op_id=op_id, time=time)
 
+    def compose(self, path: str, make: Callable[[LogEnd], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """Append the lines that `make` calls for while it holds the log, all or none; return them as they are kept."""
+        return self._writer.compose(path, make)
+
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
         """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
         return self._writer.offload(data, session, fits)
@@ -434,6 +503,11 @@ class Memory:
         if place is None or place.kind is not row:
             raise Invalid(f"{name!r} is not the name of a {kind}.", "Use a name without a leading dot.")
         return path
+
+    @property
+    def receiver(self) -> Receiver:
+        """What takes in documents and lines of another memory."""
+        return self._writer.receiver
 
     def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own logs, without waiting for the disk."""
@@ -537,9 +611,67 @@ class Memory:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
         return self._owner.backup(target, progress)
 
+    @property
+    def waiting(self) -> int:
+        """How many files are known to have changed and are not in the index yet."""
+        return self._keeper.waiting
+
+    def push(self, to: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
+        """Move what is here to another memory, by its folder or address; without `yes`, say what would move.
+
+        Without a name it is the shared one of the settings. With a scope, only what belongs to that workspace moves.
+        """
+        with self.moving(to, scope=scope, push=True) as mover:
+            planned = mover.plan()
+            return mover.move(progress) if yes else planned
+
+    def pull(self, source: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
+        """Move what another memory has to this one, as `push` does the other way round."""
+        with self.moving(source, scope=scope, push=False) as mover:
+            planned = mover.plan()
+            return mover.move(progress) if yes else planned
+
+    def moving(self, other: str = "", *, scope: str = "", push: bool) -> AbstractContextManager[Mover]:
+        """Open another memory to move something there or from there: first `plan`, then `move`."""
+        return self._owner.moving(other, scope, push=push)
+
+    def export(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Restored:
+        """Give all of this memory as plain files, in a folder that is new or empty."""
+        return self._owner.export(target, progress)
+
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""
         self._keeper.watch()
+
+    def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:
+        """Follow what is added, changed, removed and hidden from now on: iterate over it, and close it.
+
+        `since` is the id of a record: those that came after it are told first.
+        """
+        from holdfast.store.following import Changes, Reader, Wanted  # few follow
+
+        query = Query(kinds=tuple(kinds), scope=scope)
+        where = self._filter(query, query.kinds, ())
+        reader = Reader(self.vault, self.places, self._keeper.refresher)
+        last = self.get(since) if since else None
+        found = Changes(self._keeper.follow, reader, Wanted(where.scope, query.kinds), self._writers_of)
+        try:
+            self._keeper.ask(lambda index: reader.begin(index.seen(self.places.roots), index.records))
+            if last:
+                found.first(self._after(last, query))
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    def _after(self, last: Record, query: Query) -> list[Record]:
+        """Return the records that came after one, oldest first."""
+        every = self._keeper.ask(lambda index: index.newest(self._filter(query, query.kinds, ()), -1))
+        later = [record for record in every if (record.time, record.id) > (last.time, last.id)]
+        return sorted(later, key=lambda record: (record.time, record.id))
+
+    def _writers_of(self, records: list[Record]) -> dict[str, str]:
+        return {identifier: source.by for identifier, source in self.sources(records).items()} if records else {}
 
     def _filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
         for name in wanted:

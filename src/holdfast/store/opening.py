@@ -5,27 +5,34 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
+import threading
 import time
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from holdfast import settings
 from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.kinds import KINDS
-from holdfast.store.engines import OnFiles
+from holdfast.scope import split
+from holdfast.store.engines import OnFiles, Within
 from holdfast.store.memory import Memory
 from holdfast.vault import Vault
 from holdfast.vault.files import Files
 
+if TYPE_CHECKING:
+    from holdfast.postgres.transactions import Database
+
 Opened = TypeVar("Opened", bound=Memory)
 _MOST_SETTINGS = 1 << 20
+_ADDRESS = re.compile(r"postgres(ql)?:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "", kind: type[Opened]) -> Opened:
     """Open the memory in a folder that exists, or at the address of a database, as the given kind of Memory."""
-    if isinstance(root, str) and is_address(root):
-        memory = _open_database(root, writer, kind)
+    if is_address(given := os.fspath(root)):
+        memory = _open_database(given, writer, kind)
     else:
         memory = _open_folder(root, writer, kind)
     if watch:
@@ -33,18 +40,70 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
     return memory
 
 
+def open_within(memory: Opened, scope: str) -> Opened:
+    """Open one scope of a memory that is open: nothing outside of it can be found, named or written through this.
+
+    It is to be closed before the memory that it is a part of.
+    """
+    path = "/".join(split(scope))  # as a folder: a name might be that of another by now
+    engine = Within(memory.vault, memory.places, path, memory.settings.search)
+    return type(memory)(engine, memory.settings, memory.writer)
+
+
 def is_address(root: str) -> bool:
-    """Is this where a database is, and no folder?"""
-    return root.startswith(("postgresql:", "postgres:"))
+    """Is this where a database is, or is meant to be, and no folder?"""
+    return bool(_ADDRESS.match(root))
+
+
+def without_password(address: str) -> str:
+    """Return what opens the same memory for whoever has the password from elsewhere."""
+    try:
+        from holdfast.postgres import addresses
+    except ImportError as error:
+        raise no_driver(error) from None
+    return addresses.parse(address).bare
+
+
+class Tenants:
+    """Opens the memories of the tenants of one database, all over the same connections."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._database: Database | None = None
+
+    def open_memory(self, tenant: str, *, writer: str = "", kind: type[Opened]) -> Opened:
+        """Open the memory of a tenant; what could not be reached is tried again by the next call."""
+        with self._lock:
+            if self._database is None:
+                self._database = _database(self._address)
+            database = self._database
+        return _open_on(database.beside(tenant), writer, kind)
+
+    def close(self) -> None:
+        """Close the connections; the memories are to be closed before."""
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
 
 
 def _open_database(address: str, writer: str, kind: type[Opened]) -> Opened:
+    return _open_on(_database(address), writer, kind)
+
+
+def _database(address: str) -> Database:
     try:
-        from holdfast.postgres.engine import OnDatabase, open_database  # few need the driver
-        from holdfast.postgres.vault import PgVault
+        from holdfast.postgres.engine import open_database  # few need the driver
     except ImportError as error:
         raise no_driver(error) from None
-    database = open_database(address)
+    return open_database(address)
+
+
+def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
+    from holdfast.postgres.engine import OnDatabase
+    from holdfast.postgres.vault import PgVault
+
     try:
         config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
         return kind(OnDatabase(database, _identity(config), config, writer), config, writer)

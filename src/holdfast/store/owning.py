@@ -5,7 +5,9 @@ Loaded when it is first asked for. No tool leads here.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Invalid, NotFound
@@ -13,7 +15,18 @@ from holdfast.index import Index
 from holdfast.kinds import FOREIGN, KINDS
 from holdfast.names import check_text
 from holdfast.records import Record, path_of
-from holdfast.store import backing, forgetting, guarding, rolling, versions
+from holdfast.store import (
+    backing,
+    exporting,
+    forgetting,
+    guarding,
+    leftovers,
+    moving,
+    restoring,
+    rolling,
+    sharing,
+    versions,
+)
 from holdfast.store.keeping import Keeper
 from holdfast.store.meaning import Meaning
 from holdfast.store.refreshing import Progress
@@ -63,7 +76,7 @@ class Owner:
         check_text(query, *identifiers)
         if not identifiers and not query.strip():
             raise Invalid("There is nothing to forget.", "Give ids, or a text with query.")
-        forgetter = forgetting.Forgetter(self._vault, self._places, self._writer, self._purge)
+        forgetter = forgetting.Forgetter(self._vault, self._places, self._writer, self._purge, self._place())
         every = self._keeper.steady(self._all)
         wanted: dict[str, Record] = {}
         again: list[str] = []
@@ -103,6 +116,30 @@ class Owner:
     def backup(self, target: str | os.PathLike[str], progress: Progress | None) -> backing.Backup:
         """Copy the whole memory to a new file or folder outside of it."""
         return backing.backup(self._vault, self._memory.settings, os.fspath(target), progress)
+
+    def _place(self) -> leftovers.Tree | leftovers.Rows:
+        """Return where the bytes of this memory lie."""
+        if self._memory.in_files:
+            return leftovers.Tree(self._memory.root)
+        return leftovers.Rows(self._vault, (*self._places.roots, *self._places.below(FOREIGN, "")))
+
+    @contextlib.contextmanager
+    def moving(self, other: str, scope: str, *, push: bool) -> Iterator[moving.Mover]:
+        """Open another memory, to move something between the two."""
+        check_text(other, scope)
+        with self._another(other) as there:
+            yield moving.Mover(self._memory, there, push=push, scope=scope)
+
+    def _another(self, address: str) -> Memory:
+        """Open the other memory of a move: the one that is named, or else the shared one of the settings."""
+        from holdfast.store.memory import Memory
+        from holdfast.store.opening import open_memory
+
+        return open_memory(sharing.address(self._memory, address), writer=self._writer.name, kind=Memory)
+
+    def export(self, target: str | os.PathLike[str], progress: Progress | None) -> restoring.Restored:
+        """Give this memory as plain files in a folder that is new or empty."""
+        return exporting.export(self._memory, os.fspath(target), progress)
 
     def _purge(self) -> None:
         self._meaning.forget()

@@ -36,6 +36,8 @@ class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     age: str = ""
     related: tuple[Tied, ...] = ()
     """What has to do with it: by links, by what both speak of, by tags."""
+    store: str = ""
+    """The memory that it is from, where that is another one: `shared`."""
 
 
 class Found(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,9 +66,25 @@ class Answer(msgspec.Struct, frozen=True):
     score: float = 0.0
     because: tuple[str, ...] = ()
     steps: tuple[tuple[str, float], ...] = ()
+    row: int = -1
+    store: str = ""
 
 
 Load = Callable[[list[int]], Mapping[int, Record]]
+
+
+class Gathered(msgspec.Struct, frozen=True):
+    """What one memory has for a query, before anything is ranked: candidates, or without words the newest."""
+
+    pools: list[Pool] = []
+    near: Near = FAR
+    newest: list[Record] = []
+    load: Load = lambda _rows: {}
+    related: Callable[[list[str]], Mapping[str, list[Tied]]] = lambda _identifiers: {}
+    as_of: str = ""
+    behind: int = 0
+    problems: list[Problem] = []
+    damaged: int = 0
 
 
 def choose(pools: list[Pool], query: Query, weights: Search, load: Load, near: Near = FAR) -> list[Answer]:
@@ -112,7 +130,7 @@ def _loaded(ranked: list[Ranked], most: int, load: Load) -> Iterator[Answer]:
         records = load([one.row for one in part])
         for one in part:
             if one.row in records:
-                yield Answer(records[one.row], one.score, one.because, one.steps)
+                yield Answer(records[one.row], one.score, one.because, one.steps, one.row)
 
 
 def _distinct(answers: Iterable[Answer]) -> Iterator[Answer]:
@@ -127,28 +145,38 @@ def _distinct(answers: Iterable[Answer]) -> Iterator[Answer]:
 def said_by(record: Record) -> str:
     """Return what two records must share to say the same: the words of a line; a file says something of its own."""
     line = KINDS[record.kind].shape == "line" and record.text
-    return " ".join((record.title, *record.text.split())).casefold() if line else record.id
+    return " ".join((record.title, *record.text.split())).casefold() if line else f"{record.id} {record.version}"
+
+
+def each(related: Callable[[list[str]], Mapping[str, list[Tied]]]) -> Callable[[list[Answer]], list[list[Tied]]]:
+    """Return what gives the ties of answers, each its own, where they all come from one memory."""
+
+    def of(answers: list[Answer]) -> list[list[Tied]]:
+        found = related([answer.record.id for answer in answers])
+        return [found.get(answer.record.id, []) for answer in answers]
+
+    return of
 
 
 def hits(
-    answers: list[Answer], terms: Terms, query: Query, related: Callable[[list[str]], Mapping[str, list[Tied]]]
+    answers: list[Answer], terms: Terms, query: Query, related: Callable[[list[Answer]], list[list[Tied]]]
 ) -> tuple[list[Hit], int]:
     """Turn answers into hits within the budget; the number is how many had no room."""
     result: list[Hit] = []
     spent = left_out = 0
-    tied = related([answer.record.id for answer in answers]) if query.related else {}
-    for answer in answers:
+    tied = related(answers) if query.related else [[] for _ in answers]
+    for answer, ties in zip(answers, tied, strict=True):
         record = answer.record
         why = _why(record, terms)
         snippet = _snippet(record.text, why)
-        ties = tuple(tied.get(record.id, ()))
         cost = count_tokens(record.title) + count_tokens(snippet)
         cost += sum(count_tokens(tied.record.title) + count_tokens(tied.record.id) for tied in ties)
         if query.budget and spent + cost > query.budget:
             left_out += 1  # a smaller one behind it may still fit
             continue
         spent += cost
-        result.append(Hit(record, round(answer.score, 4), why, answer.because, snippet, _age(record), ties))
+        score = round(answer.score, 4)
+        result.append(Hit(record, score, why, answer.because, snippet, _age(record), tuple(ties), answer.store))
     return result, left_out
 
 

@@ -217,7 +217,7 @@ class Refresher:
     def _checksum(self, path: str, batch: list[Line], checksum: int) -> int:
         """Continue the checksum of a log over the bytes that were read, not over what may stand there by now."""
         for line in batch:
-            if line.cut:
+            if line.cut or line.veiled:
                 checksum = self._vault.fingerprint(path, line.offset, line.end, checksum)
             else:
                 checksum = zlib.crc32(b"\n" if line.whole else b"", zlib.crc32(line.data, checksum))

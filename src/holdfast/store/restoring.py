@@ -54,7 +54,7 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
     origin = os.path.realpath(os.path.expanduser(source))
     if not os.path.exists(origin):
         raise NotFound(f"There is no backup {origin}.", "Check the path.")
-    folder, name = _place(target)
+    folder, name = place(target)
     parent = open_folder(folder)
     try:
         unfinished.sweep(folder)
@@ -65,7 +65,7 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
             finally:
                 there.close()
             _finish(made.location, manifest)
-            records, damage = _proved(made.location)
+            records, damage = proved(made.location)
             parent.settle()
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(os.path.join(folder, name))  # it was empty, or this refuses
@@ -78,7 +78,7 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
     return Restored(os.path.join(folder, name), len(manifest.files), size, records, manifest.made, damage)
 
 
-def _place(target: str) -> tuple[str, str]:
+def place(target: str) -> tuple[str, str]:
     """Return folder and name of where the memory shall be."""
     location = os.path.abspath(os.path.expanduser(target))
     if os.path.lexists(location) and (not os.path.isdir(location) or os.path.islink(location) or os.listdir(location)):
@@ -204,7 +204,7 @@ def _finish(location: str, manifest: Manifest) -> None:
             os.utime(os.path.join(location, path), ns=(kept.mtime, kept.mtime), follow_symlinks=False)
 
 
-def _proved(location: str) -> tuple[int, list[Problem]]:
+def proved(location: str) -> tuple[int, list[Problem]]:
     """Read what was restored as a memory; return how many records it has and what is damaged in them.
 
     The index that this makes stays there: it is one of these files, whatever their folder is called.

@@ -11,8 +11,9 @@ import os
 from holdfast import settings, templates
 from holdfast.errors import AlreadyExists, Invalid, Unavailable
 from holdfast.settings import Paths
-from holdfast.store.opening import open_folder
-from holdfast.vault import ABSENT
+from holdfast.store.memory import Memory
+from holdfast.store.opening import is_address, open_folder, open_memory
+from holdfast.vault import ABSENT, Vault
 
 _TOML = f"""\
 # Settings of this memory. All have defaults; docs/reference/settings.md lists them.
@@ -25,6 +26,8 @@ _FOLDERS = ("rules", "memory", "workspaces")
 
 def make_root(location: str, template: bool = False) -> list[str]:
     """Make the folder a memory root, with rules to start from if wanted; return the files written or extended."""
+    if is_address(location):
+        return set_up(location, template)[1]
     try:
         os.makedirs(location, exist_ok=True)
         written = [_create(location, settings.FILE, _TOML)]
@@ -42,6 +45,13 @@ def make_root(location: str, template: bool = False) -> list[str]:
             f"{location} cannot be made a memory root: {error.strerror}.", "Choose a folder that you may write to."
         ) from None
     return [name for name in written if name]
+
+
+def set_up(address: str, template: bool = False) -> tuple[str, list[str]]:
+    """Set up a memory in a database that may be empty; return how it is shown to people, and the files written."""
+    with open_memory(address, kind=Memory) as memory:
+        files = {settings.FILE: _TOML} | (_templates(memory.settings.paths) if template else {})
+        return memory.root, _put(memory.vault, files)
 
 
 def _paths(location: str) -> Paths:
@@ -72,15 +82,16 @@ def _templates(paths: Paths) -> dict[str, str]:
 
 def _copied(location: str, files: dict[str, str]) -> list[str]:
     """Write the files that are not there yet; through a vault, so that no link leads out of the root."""
+    with contextlib.closing(open_folder(location)) as vault:
+        return _put(vault, files)
+
+
+def _put(vault: Vault, files: dict[str, str]) -> list[str]:
     written = []
-    vault = open_folder(location)
-    try:
-        for path, text in files.items():
-            with contextlib.suppress(AlreadyExists):
-                vault.write(path, text.encode(), expect=ABSENT)
-                written.append(path)
-    finally:
-        vault.close()
+    for path, text in files.items():
+        with contextlib.suppress(AlreadyExists):
+            vault.write(path, text.encode(), expect=ABSENT)
+            written.append(path)
     return written
 
 

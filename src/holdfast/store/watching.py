@@ -30,6 +30,9 @@ class Watcher:
         self._thread.start()
         self._started.wait(5)
 
+    def look(self) -> None:
+        """Do nothing: the system tells of changes by itself."""
+
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(5)

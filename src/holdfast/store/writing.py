@@ -31,7 +31,7 @@ from holdfast.records import Draft, Receipt, Record, check_plain, path_of, versi
 from holdfast.scope import Scope
 from holdfast.secrets import scan
 from holdfast.settings import Limits
-from holdfast.store import accounts, bringing, drafts, sayings
+from holdfast.store import accounts, bringing, drafts, receiving, sayings
 from holdfast.store.scopes import Scopes
 from holdfast.store.screening import Screen
 from holdfast.times import mint, normal, today, utc_now
@@ -70,6 +70,12 @@ class Writer:
         self._screen = screen
         self._door = writer
         self._bringer = bringing.Bringer(vault, limits.line_bytes)
+        self.receiver = receiving.Receiver(vault, places, limits, screen, self._bringer, lambda: self._by)
+
+    @property
+    def name(self) -> str:
+        """Who writes here, as the door knows it."""
+        return self._by
 
     @property
     def _by(self) -> str:
@@ -169,6 +175,8 @@ class Writer:
             account: dict[str, Any] = {"path": path, "before": before, "after": made.version}
             if wanted.undoes:
                 account["undo"] = True
+            if wanted.moved:
+                account["moved"] = True
             if made.id != path:
                 account |= {"after": version_of(made.data), "record": made.id, "version": made.version}
             if made.data == current:
@@ -231,14 +239,14 @@ class Writer:
 
     def replace(
         self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", undoes: bool = False,
-        known: bool = False,
+        known: bool = False, moved: bool = False,
     ) -> Receipt:  # fmt: skip
         """Write a whole document made from version `expect`, or a new one; with `keep` the old text is kept.
 
-        With `known` all of its text stood in the memory before.
+        With `known` all of its text stood in the memory before; with `moved` it was written in another one.
         """
         check_op(op_id)
-        wanted = Wanted(expect, op_id, "changed" if expect else "stored", replaces=keep, undoes=undoes)
+        wanted = Wanted(expect, op_id, "changed" if expect else "stored", replaces=keep, undoes=undoes, moved=moved)
 
         def make(current: bytes | None) -> Made:
             made = data if known or undoes else self._screen.document(self._kind(path), data, current)
@@ -522,9 +530,7 @@ class Writer:
             return [applied.id for applied in known.applied][-len(lines) :]
         if any(len(lines) > 1 and "exchange" not in applied.fields for applied in known.applied):
             raise sayings.other_use(op_id, path)
-        rendered = [logs.render({time: utc_now(), **line, **more}) for line in lines]
-        if max(map(len, rendered), default=0) > self._limits.line_bytes - 100:
-            raise OverBudget(f"A line of {path} would be longer than {self._limits.line_bytes:,} bytes.", "Shorten it.")
+        rendered = self._rendered(path, [{time: utc_now(), **line, **more} for line in lines])
         ids: list[str] = []
 
         def compose(end: LogEnd) -> bytes:
@@ -536,16 +542,37 @@ class Writer:
                 if len(before) >= len(rendered):
                     ids.extend(receipt.id for receipt in before[-len(rendered) :])
                     return b""
-            last = max(sayings.last_id(end), after)
-            for _ in rendered:
-                last = mint(last)
-                ids.append(last)
+            ids.extend(_ids(end, after, len(rendered)))
             return b"".join(logs.with_id(made, rest) for made, rest in zip(ids, rendered, strict=True))
 
         if rendered:
             self._vault.append(path, compose, durable=durable, again=guard is None)
             self._tell(path)
         return ids
+
+    def compose(self, path: str, make: Callable[[LogEnd], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """Append the lines that `make` calls for while the log is held, in one piece; return them as they are kept."""
+        kind = self._kind(path)
+        by = {"writer": self._by} if self._by else {}
+        made: list[dict[str, Any]] = []
+
+        def compose(end: LogEnd) -> bytes:
+            lines = [{"time": utc_now(), **self._screen.line(kind, line), **by} for line in make(end)]
+            rendered = self._rendered(path, lines)
+            ids = _ids(end, "", len(lines)) if lines else []
+            made.extend({"id": given, **line} for given, line in zip(ids, lines, strict=True))
+            return b"".join(logs.with_id(given, rest) for given, rest in zip(ids, rendered, strict=True))
+
+        if self._vault.append(path, compose):
+            self._tell(path)
+        return made
+
+    def _rendered(self, path: str, lines: Sequence[Mapping[str, Any]]) -> list[bytes]:
+        """Render the lines of a log without their ids; OverBudget when one is too long."""
+        rendered = [logs.render(line) for line in lines]
+        if max(map(len, rendered), default=0) > self._limits.line_bytes - 100:
+            raise OverBudget(f"A line of {path} would be longer than {self._limits.line_bytes:,} bytes.", "Shorten it.")
+        return rendered
 
     def _log_line(
         self, path: str, line: Mapping[str, Any], op_id: str = "", *,
@@ -605,6 +632,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """False when nothing of the old text is given up, so that there is nothing to keep."""
     undoes: bool = False
     """Does it bring back the text from before another write?"""
+    moved: bool = False
+    """Was it written in another memory, whose account of it comes here as well?"""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -624,6 +653,16 @@ def check_op(op_id: str) -> None:
     """Refuse an op_id that could not be told from text around it."""
     if op_id and (not _OP.match(op_id) or scan(op_id)):
         raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
+
+
+def _ids(end: LogEnd, after: str, count: int) -> list[str]:
+    """Return ids for new lines: greater than that of the last line of a log, and than `after`."""
+    ids: list[str] = []
+    last = max(sayings.last_id(end), after)
+    for _ in range(count):
+        last = mint(last)
+        ids.append(last)
+    return ids
 
 
 def _as_text(data: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from holdfast.memory.jobs import Jobs
 from holdfast.memory.knowledge import Knowledge
 from holdfast.memory.skills import Skills
 from holdfast.memory.states import States
+from holdfast.memory.tasks import Tasks
 from holdfast.memory.traces import Trace, Traces
 from holdfast.memory.values import Values
 from holdfast.memory.workspaces import Workspaces
@@ -29,6 +30,9 @@ from holdfast.tools.context import Context
 from holdfast.tools.registry import Registry, Tool
 
 Reply = dict[str, Any]
+OK = "ok"
+UNKNOWN = "unknown"
+"""What a tool is called that there is not."""
 UNTRACED = frozenset({"useTools"})
 """Its inner calls are traced, each on its own."""
 
@@ -75,10 +79,15 @@ class Runner:
         self.values = Values(memory)
         self.chat = Chat(memory)
         self.jobs = Jobs(memory)
+        self.tasks = Tasks(memory)
         self.windows = Windows(memory.settings.mind)
         self.compartments = compartments or Compartments(memory)
         self.traces = Traces(memory)
         self.reads_only = False
+        self.bound = ""
+        """The scope that callers are bound to, "" when they may go anywhere. The memory is one that has no other."""
+        self.told: Callable[[str, str, float], None] = lambda _tool, _outcome, _seconds: None
+        """Is told of every call: the tool, "ok" or the class of the error, and the seconds that it took."""
 
     @functools.cached_property
     def reading(self) -> Runner:
@@ -105,30 +114,49 @@ class Runner:
     def refused(self, name: str, error: HoldfastError, tool: Tool | None = None) -> Reply:
         """Answer a call that could not even begin, and note it."""
         self.traces.add(Trace(tool=name[:200], success=False, error=str(error)))
+        self.told(tool.name if tool else UNKNOWN, type(error).__name__, 0.0)
         return failed(error, tool)
 
     def run(self, tool: Tool, params: Any, context: Context) -> Reply:
         """Run a tool in a context that was checked before."""
-        call = Call(self, context)
-        begin = time.perf_counter()
+        call = Call(self, self._where(context))
+        begin, outcome = time.perf_counter(), OK
         try:
-            if self.reads_only and not tool.harmless:
-                raise Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
+            self._check(tool)
             values = tool.read(params)
             if not tool.reads and tool.name not in UNTRACED:
                 self.memory.screen.check({**(params or {}), "context": msgspec.to_builtins(context)})
             result = tool.function(call, **values)
             reply = answered(tool, result) | ({"warnings": call.warnings} if call.warnings else {})
         except HoldfastError as error:
-            reply = failed(error, tool)
+            reply, outcome = failed(error, tool), type(error).__name__
         except RecursionError:
             reply = failed(Invalid("The parameters are nested too deeply.", "Flatten them."), tool)
+            outcome = Invalid.__name__
         except Exception as error:  # a fault of ours must not take the server with it
+            outcome = type(error).__name__
             cause = f"{type(error).__name__}: {error}"[:300]
             reply = failed(HoldfastError(f"{tool.name} failed unexpectedly ({cause}).", "Please report this."), tool)
         if tool.name not in UNTRACED:
             self._trace(tool, params, call, reply, begin)
+            self.told(tool.name, outcome, time.perf_counter() - begin)
         return reply
+
+    def _where(self, context: Context) -> Context:
+        """Return a context for a caller who is bound to a scope: what names no workspace means that one."""
+        if self.bound and context.workspaceId in ("", DEFAULT):
+            return msgspec.structs.replace(context, workspaceId=self.bound)
+        return context
+
+    def _check(self, tool: Tool) -> None:
+        """Refuse a tool that this caller may not use."""
+        if self.reads_only and not tool.harmless:
+            raise Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
+        if self.bound and not tool.within:
+            raise Invalid(
+                f"{tool.name} works with what no single workspace has, and your token is for {self.bound} alone.",
+                "Ask the owner for a token without a scope.",
+            )
 
     def _tool(self, name: str) -> Tool:
         tool = self.registry.tools.get(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import Invalid
-from holdfast.tools import chat, compartments, everyday, jobs, knowledge, mind, pair, workspaces
+from holdfast.tools import chat, compartments, everyday, jobs, knowledge, mind, pair, tasks, workspaces
 from holdfast.tools.registry import Registry, Tool
 
 CORE = ("recall", "remember", "loadWorkspace", "createState", "loadState", "listStates", "getTools", "useTools")
@@ -13,7 +13,7 @@ CORE = ("recall", "remember", "loadWorkspace", "createState", "loadState", "list
 def registry() -> Registry:
     """Return a registry with every tool."""
     made = Registry()
-    for module in (workspaces, knowledge, compartments, mind, chat, jobs, everyday, pair):
+    for module in (workspaces, knowledge, compartments, mind, chat, jobs, tasks, everyday, pair):
         module.register(made)
     return made
 

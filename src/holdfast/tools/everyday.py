@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast import kinds as table
-from holdfast.errors import AlreadyExists, Invalid
+from holdfast.errors import AlreadyExists, HoldfastError, Invalid
 from holdfast.formats import unseen
 from holdfast.formats.prompts import QUOTED, one_line
 from holdfast.kinds import KINDS
 from holdfast.names import short_hash
 from holdfast.query import Query
-from holdfast.records import Draft, text_of
+from holdfast.records import Draft, Record, text_of
 from holdfast.store.recalling import Found, Hit
+from holdfast.store.sharing import NAME, PREFIX
 from holdfast.store.trusting import Source
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
@@ -26,37 +27,37 @@ _RELATED = 3
 def recall(
     call: Call,
     query: Annotated[str, "question or words"],
-    scope: Annotated[
-        str | None, "workspace[/domain[/repository]] or * for all; default: the current one, else all"
-    ] = None,
+    scope: Annotated[str | None, "workspace[/domain[/repository]], * for all; default: current, else all"] = None,
     kinds: Annotated[list[str] | None, "note, decision, lesson, fact, state, plan, message, …"] = None,
     layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "default: hot, warm"] = None,
     since: Annotated[str | None, "ISO date"] = None,
     until: Annotated[str | None, "ISO date"] = None,
-    asked: Annotated[str | None, "as of; default: now"] = None,
+    asked: Annotated[str | None, "as of"] = None,
     level: Annotated[Literal["records", "sessions"], "sessions: one hit each"] = "records",
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10,
     budget: Annotated[int, msgspec.Meta(ge=0), "most tokens"] = 2000,
+    where: Literal["both", "here", "shared"] | None = None,
 ) -> dict[str, Any]:
     """Look something up in memory before you answer or decide. Says where each hit is, or that nothing is
     relevant."""
     current = call.scope.path if call.context.workspaceId else None
-    where = None if scope == "*" else scope or current
+    place = None if scope == "*" else scope or current
     wanted = layers or ["hot", "warm"]
     among = kinds or [row.name for row in KINDS.values() if row.searchable and row.layer in wanted]
     for name in kinds or ():
         table.kind(name)
     found = call.memory.find(
         Query(
-            text=query, kinds=tuple(among), scope=where, above=True, shared=not scope, related=_RELATED,
+            text=query, kinds=tuple(among), scope=place, above=True, shared=not scope, related=_RELATED,
             since=since or "", until=until or "", asked=asked or "", level=level, associate=True, limit=limit,
-            budget=budget,
+            budget=budget, where=where or ("both" if call.memory.shared else "here"),
         )
     )  # fmt: skip
     reply: dict[str, Any] = {"hits": _hits(call, found), "asOf": found.as_of}
     reply |= {name: count for name, count in (("behind", found.behind), ("leftOut", found.left_out)) if count}
     if found.problems:
-        reply["warnings"] = [str(problem) for problem in found.problems[:5]]
+        told = sorted(found.problems, key=lambda problem: problem.path != NAME)
+        reply["warnings"] = [str(problem) for problem in told[:5]]
     return reply
 
 
@@ -67,7 +68,7 @@ def remember(
     title: Annotated[str | None, "short name; default: from the text"] = None,
     tags: list[str] | None = None,
     scope: Annotated[str | None, "workspace[/domain[/repository]]; default: the current one"] = None,
-    key: Annotated[str | None, "for a fact: what it is about; for a procedure: when it applies"] = None,
+    key: Annotated[str | None, "fact: what it is about; procedure: when it applies"] = None,
 ) -> dict[str, Any]:
     """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key. Says
     where it is, or that it was known already."""
@@ -86,8 +87,8 @@ def remember(
 
 def register(registry: Registry) -> None:
     """Add the pair."""
-    registry.add("memory", reads=True, render=_recalled)(recall)
-    registry.add("memory", render=_remembered)(remember)
+    registry.add("memory", reads=True, render=_recalled, within=True)(recall)
+    registry.add("memory", render=_remembered, within=True)(remember)
 
 
 def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
@@ -120,8 +121,24 @@ def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
 
 
 def _hits(call: Call, found: Found) -> list[dict[str, Any]]:
-    sources = call.memory.sources(hit.record for hit in found)
-    return [_hit(hit) | _told(hit, sources[hit.record.id]) for hit in found]
+    own = call.memory.sources(hit.record for hit in found if not hit.store)
+    others = _others(call, [hit.record for hit in found if hit.store])
+    return [_hit(hit) | _told(hit, (others if hit.store else own)[hit.record.id]) for hit in found]
+
+
+def _others(call: Call, records: list[Record]) -> dict[str, Source]:
+    """Return where records of the shared memory come from; nobody there is the owner of this one."""
+    unknown = {record.id: Source("other") for record in records}
+    if not records or call.memory.shared is None:
+        return unknown
+    try:
+        found = call.memory.shared.ask(lambda there: there.sources(records))
+    except HoldfastError:
+        return unknown
+    return {
+        each: msgspec.structs.replace(source, trust="user") if source.trust == "owner" else source
+        for each, source in found.items()
+    }
 
 
 def _told(hit: Hit, source: Source) -> dict[str, Any]:
@@ -134,7 +151,8 @@ def _told(hit: Hit, source: Source) -> dict[str, Any]:
 def _hit(hit: Hit) -> dict[str, Any]:
     record = hit.record
     shown = {
-        "id": record.id,
+        "id": f"{PREFIX}{record.id}" if hit.store else record.id,
+        "store": hit.store,
         "kind": record.kind,
         "title": record.title,
         "text": hit.snippet or text_of(record.fields.get("params"))[:300],
@@ -156,16 +174,23 @@ def _hit(hit: Hit) -> dict[str, Any]:
 def _recalled(reply: dict[str, Any]) -> str:
     if not reply["hits"]:
         left = reply.get("leftOut")
-        return f"{left} hits, none of which fits the budget: send a larger one." if left else "Nothing relevant."
+        nothing = f"{left} hits, none of which fits the budget: send a larger one." if left else "Nothing relevant."
+        return "\n".join((nothing, *_away(reply)))
     parts = []
     for number, hit in enumerate(reply["hits"], 1):
         head = " · ".join(one_line(str(hit[name])) for name in ("kind", "title", "status", "age") if hit.get(name))
+        head += f" · {hit['store']}" if hit.get("store") else ""
         head += f" · {Source(hit['trust'], hit.get('by', ''), hit.get('channel', ''))}"
         head += f" · beware, it has {hit['unseen']}" if hit.get("unseen") else ""
         quoted = "\n".join(f"> {line}" for line in hit.get("text", "").splitlines())
         near = "; ".join(one_line(f"{tied['title']} ({tied['how']})") for tied in hit.get("related", ()))
         parts.append(f"{number}. {head} ({hit['where']})\n{quoted}" + (f"\n   related: {near}" if near else ""))
-    return "\n".join((*parts, QUOTED))
+    return "\n".join((*parts, QUOTED, *_away(reply)))
+
+
+def _away(reply: dict[str, Any]) -> list[str]:
+    """Say it if the shared memory could not be asked."""
+    return [told for told in reply.get("warnings", ()) if told.startswith(PREFIX)]
 
 
 def _remembered(reply: dict[str, Any]) -> str:

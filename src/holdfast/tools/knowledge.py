@@ -149,9 +149,9 @@ def save_skill(
 def register(registry: Registry) -> None:
     """Add the tools, in the order in which they are listed."""
     for read in (retrieve_plans, retrieve_overview, retrieve_learnings, workspace_context, load_skill):
-        registry.add("knowledge", reads=True, render=yaml.render, mirrored=True)(read)
+        registry.add("knowledge", reads=True, render=yaml.render, mirrored=True, within=True)(read)
     for write in (save_learning, set_plan_status, save_skill):
-        registry.add("knowledge", render=_done)(write)
+        registry.add("knowledge", render=_done, within=True)(write)
 
 
 def _scope(call: Call, given: Where | str | None) -> Scope:

@@ -67,8 +67,8 @@ def register(registry: Registry) -> None:
     listed = "; ".join(f"{agent}: {' '.join(tools)}" for agent, tools in registry.agents().items())
     getTools.__doc__ = f"Describe tools that are not in your list. Agents and tools: {listed}."
     useTools.__doc__ = "Run one or several tools of any agent, in order or at once. Ask getTools for their parameters."
-    registry.add("tools", enveloped=True, reads=True)(getTools)
-    registry.add("tools")(useTools)
+    registry.add("tools", enveloped=True, reads=True, within=True)(getTools)
+    registry.add("tools", within=True)(useTools)
 
 
 def use(runner: Runner, params: Any, defaults: Context | None = None) -> Reply:

@@ -68,6 +68,9 @@ class Tool(msgspec.Struct, frozen=True):
     check: Callable[[Mapping[str, Any]], None] | None = None
     """Looks at the parameters first, where a contract has its own words for what is wrong with them."""
 
+    within: bool = False
+    """Does it keep to one scope, so that somebody may call it who is bound to one? No tool does unless it says so."""
+
     @property
     def harmless(self) -> bool:
         """May somebody call it who may only read? `useTools` itself changes nothing; each tool in it is looked at."""
@@ -141,6 +144,7 @@ class Registry:
         mirrored: bool = False,
         private: bool = False,
         check: Callable[[Mapping[str, Any]], None] | None = None,
+        within: bool = False,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Make a tool of the function below; its name and docstring are the tool's."""
 
@@ -148,7 +152,18 @@ class Registry:
             name = function.__name__
             about = inspect.cleandoc(function.__doc__ or "")
             self.tools[name] = Tool(
-                name, agent, function, about, _params(function), enveloped, reads, render, mirrored, private, check
+                name,
+                agent,
+                function,
+                about,
+                _params(function),
+                enveloped,
+                reads,
+                render,
+                mirrored,
+                private,
+                check,
+                within,
             )
             return function
 

@@ -172,11 +172,13 @@ def register(registry: Registry) -> None:
         loadState,
         archiveState,
     ):
-        registry.add("memoryManager", enveloped=True, reads=function in _READS)(function)
-    registry.add("searchManager", enveloped=True, reads=True)(searchMemory)
+        registry.add("memoryManager", enveloped=True, reads=function in _READS, within=function in _WITHIN)(function)
+    registry.add("searchManager", enveloped=True, reads=True, within=True)(searchMemory)
 
 
 _READS = (listWorkspaces, loadWorkspace, listStates, loadState)
+_WITHIN = (*_READS, createState, archiveState)
+"""What is left for somebody who is bound to one workspace: names are unique among all, so making and naming is not."""
 
 
 def _found(hit: Hit) -> dict[str, Any]:

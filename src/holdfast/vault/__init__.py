@@ -8,7 +8,7 @@ The contract every engine keeps is `tests/contract/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -49,6 +49,8 @@ class Line(msgspec.Struct, frozen=True):
     whole: bool = True
     """False for a last line that no newline ends yet."""
     cut: bool = False
+    veiled: bool = False
+    """Is it there, and not given? It is about something that the reader has no business with."""
 
 
 class LogEnd(Protocol):
@@ -92,6 +94,17 @@ class Vault(Protocol):
         """Replace (or create) a document made from version `expect`; return its version.
 
         Conflict and AlreadyExists change nothing. `keep` names a path under which the replaced bytes stay.
+        """
+        ...
+
+    def versions(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return the versions of those of these documents that are there."""
+        ...
+
+    def create_all(self, files: Mapping[str, bytes]) -> set[str]:
+        """Put documents where nothing is, durably, and return the paths of those that were made; it never replaces.
+
+        An engine with transactions makes all of them or none.
         """
         ...
 

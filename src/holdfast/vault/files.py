@@ -16,9 +16,10 @@ import functools
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from holdfast.errors import (
+    AlreadyExists,
     Busy,
     Conflict,
     HoldfastError,
@@ -105,6 +106,21 @@ class Files:
             beneath.sync_all(self.location)
         except OSError as error:
             raise raw.unavailable(error, self.location) from None
+
+    def versions(self, paths: Sequence[str]) -> dict[str, str]:
+        found = {}
+        for path in paths:
+            with contextlib.suppress(NotFound):
+                found[path] = self.read(path).version
+        return found
+
+    def create_all(self, files: Mapping[str, bytes]) -> set[str]:
+        made = set()
+        for path, data in files.items():
+            with contextlib.suppress(AlreadyExists):
+                self.write(path, data, expect=ABSENT)
+                made.add(path)
+        return made
 
     def _create(
         self, folder: int, path: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True

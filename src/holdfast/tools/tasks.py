@@ -1,0 +1,272 @@
+"""Tools over tasks, agent `tasks`: what an orchestrator hands out and workers take.
+
+Replies are text, with the same beside it as data. Tasks belong to the workspace of the call; one is found by its id in
+whichever workspace has it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from holdfast.errors import Invalid
+from holdfast.formats.graphs import Standing
+from holdfast.formats.tasks import CANCELLED, DONE, USUAL_ATTEMPTS, USUAL_LEASE, USUAL_PAUSE, Attempt, Outlook, Task
+from holdfast.memory.tasks import Claim, Listed, New
+from holdfast.records import USUAL_PRIORITY
+from holdfast.times import iso, parse_ms
+from holdfast.tools.calling import Call
+from holdfast.tools.registry import Registry
+from holdfast.wording import amount
+
+MOST_LISTED = 200
+Id = Annotated[str, "the task's id"]
+Status = Literal["ready", "running", "waiting", "later", "blocked", "done", "failed", "cancelled"]
+
+
+def task_create(
+    call: Call,
+    title: Annotated[str, "what is to be done, in a few words"] = "",
+    instructions: Annotated[str, "all that a worker has to know: context, files, what to report"] = "",
+    after: Annotated[list[str] | None, "ids of tasks that must be done first"] = None,
+    tags: Annotated[list[str] | None, "what kind of work it is; workers can ask for a kind"] = None,
+    priority: Annotated[int, "1 to 10; more is sooner"] = USUAL_PRIORITY,
+    lease: Annotated[float, "seconds after which a silent worker loses it"] = USUAL_LEASE,
+    attempts: Annotated[int, "how often it is tried"] = USUAL_ATTEMPTS,
+    pause: Annotated[float, "seconds before it is tried again after a failure; doubles each time"] = USUAL_PAUSE,
+    tasks: Annotated[
+        list[New] | None, "instead of all these, several tasks, all or none; after may hold the name of another of them"
+    ] = None,
+    graph: Annotated[str, "a name for tasks that belong together"] = "",
+) -> dict[str, Any]:
+    """Add a task that workers can claim, or a whole graph of tasks that wait for each other."""
+    if bool(title) == bool(tasks):
+        raise Invalid("Give a title or tasks, one of the two.", "Use tasks for several at once.")
+    one = {
+        "title": title, "instructions": instructions, "after": after or [], "tags": tags or [], "priority": priority,
+        "lease": lease, "attempts": attempts, "pause": pause,
+    }  # fmt: skip
+    made = call.runner.tasks.create_all(tasks or [one], graph=graph, workspace=call.scope, op_id=call.op_id)
+    told = [f'{task.id} "{task.title}"' + (f" after {', '.join(task.after)}" if task.after else "") for task in made]
+    text = "\n".join([f"{amount(len(made), 'task')} created:", *told])
+    return {"tasks": [{"id": task.id, "name": task.name, "title": task.title} for task in made], "text": text}
+
+
+def task_claim(
+    call: Call,
+    worker: Annotated[str, "your name, which no other worker has"],
+    tags: Annotated[list[str] | None, "only tasks with one of these tags"] = None,
+    graph: Annotated[str, "only tasks of this graph"] = "",
+    lease: Annotated[float, "seconds until you report or send a heartbeat; 0 is what the task says"] = 0.0,
+) -> dict[str, Any]:
+    """Take the most important task that is ready; until its lease ends nobody else gets it.
+
+    The reply has its instructions, the results of the tasks before it, and the attempt id that you report with.
+    """
+    tasks = call.runner.tasks
+    wanted: dict[str, Any] = {"tags": tags or [], "graph": graph, "workspace": call.scope}
+    claim = tasks.claim(worker, lease=lease, op_id=call.op_id, **wanted)
+    if claim is None:
+        now, outlook = tasks.outlook(**wanted)
+        return {"task": None, **msgspec.structs.asdict(outlook), "text": _none_ready(outlook, now)}
+    return _claimed(claim)
+
+
+def task_heartbeat(
+    call: Call,
+    id: Id,
+    attempt: Annotated[str, "the attempt id that task_claim returned"],
+    progress: Annotated[str, "how far you are, in words"] = "",
+    percent: Annotated[float | None, "how far you are, 0 to 100"] = None,
+    lease: Annotated[float, "seconds from now on; 0 is what the task says"] = 0.0,
+) -> dict[str, Any]:
+    """Keep a task that you work on: starts its lease anew. Refused when somebody else has it, or it was cancelled."""
+    task = call.runner.tasks.heartbeat(
+        id, attempt, progress=progress, percent=percent, lease=lease, workspace=call.scope, op_id=call.op_id
+    )
+    held = next(one for one in task.attempts if one.id == attempt)
+    return {"id": id, "attempt": attempt, "until": held.until, "text": f"Task {id} is yours until {held.until}."}
+
+
+def task_report(
+    call: Call,
+    id: Id,
+    status: Annotated[
+        Literal["done", "failed", "released", "cancelled", "retry"],
+        "done, failed or released (given back) by its worker; cancelled or retry by who created it",
+    ],
+    attempt: Annotated[str, "the attempt id that task_claim returned; not for cancelled and retry"] = "",
+    result: Annotated[Any, "what came of it, for the tasks that wait for it"] = None,
+    error: Annotated[str, "what went wrong, for whoever tries it next"] = "",
+) -> dict[str, Any]:
+    """Say how a task ended. What failed is tried again until its attempts are used up."""
+    tasks = call.runner.tasks
+    where: dict[str, Any] = {"workspace": call.scope, "op_id": call.op_id}
+    if status in ("cancelled", "retry"):
+        if attempt or result is not None:
+            raise Invalid(f"{status} takes no attempt and no result.", "Leave them out; error may say why.")
+        task = tasks.cancel(id, error, **where) if status == CANCELLED else tasks.retry(id, **where)
+    elif not attempt:
+        raise Invalid(f"{status} needs the attempt.", "Send the attempt id that task_claim returned.")
+    else:
+        task = tasks.report(id, attempt, status, result=result, error=error, **where)
+    return {"id": id, "status": status, **_after(task, status)}
+
+
+def task_list(
+    call: Call,
+    status: Annotated[list[Status] | None, "only these; later is a retry that pauses, blocked waits in vain"] = None,
+    graph: Annotated[str, "only this graph"] = "",
+    ids: Annotated[list[str] | None, "only these, with instructions, results and errors"] = None,
+) -> dict[str, Any]:
+    """Show the workspace's tasks as a tree: how each stands, who works on it, how far it is, what is in its way."""
+    listed = call.runner.tasks.all(status or (), graph=graph, ids=ids or (), workspace=call.scope)
+    shown = listed.tasks[:MOST_LISTED]
+    left_off = len(listed.tasks) - len(shown)
+    return {
+        "counts": listed.counts,
+        "workers": listed.workers,
+        "tasks": [_shown(listed, depth, task, whole=bool(ids)) for depth, task in shown],
+        **({"left_off": left_off} if left_off else {}),
+        **({"warnings": call.runner.tasks.warnings} if call.runner.tasks.warnings else {}),
+    }
+
+
+def register(registry: Registry) -> None:
+    """Add the tools, in the order in which they are listed."""
+    registry.add("tasks", render=_listed)(task_create)
+    registry.add("tasks", render=_listed)(task_claim)
+    registry.add("tasks", render=_listed)(task_heartbeat)
+    registry.add("tasks", render=_listed)(task_report)
+    registry.add("tasks", reads=True, render=_listed)(task_list)
+
+
+def _claimed(claim: Claim) -> dict[str, Any]:
+    task, attempt = claim.task, claim.attempt
+    earlier = [one for one in task.attempts if one.order < attempt.order]
+    before = [
+        {"id": one.id, "name": one.name, "title": one.title, "result": one.done.result if one.done else None}
+        for one in claim.before
+    ]
+    data = {
+        "task": {"id": task.id, "title": task.title, "instructions": task.instructions, "graph": task.graph},
+        "attempt": attempt.id, "number": attempt.number, "of": task.most, "until": attempt.until,
+        "before": before, "earlier": [_told(one) for one in earlier],
+    }  # fmt: skip
+    told = [
+        f"Task {task.id}: {task.title}",
+        f"Attempt {attempt.id}, number {attempt.number} of {task.most}; yours until {attempt.until}.",
+        *([f"\n{task.instructions}"] if task.instructions else []),
+        *(["\nWhat the tasks before it came to:"] if before else []),
+        *(f'- {one["id"]} "{one["title"]}": {_plain(one["result"])}' for one in before),
+        *(["\nEarlier attempts:"] if earlier else []),
+        *(f"- {one.id} by {one.worker}: {_how(one)}" for one in earlier),
+        f"\nHold on to it: task_heartbeat(id={task.id!r}, attempt={attempt.id!r}, progress=…)",
+        f"When it is done: task_report(id={task.id!r}, attempt={attempt.id!r}, status='done', result=…)",
+        "Otherwise status='failed' with error=…, or 'released' to give it back.",
+    ]
+    return data | {"text": "\n".join(told)}
+
+
+def _none_ready(outlook: Outlook, now: int) -> str:
+    if not (outlook.running or outlook.later or outlook.waiting):
+        return "Nothing is ready: there is no open task."
+    parts = [
+        f"{outlook.running} running",
+        *([f"{outlook.later} to be tried again"] if outlook.later else []),
+        f"{outlook.waiting} waiting for others",
+    ]
+    soon = f" Look again in {max(1, round((outlook.next_ms - now) / 1000))} s." if outlook.next_ms else ""
+    return f"Nothing is ready: {', '.join(parts)}.{soon}"
+
+
+def _after(task: Task, status: str) -> dict[str, Any]:
+    """Say what becomes of a task now."""
+    texts = {
+        "done": "done; what waited for it can go on",
+        "released": "given back",
+        "cancelled": "cancelled; what waits for it is blocked",
+        "retry": "open again",
+    }
+    if status != "failed":
+        return {"text": f"Task {task.id} is {texts[status]}."}
+    if task.due is None:
+        again = f"failed for good, after {amount(task.spent, 'attempt')}; what waits for it is blocked"
+        return {"again": "", "text": f"Task {task.id} {again}."}
+    again = iso(task.due)
+    return {"again": again, "text": f"Task {task.id} failed; it can be claimed again from {again} on."}
+
+
+def _shown(listed: Listed, depth: int, task: Task, *, whole: bool) -> dict[str, Any]:
+    """Return a task as data; with `whole`, also what it says and what came of it."""
+    stand, last = listed.standings[task.id], task.last
+    data: dict[str, Any] = {"id": task.id, "title": task.title, "status": stand.status, "depth": depth}
+    data |= {"attempts": f"{task.spent}/{task.most}", "priority": task.priority}
+    data |= _running(last, listed.now) if last and stand.status == "running" else {}
+    data |= {"again": iso(task.due)} if stand.status == "later" and task.due else {}
+    optional = {
+        "blockedBy": list(stand.by), "after": task.after, "tags": task.tags, "graph": task.graph, "name": task.name,
+        "error": _last_error(task, stand),
+    }  # fmt: skip
+    data |= {name: value for name, value in optional.items() if value}
+    if whole:
+        data |= {"instructions": task.instructions, "result": task.done.result if task.done else None}
+        data["history"] = [_told(one) for one in task.attempts]
+    return data
+
+
+def _running(attempt: Attempt, now: int) -> dict[str, Any]:
+    left = max(0, ((parse_ms(attempt.until) or 0) - now) // 1000)
+    data = {"worker": attempt.worker, "attempt": attempt.id, "lease": left, "progress": attempt.progress}
+    return data | ({} if attempt.percent is None else {"percent": attempt.percent})
+
+
+def _last_error(task: Task, stand: Standing) -> str:
+    if stand.status == CANCELLED:
+        return task.why
+    last = task.last
+    return "" if last is None or stand.status in (DONE, "running") else _how(last)
+
+
+def _told(attempt: Attempt) -> dict[str, Any]:
+    data = {
+        "attempt": attempt.id, "worker": attempt.worker, "from": attempt.time, "status": attempt.status,
+        "ended": attempt.ended, "error": attempt.error, "progress": attempt.progress,
+    }  # fmt: skip
+    return {name: value for name, value in data.items() if value}
+
+
+def _how(attempt: Attempt) -> str:
+    """Say how an attempt that is over ended."""
+    if not attempt.status:
+        return "its lease ran out" + (f" at: {attempt.progress}" if attempt.progress else "")
+    return attempt.status + (f": {attempt.error}" if attempt.error else "")
+
+
+def _plain(result: Any) -> str:
+    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
+
+
+def _listed(reply: dict[str, Any]) -> str:
+    if "text" in reply:
+        return str(reply["text"])
+    if not reply["tasks"]:
+        return "No tasks." if reply["counts"] else "No tasks yet. Use task_create to add one."
+    lines = [", ".join(f"{count} {status}" for status, count in reply["counts"].items())]
+    lines += [line_of(task) for task in reply["tasks"]]
+    lines += [f"… and {reply['left_off']} more"] if "left_off" in reply else []
+    return "\n".join([*lines, *reply.get("warnings", ())])
+
+
+def line_of(task: dict[str, Any]) -> str:
+    """Return a task as one line of the tree."""
+    about = [f"attempt {task['attempts']}"] if not task["attempts"].startswith("0/") else []
+    if "worker" in task:
+        far = f"{task['percent']:g} %" if "percent" in task else ""
+        about = [task["worker"], f"{task['lease']} s left", *about, *filter(None, (far, task["progress"]))]
+    about += [f"blocked by {', '.join(task['blockedBy'])}"] if "blockedBy" in task else []
+    about += [f"again from {task['again']}"] if "again" in task else []
+    about += [task["error"]] if "error" in task else []
+    more = f" | {' | '.join(' '.join(part.split()) for part in about)}" if about else ""
+    return f"{'  ' * task['depth']}{task['status']:<9} {task['id']} {task['title']}{more}"

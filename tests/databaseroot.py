@@ -1,0 +1,233 @@
+"""A root that is in a database, with what tests do with the paths of a folder.
+
+Whoever edits files by hand in a test edits rows here, behind the back of the memory, so that the same test holds on both
+engines. It opens like a folder (`holdfast.open(root)`), its text is the address, and another process can be given it.
+What only a file system has (links, rights, times, `shutil`) is not here: such a test is of files alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import pathlib
+import re
+import stat
+from collections.abc import Iterator
+from typing import IO, Any, cast
+
+import holdfast
+from holdfast.errors import Conflict
+from holdfast.postgres.connecting import Waits
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+from holdfast.vault import ABSENT
+
+_LISTED = "SELECT path FROM holdfast.files WHERE tenant = %(tenant)s ORDER BY path"
+
+
+@functools.cache
+def _opened(address: str, _process: int) -> tuple[Database, PgVault]:
+    database = Database(address, Waits(connections=1))
+    return database, PgVault(database, writer="by hand")
+
+
+def close(address: str) -> None:
+    """Let go of the connection that the paths of a root share."""
+    _opened(address, os.getpid())[1].close()
+
+
+def place(memory: holdfast.Memory) -> pathlib.Path:
+    """Return where the files of a memory are, whatever it stands on."""
+    return pathlib.Path(memory.root) if memory.in_files else cast("pathlib.Path", DatabasePath(memory.root))
+
+
+class DatabasePath(os.PathLike[str]):
+    """A path in a memory of a database; the root itself has an empty one."""
+
+    def __init__(self, address: str, path: str = "") -> None:
+        self._address = address
+        self._path = path
+
+    # names
+
+    def __fspath__(self) -> str:
+        if self._path:
+            raise TypeError(f"{self._path} is in a database, not in a file")
+        return self._address
+
+    def __str__(self) -> str:
+        return self._address if not self._path else f"{self._address} {self._path}"
+
+    def __repr__(self) -> str:
+        return f"DatabasePath({self._path!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DatabasePath) and (self._address, self._path) == (other._address, other._path)
+
+    def __hash__(self) -> int:
+        return hash((self._address, self._path))
+
+    def __lt__(self, other: DatabasePath) -> bool:
+        return self._path < other._path
+
+    def __truediv__(self, inner: str | os.PathLike[str]) -> DatabasePath:
+        return self._at(str(pathlib.PurePosixPath(self._path) / os.fspath(inner)))
+
+    joinpath = __truediv__
+
+    def relative_to(self, other: DatabasePath) -> pathlib.PurePosixPath:
+        return pathlib.PurePosixPath(self._path).relative_to(other._path)
+
+    def with_name(self, name: str) -> DatabasePath:
+        return self._at(str(pathlib.PurePosixPath(self._path).with_name(name)))
+
+    @property
+    def name(self) -> str:
+        return pathlib.PurePosixPath(self._path).name
+
+    @property
+    def stem(self) -> str:
+        return pathlib.PurePosixPath(self._path).stem
+
+    @property
+    def suffix(self) -> str:
+        return pathlib.PurePosixPath(self._path).suffix
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return pathlib.PurePosixPath(self._path).parts
+
+    def with_suffix(self, suffix: str) -> DatabasePath:
+        return self._at(str(pathlib.PurePosixPath(self._path).with_suffix(suffix)))
+
+    @property
+    def parent(self) -> DatabasePath:
+        return self._at(str(pathlib.PurePosixPath(self._path).parent))
+
+    def resolve(self) -> DatabasePath:
+        return self
+
+    def _at(self, path: str) -> DatabasePath:
+        return DatabasePath(self._address, "" if path == "." else path)
+
+    # what is there
+
+    @property
+    def _vault(self) -> PgVault:
+        return _opened(self._address, os.getpid())[1]
+
+    def _files(self) -> list[str]:
+        database, _ = _opened(self._address, os.getpid())
+        rows = database.run("the files", lambda turn: turn.rows(_LISTED))
+        below = self._path and f"{self._path}/"
+        return [row[0] for row in rows if row[0].startswith(below)]
+
+    def is_file(self) -> bool:
+        return bool(self._path) and not self.is_dir() and self._vault.stat(self._path) is not None
+
+    def is_dir(self) -> bool:
+        return not self._path or bool(self._files())
+
+    def exists(self) -> bool:
+        return self.is_dir() or self.is_file()
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self) -> os.stat_result:
+        found = self._vault.stat(self._path)
+        if found is None:
+            raise FileNotFoundError(self._path)
+        seconds = found.mtime / 1e9
+        mode = stat.S_IFREG | 0o644
+        return os.stat_result((mode, found.inode, 0, 1, 0, 0, found.size, seconds, seconds, seconds))
+
+    def glob(self, pattern: str) -> Iterator[DatabasePath]:
+        """Yield the files and folders below this one that a pattern means, in the order of their names."""
+        start = self._path and f"{self._path}/"
+        inner = [path.removeprefix(start) for path in self._files()]
+        folders = {str(above) for path in inner for above in pathlib.PurePosixPath(path).parents} - {"."}
+        wanted = re.compile(_expression(pattern))
+        yield from (self._at(start + path) for path in sorted({*inner, *folders}) if wanted.fullmatch(path))
+
+    def rglob(self, pattern: str) -> Iterator[DatabasePath]:
+        return self.glob(f"**/{pattern}")
+
+    def iterdir(self) -> Iterator[DatabasePath]:
+        return self.glob("*")
+
+    # bytes
+
+    def read_bytes(self) -> bytes:
+        if not self.is_file():
+            raise FileNotFoundError(self._path)
+        return self._vault.read(self._path).data
+
+    def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return self.read_bytes().decode(encoding, errors).replace("\r\n", "\n")
+
+    def write_bytes(self, data: bytes) -> int:
+        while True:
+            expect = self._vault.read(self._path).version if self.is_file() else ABSENT
+            try:
+                self._vault.write(self._path, data, expect=expect)
+                return len(data)
+            except Conflict:
+                continue
+
+    def keep(self, data: bytes, start: bytes | None) -> None:
+        """Write what somebody made of a file; whole lines that were added to `start` are added, as to a file."""
+        if start is None or (start and not start.endswith(b"\n")):
+            self.write_bytes(data)
+        elif added := data[len(start) :]:
+            self._vault.append(self._path, lambda _end: added)
+
+    def write_text(self, text: str, encoding: str = "utf-8") -> int:
+        return self.write_bytes(text.encode(encoding))
+
+    def touch(self) -> None:
+        if not self.is_file():
+            self.write_bytes(b"")
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        if self.is_file():
+            self._vault.remove(self._path)
+        elif not missing_ok:
+            raise FileNotFoundError(self._path)
+
+    def rename(self, target: DatabasePath) -> DatabasePath:
+        for path in [self._path] if self.is_file() else self._files():
+            self._vault.move(path, target._path + path.removeprefix(self._path))
+        return target
+
+    def mkdir(self, *_given: object, **_named: object) -> None:
+        """Do nothing: a folder is there as soon as a file is in it."""
+
+    def open(self, mode: str = "r", encoding: str = "utf-8") -> IO[Any]:
+        raw = _Edited(self, mode)
+        return raw if "b" in mode else io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+
+
+class _Edited(io.BytesIO):
+    """The bytes of a file while it is open; they are written when it is closed, if it was opened to be written."""
+
+    def __init__(self, path: DatabasePath, mode: str) -> None:
+        there = b"" if "w" in mode or not path.is_file() else path.read_bytes()
+        super().__init__(there)
+        self._target, self._there, self._mode = path, there, mode
+        self._writes = mode.strip("bt") != "r"
+        if "a" in mode:
+            self.seek(0, io.SEEK_END)
+
+    def close(self) -> None:
+        if self._writes and not self.closed:
+            self._target.keep(self.getvalue(), self._there if "a" in self._mode else None)
+        super().close()
+
+
+def _expression(pattern: str) -> str:
+    """Return the regular expression of a pattern: * stays in one name, ** means any number of folders."""
+    parts = re.split(r"(\*\*/|\*|\?)", pattern)
+    meant = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+    return "".join(meant.get(part, re.escape(part)) for part in parts)

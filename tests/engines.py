@@ -1,0 +1,83 @@
+"""Which tests run on PostgreSQL too, and why the others do not.
+
+A test that is given `root` or `memory` runs once on files and once on a database, unless its module or itself is named
+here with the reason. `--engine=files` or `--engine=postgres` runs one half.
+"""
+
+from __future__ import annotations
+
+ENGINES = ("files", "postgres")
+_LINKS = "a database has no links, and no other program reads its files"
+_FOLDERS = "a database has no folders without files in them"
+_DISK = "it takes away, moves or locks what is on the disk"
+_TIMES = "it sets the times or the rights of files"
+_GIT = "git works on files"
+_INDEX = "it is about the index in .holdfast"
+_ELSEWHERE = "it looks for text in files that are no memory, which a database does not have"
+_LONG = "it is about thousands of files and how long they take"
+_WHY: dict[str, tuple[str, ...]] = {
+    _LINKS: (
+        "test_linking",
+        "test_hot::test_a_linked_folder_of_rules_is_not_counted_twice",
+        "test_hot::test_a_rule_that_is_a_link_is_not_demoted",
+        "test_hot::test_all_rules_count_those_of_subfolders_and_those_that_one_client_keeps_for_itself",
+        "test_linting::test_rules_that_a_client_reaches_through_links_are_not_counted_twice",
+        "test_steadiness::test_rules_are_linked_once_by_four_processes_at_once",
+    ),
+    _FOLDERS: (
+        "test_context::test_a_part_that_cannot_be_read_is_told_and_loses_no_other",
+        "test_hot::test_a_rule_that_cannot_be_read_is_an_error_and_the_others_are_still_measured",
+        "test_steadiness::test_a_folder_that_somebody_else_makes_at_this_moment_is_no_fault",
+        "test_compartments::test_a_file_that_cannot_be_read_is_an_error_and_not_empty",
+        "test_tools::test_a_folder_made_by_hand_is_a_workspace",
+        "test_tools::test_a_workspace_is_its_overview_and_its_folder_is_made",
+    ),
+    _DISK: (
+        "test_honesty::test_a_root_that_vanished_is_an_error_and_no_empty_answer",
+        "test_honesty::test_what_is_out_of_sight_is_not_taken_for_removed",
+        "test_mind::test_a_failing_memory_need_not_fail_the_agent",
+        "test_owner::test_files_that_vanish_at_once_are_told_until_they_are_back",
+    ),
+    _TIMES: (
+        "test_honesty::test_an_edit_keeps_the_permissions_of_a_file",
+        "test_hot::test_review_orders_by_age_by_size_and_by_part_of_all",
+        "test_jobs::test_a_failing_command_stops_nothing",
+        "test_jobs::test_a_relative_program_is_looked_for_where_it_was_named_and_runs_in_the_root",
+        "test_migrating::test_what_nobody_wrote_is_marked_as_a_guess",
+        "test_migrating::test_a_prefix_that_is_no_date_is_no_date",
+    ),
+    _GIT: (
+        "test_forget::test_git_and_what_is_out_of_reach_are_told",
+        "test_steadiness::test_a_conflict_that_git_left_is_named_everywhere",
+        "test_steadiness::test_a_conflict_of_entries_that_end_with_code_is_seen",
+        "test_steadiness::test_a_conflict_behind_a_fence_that_was_left_open_is_seen",
+        "test_steadiness::test_a_file_in_conflict_is_not_written_to",
+        "test_steadiness::test_all_is_well_after_a_conflict_was_resolved",
+        "test_steadiness::test_no_command_that_tidies_takes_a_file_in_conflict_apart",
+    ),
+    _INDEX: (
+        "test_honesty::test_an_op_id_has_effect_once_also_while_the_index_is_busy",
+        "test_honesty::test_a_watching_memory_catches_up_after_a_busy_index",
+        "test_honesty::test_a_search_beside_a_busy_index_answers_and_says_how_far_it_is_behind",
+        "test_honesty::test_a_newer_fact_holds_although_the_index_was_busy_when_it_was_written",
+        "test_transcripts::test_a_turn_is_got_by_its_id_after_the_index_was_deleted",
+        "test_compartments::test_every_entry_that_is_returned_counts_as_read_whoever_reads_it",
+    ),
+    _ELSEWHERE: (
+        "test_forget::test_what_was_not_looked_for_is_not_said_to_be_gone",
+        "test_forget::test_on_a_terminal_it_is_shown_first_and_proved_afterwards",
+        "test_forget::test_forgetting_all_that_has_a_text_leaves_no_byte_of_it",
+        "test_transcripts::test_what_is_cold_memory_already_is_not_brought_in_again",
+    ),
+    _LONG: (
+        "test_linting::test_many_documents_are_judged_in_seconds",
+        "test_mind::test_a_thousand_turns_keep_the_prompt_small_and_an_early_fact_is_found",
+        "test_tools::test_a_thousand_states_stay_unique_listed_and_loadable",
+    ),
+}
+FILES_ONLY = {test: why for why, tests in _WHY.items() for test in tests}
+
+
+def reason(module: str, test: str) -> str:
+    """Return why a test is of files alone, "" when it holds on every engine."""
+    return FILES_ONLY.get(module) or FILES_ONLY.get(f"{module}::{test}", "")

@@ -1,0 +1,296 @@
+"""Following a memory on every engine: what is told, to whom, and that nothing is missed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+import pgserver
+from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.postgres import noticing
+from holdfast.postgres.noticing import Changes
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+from holdfast.store.following import Change
+
+LOG = "user/memory/history.jsonl"
+
+
+class Heard:
+    """What a memory tells, collected in a thread; waiting for more ends with an error after a while."""
+
+    def __init__(self, memory: holdfast.Memory, **given: object) -> None:
+        self._changes = memory.changes(**given)  # type: ignore[arg-type]  # as a test gives it
+        self._told: queue.Queue[Change] = queue.Queue()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for change in self._changes:
+            self._told.put(change)
+
+    def next(self) -> Change:
+        return self._told.get(timeout=60)
+
+    def until(self, what: str, about: str) -> list[Change]:
+        """Return what is told up to a change of this sort of something that has these words."""
+        found = [self.next()]
+        while (found[-1].what, about in f"{found[-1].title} {found[-1].text} {found[-1].id}") != (what, True):
+            found.append(self.next())
+        return found
+
+    def stop(self) -> None:
+        self._changes.close()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@contextlib.contextmanager
+def heard(memory: holdfast.Memory, **given: object) -> Iterator[Heard]:
+    listening = Heard(memory, **given)
+    try:
+        yield listening
+    finally:
+        listening.stop()
+
+
+def test_what_others_do_is_told_as_it_comes(memory: holdfast.Memory, root: Path) -> None:
+    with holdfast.open(root, writer="ann") as other, heard(memory) as told:
+        page = other.put("note", "We deploy on Tuesdays.", title="Deploys")
+        added = told.until("added", "Deploys")[-1]
+        assert (added.kind, added.id, added.scope, added.writer) == ("note", page.id, "default", "ann")
+        assert added.text == "We deploy on Tuesdays."
+        assert added.time
+        other.put(id=page.id, text="We deploy on Wednesdays.", expect=page.version)
+        assert told.until("changed", "Wednesdays")[-1].id == page.id
+        line = other.put("message", "is it Wednesday?", fields={"role": "user", "channel": "cli"})
+        assert told.until("added", "is it Wednesday?")[-1].id == line.id
+        other.hide(line.id)
+        assert told.until("hidden", line.id)[-1].path == LOG
+        other.hide(line.id, restore=True)
+        assert told.until("restored", line.id)[-1].kind == "message"
+        entry = other.put("decision", "By train.", title="Trains", scope="default")
+        assert told.until("added", "Trains")[-1].id == entry.id
+        (root / page.path).unlink()
+        assert told.until("removed", "")[-1].path == page.path
+
+
+def test_scope_and_kind_say_what_is_told(memory: holdfast.Memory, root: Path) -> None:
+    with holdfast.open(root) as other:
+        other.call("createWorkspace", {"name": "Alpha", "rootFolder": "alpha", "description": "one", "purpose": "a"})
+        other.call("createWorkspace", {"name": "Beta", "rootFolder": "beta", "description": "two", "purpose": "b"})
+        with heard(memory, scope="Alpha", kinds=["lesson", "decision"]) as told:
+            other.put("decision", "not here", title="Elsewhere", scope="Beta")
+            other.put("note", "not this", title="Another kind", scope="Alpha")
+            other.put("lesson", "this one", title="Wanted", scope="Alpha")
+            assert [change.title for change in told.until("added", "Wanted")] == ["Wanted"]
+
+
+def test_what_came_after_a_record_is_told_first(memory: holdfast.Memory) -> None:
+    ids = [memory.put("message", f"m{n}", fields={"role": "user", "channel": "cli"}).id for n in range(4)]
+    with heard(memory, since=ids[1]) as told:
+        assert [told.next().id, told.next().id] == ids[2:]
+        memory.put("message", "m4", fields={"role": "user", "channel": "cli"})
+        assert told.next().text == "m4"
+
+
+def test_what_cannot_be_followed_is_refused(memory: holdfast.Memory) -> None:
+    for given, error in (
+        ({"kinds": ["nonsense"]}, Invalid),
+        ({"scope": "nowhere"}, NotFound),
+        ({"since": "01a1e39c-213f-7ec4-bf96-5ce2349d5011"}, NotFound),
+    ):
+        with pytest.raises(error):
+            memory.changes(**given)
+
+
+def test_a_log_that_is_written_anew_is_told_and_followed_on(memory: holdfast.Memory, root: Path) -> None:
+    for number in range(3):
+        memory.put("message", f"m{number}", fields={"role": "user", "channel": "cli"})
+    with heard(memory) as told:
+        lines = (root / LOG).read_bytes().splitlines(True)
+        (root / f"{LOG}.new").write_bytes(b"".join(lines[1:]))
+        (root / LOG).unlink()
+        (root / f"{LOG}.new").rename(root / LOG)
+        assert told.next().path == LOG
+        memory.put("message", "after", fields={"role": "user", "channel": "cli"})
+        told.until("added", "after")
+
+
+def test_the_command_prints_a_line_of_json_for_each_change(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        first = memory.put("message", "before", fields={"role": "user", "channel": "cli"}).id
+        memory.put("message", "already there", fields={"role": "user", "channel": "cli"})
+        command = [sys.executable, "-m", "holdfast", "watch", "--since", first, "--kind", "message", "--count", "2"]
+        environment = os.environ | {"HOLDFAST_ROOT": str(root)}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["text"] == "already there"
+            memory.put("message", "new", fields={"role": "user", "channel": "cli"})
+            told = json.loads(process.stdout.readline())
+            assert (told["what"], told["text"], told["kind"]) == ("added", "new", "message")
+            assert process.wait(60) == 0
+
+
+def test_a_search_while_watching_finds_what_was_saved_before_it(root: Path) -> None:
+    with holdfast.open(root, watch=True) as reader, holdfast.open(root) as writer:
+        if reader.in_files:
+            pytest.skip("on files a watcher is a moment behind, and its answers say for which moment they hold")
+        for number in range(20):
+            page = writer.put("note", f"The word is zebra{number}.", title=f"Page {number}")
+            assert [hit.record.id for hit in reader.find(f"zebra{number}")] == [page.id]
+            writer.put("message", f"said giraffe{number}", fields={"role": "user", "channel": "cli"})
+            assert len(reader.find(f"giraffe{number}", kinds=("message",)).hits) == 1
+        (root / page.path).unlink()
+        assert not reader.find("zebra19").hits
+
+
+# in a database
+
+
+@pytest.fixture
+def vault(address: str) -> Iterator[PgVault]:
+    opened = PgVault(Database(address))
+    yield opened
+    opened.close()
+
+
+def test_nothing_is_missed_with_many_writers_in_flight(address: str, vault: PgVault) -> None:
+    """Transactions end in another order than they began; what was acknowledged before a look is told by then."""
+    stop = threading.Event()
+    acknowledged: dict[str, int] = {}
+    failed: list[BaseException] = []
+
+    def write(number: int) -> None:
+        rng, path = random.Random(number), f"user/memory/log-{number}.jsonl"
+
+        def slowly(_end: object) -> bytes:
+            stop.wait(rng.choice((0, 0, 0.002, 0.03)))
+            return b'{"id":"x"}\n'
+
+        try:
+            for _ in range(60):
+                done = vault.append(path, slowly, durable=rng.random() < 0.5)
+                assert done is not None
+                acknowledged[path] = done.end
+        except BaseException as error:  # told by the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    database = Database(address)
+    changes, known, looks = Changes(database), dict[str, int](), 0
+    assert changes.look() is None
+    known = {path: stamp.size for path, stamp in vault.walk("user/memory", (".jsonl",), lambda _path, _why: None)}
+    while any(thread.is_alive() for thread in threads):
+        before = dict(acknowledged)
+        for path in changes.look() or ():
+            stamp = vault.stat(path)
+            assert stamp is not None
+            known[path] = stamp.size
+        looks += 1
+        assert {path: known.get(path, 0) for path in before if known.get(path, 0) < before[path]} == {}
+    changes.look()
+    assert changes.look() == []
+    assert not failed
+    assert looks > 10
+    database.close()
+
+
+def test_a_change_is_told_again_only_once(address: str, vault: PgVault) -> None:
+    database = Database(address)
+    changes = Changes(database)
+    changes.look()
+    vault.append("user/memory/a.jsonl", lambda _end: b"{}\n")
+    vault.write("user/memory/b.md", b"x", expect="")
+    vault.move("user/memory/b.md", "user/memory/c.md")
+    assert sorted(changes.look() or ()) == ["user/memory/a.jsonl", "user/memory/b.md", "user/memory/c.md"]
+    assert changes.look() == []
+    vault.remove("user/memory/c.md")
+    assert changes.look() == ["user/memory/c.md"]
+    database.close()
+
+
+def test_a_follower_whose_connection_is_cut_misses_nothing(
+    server: pgserver.Server, database: str, address: str
+) -> None:
+    with holdfast.open(address) as memory, holdfast.open(address) as other, heard(memory) as told:
+        other.put("note", "one", title="Before")
+        told.until("added", "Before")
+        listening = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+        server.run(f"SELECT pg_terminate_backend(pid) FROM ({listening}) AS them", database)
+        other.put("note", "two", title="Meanwhile")
+        told.until("added", "Meanwhile")
+        other.put("note", "three", title="Later")
+        told.until("added", "Later")
+
+
+def test_others_cannot_hear_what_a_tenant_does(server: pgserver.Server, database: str, address: str) -> None:
+    """The name of the channel is random and nobody else's to read, and a message says nothing."""
+    import psycopg
+    from psycopg.conninfo import make_conninfo
+
+    with (
+        holdfast.open(address) as memory,
+        heard(memory) as told,
+        psycopg.connect(make_conninfo(server.dsn, dbname=database), autocommit=True) as spy,
+    ):
+        tenant = address.rpartition("tenant=")[2]
+        memory.put("note", "secret", title="Started")
+        told.until("added", "Started")
+        rows = spy.execute("SELECT channel FROM holdfast.listeners WHERE tenant = %s", [tenant]).fetchall()
+        assert len(rows) == 1  # a superuser sees it
+        assert tenant not in str(rows)
+        for guess in (tenant, "holdfast", "holdfast_", "changes"):
+            spy.execute(f'LISTEN "{guess}"')
+        spy.execute(f'LISTEN "{rows[0][0]}"')
+        memory.put("note", "secret", title="Heard")
+        told.until("added", "Heard")
+        noted = list(spy.notifies(timeout=5, stop_after=1))
+        assert {note.payload for note in noted} <= {""}
+    other = Database(server.at(database, tenant="curious"))
+    for table in ("listeners", "changes"):
+        query = f"SELECT count(*) FROM holdfast.{table} WHERE tenant = '{tenant}'"
+        assert other.run("them", lambda turn, query=query: turn.row(query)) == (0,)  # type: ignore[misc]
+    other.close()
+
+
+def test_who_may_only_read_follows_too(server: pgserver.Server, database: str, address: str) -> None:
+    name = "only_reads"
+    server.run(f"DROP ROLE IF EXISTS {name}")
+    server.run(f"CREATE ROLE {name} LOGIN")
+    server.run(f"GRANT holdfast_reader TO {name}")
+    if not server.local:
+        pytest.skip("without a local socket this login would need a password")
+    tenant = address.rpartition("tenant=")[2]
+    with holdfast.open(address) as writer:
+        writer.put("note", "zero", title="There")
+        with holdfast.open(server.at(database, user=name, tenant=tenant)) as memory, heard(memory) as told:
+            writer.put("note", "one", title="Fresh")
+            told.until("added", "Fresh")
+            with pytest.raises(HoldfastError, match="does not allow"):
+                memory.put("note", "two", title="Refused")
+
+
+def test_another_server_s_numbers_prove_nothing(address: str) -> None:
+    database = Database(address)
+    changes = Changes(database)
+    assert changes.look() is None
+    assert changes.look() == []
+    changes._last = noticing.Moment("999999999:999999999:", changes._last.server if changes._last else "")
+    assert changes.look() is None
+    changes._last = noticing.Moment(changes._last.snapshot, "an hour ago")
+    assert changes.look() is None
+    database.close()
