@@ -19,6 +19,10 @@ from holdfast.records import path_of
 from holdfast.settings import Search
 from holdfast.store.refreshing import Refreshed, Refresher
 
+OF_TEST = (
+    "SELECT DISTINCT r.generation FROM holdfast.index_records r JOIN holdfast.index_generations g"
+    " USING (tenant, generation) WHERE g.identity = 'test'"
+)
 SEARCHABLE = tuple(name for name, row in KINDS.items() if row.searchable)
 WORDS = (
     "deploy deploys deploying tuesday friday server database migration rollback decision zürich naïve 東京 大阪 release"
@@ -191,7 +195,7 @@ def test_a_rebuilt_index_takes_the_place_of_the_old_one_and_leaves_nothing(both:
         assert shared.generation() == before
     assert shared.generation() not in ("", before)
     ask_everything(both)
-    held = tenant.run("test", lambda turn: turn.rows("SELECT DISTINCT generation FROM holdfast.index_records"))
+    held = tenant.run("test", lambda turn: turn.rows(OF_TEST))
     assert [str(number) for (number,) in held] == [shared.generation()]
 
 

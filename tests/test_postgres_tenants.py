@@ -90,6 +90,13 @@ MATRIX: dict[str, list[Callable[[Vault], object]]] = {
     "rewrite": [lambda v: v.rewrite(LOG, lambda _: b"mine"), lambda v: v.rewrite(DOCUMENT, lambda _: b"mine")],
     "snapshot": [_snapshot],
     "create": [lambda v: v.create(DOCUMENT, [b"mine"]), lambda v: v.read(DOCUMENT).data, lambda v: v.remove(DOCUMENT)],
+    "versions": [lambda v: v.versions([DOCUMENT, LOG])],
+    "create_all": [
+        lambda v: sorted(v.create_all({DOCUMENT: b"mine", "other.md": b"mine"})),
+        lambda v: v.read(DOCUMENT).data,
+        lambda v: v.remove(DOCUMENT),
+        lambda v: v.remove("other.md"),
+    ],
     "settle": [lambda v: v.settle()],
     "hold": [_held],
     "append": [_end, lambda v: v.append(LOG, lambda _: b"mine\n"), lambda v: v.append(LOG, lambda _: b"2\n", again=True), lambda v: list(v.scan(LOG))],

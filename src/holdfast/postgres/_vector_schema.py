@@ -1,4 +1,4 @@
-"""The tables of vectors, which need no extension, and what compares them, which does (docs/decisions/022)."""
+"""The tables of vectors, which need no extension, and what compares them, which does (docs/decisions/023)."""
 
 from __future__ import annotations
 

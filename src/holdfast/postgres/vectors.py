@@ -1,4 +1,4 @@
-"""Vectors of records in a database: what `embedding.vectors` does with a file, for one tenant (docs/decisions/022).
+"""Vectors of records in a database: what `embedding.vectors` does with a file, for one tenant (docs/decisions/023).
 
 A set of vectors belongs to one model of one version and to one generation of the index, whose rows its entries name.
 The signs of a vector are a code of bits in a table of its own, narrow enough to be read whole: pgvector tells how far
