@@ -14,7 +14,8 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
-from holdfast.postgres._schema import MIGRATIONS, OWNER, READER, WRITER
+from holdfast.postgres._schema import MIGRATIONS as MIGRATIONS  # what else there is to know of the schema is known here
+from holdfast.postgres._schema import OWNER, READER, WRITER
 
 ROLES = (OWNER, WRITER, READER)
 OLDEST_SERVER = 16
