@@ -48,7 +48,8 @@ def open_within(memory: Opened, scope: str) -> Opened:
     """
     path = "/".join(split(scope))  # as a folder: a name might be that of another by now
     engine = Within(memory.vault, memory.places, path, memory.settings.search)
-    return type(memory)(engine, memory.settings, memory.writer)
+    alone = msgspec.structs.replace(memory.settings, shared=settings.Shared())  # what is shared lies outside
+    return type(memory)(engine, alone, memory.writer)
 
 
 def is_address(root: str) -> bool:
