@@ -24,6 +24,7 @@ from holdfast.errors import Unavailable
 from holdfast.postgres._schema import READER, WRITER
 from holdfast.postgres.transactions import Database
 from holdfast.store.engines import OnFiles
+from holdfast.store.starting import make_root
 
 if not embedding.is_installed("semantic"):
     pytest.skip("the extra semantic is not installed", allow_module_level=True)
@@ -54,6 +55,14 @@ class Model:
 
     def question(self, text: str, words: Any) -> Any:
         raise NotImplementedError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A memory in files, to compare with."""
+    folder = tmp_path.resolve() / "root"
+    make_root(str(folder))
+    return folder
 
 
 @pytest.fixture
