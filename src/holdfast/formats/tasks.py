@@ -241,7 +241,11 @@ def _texts(line: Mapping[str, Any], name: str) -> list[str]:
     return [*dict.fromkeys(one for one in value if isinstance(one, str))] if isinstance(value, list) else []
 
 
+_LONGEST = 1e9
+"""Seconds; a hand may write more than any clock can tell."""
+
+
 def _number(line: Mapping[str, Any], name: str, usual: float) -> float:
     value = line.get(name)
     given = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-    return float(value) if given and value is not None else float(usual)
+    return min(float(value), _LONGEST) if given and value is not None else float(usual)

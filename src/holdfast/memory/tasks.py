@@ -308,14 +308,18 @@ class Tasks:
             self._change(path, about)
         except _Elsewhere:
             path = self._find(id)
-            if not path:
+            try:
+                if not path:
+                    raise _Elsewhere
+                self._change(path, about)
+            except _Elsewhere:
                 raise NotFound(f'There is no task "{id[:200]}".', _FIND) from None
-            self._change(path, about)
         return self._queue.look(path, [id])[id]
 
     def _find(self, id: str) -> str:
         """Return the log that has a task; one that came from elsewhere is known by its log first."""
-        return self._queue.find(id) or self._logs.find(id)
+        path = self._queue.find(id)
+        return path if path and id in self._queue.look(path, [id]) else self._logs.find(id)
 
     def _under(self, path: str, op_id: str) -> list[str]:
         """Return the tasks that were created under an op_id."""

@@ -141,7 +141,7 @@ class Appending:
             data = self._compose(End(read, left.size, self._line_bytes, left.tail))
         except HoldfastError:
             return None  # what it was told by may be out of date: it is asked again while the log is held
-        if not data or len(data) > _rows.PIECE:
+        if not _is_plain(data):
             return None
         added = self._database.at_once(self._path, self._call(left, data, durable))
         if added:
@@ -204,7 +204,7 @@ class Appending:
 
     def _alone(self, turn: Turn, found: _rows.Found, data: bytes) -> bool:
         """Is adding these lines the last thing that this transaction does, and nothing out of the ordinary?"""
-        plain = found.log and not found.torn and len(data) <= _rows.PIECE
+        plain = found.log and not found.torn and _is_plain(data)
         return plain and turn.outermost and not turn.joined and self._database.knows_calls
 
     def _done(self, turn: Turn) -> Appended | None:
@@ -230,3 +230,8 @@ class Appending:
             f"{self._path}: the connection was lost before anything was saved, and the lines were not composed again.",
             "Nothing was written; try again.",
         )
+
+
+def _is_plain(data: bytes) -> bool:
+    """Are these whole lines that are one piece?"""
+    return data.endswith(b"\n") and len(data) <= _rows.PIECE

@@ -25,7 +25,7 @@ FROM holdfast.index_records r JOIN holdfast.{table} x
     ON x.tenant = %(tenant)s AND x.generation = %(generation)s AND x.row = r.row
 WHERE r.tenant = %(tenant)s AND r.generation = %(generation)s GROUP BY r.file
 """
-_WORDS = _OF_RECORDS.format(what="x.length, replace(x.words::text, %(mark)s, '')", table="index_words")
+_WORDS = _OF_RECORDS.format(what="x.length, replace(x.words::text, '''' || %(mark)s, '''')", table="index_words")
 _TIES = _OF_RECORDS.format(what="x.way, x.name", table="index_ties")
 _WRONG = f"""
 SELECT count(*) FROM (

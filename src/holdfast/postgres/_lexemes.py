@@ -46,11 +46,12 @@ def words(start: str, columns: tuple[str, str, str]) -> Words:
         for at, stem in enumerate(found, start_at):
             known = places.get(stem)
             if known is None:
-                room -= 2 * len(stem) + PREFIX + 16
-                if len(stem) > _LONGEST or room < 0:
+                cost = len(stem.encode()) + PREFIX + 8
+                if len(stem) > _LONGEST or room < cost + 2:
                     continue
+                room -= cost
                 known = places[stem] = []
-            if len(known) < _OFTEN and room > 0:
+            if len(known) < _OFTEN and room >= 2:
                 known.append(f"{min(at, _LAST)}{weight}")
                 room -= 2
         start_at += len(found) + 1

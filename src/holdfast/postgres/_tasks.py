@@ -25,6 +25,7 @@ INSERT INTO holdfast.task_logs (tenant, path, inode, size)
 SELECT tenant, path, inode, size FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s
 ON CONFLICT (tenant, path) DO UPDATE SET inode = excluded.inode, size = excluded.size
 """
+_FAR = 1 << 62
 _MINE: LiteralString = "FROM holdfast.tasks WHERE tenant = %(tenant)s AND path = %(path)s"
 _BEST: LiteralString = f"""
 SELECT state {_MINE} AND waiting = 0 AND due <= %(now)s
@@ -212,7 +213,15 @@ def _columns(task: Task) -> dict[str, object]:
     taken = last is not None and not last.status and not task.is_cancelled and not task.done
     stage = "taken" if taken else "open" if task.due is not None else "ended"
     until = parse_ms(last.until) if taken and last else None
-    return {"id": _clean(task.id), "stage": stage, "due": task.due, "until": until, "state": _encode(task)}
+    return {
+        "id": _clean(task.id), "stage": stage, "due": _bounded(task.due), "until": _bounded(until),
+        "state": _encode(task),
+    }  # fmt: skip
+
+
+def _bounded(moment: int | None) -> int | None:
+    """Return a moment that a database can hold: a hand may have written one beyond all times."""
+    return None if moment is None else max(-_FAR, min(_FAR, moment))
 
 
 def _fixed(task: Task) -> dict[str, object]:
@@ -222,8 +231,8 @@ def _fixed(task: Task) -> dict[str, object]:
 
 
 def _plain(ids: Iterable[str]) -> list[str]:
-    """Return those ids that a row can have."""
-    return [one for one in ids if "\0" not in one]
+    """Return ids as rows have them."""
+    return [_clean(one) for one in ids]
 
 
 def _clean(text: str) -> str:

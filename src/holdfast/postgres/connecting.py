@@ -113,8 +113,8 @@ class Session(psycopg.Connection[TupleRow]):
         found: list[pq.abc.PGresult] = []
         between = self.pgconn.pipeline_status != pq.PipelineStatus.OFF
         while True:
-            while self.pgconn.flush() or self.pgconn.is_busy():
-                if self._readable(deadline - time.monotonic()):
+            while (unsent := self.pgconn.flush()) or self.pgconn.is_busy():
+                if self._ready(deadline - time.monotonic(), sending=bool(unsent)):
                     self.pgconn.consume_input()
                 elif cancelled:
                     self.close()
@@ -136,7 +136,9 @@ class Session(psycopg.Connection[TupleRow]):
             raise psycopg.OperationalError("no answer from the server")
         return found
 
-    def _readable(self, seconds: float) -> bool:
+    def _ready(self, seconds: float, *, sending: bool) -> bool:
+        """Wait until something can be read or, while not all was sent yet, written."""
+        self._poll.modify(self.pgconn.socket, select.POLLIN | (select.POLLOUT if sending else 0))
         return bool(self._poll.poll(max(0, round(seconds * 1000))))
 
     def _note(self, diagnostic: psycopg.errors.Diagnostic) -> None:

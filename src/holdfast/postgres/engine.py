@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Busy
+from holdfast.errors import Busy, Unavailable
 from holdfast.index import Index, Unusable
 from holdfast.index.sqlite import SqliteIndex
 from holdfast.postgres.condition import Condition, look
@@ -63,9 +63,11 @@ class OnDatabase:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Index]:
-        if not self.lasting or self._database.reads_only:
+        if not self.lasting:
             yield SqliteIndex(None, "scratch", self._config.search)
             return
+        if self._database.reads_only:
+            raise Unavailable("To compare the index with the files takes rights to write.", "Use a login that may.")
         index = self._shared.beginning("scratch")
         try:
             yield index

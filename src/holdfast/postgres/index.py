@@ -107,8 +107,7 @@ class PgIndex:
         if self._database.reads_only:
             raise Busy("The index is kept up by others: this login only reads.", "Nothing was lost.")
         with self._database.holding(_WHAT, durable=False) as turn:
-            self._hold(turn, self._which(turn))
-            self._local.turn, self._local.held = turn, self._which(turn)  # it may have been replaced meanwhile
+            self._local.turn, self._local.held = turn, self._locked(turn)
             try:
                 yield
             finally:
@@ -132,6 +131,15 @@ class PgIndex:
 
         with contextlib.suppress(HoldfastError, Stale):  # who does not get to it goes on with what is known
             self._database.run(_WHAT, work, writes=True, durable=False)
+
+    def _locked(self, turn: Turn) -> Generation:
+        """Hold the index in use; while we waited for it, another may have taken its place."""
+        while True:
+            index = self._which(turn)
+            self._hold(turn, index)
+            now = self._which(turn)
+            if now.number == index.number:
+                return now
 
     def _hold(self, turn: Turn, index: Generation) -> None:
         if not getattr(self._local, "impatient", False):
@@ -187,7 +195,8 @@ class PgIndex:
             generation=index.number, path=plain(path), seen=_seen_out(seen),
         )  # fmt: skip
         known = _file(turn, index, path)
-        assert known is not None
+        if known is None:
+            raise Stale("the index was replaced")
         row = turn.row(
             f"SELECT next_row, next_file, analyzed FROM holdfast.index_generations WHERE {_HERE}",
             generation=index.number,
@@ -197,7 +206,8 @@ class PgIndex:
         if given or known[0] == row[1]:
             turn.change(
                 "UPDATE holdfast.index_generations"
-                f" SET next_row = next_row + %(rows)s, next_file = next_file + %(files)s WHERE {_HERE}",
+                " SET next_row = next_row + %(rows)s, next_file = next_file + %(files)s, used = clock_timestamp()"
+                f" WHERE {_HERE}",
                 generation=index.number, rows=given, files=int(known[0] == row[1]),
             )  # fmt: skip
             self._local.grown = row[0] + given > 2 * row[2] + _UNKNOWN
@@ -442,11 +452,13 @@ class PgIndex:
         fresh = self.beginning("building")
         try:
             yield fresh
-            self._swing(fresh)
+            replaced = self._swing(fresh)
         except BaseException:
             with contextlib.suppress(HoldfastError):
-                self._delete([fresh._fixed])
+                fresh.end()
             raise
+        with contextlib.suppress(HoldfastError):  # else they go with the next rebuild
+            self._delete(replaced)
 
     def beginning(self, state: str) -> PgIndex:
         """Return an empty index beside the one in use."""
@@ -464,8 +476,8 @@ class PgIndex:
         )  # fmt: skip
         return PgIndex(self._database, self._identity, self._settings, number)
 
-    def _swing(self, fresh: PgIndex) -> None:
-        """Put another index in the place of the one in use, and remove what nobody uses any more."""
+    def _swing(self, fresh: PgIndex) -> list[int]:
+        """Put another index in the place of the one in use; return what nobody uses any more."""
 
         def work(turn: Turn) -> list[int]:
             turn.change(
@@ -476,22 +488,28 @@ class PgIndex:
                 generation=fresh._fixed, identity=self._identity,
             )  # fmt: skip
             rows = turn.rows(
-                "SELECT generation FROM holdfast.index_generations WHERE tenant = %(tenant)s AND (state = 'gone'"
+                "UPDATE holdfast.index_generations SET state = 'gone' WHERE tenant = %(tenant)s AND (state = 'gone'"
                 " OR (state <> 'current' AND made < clock_timestamp() - interval '1 day'"
                 " AND generation <> %(generation)s)"
-                " OR (identity <> %(identity)s AND used < clock_timestamp() - interval '30 days'))",
+                " OR (identity <> %(identity)s AND used < clock_timestamp() - interval '30 days'))"
+                " RETURNING generation",
                 generation=fresh._fixed, identity=self._identity,
             )  # fmt: skip
             return [number for (number,) in rows]
 
-        self._delete(self._database.run(_WHAT, work, writes=True, durable=False))
+        return self._database.run(_WHAT, work, writes=True, durable=False)
 
     def end(self) -> None:
-        """Remove this index, if it is not the one in use."""
-        if self._fixed:
-            self._delete([self._fixed])
+        """Remove this index, if it is not the one in use: the end of a swing may have gone unheard."""
+        statement = (
+            "UPDATE holdfast.index_generations SET state = 'gone'"
+            f" WHERE {_HERE} AND state <> 'current' RETURNING generation"
+        )
+        gone = self._database.run(_WHAT, lambda turn: turn.rows(statement, generation=self._fixed), writes=True)
+        self._delete([number for (number,) in gone])
 
     def _delete(self, numbers: list[int]) -> None:
+        """Remove what is in indexes that nobody can use; their own row goes last, so that none is forgotten."""
         for table in reversed(TABLES) if numbers else ():
             statement = f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s AND generation = ANY(%(numbers)s)"
             self._database.run(

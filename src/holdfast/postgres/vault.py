@@ -60,6 +60,8 @@ class PgVault:
         self._line_bytes = line_bytes
         self._writer = writer
 
+    exact = True
+
     def close(self) -> None:
         self._claims.close()
         self._database.close()

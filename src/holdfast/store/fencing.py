@@ -28,6 +28,7 @@ class Fence:
 
     def __init__(self, vault: Vault, places: Places, scope: str) -> None:
         self.location = vault.location
+        self.exact = vault.exact
         self._vault = vault
         self._scope = scope
         self._tops = (f"{places.workspaces}/{scope}", f"{places.memory}/workspaces/{scope}")

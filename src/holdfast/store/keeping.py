@@ -23,6 +23,7 @@ from holdfast.store.engines import Engine, Tell, Watch
 from holdfast.store.refreshing import Progress, Refreshed, Refresher
 from holdfast.store.writing import Known
 from holdfast.times import iso, now_ms
+from holdfast.vault import RootGone
 from holdfast.wording import amount
 
 _MANY = 10
@@ -42,6 +43,8 @@ class Keeper:
         self.refresher = Refresher(engine.vault, places, settings.limits)
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
+        self._turns = threading.RLock()
+        """Held by who takes notes until what they name is indexed: whoever asks next must not miss it."""
         self._watcher: Watch | None = None
         self._moved: set[str] = set()
         """Folders that came or went since the watcher began; "" means that every file must be looked at."""
@@ -80,12 +83,19 @@ class Keeper:
         return question(self._index)
 
     def steady(self, work: Callable[[], Answer]) -> Answer:
-        """Do what first brings the index up and then asks it, again when another process replaced it in between."""
-        for _ in range(_TRIES):
-            known = self._index.generation()
-            answer = work()
-            if self._index.generation() == known:
-                break
+        """Do what first brings the index up and then asks it, again when another process replaced it in between.
+
+        A connection to a database that is lost on the way costs a second try, too.
+        """
+        for last in (*[False] * (_TRIES - 1), True):
+            try:
+                known = self._index.generation()
+                answer = work()
+                if last or self._index.generation() == known:
+                    break
+            except RootGone:
+                if last or self._engine.tree:
+                    raise
         return answer
 
     @contextlib.contextmanager
@@ -124,8 +134,9 @@ class Keeper:
         # how much a word tells depends on all records, not on those of one place
         if not (self._watcher and self._watcher.alive):
             return self.refresh_below(())
-        self._watcher.look()
-        return self._as_watched()
+        with self._turns:
+            self._watcher.look()
+            return self._as_watched()
 
     def as_of(self) -> str:
         """Say for which moment an answer holds: now, or as far as the watcher has told."""
@@ -177,17 +188,18 @@ class Keeper:
 
     def catch_up(self) -> Refreshed:
         """Index the paths that are known to have changed."""
-        paths = self._take_notes()
-        done = Refreshed(files=len(paths))
-        if paths:
-            try:
-                self.ask(lambda index: self._apply(index, paths, done))
-            except BaseException:
-                self._note_many(paths)
-                raise
-            if done.behind:
-                self._note_many(paths)
-        return done
+        with self._turns:
+            paths = self._take_notes()
+            done = Refreshed(files=len(paths))
+            if paths:
+                try:
+                    self.ask(lambda index: self._apply(index, paths, done))
+                except BaseException:
+                    self._note_many(paths)
+                    raise
+                if done.behind:
+                    self._note_many(paths)
+            return done
 
     def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         """Look at every file below these places, or at all that is always looked at, and index what changed."""
@@ -197,15 +209,17 @@ class Keeper:
 
         if below:
             self._begin()
-        noted = self._take_notes() if not below else []
-        try:
-            done = self.ask(work, progress)
-        except BaseException:
-            self._note_many(noted)
-            raise
-        if done.behind:
-            self._note_many(noted)
-        return done
+            return self.ask(work, progress)
+        with self._turns:
+            noted = self._take_notes()
+            try:
+                done = self.ask(work, progress)
+            except BaseException:
+                self._note_many(noted)
+                raise
+            if done.behind:
+                self._note_many(noted)
+            return done
 
     def rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
         """Read every file into a new index, which then takes the place of the old one."""
@@ -225,11 +239,13 @@ class Keeper:
         self.rebuild(None)
         self._engine.purge()
 
-    def verify(self, progress: Progress | None) -> verifying.Report:
-        """Compare the index with what a fresh reading of the files gives."""
+    def verify(self, begun: int, progress: Progress | None) -> verifying.Report:
+        """Compare the index, which was brought up from that moment on, with what a fresh reading of the files gives."""
         try:
             with self._engine.scratch() as scratch:
-                return verifying.verify(self._vault, self.refresher, self._places, self._index, scratch, progress)
+                return verifying.verify(
+                    self._vault, self.refresher, self._places, self._index, scratch, begun, progress
+                )
         except Stale as error:
             return verifying.Report(differences=[Problem(".holdfast", str(error))])
 

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from time import time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -528,11 +529,12 @@ class Memory:
 
     def verify(self, progress: Progress | None = None) -> verifying.Report:
         """Prove that the index says what the files say, and name what is damaged."""
+        begun = time_ns()
         self.refresh()
         outside = self._keeper.ask(lambda index: [path for path in index.seen() if not self.places.watched(path)])
         if outside:
             self._keeper.refresh_below(tuple(outside))
-        report = self._keeper.verify(progress)
+        report = self._keeper.verify(begun, progress)
         report.damage += self._keeper.vanished()
         return report
 

@@ -195,7 +195,7 @@ class Mover:
         place, agreed = self._source.places.classify(path), self._agreed.get(path)
         entries = place is not None and place.kind.shape == "section"
         act = reconciling.decide(mine, theirs, agreed, entries=entries)
-        if act == "new" and (mine in self._gone.versions or path in self._buried):
+        if act == "new" and self._is_forgotten(path, mine):
             act = "forgotten"
         if theirs == mine and agreed != Pair(mine, mine):
             self._fresh[path] = Pair(mine, mine)
@@ -209,6 +209,13 @@ class Mover:
         if known:
             self._fresh[path] = self._sent(path, mine)
         return Step(path, act, 0 if known else records, 0 if known else size, other, known)
+
+    def _is_forgotten(self, path: str, version: str) -> bool:
+        """Was this forgotten there, in this version or in another, or the document that it was put beside?"""
+        if version in self._gone.versions or path in self._buried:
+            return True
+        named = reconciling.put_beside(path)
+        return path in self._gone.paths or (named is not None and named[0] in self._gone.paths)
 
     def _without_copies(self, steps: list[Step]) -> list[Step]:
         """Leave alone a version that was put beside another one, where it is the text of the document itself."""
@@ -417,19 +424,20 @@ def _accounts(memory: Memory) -> Iterator[dict[str, Any]]:
 
 
 class _Forgotten(msgspec.Struct, frozen=True):
-    """What was forgotten in a memory for good and does not come back: versions of documents, ids of records."""
+    """What was forgotten in a memory for good and does not come back: documents, their versions, ids of records."""
 
+    paths: set[str]
     versions: set[str]
     ids: set[str]
 
 
 def _forgotten(memory: Memory) -> _Forgotten:
     lines = [value for value in _accounts(memory) if "path" in value or "forget" in value]
-    paths = {value.get("path") for value in lines if value.get("forgotten")}
+    paths = {str(value["path"]) for value in lines if value.get("forgotten") and "path" in value}
     named = (value for value in lines if value.get("path") in paths)
     versions = {str(value[end]) for value in named for end in ("before", "after") if value.get(end)}
     ids = {str(each) for value in lines if isinstance(value.get("forget"), list) for each in value["forget"]}
-    return _Forgotten(versions, ids)
+    return _Forgotten(paths, versions, ids)
 
 
 def _sections(data: bytes) -> list[sections.Section]:

@@ -83,7 +83,7 @@ class Refresher:
         result = [
             path
             for path, stamp in stamps.items()
-            if not _settled(known := seen.get(path), stamp) or (known and self._arrived(known))
+            if not self._settled(known := seen.get(path), stamp) or (known and self._arrived(known))
         ]
         gone = seen.keys() - stamps.keys()
         return result + [path for path in gone if not any(_within(path, place) for place in lost)]
@@ -158,7 +158,7 @@ class Refresher:
         document = self._vault.read(place.path, self._limits.document_bytes)
         now = Seen(kind=place.kind.name, stamp=document.stamp, looked=looked, version=document.version)
         if seen and seen.version == document.version and seen.stamp.mtime == document.stamp.mtime:
-            _touch(index, place.path, now)
+            self._touch(index, place.path, now)
             return
         read = reading.entries if place.kind.shape == "section" else reading.documents
         facts = read(place, document)
@@ -172,12 +172,12 @@ class Refresher:
         """Index a log; False when another thread or process changed what was known of it meanwhile."""
         looked = time.time_ns()
         path = place.path
-        if seen and _settled(seen, stamp) and seen.offset == stamp.size and not self._arrived(seen):
+        if seen and self._settled(seen, stamp) and seen.offset == stamp.size and not self._arrived(seen):
             return True
         if seen and (self._arrived(seen) or not self._grown(path, seen, stamp)):
             seen = None
         if seen and seen.offset == stamp.size:
-            _touch(index, path, msgspec.structs.replace(seen, stamp=stamp, looked=looked))
+            self._touch(index, path, msgspec.structs.replace(seen, stamp=stamp, looked=looked))
             return True
         if seen is None:  # anew, as a whole: nobody must meet half a log
             with index.writing():
@@ -234,6 +234,18 @@ class Refresher:
             return self._vault.fingerprint(path, 0, seen.offset) == seen.checksum
         return self._vault.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
 
+    def _settled(self, seen: Seen | None, stamp: Stamp) -> bool:
+        """Does the stamp alone prove that the file is as it was read?"""
+        if seen is None or seen.stamp != stamp:
+            return False
+        return self._vault.exact or stamp.mtime < seen.looked - YOUNG_NS
+
+    def _touch(self, index: Index, path: str, seen: Seen) -> None:
+        """Note the look, once it is late enough for the stamp to prove something; who cannot is not behind for that."""
+        if self._settled(seen, seen.stamp):
+            with contextlib.suppress(Busy), index.writing():
+                index.touch(path, seen)
+
     def _arrived(self, seen: Seen) -> bool:
         """Is something there now that lines of this log refer to and that was missing?"""
         return any(self._vault.stat(ref) for ref in seen.missing)
@@ -253,11 +265,6 @@ class Refresher:
         return self._classified[path]
 
 
-def _settled(seen: Seen | None, stamp: Stamp) -> bool:
-    """Does the stamp alone prove that the file is as it was read?"""
-    return seen is not None and seen.stamp == stamp and stamp.mtime < seen.looked - YOUNG_NS
-
-
 def _within(path: str, place: str) -> bool:
     """Is this path the place or below it? What is there may only be out of sight."""
     return path == place or path.startswith(place + "/")
@@ -266,13 +273,6 @@ def _within(path: str, place: str) -> bool:
 def _same_place(seen: Seen | None, other: Seen) -> bool:
     """Was the log read up to the same place? When somebody last looked at it does not matter."""
     return seen is not None and (seen.offset, seen.checksum) == (other.offset, other.checksum)
-
-
-def _touch(index: Index, path: str, seen: Seen) -> None:
-    """Note the look, once it is late enough for the stamp to prove something."""
-    if _settled(seen, seen.stamp):
-        with index.writing():
-            index.touch(path, seen)
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:

@@ -7,8 +7,6 @@ rebuilt, and files belong to their owner.
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from holdfast.errors import HoldfastError, NotFound
@@ -49,13 +47,13 @@ class Report(msgspec.Struct, omit_defaults=True):
 
 
 def verify(
-    vault: Vault, refresher: Refresher, places: Places, index: Index, scratch: Index, progress: Progress | None
-) -> Report:
+    vault: Vault, refresher: Refresher, places: Places, index: Index, scratch: Index, begun: int,
+    progress: Progress | None,
+) -> Report:  # fmt: skip
     """Compare the index with what a fresh reading gives of the same files, as far as the index had read them.
 
     Others may go on writing: what they add meanwhile is read neither here nor there.
     """
-    begun = time.time_ns()
     seen, held = index.snapshot()
     done = Refreshed()
     outside = tuple(path for path in seen if not places.watched(path))  # what is read on request, as far as it was

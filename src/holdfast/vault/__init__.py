@@ -86,6 +86,11 @@ class Vault(Protocol):
     location: str
     """Where the tree is, for people."""
 
+    @property
+    def exact(self) -> bool:
+        """Are two equal stamps always the same bytes?"""
+        ...
+
     def read(self, path: str, limit: int = 0) -> Document:
         """Return a document; NotFound when it is not there, OverBudget when it is larger than `limit`."""
         ...

@@ -53,6 +53,9 @@ class Files:
         self._lock_seconds = lock_seconds
         self._line_bytes = line_bytes
 
+    exact = False
+    """A file can be changed twice within one tick of the clock that stamps it."""
+
     def close(self) -> None:
         self._beneath.close()
 

@@ -1,0 +1,129 @@
+"""What races, faults and odd texts must not do to a memory in a database."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+import pgserver
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.postgres import _lexemes, connecting
+from holdfast.postgres.index import PgIndex
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+from holdfast.store.refreshing import Refreshed
+from holdfast.store.starting import make_root
+
+
+def test_threads_of_a_watched_memory_find_what_was_kept_before_they_asked(address: str) -> None:
+    missed: list[str] = []
+    with holdfast.open(address, watch=True) as memory:
+
+        def keep(number: int) -> None:
+            for each in range(8):
+                word = f"word{number}x{each}"
+                memory.put("note", f"about {word}", title=word)
+                found = memory.find(word)
+                if not list(found) and not found.behind:
+                    missed.append(word)
+
+        threads = [threading.Thread(target=keep, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not missed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [f"w{number:05d}" for number in range(60_000)],
+        [f"{chr(0x0915 + number % 30) * 30}{number}" for number in range(30_000)],
+        [f"{chr(0x1D400 + number % 50) * 40}{number}" for number in range(20_000)],
+        ["x" * 600, "short"],
+    ],
+    ids=["many", "hindi", "four bytes", "long"],
+)
+def test_no_text_makes_a_vector_that_the_server_refuses(server: pgserver.Server, words: list[str]) -> None:
+    made = _lexemes.words("abcdeo", ("title", " ".join(words), ""))
+    assert made.length >= len(words)
+    literal = made.vector.replace("'", "''")
+    assert server.run(f"SELECT length('{literal}'::tsvector) > 0") == [(True,)]  # an error would be raised
+
+
+def test_a_rebuild_that_cannot_remove_the_old_index_leaves_the_new_one(address: str) -> None:
+    with holdfast.open(address) as memory:
+        for number in range(5):
+            memory.put("note", f"zebra number {number}", title=f"Z{number}")
+        assert len(list(memory.find("zebra"))) == 5
+        database = Database(address, connecting.Waits(lock_seconds=1.0))
+        index = PgIndex(database, memory._keeper._index._identity, memory.settings.search)  # type: ignore[attr-defined]
+        before = index.generation()
+        with _holding_a_row(address, before), contextlib.suppress(HoldfastError), index.rebuilding() as fresh:
+            memory._keeper.refresher.apply(fresh, list(index.seen()), Refreshed())
+        assert index.generation() not in ("", before)
+        database.close()
+        assert len(list(memory.find("zebra"))) == 5
+        assert memory.verify().sound
+
+
+@contextlib.contextmanager
+def _holding_a_row(address: str, generation: str) -> Iterator[None]:
+    """Hold a row of an index, as a program does that is writing to it."""
+    other = Database(address)
+    with other.holding("a row") as turn:
+        turn.rows("SELECT 1 FROM holdfast.index_files WHERE generation = %(number)s FOR UPDATE", number=int(generation))
+        yield
+    other.close()
+
+
+def test_an_append_behind_a_torn_line_begins_a_line(address: str) -> None:
+    with holdfast.open(address) as memory:
+        memory.vault.append("log.jsonl", lambda _: b'{"a":1}\n', again=True)
+        memory.vault.append("log.jsonl", lambda _: b'{"torn', again=True)
+        memory.vault.append("log.jsonl", lambda _: b'{"b":2}\n', again=True)
+        assert [line.data for line in memory.vault.scan("log.jsonl")] == [b'{"a":1}', b'{"torn', b'{"b":2}']
+
+
+@pytest.mark.parametrize("size", [100_000, 262_143, 300_000, 2_000_000])
+def test_a_large_append_does_not_wait_for_an_answer_before_it_is_sent(address: str, size: int) -> None:
+    with contextlib.closing(Database(address, connecting.Waits(statement_seconds=5.0))) as database:
+        vault = PgVault(database)
+        for _ in range(3):  # more than the time-out would end with an error
+            vault.append("large.jsonl", lambda _: b"x" * size + b"\n", again=True)
+        stamp = vault.stat("large.jsonl")
+        assert stamp and stamp.size == 3 * (size + 1)
+
+
+def test_what_was_forgotten_there_does_not_come_back_in_another_version(tmp_path: Path, address: str) -> None:
+    for name in ("a", "b"):
+        make_root(str(tmp_path / name))
+    with holdfast.open(tmp_path / "a") as one, holdfast.open(tmp_path / "b") as two, holdfast.open(address) as shared:
+        note = one.put("note", "a secret of the house", title="Secret")
+        one.push(address, yes=True)
+        two.pull(address, yes=True)
+        two.put(id=note.id, text="a secret of the house, edited", expect=two.get(note.id).version)
+        shared.forget(note.id, yes=True)
+        two.push(address, yes=True)
+        assert not list(shared.find("secret house"))
+
+
+def test_a_login_that_only_reads_is_told_so_by_verify_and_is_not_behind(
+    server: pgserver.Server, database: str, address: str
+) -> None:
+    with holdfast.open(address) as memory:
+        memory.put("note", "a lion", title="Lion")
+        assert len(list(memory.find("lion"))) == 1
+        tenant = address.rpartition("tenant=")[2]
+    server.run("DROP ROLE IF EXISTS only_reads; CREATE ROLE only_reads LOGIN; GRANT holdfast_reader TO only_reads")
+    with holdfast.open(server.at(database, user="only_reads", tenant=tenant)) as reader:
+        found = reader.find("lion")
+        assert (len(list(found)), found.behind) == (1, 0)
+        with pytest.raises(Unavailable, match="rights to write"):
+            reader.verify()
