@@ -127,3 +127,20 @@ def test_a_login_that_only_reads_is_told_so_by_verify_and_is_not_behind(
         assert (len(list(found)), found.behind) == (1, 0)
         with pytest.raises(Unavailable, match="rights to write"):
             reader.verify()
+
+
+def test_what_was_undone_before_does_not_cost_an_append(address: str) -> None:
+    with contextlib.closing(Database(address, connecting.Waits(connections=1))) as database:
+        vault = PgVault(database)
+
+        def refuse(_end: object) -> bytes:
+            raise Unavailable("no", "no")
+
+        for _ in range(
+            8
+        ):  # so often that the driver prepares what it sends, and takes all of it back when work is undone
+            vault.append("log.jsonl", lambda _: b"line\n")
+            vault.append("log.jsonl", lambda _: b"")
+            with contextlib.suppress(Unavailable):
+                vault.append("log.jsonl", refuse)
+        assert len(list(vault.scan("log.jsonl"))) == 8

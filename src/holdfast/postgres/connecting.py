@@ -12,7 +12,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -73,6 +73,19 @@ class Session(psycopg.Connection[TupleRow]):
         self._poll = select.poll()
         self._poll.register(self.pgconn.socket, select.POLLIN)
         self.add_notice_handler(self._note)
+
+    def rollback(self) -> None:
+        super().rollback()
+        self._known_there.clear()  # psycopg has the server forget all that was prepared
+
+    @contextlib.contextmanager
+    def transaction(self, *given: Any, **named: Any) -> Iterator[psycopg.Transaction]:
+        try:
+            with super().transaction(*given, **named) as begun:
+                yield begun
+        except BaseException:
+            self._known_there.clear()
+            raise
 
     def commit_within(self, seconds: float, last: Call | None = None) -> tuple[str, bytes | None]:
         """End the transaction; return what became of it, and the one value of a last statement sent with it.
