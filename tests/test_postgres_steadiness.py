@@ -127,6 +127,8 @@ def test_a_login_that_only_reads_is_told_so_by_verify_and_is_not_behind(
         assert (len(list(found)), found.behind) == (1, 0)
         with pytest.raises(Unavailable, match="rights to write"):
             reader.verify()
+        with pytest.raises(Unavailable, match="only reads"):
+            reader.refresh(rebuild=True)
 
 
 def test_what_was_undone_before_does_not_cost_an_append(address: str) -> None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from holdfast import asking, kinds, settings
-from holdfast.errors import Invalid, NotFound
-from holdfast.index import Filter, Index, Pool, Tied
+from holdfast.errors import Invalid, NotFound, Unavailable
+from holdfast.index import Filter, Index, Pool, Tied, Unusable
 from holdfast.kinds import FOREIGN, KINDS, Kind
 from holdfast.names import check_text
 from holdfast.places import Places, session_folder
@@ -519,7 +519,12 @@ class Memory:
     def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
         """Bring the index up to the files; `rebuild` throws it away first."""
         if rebuild:
-            done = self._keeper.rebuild(progress)
+            try:
+                done = self._keeper.rebuild(progress)
+            except Unusable as error:
+                raise Unavailable(
+                    f"The index cannot be made anew: {error}.", "Use a login, or a folder, that may be written."
+                ) from None
             self._meaning.forget()
             return done
         done = self._keeper.refresh_below((), progress)
