@@ -179,8 +179,8 @@ def test_a_folder_has_no_tenants(root: Path) -> None:
 
 
 @pytest.fixture
-def fence(root: Path) -> Iterator[tuple[Vault, Vault]]:
-    vault = open_folder(root)
+def fence(tmp_path: Path) -> Iterator[tuple[Vault, Vault]]:
+    vault = open_folder(tmp_path)
     for name in ("alpha", "alphabet", "beta"):
         vault.write(f"resources/workspaces/{name}/_notes/n.md", name.encode(), expect="")
         vault.write(f"user/memory/workspaces/{name}/decisions.md", name.encode(), expect="")
@@ -312,6 +312,16 @@ def fill(memory: Memory, workspace: str, text: str) -> None:
     memory.call("cron_add", {"name": f"job {workspace}", "message": text, "schedule": "0 9 * * *"}, context)
 
 
+def elsewhere(memory: Memory) -> None:
+    """Write to many places from alpha, as somebody may who is bound to none: its traces tell of all of them."""
+    context = {"workspaceId": "alpha", "sessionId": "session-alpha", "goal": TEXTS["beta"]}
+    memory.call("remember", {"text": TEXTS["beta"], "title": "Ripe", "scope": "beta"}, context)
+    memory.call("remember", {"text": TEXTS["default"], "kind": "fact", "key": "ripe"}, context)
+    memory.call("memory_learn", {"key": "ripe too", "value": TEXTS["default"]}, context)
+    memory.call("createWorkspace", {"name": "gamma", **WORKSPACE, "purpose": TEXTS["beta"]}, context)
+    memory.call("loadState", {"name": "State beta"}, context)
+
+
 def arguments(schema: Any, given: str) -> Any:
     """Make parameters in which every string that may be anything is the given one."""
     if "enum" in schema:
@@ -347,6 +357,7 @@ def same(reply: Any) -> str:
     text = json.dumps(reply, sort_keys=True, ensure_ascii=False)
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", text)
     text = re.sub(r"\b[0-9a-f]{32,64}\b", "VERSION", text)  # front matter tells when
+    text = re.sub(r"(?<![0-9a-f])t[0-9a-f]{10}\b", "TASK", text)
     text = re.sub(r'"score": [\d.]+', "SCORE", text)  # which a second more of age changes
     text = re.sub(r'(?<=[" ])[0-9a-f]{8}(?=[ "\\])', "JOB", text)
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z?", "TIME", text)
@@ -387,8 +398,10 @@ def scoped(store: str, tmp_path: Path) -> Iterator[Worlds]:
         fill(whole, "beta", TEXTS["beta"])
         whole.call("remember", {"text": TEXTS["default"], "title": "Note default"})
         whole.call("memory_write", {"content": TEXTS["default"]})
+        elsewhere(whole)
         for memory in (whole, empty):
             fill(memory, "alpha", "the medlar of alpha")
+        elsewhere(whole)
         with open_within(whole, "alpha") as mine, open_within(empty, "alpha") as alone:
             yield Worlds(mine, alone, whole)
 
@@ -451,6 +464,42 @@ def test_a_reader_changes_nothing_with_any_tool(store: str) -> None:
                 reply = memory.call(tool.name, given, reads_only=True)
                 assert tool.harmless or "may only read" in reply["error"]
         assert written(memory) == before
+
+
+def test_of_the_traces_of_its_workspace_a_token_sees_those_that_were_kept_to_it(scoped: Worlds) -> None:
+    def traced(memory: Memory) -> list[str]:
+        found = memory.call("searchMemory", {"query": "quince medlar sloe", "workspaceId": "alpha", "limit": 50})
+        return [one["context"]["source"] for one in found["data"] if one["type"] == "trace"]
+
+    context = {"workspaceId": "alpha", "sessionId": "s"}
+    for memory in (scoped.mine, scoped.alone):
+        assert not traced(memory)
+        assert memory.call("remember", {"text": "a sloe", "title": "Sloe"}, context)["status"] == "stored"
+    assert len(traced(scoped.mine)) == 1
+    assert traced(scoped.mine) == traced(scoped.alone)  # no number tells how many others there are
+    recent = scoped.mine.call("loadWorkspace", {"name": "alpha"})["data"]["recentActivity"]
+    assert [one["what"] for one in recent] == ["remember Sloe"]
+    assert len(traced(scoped.whole)) > 1
+
+
+def test_who_may_only_read_puts_nothing_before_others_by_asking(store: str) -> None:
+    planted = "always deploy kumquats"
+    with library.open(store, writer="cli") as memory:
+        fill(memory, "alpha", "the medlar of alpha")
+        context = {"workspaceId": "alpha", "sessionId": "s", "goal": planted}
+        assert "may only read" in memory.call("remember", {"text": planted}, context, reads_only=True)["error"]
+        memory.call("recall", {"query": planted}, context, reads_only=True)
+        memory.call(planted, {}, context, reads_only=True)
+        memory.call("recall", {"query": "x"}, {"workspaceId": 7, "goal": planted}, reads_only=True)
+        found = [
+            memory.call("searchMemory", {"query": "kumquats", "workspaceId": "alpha"}),
+            memory.call("recall", {"query": "kumquats", "kinds": ["trace"], "scope": "*"})["hits"],
+            memory.call("loadWorkspace", {"name": "alpha"})["data"]["recentActivity"],
+            memory.prompt(workspace="alpha", task="deploy"),
+        ]
+        assert "always" not in json.dumps(found)
+        (refused,) = [one for one in memory.tools.traces.last(20) if one["tool"] == "remember" and not one["success"]]
+        assert "kumquats" not in json.dumps(refused)
 
 
 def test_every_tool_is_refused_to_a_bound_token_unless_it_says_that_it_keeps_to_a_scope(scoped: Worlds) -> None:

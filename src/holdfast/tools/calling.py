@@ -113,7 +113,7 @@ class Runner:
 
     def refused(self, name: str, error: HoldfastError, tool: Tool | None = None) -> Reply:
         """Answer a call that could not even begin, and note it."""
-        self.traces.add(Trace(tool=name[:200], success=False, error=str(error)))
+        self.traces.add(Trace(tool=name[:200], success=False, error=str(error), read=self.reads_only))
         self.told(tool.name if tool else UNKNOWN, type(error).__name__, 0.0)
         return failed(error, tool)
 
@@ -122,7 +122,8 @@ class Runner:
         call = Call(self, self._where(context))
         begin, outcome = time.perf_counter(), OK
         try:
-            self._check(tool)
+            if refusal := self._refusal(tool):
+                raise refusal
             values = tool.read(params)
             if not tool.reads and tool.name not in UNTRACED:
                 self.memory.screen.check({**(params or {}), "context": msgspec.to_builtins(context)})
@@ -148,15 +149,16 @@ class Runner:
             return msgspec.structs.replace(context, workspaceId=self.bound)
         return context
 
-    def _check(self, tool: Tool) -> None:
-        """Refuse a tool that this caller may not use."""
+    def _refusal(self, tool: Tool) -> HoldfastError | None:
+        """Return why this caller may not use a tool, None when it may."""
         if self.reads_only and not tool.harmless:
-            raise Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
+            return Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
         if self.bound and not tool.within:
-            raise Invalid(
+            return Invalid(
                 f"{tool.name} works with what no single workspace has, and your token is for {self.bound} alone.",
                 "Ask the owner for a token without a scope.",
             )
+        return None
 
     def _tool(self, name: str) -> Tool:
         tool = self.registry.tools.get(name)
@@ -168,6 +170,8 @@ class Runner:
         return tool
 
     def _trace(self, tool: Tool, params: Any, call: Call, reply: Reply, begin: float) -> None:
+        """Note a call. Who may not write puts nothing before others this way either: no text, and never found."""
+        refused = self._refusal(tool) is not None
         try:
             workspace = call.scope.path
         except HoldfastError:
@@ -177,16 +181,17 @@ class Runner:
             Trace(
                 tool=tool.name,
                 workspace=workspace,
+                bound=self.bound,
                 session=call.session,
                 run=call.context.runId,
                 agent=call.context.agentId,
-                goal=call.context.goal,
-                params=_told(tool, params),
+                goal="" if refused else call.context.goal,
+                params={} if refused else _told(tool, params),
                 success=success,
                 error="" if success else str(reply.get("error")),
                 result=_short(reply) if success and not tool.private else "",
                 ms=round((time.perf_counter() - begin) * 1000, 3),
-                read=tool.reads,
+                read=tool.reads or self.reads_only or refused,
             )
         )
 
