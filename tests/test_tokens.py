@@ -457,12 +457,20 @@ def test_no_tool_tells_one_tenant_what_another_has(server: pgserver.Server, addr
 def test_a_reader_changes_nothing_with_any_tool(store: str) -> None:
     with library.open(store, writer="cli") as memory:
         fill(memory, "alpha", "the medlar of alpha")
-
+        context = {"workspaceId": "alpha", "sessionId": "session-alpha", "runId": "r"}
+        for compartment in ("run", "plan"):
+            memory.call("save_memory", {"compartment": compartment, "content": "the medlar of a run"}, context)
+        dead = memory.compartments._runs.path("session-alpha", "dead")
+        memory.vault.append(dead, lambda _end: b'{"content":"what nobody claims"}\n')
         before = written(memory)
         for tool in TOOLS:
             for given in variants(tool, "alpha"):
-                reply = memory.call(tool.name, given, reads_only=True)
-                assert tool.harmless or "may only read" in reply["error"]
+                for where in ({}, context, context | {"runId": "another"}):
+                    reply = memory.call(tool.name, given, where, reads_only=True)
+                    assert tool.harmless or "may only read" in reply["error"]
+        for compartment in ("run", "session", "plan"):
+            reply = memory.call("get_memory", {"compartment": compartment}, context, reads_only=True)
+            assert "the medlar of a" in reply["text"]
         assert written(memory) == before
 
 
