@@ -6,15 +6,16 @@ not in an address for people, not in an error.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from urllib.parse import quote, quote_plus, unquote_plus
 
 import msgspec
 import psycopg
-from psycopg import conninfo
+from psycopg import conninfo, pq
 
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, Unavailable
 
 SCHEMES = ("postgresql://", "postgres://")
 DEFAULT_TENANT = "default"
@@ -24,6 +25,10 @@ _SECRET = re.compile(r"password|secret|scram_\w+_key")
 """Names of options whose values nobody is shown."""
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _SAFE = "/,:"
+_CLEAR = ("password", "md5")
+"""Ways to log in by which a server learns the password, or nearly."""
+_REQUIRING = 16_00_00
+"""The libpq that can refuse them."""
 _ALIVE = {
     "application_name": "holdfast",
     "connect_timeout": "10",
@@ -67,6 +72,21 @@ def parse(dsn: str) -> Address:
         return Address(whole, tenant, _shown(given, tenant), _bare(given, tenants[-1] if tenants else ""))
     except psycopg.Error:  # its text may quote the password
         raise Invalid("The address of the database cannot be read.", _EXAMPLE) from None
+
+
+def without_clear_passwords(dsn: str) -> str:
+    """Return an address that anybody may have written so that its server gets no password in clear or as MD5.
+
+    Nothing in the address changes that; PGREQUIREAUTH does, which is the owner's.
+    """
+    if pq.version() < _REQUIRING:
+        raise Unavailable(
+            "libpq is too old to keep a password from a server that asks for it.", "Use libpq 16 or later."
+        )
+    named = str(conninfo.conninfo_to_dict(parse(dsn).conninfo).get("require_auth") or "")
+    strict = named and not any(each.startswith("!") or each in _CLEAR for each in named.split(","))
+    wanted = os.environ.get("PGREQUIREAUTH") or (named if strict else ",".join(f"!{each}" for each in _CLEAR))
+    return f"{dsn}{'&' if '?' in dsn else '?'}require_auth={quote(wanted, safe='!,')}"  # of two, libpq takes the last
 
 
 def check_tenant(tenant: str) -> str:

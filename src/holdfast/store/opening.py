@@ -66,6 +66,13 @@ def without_password(address: str) -> str:
     return addresses.parse(address).bare
 
 
+def without_clear_passwords(address: str) -> str:
+    """Return an address that came with some files so that its server gets no password in clear."""
+    with driver():
+        from holdfast.postgres import addresses
+    return addresses.without_clear_passwords(address)
+
+
 @contextlib.contextmanager
 def driver() -> Iterator[None]:
     """Say what to install where the driver of databases is missing."""
