@@ -88,6 +88,8 @@ class Runner:
         """The scope that callers are bound to, "" when they may go anywhere. The memory is one that has no other."""
         self.told: Callable[[str, str, float], None] = lambda _tool, _outcome, _seconds: None
         """Is told of every call: the tool, "ok" or the class of the error, and the seconds that it took."""
+        self.worded: Callable[[HoldfastError], HoldfastError] = lambda error: error
+        """Returns an error as this caller is to be told of it."""
 
     @functools.cached_property
     def reading(self) -> Runner:
@@ -130,14 +132,15 @@ class Runner:
             result = tool.function(call, **values)
             reply = answered(tool, result) | ({"warnings": call.warnings} if call.warnings else {})
         except HoldfastError as error:
-            reply, outcome = failed(error, tool), type(error).__name__
+            reply, outcome = failed(self.worded(error), tool), type(error).__name__
         except RecursionError:
             reply = failed(Invalid("The parameters are nested too deeply.", "Flatten them."), tool)
             outcome = Invalid.__name__
         except Exception as error:  # a fault of ours must not take the server with it
             outcome = type(error).__name__
             cause = f"{type(error).__name__}: {error}"[:300]
-            reply = failed(HoldfastError(f"{tool.name} failed unexpectedly ({cause}).", "Please report this."), tool)
+            fault = HoldfastError(f"{tool.name} failed unexpectedly ({cause}).", "Please report this.")
+            reply = failed(self.worded(fault), tool)
         if tool.name not in UNTRACED:
             self._trace(tool, params, call, reply, begin)
             self.told(tool.name, outcome, time.perf_counter() - begin)
