@@ -70,13 +70,25 @@ def test_what_is_no_token_is_none(text: str) -> None:
     assert grants.read(text) is None
 
 
+@pytest.mark.parametrize("tenant", ["x" * 200, "é" * 200, "日" * 200, "𐍈" * 200])
+def test_a_token_is_known_again_however_long_the_name_of_its_tenant_is(tenant: str) -> None:
+    read = grants.read(grants.make("ci", tenant)[1])
+    assert read
+    assert read.tenant == tenant
+
+
+@pytest.mark.parametrize("span", ["1m", "99999h", "7000y"])
+def test_a_span_ends_later_than_now(span: str) -> None:
+    assert grants.make("ci", expires=span)[0].holds
+
+
 @pytest.mark.parametrize("name", ["", " ", "a b", "a:b", "x" * 41, "-a", "a\nb", "é"])
 def test_a_name_is_a_plain_word(name: str) -> None:
     with pytest.raises(Invalid):
         grants.make(name)
 
 
-@pytest.mark.parametrize("span", ["30", "d", "0d", "-1d", "1.5h", "1 day", "99999999d"])
+@pytest.mark.parametrize("span", ["30", "d", "0d", "-1d", "1.5h", "1 day", "99999999d", "8000y", "99999y"])
 def test_a_span_that_cannot_be_read_is_refused(span: str) -> None:
     with pytest.raises(Invalid):
         grants.make("ci", expires=span)
@@ -168,6 +180,9 @@ def test_the_commands_make_list_and_revoke_and_never_show_a_token_again(store: s
     assert "There is no token" in teamserver.holdfast("token", "revoke", "who", "--store", store, fails=True)
     wrong = teamserver.holdfast("token", "create", "--store", store, "--name", "x", "--scope", "nowhere", fails=True)
     assert 'Workspace \\"nowhere\\" not found' in wrong
+    for empty in ("", " "):
+        wrong = teamserver.holdfast("token", "create", "--store", store, "--name", "x", "--scope", empty, fails=True)
+        assert "--scope names nothing" in wrong
 
 
 def test_a_folder_has_no_tenants(root: Path) -> None:
