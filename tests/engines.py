@@ -15,6 +15,7 @@ _GIT = "git works on files"
 _INDEX = "it is about the index in .holdfast"
 _ELSEWHERE = "it looks for text in files that are no memory, which a database does not have"
 _LATER = "its tests were not gone through on a database yet, one by one"
+_ITSELF = "it names both engines itself"
 _LONG = "it is about thousands of files and how long they take"
 _WHY: dict[str, tuple[str, ...]] = {
     _LINKS: (
@@ -85,6 +86,10 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_mcp",
         "test_mcp_http",
         "test_properties",
+    ),
+    _ITSELF: (
+        "test_serving",
+        "test_tokens",
     ),
     _LONG: (
         "test_linting::test_many_documents_are_judged_in_seconds",

@@ -116,7 +116,7 @@ def test_an_address_that_cannot_be_read_is_refused_without_quoting_it(dsn: str) 
     [
         (
             "postgres://ann:SECRET@db.example:5433/memory?tenant=a+b",
-            "postgresql://ann@db.example:5433/memory?tenant=a+b",
+            "postgresql://ann@db.example:5433/memory?tenant=a%20b",
         ),
         ("postgresql://a%40b:SECRET@one,two:5/m", "postgresql://a%40b@one,two:5/m"),
         ("postgresql://one,two/m?port=5", "postgresql:///m?host=one,two&port=5"),

@@ -444,7 +444,8 @@ def test_a_memory_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> Non
     with serving(str(folder)) as team:
         token = issue(str(folder), "ci")[1]
         assert team.get("/readyz").status_code == 503
-        assert "does not exist" in team.call(token, "recall", query="x")["error"]
+        assert "The store cannot be used" in team.call(token, "recall", query="x")["error"]
+        assert any("does not exist" in line.get("reason", "") for line in team.lines())
         teamserver.holdfast("init", str(folder))
         until(lambda: team.get("/readyz").status_code == 200)
         assert team.call(token, "recall", query="x")["hits"] == []

@@ -271,9 +271,11 @@ def test_a_server_that_settings_name_gets_no_password_in_clear(root: Path, liste
 
 
 def test_the_owner_may_allow_what_settings_may_not(
-    root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGREQUIREAUTH", "password,md5")
+    root = tmp_path / "mine"
+    make_root(str(root))
     share(root, f"postgresql://u@127.0.0.1:{listener.port}/m")
     with holdfast.open(root) as memory:
         memory.call("recall", {"query": "anything"})

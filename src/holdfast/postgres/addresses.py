@@ -48,6 +48,8 @@ class Address(msgspec.Struct, frozen=True):
     """For people, without a password."""
     bare: str
     """What opens the same memory, for whoever has the password from elsewhere."""
+    secret: bool = False
+    """Was there anything in it that nobody is shown?"""
 
     def __repr__(self) -> str:
         return f"Address({self.shown})"
@@ -69,7 +71,8 @@ def parse(dsn: str) -> Address:
         given = conninfo.conninfo_to_dict(f"{start}?{others}" if others else start)
         _check_misread(given)
         whole = conninfo.make_conninfo("", **{**_ALIVE, **given})
-        return Address(whole, tenant, _shown(given, tenant), _bare(given, tenants[-1] if tenants else ""))
+        bare = _bare(given, tenants[-1] if tenants else "")
+        return Address(whole, tenant, _shown(given, tenant), bare, any(map(_SECRET.search, given)))
     except psycopg.Error:  # its text may quote the password
         raise Invalid("The address of the database cannot be read.", _EXAMPLE) from None
 
@@ -126,7 +129,7 @@ def _bare(given: Mapping[str, object], tenant: str) -> str:
     user, name = (quote(kept.pop(key, ""), safe="") for key in ("user", "dbname"))
     place = _place(kept)
     query = [f"{key}={quote(value, safe=_SAFE)}" for key, value in kept.items()]
-    query += [f"tenant={quote_plus(tenant)}"] if tenant else []
+    query += [f"tenant={quote(tenant, safe='')}"] if tenant else []
     return f"postgresql://{user}{'@' if user else ''}{place}/{name}{'?' if query else ''}{'&'.join(query)}"
 
 
