@@ -373,6 +373,7 @@ def same(reply: Any) -> str:
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", text)
     text = re.sub(r"\b[0-9a-f]{32,64}\b", "VERSION", text)  # front matter tells when
     text = re.sub(r"(?<![0-9a-f])t[0-9a-f]{10}\b", "TASK", text)
+    text = re.sub(r"\b(\d+)-[0-9a-f]{8}\b", r"\1-ATTEMPT", text)
     text = re.sub(r'"score": [\d.]+', "SCORE", text)  # which a second more of age changes
     text = re.sub(r'(?<=[" ])[0-9a-f]{8}(?=[ "\\])', "JOB", text)
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z?", "TIME", text)
