@@ -125,7 +125,7 @@ def _any_host() -> None:
 def _all_may_write() -> None:
     from holdfast.tools.calling import Runner
 
-    Runner._check = lambda self, tool: None  # type: ignore[method-assign]  # noqa: ARG005
+    Runner._refusal = lambda self, tool: None  # type: ignore[method-assign]  # noqa: ARG005
 
 
 @_defence("body limit", "a body that is too large is refused before it is kept", "http")

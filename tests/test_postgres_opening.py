@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
 
 import pgserver
 from holdfast.errors import HoldfastError, Invalid, Unavailable
@@ -23,6 +29,8 @@ from holdfast.postgres.vault import PgVault
 from holdfast.vault import ABSENT, RootGone
 
 PASSWORD = "s3cret-Pa55word"
+KNOWN = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+"""The options that the libpq of this machine has."""
 
 
 @pytest.fixture
@@ -92,10 +100,60 @@ def test_an_address_is_read_and_shown_without_its_password(dsn: str, tenant: str
         f"postgresql://u:{PASSWORD}@host/db?tenant=%0A",
         f"postgresql://u:{PASSWORD}@host/db?tenant={'x' * 201}",
         f"postgresql://u:{PASSWORD}@[::1/db",
+        f"postgresql://u:x?{PASSWORD}@host/db",
+        f"postgresql://u:x?tenant={PASSWORD}@host/db",
+        f"postgresql://u:12/x?user={PASSWORD}@host/db",
+        f"postgresql://u:x@{PASSWORD}@host/db",
+        f"postgresql://u:x@{PASSWORD}?user=y@host/db",
     ],
 )
 def test_an_address_that_cannot_be_read_is_refused_without_quoting_it(dsn: str) -> None:
     assert isinstance(refused(dsn), Invalid)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "bare"),
+    [
+        (
+            "postgres://ann:SECRET@db.example:5433/memory?tenant=a+b",
+            "postgresql://ann@db.example:5433/memory?tenant=a%20b",
+        ),
+        ("postgresql://a%40b:SECRET@one,two:5/m", "postgresql://a%40b@one,two:5/m"),
+        ("postgresql://one,two/m?port=5", "postgresql:///m?host=one,two&port=5"),
+        ("postgresql://u:SECRET@[::1]:5/m", "postgresql://u@/m?host=::1&port=5"),
+        ("postgresql://u@/m?host=/run/p%20g&password=SECRET", "postgresql://u@/m?host=/run/p%20g"),
+        ("postgresql://u@h/m?pass%77ord=SECRET&sslmode=require", "postgresql://u@h/m?sslmode=require"),
+        ("postgresql://u@h/m?sslpassword=SECRET&tenant=%C3%B8", "postgresql://u@h/m?tenant=%C3%B8"),
+        ("postgresql://h/m?options=-cgeqo%3Doff%20-cx%3D1%26", "postgresql://h/m?options=-cgeqo%3Doff%20-cx%3D1%26"),
+        ("postgresql://", "postgresql:///"),
+        *(
+            (f"postgresql://u@h/m?{key}=SECRET", "postgresql://u@h/m")
+            for key in ("oauth_client_secret", "scram_client_key", "scram_server_key")
+            if key in KNOWN
+        ),
+    ],
+)
+def test_an_address_without_its_secrets_opens_the_same(dsn: str, bare: str) -> None:
+    address = addresses.parse(dsn)
+    assert address.bare == bare
+    assert "SECRET" not in f"{address.shown} {address!r}"
+    again = addresses.parse(bare)
+    assert (again.tenant, again.bare) == (address.tenant, bare)
+    kept = conninfo_to_dict(address.conninfo)
+    assert {key for key in kept if kept[key] != conninfo_to_dict(again.conninfo).get(key)} <= {
+        key for key in kept if kept[key] == "SECRET"
+    }
+
+
+@pytest.mark.parametrize("command", [("stats",), ("doctor",), ("install", "cursor", "--dry-run")])
+def test_no_command_tells_a_password_that_was_written_carelessly(command: tuple[str, ...], tmp_path: Path) -> None:
+    for dsn in (f"postgresql://u:x?{PASSWORD}@127.0.0.1:1/db", f"postgresql://u:x@{PASSWORD}@127.0.0.1:1/db"):
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", *command, "--root", dsn],
+            capture_output=True, text=True, check=False, timeout=60, env=os.environ | {"HOME": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode != 0
+        assert PASSWORD not in done.stdout + done.stderr
 
 
 # no connection

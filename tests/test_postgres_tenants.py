@@ -250,6 +250,38 @@ def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgse
     assert roles == [(False, False, False)] * 3
 
 
+def test_what_runs_with_the_rights_of_the_owner_looks_last_at_what_its_caller_made(
+    server: pgserver.Server, database: str
+) -> None:
+    Database(server.at(database)).close()
+    held = server.run(
+        "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace AND prosecdef", database
+    )
+    assert {"analyze_index", "append_00"} <= {str(name) for name, _ in held}
+    assert {str(config) for _, config in held} == {"['search_path=pg_catalog, pg_temp']"}
+
+
+@pytest.mark.parametrize("name", ["regclass", "text", "name"])
+def test_a_type_that_a_caller_makes_does_not_run_with_the_rights_of_the_owner(
+    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str, name: str
+) -> None:
+    with psycopg.connect(server.at(database)) as connection:
+        connection.execute(f"SET LOCAL ROLE {WRITER}")
+        connection.execute("SELECT set_config('holdfast.tenant', %s, true)", [tenants[0]._database.tenant])
+        connection.execute(
+            f"CREATE FUNCTION pg_temp.mine(x pg_catalog.{name}) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN"
+            " EXECUTE 'ALTER TABLE holdfast.tokens DISABLE ROW LEVEL SECURITY'; RETURN true; END $$"
+        )
+        connection.execute("GRANT EXECUTE ON FUNCTION pg_temp.mine TO PUBLIC")
+        connection.execute(f"CREATE DOMAIN pg_temp.{name} AS pg_catalog.{name} CHECK (pg_temp.mine(VALUE))")
+        connection.execute("SELECT holdfast.analyze_index()")
+        guarded = connection.execute(
+            "SELECT relrowsecurity FROM pg_class WHERE oid = 'holdfast.tokens'::pg_catalog.regclass"
+        )
+        assert guarded.fetchone() == (True,)
+        connection.rollback()
+
+
 def test_a_session_of_the_application_is_left_without_role_and_tenant(
     tenants: tuple[PgVault, PgVault, PgVault],
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import secrets
 import signal
@@ -24,12 +25,16 @@ import pgserver
 import teamserver
 from holdfast import grants
 from holdfast.door import Memory
+from holdfast.errors import Busy
 from holdfast.mcp import granting
 from holdfast.mcp.granting import issue
 from holdfast.mcp.journal import Journal
 from holdfast.mcp.memories import Key, Memories
 from holdfast.mcp.metrics import Metrics
+from holdfast.postgres.connecting import Waits
+from holdfast.postgres.transactions import Database
 from holdfast.tools.context import Context
+from holdfast.vault import ABSENT
 from teamserver import serving, until
 
 SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? -?[0-9.e+-]+|[a-z_]+\{.*le="\+Inf"\} \d+')
@@ -98,6 +103,89 @@ def test_a_session_of_one_token_is_closed_to_another(address: str) -> None:
             for token in (one, two)
         ]
         assert [answer.status_code for answer in answers] == [200, 404]
+
+
+def test_nobody_ends_the_run_of_another_tokens_session(address: str) -> None:
+    one, two = issue(address, "one")[1], issue(address, "two")[1]
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    with serving(address, "--toolset", "all") as team:
+        session: dict[str, str] = {}
+
+        def send(token: str, http: str, method: str = "", params: dict[str, Any] | None = None) -> httpx2.Response:
+            headers = {"Accept": "application/json, text/event-stream", "Authorization": f"Bearer {token}", **session}
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params} if method else None
+            return httpx2.request(http, team.url, headers=headers, json=body, timeout=60)
+
+        def noted() -> str:
+            return send(one, "POST", "tools/call", {"name": "get_memory", "arguments": {"compartment": "run"}}).text
+
+        began = send(one, "POST", "initialize", hello)
+        session |= {"mcp-session-id": began.headers["mcp-session-id"], "MCP-Protocol-Version": "2025-11-25"}
+        note = {"compartment": "run", "content": "a medlar of mine"}
+        send(one, "POST", "tools/call", {"name": "save_memory", "arguments": note})
+        assert send(two, "DELETE").status_code == 404
+        assert "a medlar of mine" in noted()
+        assert send(one, "DELETE").status_code == 200
+    with library.open(address) as memory:
+        kept = [path for path, _ in memory.vault.walk("user/memory/sessions", (".jsonl",), lambda _path, _why: None)]
+        assert not [path for path in kept if "/runs/" in path]
+
+
+def test_a_token_is_told_by_its_class_what_is_wrong_with_the_store(server: pgserver.Server, address: str) -> None:
+    red, token = granting.tenant_of(address), issue(address, "ci")[1]
+    with library.open(address) as memory:
+        memory.vault.write("holdfast.toml", b"[paths\nbroken", expect=ABSENT)
+    with serving(granting.for_tenant(address, "the-own-tenant"), "--toolset", "all") as team:
+        told = [
+            json.dumps(team.call(token, "recall", query="x")),
+            team.ask(token, "resources/list", {}).text,
+            team.ask(token, "resources/read", {"uri": "holdfast://workspace/alpha"}).text,
+            team.ask(token, "prompts/get", {"name": "save-memory", "arguments": {}}).text,
+        ]
+        for text in told:
+            assert "not set up for this store" in text
+            assert not [word for word in ("postgresql:", "the-own-tenant", red, "toml") if word in text]
+        until(lambda: any(line["event"] == "failed" for line in team.lines()))
+        assert "holdfast.toml" in next(line for line in team.lines() if line["event"] == "failed")["reason"]
+
+
+def test_a_token_is_not_told_which_login_lacks_which_rights(
+    server: pgserver.Server, database: str, address: str
+) -> None:
+    token, login = issue(address, "ci")[1], f"somebody_{secrets.token_hex(4)}"
+    with library.open(address) as memory:
+        memory.put("note", "A medlar.", title="Medlar")
+    server.run(f"CREATE ROLE {login} LOGIN PASSWORD 'right'; GRANT holdfast_reader TO {login}", database)
+    try:
+        with serving(server.at(database, user=login, password="right", tenant=granting.tenant_of(address))) as team:
+            assert team.call(token, "recall", query="medlar")["hits"]
+            error = team.call(token, "remember", text="A quince.")["error"]
+            assert error.startswith("The store cannot be used. Look what was done")
+            until(lambda: any(line["event"] == "failed" for line in team.lines()))
+            assert "holdfast_writer" in next(line for line in team.lines() if line["event"] == "failed")["reason"]
+    finally:
+        server.run(f"DROP ROLE {login}", database)
+
+
+def test_when_all_connections_are_in_use_nobody_is_told_where_the_database_is(address: str) -> None:
+    held = Database(address, Waits(connections=1, again_seconds=0.3))
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold(_turn: object) -> None:
+        entered.set()
+        leave.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(held.run, "x", hold)
+        try:
+            entered.wait(60)
+            with pytest.raises(Busy) as caught:
+                held.beside("another").run("y", lambda turn: turn.row("SELECT 1"))
+            assert "postgresql:" not in str(caught.value)
+        finally:
+            leave.set()
+        holding.result(60)
+    held.close()
 
 
 # health, readiness, metrics, log
@@ -356,7 +444,8 @@ def test_a_memory_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> Non
     with serving(str(folder)) as team:
         token = issue(str(folder), "ci")[1]
         assert team.get("/readyz").status_code == 503
-        assert "does not exist" in team.call(token, "recall", query="x")["error"]
+        assert "The store cannot be used" in team.call(token, "recall", query="x")["error"]
+        assert any("does not exist" in line.get("reason", "") for line in team.lines())
         teamserver.holdfast("init", str(folder))
         until(lambda: team.get("/readyz").status_code == 200)
         assert team.call(token, "recall", query="x")["hits"] == []

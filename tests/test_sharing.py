@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -194,10 +195,91 @@ def test_it_is_asked_again_when_it_is_back(root: Path, tmp_path: Path, monkeypat
 
 
 def test_the_password_may_stand_in_the_environment(root: Path, team: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TEAM_STORE_PART", team[-6:])
-    share(root, team[:-6] + "${TEAM_STORE_PART}")
+    monkeypatch.setenv("HOLDFAST_STORE_PART", team[-6:])
+    share(root, team[:-6] + "${HOLDFAST_STORE_PART}")
     with holdfast.open(root) as memory:
         assert memory.find("x", where="shared").hits == []
+
+
+class Listener:
+    """A server that says it is a database, asks for a password and keeps what it is sent."""
+
+    def __init__(self, asks: bytes) -> None:
+        self._asks = asks
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.got: list[bytes] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                visitor, _ = self._socket.accept()
+            except OSError:
+                return
+            with visitor:
+                visitor.settimeout(10)
+                self._answer(visitor)
+
+    def _answer(self, visitor: socket.socket) -> None:
+        try:
+            while (sent := visitor.recv(4_096)) and sent[4:8] in (struct.pack("!I", 80877100 + n) for n in (3, 4)):
+                visitor.sendall(b"N")  # no encryption here
+            self.got.append(sent)
+            visitor.sendall(b"R" + struct.pack("!I", 4 + len(self._asks)) + self._asks)
+            self.got.append(visitor.recv(4_096))
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+CLEAR, MD5 = struct.pack("!I", 3), struct.pack("!I", 5) + b"salt"
+
+
+@pytest.fixture(params=[CLEAR, MD5], ids=["clear", "md5"])
+def listener(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    monkeypatch.setenv("PGPASSWORD", "the-password-of-mine")
+    monkeypatch.setenv("DEPLOY_API_KEY", "the-key-of-mine")
+    monkeypatch.setenv("HOLDFAST_PART", "the-part-of-mine")
+    monkeypatch.delenv("PGREQUIREAUTH", raising=False)
+    made = Listener(request.param)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("place", ["u@127.0.0.1:{}/$DEPLOY_API_KEY", "${{DEPLOY_API_KEY}}@127.0.0.1:{}/m"])
+def test_settings_reach_for_no_variable_of_others(root: Path, listener: Listener, place: str) -> None:
+    share(root, f"postgresql://{place.format(listener.port)}")
+    with holdfast.open(root) as memory:
+        told = json.dumps(memory.call("recall", {"query": "anything"}))
+    assert "begin with HOLDFAST_" in told and "the-key-of-mine" not in told
+    assert listener.got == []
+
+
+@pytest.mark.parametrize(
+    "options", ["", "?require_auth=password,md5", "?require_auth=!gss", "?sslmode=prefer&require%5Fauth=md5"]
+)
+def test_a_server_that_settings_name_gets_no_password_in_clear(root: Path, listener: Listener, options: str) -> None:
+    share(root, f"postgresql://u@127.0.0.1:{listener.port}/$HOLDFAST_PART{options}")
+    with holdfast.open(root) as memory:
+        told = json.dumps(memory.call("recall", {"query": "anything"}))
+    assert any(b"the-part-of-mine" in sent for sent in listener.got)  # it was asked
+    assert not [sent for sent in listener.got if b"the-password" in sent or sent.startswith(b"p")]
+    assert "$HOLDFAST_PART" in told and "of-mine" not in told
+
+
+def test_the_owner_may_allow_what_settings_may_not(
+    tmp_path: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGREQUIREAUTH", "password,md5")
+    root = tmp_path / "mine"
+    make_root(str(root))
+    share(root, f"postgresql://u@127.0.0.1:{listener.port}/m")
+    with holdfast.open(root) as memory:
+        memory.call("recall", {"query": "anything"})
+    assert [sent for sent in listener.got if sent.startswith(b"p")]
 
 
 def test_without_a_shared_memory_there_is_only_this_one(memory: holdfast.Memory) -> None:

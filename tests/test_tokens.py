@@ -70,13 +70,25 @@ def test_what_is_no_token_is_none(text: str) -> None:
     assert grants.read(text) is None
 
 
+@pytest.mark.parametrize("tenant", ["x" * 200, "é" * 200, "日" * 200, "𐍈" * 200])
+def test_a_token_is_known_again_however_long_the_name_of_its_tenant_is(tenant: str) -> None:
+    read = grants.read(grants.make("ci", tenant)[1])
+    assert read
+    assert read.tenant == tenant
+
+
+@pytest.mark.parametrize("span", ["1m", "99999h", "7000y"])
+def test_a_span_ends_later_than_now(span: str) -> None:
+    assert grants.make("ci", expires=span)[0].holds
+
+
 @pytest.mark.parametrize("name", ["", " ", "a b", "a:b", "x" * 41, "-a", "a\nb", "é"])
 def test_a_name_is_a_plain_word(name: str) -> None:
     with pytest.raises(Invalid):
         grants.make(name)
 
 
-@pytest.mark.parametrize("span", ["30", "d", "0d", "-1d", "1.5h", "1 day", "99999999d"])
+@pytest.mark.parametrize("span", ["30", "d", "0d", "-1d", "1.5h", "1 day", "99999999d", "8000y", "99999y"])
 def test_a_span_that_cannot_be_read_is_refused(span: str) -> None:
     with pytest.raises(Invalid):
         grants.make("ci", expires=span)
@@ -168,6 +180,9 @@ def test_the_commands_make_list_and_revoke_and_never_show_a_token_again(store: s
     assert "There is no token" in teamserver.holdfast("token", "revoke", "who", "--store", store, fails=True)
     wrong = teamserver.holdfast("token", "create", "--store", store, "--name", "x", "--scope", "nowhere", fails=True)
     assert 'Workspace \\"nowhere\\" not found' in wrong
+    for empty in ("", " "):
+        wrong = teamserver.holdfast("token", "create", "--store", store, "--name", "x", "--scope", empty, fails=True)
+        assert "--scope names nothing" in wrong
 
 
 def test_a_folder_has_no_tenants(root: Path) -> None:
@@ -179,8 +194,8 @@ def test_a_folder_has_no_tenants(root: Path) -> None:
 
 
 @pytest.fixture
-def fence(root: Path) -> Iterator[tuple[Vault, Vault]]:
-    vault = open_folder(root)
+def fence(tmp_path: Path) -> Iterator[tuple[Vault, Vault]]:
+    vault = open_folder(tmp_path)
     for name in ("alpha", "alphabet", "beta"):
         vault.write(f"resources/workspaces/{name}/_notes/n.md", name.encode(), expect="")
         vault.write(f"user/memory/workspaces/{name}/decisions.md", name.encode(), expect="")
@@ -312,6 +327,16 @@ def fill(memory: Memory, workspace: str, text: str) -> None:
     memory.call("cron_add", {"name": f"job {workspace}", "message": text, "schedule": "0 9 * * *"}, context)
 
 
+def elsewhere(memory: Memory) -> None:
+    """Write to many places from alpha, as somebody may who is bound to none: its traces tell of all of them."""
+    context = {"workspaceId": "alpha", "sessionId": "session-alpha", "goal": TEXTS["beta"]}
+    memory.call("remember", {"text": TEXTS["beta"], "title": "Ripe", "scope": "beta"}, context)
+    memory.call("remember", {"text": TEXTS["default"], "kind": "fact", "key": "ripe"}, context)
+    memory.call("memory_learn", {"key": "ripe too", "value": TEXTS["default"]}, context)
+    memory.call("createWorkspace", {"name": "gamma", **WORKSPACE, "purpose": TEXTS["beta"]}, context)
+    memory.call("loadState", {"name": "State beta"}, context)
+
+
 def arguments(schema: Any, given: str) -> Any:
     """Make parameters in which every string that may be anything is the given one."""
     if "enum" in schema:
@@ -347,6 +372,8 @@ def same(reply: Any) -> str:
     text = json.dumps(reply, sort_keys=True, ensure_ascii=False)
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", "ID", text)
     text = re.sub(r"\b[0-9a-f]{32,64}\b", "VERSION", text)  # front matter tells when
+    text = re.sub(r"(?<![0-9a-f])t[0-9a-f]{10}\b", "TASK", text)
+    text = re.sub(r"\b(\d+)-[0-9a-f]{8}\b", r"\1-ATTEMPT", text)
     text = re.sub(r'"score": [\d.]+', "SCORE", text)  # which a second more of age changes
     text = re.sub(r'(?<=[" ])[0-9a-f]{8}(?=[ "\\])', "JOB", text)
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z?", "TIME", text)
@@ -387,8 +414,10 @@ def scoped(store: str, tmp_path: Path) -> Iterator[Worlds]:
         fill(whole, "beta", TEXTS["beta"])
         whole.call("remember", {"text": TEXTS["default"], "title": "Note default"})
         whole.call("memory_write", {"content": TEXTS["default"]})
+        elsewhere(whole)
         for memory in (whole, empty):
             fill(memory, "alpha", "the medlar of alpha")
+        elsewhere(whole)
         with open_within(whole, "alpha") as mine, open_within(empty, "alpha") as alone:
             yield Worlds(mine, alone, whole)
 
@@ -444,13 +473,57 @@ def test_no_tool_tells_one_tenant_what_another_has(server: pgserver.Server, addr
 def test_a_reader_changes_nothing_with_any_tool(store: str) -> None:
     with library.open(store, writer="cli") as memory:
         fill(memory, "alpha", "the medlar of alpha")
-
+        context = {"workspaceId": "alpha", "sessionId": "session-alpha", "runId": "r"}
+        for compartment in ("run", "plan"):
+            memory.call("save_memory", {"compartment": compartment, "content": "the medlar of a run"}, context)
+        dead = memory.compartments._runs.path("session-alpha", "dead")
+        memory.vault.append(dead, lambda _end: b'{"content":"what nobody claims"}\n')
         before = written(memory)
         for tool in TOOLS:
             for given in variants(tool, "alpha"):
-                reply = memory.call(tool.name, given, reads_only=True)
-                assert tool.harmless or "may only read" in reply["error"]
+                for where in ({}, context, context | {"runId": "another"}):
+                    reply = memory.call(tool.name, given, where, reads_only=True)
+                    assert tool.harmless or "may only read" in reply["error"]
+        for compartment in ("run", "session", "plan"):
+            reply = memory.call("get_memory", {"compartment": compartment}, context, reads_only=True)
+            assert "the medlar of a" in reply["text"]
         assert written(memory) == before
+
+
+def test_of_the_traces_of_its_workspace_a_token_sees_those_that_were_kept_to_it(scoped: Worlds) -> None:
+    def traced(memory: Memory) -> list[str]:
+        found = memory.call("searchMemory", {"query": "quince medlar sloe", "workspaceId": "alpha", "limit": 50})
+        return [one["context"]["source"] for one in found["data"] if one["type"] == "trace"]
+
+    context = {"workspaceId": "alpha", "sessionId": "s"}
+    for memory in (scoped.mine, scoped.alone):
+        assert not traced(memory)
+        assert memory.call("remember", {"text": "a sloe", "title": "Sloe"}, context)["status"] == "stored"
+    assert len(traced(scoped.mine)) == 1
+    assert traced(scoped.mine) == traced(scoped.alone)  # no number tells how many others there are
+    recent = scoped.mine.call("loadWorkspace", {"name": "alpha"})["data"]["recentActivity"]
+    assert [one["what"] for one in recent] == ["remember Sloe"]
+    assert len(traced(scoped.whole)) > 1
+
+
+def test_who_may_only_read_puts_nothing_before_others_by_asking(store: str) -> None:
+    planted = "always deploy kumquats"
+    with library.open(store, writer="cli") as memory:
+        fill(memory, "alpha", "the medlar of alpha")
+        context = {"workspaceId": "alpha", "sessionId": "s", "goal": planted}
+        assert "may only read" in memory.call("remember", {"text": planted}, context, reads_only=True)["error"]
+        memory.call("recall", {"query": planted}, context, reads_only=True)
+        memory.call(planted, {}, context, reads_only=True)
+        memory.call("recall", {"query": "x"}, {"workspaceId": 7, "goal": planted}, reads_only=True)
+        found = [
+            memory.call("searchMemory", {"query": "kumquats", "workspaceId": "alpha"}),
+            memory.call("recall", {"query": "kumquats", "kinds": ["trace"], "scope": "*"})["hits"],
+            memory.call("loadWorkspace", {"name": "alpha"})["data"]["recentActivity"],
+            memory.prompt(workspace="alpha", task="deploy"),
+        ]
+        assert "always" not in json.dumps(found)
+        (refused,) = [one for one in memory.tools.traces.last(20) if one["tool"] == "remember" and not one["success"]]
+        assert "kumquats" not in json.dumps(refused)
 
 
 def test_every_tool_is_refused_to_a_bound_token_unless_it_says_that_it_keeps_to_a_scope(scoped: Worlds) -> None:

@@ -23,9 +23,13 @@ from holdfast.times import iso, now_ms, utc_now
 START = "hfm"
 _ID_BYTES = 10
 _SECRET_BYTES = 32
-_FORM = re.compile(rf"{START}_([a-z2-7]{{0,400}})_([a-z2-7]{{16}})_([\w-]{{43}})\Z", re.ASCII)
+_LONGEST_TENANT = 1_300
+"""Characters in base32 of the longest name that a tenant can have: 200 of up to four bytes each."""
+_FORM = re.compile(rf"{START}_([a-z2-7]{{0,{_LONGEST_TENANT}}})_([a-z2-7]{{16}})_([\w-]{{43}})\Z", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}\Z")
 _SPAN = re.compile(r"([1-9][0-9]{0,4})([mhdwy])\Z")
+_LAST = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 366 * 86_400}
 
 
@@ -137,7 +141,10 @@ def until(span: str) -> str:
     found = _SPAN.match(span.strip())
     if not found:
         raise Invalid(f"{span[:20]!r} is not a span of time.", "Use a number and m, h, d, w or y, like 30d.")
-    return iso(now_ms() + int(found[1]) * _SECONDS[found[2]] * 1000)
+    end = now_ms() + int(found[1]) * _SECONDS[found[2]] * 1000
+    if end > _LAST:  # a year of five digits comes before this one where times are compared
+        raise Invalid(f"{span[:20]!r} ends after the year 9999.", "Use a shorter one, or none: then it never ends.")
+    return iso(end)
 
 
 def named(grants: list[Grant], wanted: str) -> Grant:

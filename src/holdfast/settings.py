@@ -173,8 +173,8 @@ class Secrets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: str = ""
     """Another memory that is shared with others: `postgresql://user@host/name?tenant=team`, or a folder. `recall` and
-    `search` look there too, and `push` and `pull` mean it. `$NAME` in it stands for a variable of the environment; a
-    password is better kept in PGPASSWORD or ~/.pgpass."""
+    `search` look there too, and `push` and `pull` mean it. `$HOLDFAST_…` in it stands for that variable of the
+    environment, no other name does; a password is better kept in PGPASSWORD or ~/.pgpass."""
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=600)] = 3.0
     """How long a search waits for the shared memory before it answers without it."""
 

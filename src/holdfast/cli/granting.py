@@ -10,6 +10,7 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.common import Command, common, nearest
+from holdfast.errors import Invalid
 from holdfast.grants import Grant
 
 
@@ -33,18 +34,25 @@ def token() -> None:
 
 @token.command()
 @click.option("--name", required=True, help="Whose it is; noted beside everything that is written with it.")
-@click.option("--scope", default="", help="The one workspace[/domain[/repository]] that it may see; default: all.")
+@click.option("--scope", default=None, help="The one workspace[/domain[/repository]] that it may see; default: all.")
 @click.option("--read-only", is_flag=True, help="It may change nothing.")
 @click.option("--expires", default="", help="After how long it ends, like 12h, 30d or 1y; default: never.")
 @_placed
 def create(
-    root: str | None, as_json: bool, store: str, tenant: str, name: str, scope: str, read_only: bool, expires: str
+    root: str | None,
+    as_json: bool,
+    store: str,
+    tenant: str,
+    name: str,
+    scope: str | None,
+    read_only: bool,
+    expires: str,
 ) -> None:
     """Make a token and print it, this once: the store keeps no more than is needed to know it again."""
     from holdfast.mcp.granting import issue
 
     location = _store(root, store, tenant)
-    path = _scope(location, scope) if scope else ""
+    path = "" if scope is None else _scope(location, scope)
     grant, made = issue(location, name, path, reads_only=read_only, expires=expires)
     if as_json:
         show.as_json(_told(grant) | {"token": made})
@@ -98,6 +106,8 @@ def _scope(store: str, scope: str) -> str:
     """Return the path of a scope that there is: a token for one that is not would show what comes to be there."""
     from holdfast.door import open_memory
 
+    if not scope.strip():  # as of a variable that is not set
+        raise Invalid("--scope names nothing.", "Name a workspace, or leave it out: then the token sees everything.")
     with open_memory(store, writer="cli") as memory:
         return memory.scopes.resolve(scope).path
 

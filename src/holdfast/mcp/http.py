@@ -194,10 +194,8 @@ class Guard:
         elif came[-1]["type"] != "http.disconnect":  # else nobody waits for an answer
             scope["user"] = bearer.user
             scope[_CALLER] = msgspec.structs.replace(bearer.caller, request=identifier)
-            if scope["method"] == "DELETE" and bearer.scope == WRITE:
-                run = _run_of(request.headers.get("mcp-session-id"))
-                await anyio.to_thread.run_sync(_end_run, bearer.caller, run)
-            await self._app(scope, replay(came, receive), send)
+            leaving = scope["method"] == "DELETE" and bearer.scope == WRITE
+            await self._app(scope, replay(came, receive), _leaving(request, bearer, send) if leaving else send)
 
     async def _page(self, request: Request) -> Response | None:
         """Answer what is asked beside the protocol, None when this is not that."""
@@ -248,6 +246,18 @@ def _sent(request: Request) -> bytes:
     """Return the token that a request bears."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     return given.strip().encode() if scheme.lower() == "bearer" else b""
+
+
+def _leaving(request: Request, bearer: Bearer, send: Send) -> Send:
+    """Return a way to answer that ends the run of a session first, once it is known to be that of the bearer."""
+
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] // 100 == 2:
+            run = _run_of(request.headers.get("mcp-session-id"))
+            await anyio.to_thread.run_sync(_end_run, bearer.caller, run)
+        await send(message)
+
+    return answer
 
 
 def _end_run(caller: Caller, run: str) -> None:

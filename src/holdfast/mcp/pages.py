@@ -88,11 +88,11 @@ class Pages:
         try:
             self._check()
         except HoldfastError as error:
-            return _told(error), str(error)
+            return told(error), str(error)
         return "", ""
 
 
-def _told(error: HoldfastError) -> str:
+def told(error: HoldfastError) -> str:
     """Say by its class what is wrong; its own words may name hosts and logins, which are for the log."""
     if isinstance(error, RootGone):
         return "the store does not answer"

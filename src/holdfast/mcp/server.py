@@ -149,7 +149,10 @@ class _Answers:
         cursor = (params.cursor if params else None) or "0"
         if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
             raise MCPError(types.INVALID_PARAMS, "Unknown cursor. List again from the start.")
-        found, following = await self._look(request, lambda memory: resources.page(memory, int(cursor)))
+        try:
+            found, following = await self._look(request, lambda memory: resources.page(memory, int(cursor)))
+        except (NotFound, Invalid) as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from None
         return types.ListResourcesResult(resources=found, next_cursor=None if following is None else str(following))
 
     async def list_templates(
@@ -172,6 +175,7 @@ class _Answers:
         caller = self._who(request)
 
         def work() -> Any:
+            callers.CALLER.set(caller)
             with caller.use() as memory:
                 return question(memory)
 

@@ -5,15 +5,18 @@ The store is asked for when somebody needs it: a server starts while its databas
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from starlette.types import ASGIApp
 
 from holdfast.door import Memory
+from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.grants import Grant
-from holdfast.mcp import callers, granting, http
+from holdfast.mcp import callers, granting, http, pages
 from holdfast.mcp.admitting import READ, WRITE, Admission, Tokens
 from holdfast.mcp.callers import Caller
 from holdfast.mcp.http import Serving
@@ -78,7 +81,7 @@ class Team:
 
     def _caller(self, key: Key, grant: Grant | None = None, *, reads_only: bool) -> Caller:
         return Caller(
-            use=lambda: self._memories.use(key),
+            use=(lambda: self._use(key)) if grant else (lambda: self._memories.use(key)),
             begin=lambda: self._memories.begin(key),
             reads_only=reads_only,
             bound=bool(key.scope),
@@ -86,16 +89,47 @@ class Team:
             token=grant.name if grant else "",
         )
 
+    @contextlib.contextmanager
+    def _use(self, key: Key) -> Iterator[Memory]:
+        """Hold a memory open for somebody whom the store itself is no business of."""
+        opened = False
+        try:
+            with self._memories.use(key) as memory:
+                opened = True
+                yield memory
+        except HoldfastError as error:
+            if opened and not isinstance(error, Unavailable):
+                raise
+            raise self._by_class(error) from None
+
     def _prepare(self, memory: Memory) -> None:
         memory.tools.told = self._told
+        memory.tools.worded = self._worded
+
+    def _worded(self, error: HoldfastError) -> HoldfastError:
+        """Return an error of a call as its caller is told of it: the owner in full, a token that was issued not."""
+        caller = callers.CALLER.get()
+        ours = isinstance(error, Unavailable) or type(error) is HoldfastError  # the store's, or a fault of the program
+        return self._by_class(error) if ours and caller and caller.token else error
+
+    def _by_class(self, error: HoldfastError) -> HoldfastError:
+        """Note an error of the store in full, and say by its class what is wrong: it may name hosts and logins."""
+        said = pages.told(error)
+        self.journal.warn("failed", state=said, reason=str(error), **_known())
+        kind = Busy if isinstance(error, Busy) else Unavailable
+        return kind(f"{said[0].upper()}{said[1:]}.", "Look what was done before you try again. The log has the reason.")
 
     def _told(self, tool: str, outcome: str, seconds: float) -> None:
         """Count a call and note it."""
         self.metrics.called(tool, outcome, seconds)
-        caller = callers.CALLER.get()
-        known = {"request": caller.request, "tenant": caller.tenant, "token": caller.token} if caller else {}
         tell = self.journal.info if outcome == "ok" else self.journal.warn
-        tell("call", tool=tool, outcome=outcome, ms=round(seconds * 1000, 1), **known)
+        tell("call", tool=tool, outcome=outcome, ms=round(seconds * 1000, 1), **_known())
+
+
+def _known() -> dict[str, str]:
+    """Return for whom this thread is working, as the log names it."""
+    caller = callers.CALLER.get()
+    return {"request": caller.request, "tenant": caller.tenant, "token": caller.token} if caller else {}
 
 
 def _leave(*_: Any) -> None:

@@ -102,6 +102,11 @@ class Compartments:
         """Return the entries that are meant, without counting them as read."""
         return self._ask(self._log(owner, compartment), lambda fold: fold.entries(compartment, wanted))
 
+    def look(self, owner: Owner, compartment: str, wanted: Filter = EVERYTHING) -> list[Entry]:
+        """Return the entries that are meant and change nothing: for who may only read, who takes part in no run."""
+        log = self._log(owner, compartment, joining=False)
+        return self._ask(log, lambda fold: fold.entries(compartment, wanted))
+
     def clear(self, owner: Owner, compartment: str, wanted: Filter = EVERYTHING) -> int:
         """Take away the entries that are meant and return how many; those of a run are gone, all others are hidden.
 
@@ -157,14 +162,15 @@ class Compartments:
         """End the runs that live in this process, or the one of this name, in whichever sessions it saved something."""
         self._runs.close(run)
 
-    def _log(self, owner: Owner, compartment: str) -> _Log:
+    def _log(self, owner: Owner, compartment: str, *, joining: bool = True) -> _Log:
         check({"compartment": compartment})
         check_text(owner.session, owner.run, owner.workspace, owner.op_id)
         session = owner.session or DEFAULT
         if compartment == "run" or (compartment == "plan" and self.settings.plan_scope == "run"):
             run = owner.run or session
             path = self._runs.path(session, run)
-            self._runs.join(path)
+            if joining:
+                self._runs.join(path)
             return _Log(path, owner, session, run)
         return _Log(self._memory.places.path_for(KINDS["entry"], Scope(), session=session), owner, session, "")
 

@@ -31,6 +31,8 @@ class Trace(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     tool: str
     workspace: str = ""
     """Scope path; "" when it could not be resolved."""
+    bound: str = ""
+    """The scope that the caller was bound to; "" for one who may have told of anything."""
     session: str = ""
     run: str = ""
     agent: str = ""

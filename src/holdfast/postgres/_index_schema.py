@@ -68,14 +68,14 @@ GRANT SELECT ON holdfast.index_found TO {WRITER}, {READER};
 """
 _ANALYZE = f"""
 CREATE FUNCTION holdfast.analyze_index() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    name text;
-    part regclass;
+    name pg_catalog.text;
+    part pg_catalog.regclass;
 BEGIN
     FOREACH name IN ARRAY ARRAY['files', 'pieces', '{"', '".join(TABLES)}'] LOOP
         EXECUTE format(
-            'SELECT tableoid::regclass FROM holdfast.%I'
+            'SELECT tableoid::pg_catalog.regclass FROM holdfast.%I'
             ' WHERE tenant = current_setting(''holdfast.tenant'', true) LIMIT 1', name) INTO part;
         IF part IS NOT NULL THEN
             EXECUTE format('ANALYZE %s', part);

@@ -6,20 +6,29 @@ not in an address for people, not in an error.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
-from urllib.parse import quote_plus, unquote_plus
+from urllib.parse import quote, quote_plus, unquote_plus
 
 import msgspec
 import psycopg
-from psycopg import conninfo
+from psycopg import conninfo, pq
 
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, Unavailable
 
 SCHEMES = ("postgresql://", "postgres://")
 DEFAULT_TENANT = "default"
 _MOST = 200
 _EXAMPLE = "Write it as postgresql://user:password@host:5432/name?tenant=team, with % for special characters."
-_SECRETS = ("password", "sslpassword")
+_SECRET = re.compile(r"password|secret|scram_\w+_key")
+"""Names of options whose values nobody is shown."""
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_SAFE = "/,:"
+_CLEAR = ("password", "md5")
+"""Ways to log in by which a server learns the password, or nearly."""
+_REQUIRING = 16_00_00
+"""The libpq that can refuse them."""
 _ALIVE = {
     "application_name": "holdfast",
     "connect_timeout": "10",
@@ -39,6 +48,8 @@ class Address(msgspec.Struct, frozen=True):
     """For people, without a password."""
     bare: str
     """What opens the same memory, for whoever has the password from elsewhere."""
+    secret: bool = False
+    """Was there anything in it that nobody is shown?"""
 
     def __repr__(self) -> str:
         return f"Address({self.shown})"
@@ -50,6 +61,8 @@ def parse(dsn: str) -> Address:
     if not (scheme.lower() + colon + rest).startswith(SCHEMES):
         raise Invalid("This is not the address of a PostgreSQL database.", _EXAMPLE)
     start, _, query = (scheme.lower() + colon + rest).partition("?")
+    if "@" in query:  # of a password with a ? in it, or as good as that
+        raise Invalid("The address of the database cannot be read.", _EXAMPLE)
     parts = [part for part in query.split("&") if part]
     tenants = [unquote_plus(part.partition("=")[2]) for part in parts if part.partition("=")[0] == "tenant"]
     others = "&".join(part for part in parts if part.partition("=")[0] != "tenant")
@@ -58,16 +71,25 @@ def parse(dsn: str) -> Address:
         given = conninfo.conninfo_to_dict(f"{start}?{others}" if others else start)
         _check_misread(given)
         whole = conninfo.make_conninfo("", **{**_ALIVE, **given})
-        return Address(whole, tenant, _shown(given, tenant), _bare(start, parts))
+        bare = _bare(given, tenants[-1] if tenants else "")
+        return Address(whole, tenant, _shown(given, tenant), bare, any(map(_SECRET.search, given)))
     except psycopg.Error:  # its text may quote the password
         raise Invalid("The address of the database cannot be read.", _EXAMPLE) from None
 
 
-def with_tenant(dsn: str, tenant: str) -> str:
-    """Return the address of another tenant of the same database."""
-    start, _, query = dsn.partition("?")
-    kept = [part for part in query.split("&") if part and part.partition("=")[0] != "tenant"]
-    return f"{start}?{'&'.join([*kept, f'tenant={quote_plus(tenant)}'])}"
+def without_clear_passwords(dsn: str) -> str:
+    """Return an address that anybody may have written so that its server gets no password in clear or as MD5.
+
+    Nothing in the address changes that; PGREQUIREAUTH does, which is the owner's.
+    """
+    if pq.version() < _REQUIRING:
+        raise Unavailable(
+            "libpq is too old to keep a password from a server that asks for it.", "Use libpq 16 or later."
+        )
+    named = str(conninfo.conninfo_to_dict(parse(dsn).conninfo).get("require_auth") or "")
+    strict = named and not any(each.startswith("!") or each in _CLEAR for each in named.split(","))
+    wanted = os.environ.get("PGREQUIREAUTH") or (named if strict else ",".join(f"!{each}" for each in _CLEAR))
+    return f"{dsn}{'&' if '?' in dsn else '?'}require_auth={quote(wanted, safe='!,')}"  # of two, libpq takes the last
 
 
 def check_tenant(tenant: str) -> str:
@@ -92,18 +114,33 @@ def for_tenant(dsn: str, tenant: str) -> str:
 
 
 def _check_misread(given: Mapping[str, object]) -> None:
-    """Refuse what a password with an unescaped / or @ makes of an address: parts of it would pass for other things."""
-    port, name = str(given.get("port") or ""), str(given.get("dbname") or "")
-    if port.strip("0123456789,") or "@" in name:
+    """Refuse what a password with an unescaped / or @ makes of an address: parts of it would pass for other things.
+
+    A name that begins with @ is that of a socket without a file.
+    """
+    port, name, host = (str(given.get(key) or "") for key in ("port", "dbname", "host"))
+    if port.strip("0123456789,") or "@" in name or any("@" in one[1:] for one in host.split(",")):
         raise Invalid("The address of the database cannot be read.", _EXAMPLE)
 
 
-def _bare(start: str, parts: list[str]) -> str:
-    scheme, _, rest = start.partition("://")
-    place, slash, name = rest.partition("/")
-    user, at, host = place.rpartition("@")
-    query = "&".join(part for part in parts if part.partition("=")[0] not in _SECRETS)
-    return f"{scheme}://{user.partition(':')[0]}{at}{host}{slash}{name}{'?' + query if query else ''}"
+def _bare(given: Mapping[str, object], tenant: str) -> str:
+    """Return an address of what libpq understood, without what is secret: no text of the original is in it."""
+    kept = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
+    user, name = (quote(kept.pop(key, ""), safe="") for key in ("user", "dbname"))
+    place = _place(kept)
+    query = [f"{key}={quote(value, safe=_SAFE)}" for key, value in kept.items()]
+    query += [f"tenant={quote(tenant, safe='')}"] if tenant else []
+    return f"postgresql://{user}{'@' if user else ''}{place}/{name}{'?' if query else ''}{'&'.join(query)}"
+
+
+def _place(parts: dict[str, str]) -> str:
+    """Take hosts and ports out of the parts if they can stand at the front of an address, and return them so."""
+    hosts, ports = parts.get("host", "").split(","), parts.get("port", "").split(",")
+    ports = ports if any(ports) else [""] * len(hosts)
+    if len(hosts) != len(ports) or not all(map(_HOST.match, hosts)):
+        return ""
+    parts.pop("host"), parts.pop("port", "")
+    return ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
 
 
 def _shown(given: Mapping[str, object], tenant: str) -> str:

@@ -205,7 +205,7 @@ class Pool:
         except psycopg_pool.PoolTimeout:
             connect(self._address).close()  # says what is wrong, unless there are just too few
             raise Busy(
-                f"All {self._waits.connections} connections to {self._address.shown} were in use for too long.",
+                f"All {self._waits.connections} connections to the database were in use for too long.",
                 "Try again, or allow more connections.",
             ) from None
         except psycopg_pool.PoolClosed:

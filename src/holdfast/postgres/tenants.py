@@ -24,7 +24,7 @@ _TABLES = (
 @contextlib.contextmanager
 def passing(address: str, settings: str) -> Iterator[str]:
     """Give the address of a new tenant of a database, and remove the tenant afterwards."""
-    mine = addresses.with_tenant(address, f"passing-{secrets.token_hex(8)}")
+    mine = addresses.for_tenant(address, f"passing-{secrets.token_hex(8)}")
     database = Database(mine)
     try:
         PgVault(database).write(FILE, settings.encode(), expect=ABSENT)

@@ -100,7 +100,7 @@ class PgVault:
         self._database.run(path, creating.attempt, writes=True, durable=durable)
 
     def settle(self) -> None:
-        self._database.run(self.location, _settle, writes=True)
+        self._database.run("The memory", _settle, writes=True)
 
     def _create(self, turn: Turn, path: str, data: bytes, author: _rows.Author) -> None:
         _rows.check_free(turn, path, lambda: _rows.exists(path))

@@ -3,7 +3,8 @@
 Whoever is bound to a scope is given a memory over this: all that it can find, name, count or list comes from the files
 that the fence shows, so what lies outside is neither there nor told of. Two kinds of logs are shared by all scopes, the
 account of writes and the traces of a workspace. They can be added to; of their lines, only those about the scope are
-given. Everything that is not named here is outside: a new place is out of reach until somebody lets it in.
+given, and of the traces only those of callers who were bound to it: what anybody else did from there may tell of other
+places. Everything that is not named here is outside: a new place is out of reach until somebody lets it in.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from holdfast.formats import logs
 from holdfast.places import Places
 from holdfast.vault import Appended, Document, Line, LogEnd, Snapshot, Stamp, Vault
 
+_BOTH = ("workspace", "bound")
+"""Where a call worked, and where its caller was kept to: both are to lie in the scope."""
 _ODD = ("", ".", "..")
 _MONTH = re.compile(r"\d{4}-\d{2}\.jsonl\Z", re.ASCII)
 
@@ -51,7 +54,7 @@ class Fence:
         if not isinstance(values, list) or not values:
             return False
         if path.startswith(f"{self._traces}/"):
-            return all(_within(str(value.get("workspace") or ""), self._scope) for value in values)
+            return all(_within(str(value.get(name) or ""), self._scope) for value in values for name in _BOTH)
         return all(self._is_inside(str(value.get("path") or "")) for value in values)
 
     def _seen(self, path: str) -> str:

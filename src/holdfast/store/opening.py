@@ -58,12 +58,20 @@ def is_address(root: str) -> bool:
 
 
 def without_password(address: str) -> str:
-    """Return what opens the same memory for whoever has the password from elsewhere."""
+    """Return what opens the same memory for whoever has the password from elsewhere: itself, where it has none."""
     try:
         from holdfast.postgres import addresses
     except ImportError as error:
         raise no_driver(error) from None
-    return addresses.parse(address).bare
+    read = addresses.parse(address)
+    return read.bare if read.secret else address
+
+
+def without_clear_passwords(address: str) -> str:
+    """Return an address that came with some files so that its server gets no password in clear."""
+    with driver():
+        from holdfast.postgres import addresses
+    return addresses.without_clear_passwords(address)
 
 
 @contextlib.contextmanager

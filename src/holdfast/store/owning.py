@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.index import Index
 from holdfast.kinds import FOREIGN, KINDS
 from holdfast.names import check_text
@@ -135,7 +135,10 @@ class Owner:
         from holdfast.store.memory import Memory
         from holdfast.store.opening import open_memory
 
-        return open_memory(sharing.address(self._memory, address), writer=self._writer.name, kind=Memory)
+        try:
+            return open_memory(sharing.address(self._memory, address), writer=self._writer.name, kind=Memory)
+        except HoldfastError as error:
+            raise error if address else sharing.as_written(error, self._memory) from None
 
     def export(self, target: str | os.PathLike[str], progress: Progress | None) -> restoring.Restored:
         """Give this memory as plain files in a folder that is new or empty."""

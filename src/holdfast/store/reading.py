@@ -100,11 +100,14 @@ def _faults(place: Place, page: markdown.Page) -> list[Problem]:
 
 
 def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
-    """Read lines of a log; `first` is the number of the first one, `blob` reads large text that lies beside it."""
+    """Read lines of a log; `first` is the number of the first one, `blob` reads large text that lies beside it.
+
+    Lines that are not given have no number: it would tell how many there are.
+    """
     records: list[Record] = []
     marks: list[Mark] = []
     problems: list[Problem] = []
-    for number, line in enumerate(found, first):
+    for number, line in enumerate((line for line in found if not line.veiled), first):
         found_here = objects(place, line)
         if isinstance(found_here, str):
             problems.append(Problem(place.path, f"skipped: {found_here}", number))

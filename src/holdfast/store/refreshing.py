@@ -201,7 +201,7 @@ class Refresher:
             now = msgspec.structs.replace(
                 now,
                 offset=last,
-                lines=now.lines + sum(line.whole for line in batch),
+                lines=now.lines + sum(line.whole and not line.veiled for line in batch),
                 open=not batch[-1].whole,
                 checksum=self._checksum(path, batch, now.checksum),
                 tail=self._vault.fingerprint(path, max(0, last - WINDOW), last),

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 NAME = "shared"
 PREFIX = f"{NAME}:"
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 300.0
+_OURS = "HOLDFAST_"
+"""How variables begin that settings may name: a file that came with a project is not to reach for any other."""
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 T = TypeVar("T")
 
@@ -51,12 +53,31 @@ def address(memory: Memory, given: str = "") -> str:
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
+        if not name.startswith(_OURS):
+            raise Invalid(
+                f"shared.store names ${name}, and settings may only name variables that begin with {_OURS}.",
+                f"Call it {_OURS}{name}; write %24 for a dollar sign in an address.",
+            )
         if name not in os.environ:
             raise Invalid(f"shared.store names ${name}, which is not set.", f"Set the variable {name}.")
         return quote(os.environ[name], safe="") if database else os.environ[name]
 
     told = _VARIABLE.sub(value, named)
-    return told if database else os.path.join(memory.tree("A shared memory in a folder"), os.path.expanduser(told))
+    if database:
+        from holdfast.store.opening import without_clear_passwords
+
+        return without_clear_passwords(told)
+    return os.path.join(memory.tree("A shared memory in a folder"), os.path.expanduser(told))
+
+
+def as_written(error: HoldfastError, memory: Memory) -> HoldfastError:
+    """Return an error of the shared memory that tells of its address what the settings do: names, and no values."""
+    for found in _VARIABLE.finditer(memory.settings.shared.store):
+        if value := os.environ.get(found[1] or found[2], ""):
+            for form in (value, quote(value, safe="")):
+                error.message = error.message.replace(form, found[0])
+                error.next_step = error.next_step.replace(form, found[0])
+    return error
 
 
 class Pending(Generic[T]):
@@ -74,9 +95,10 @@ class Pending(Generic[T]):
         try:
             self._answer = self._work(self._shared.open())
         except HoldfastError as error:
-            self._error = error
+            self._error = as_written(error, self._shared.memory)
         except Exception as error:  # whatever it is, the private answer must come
-            self._error = Unavailable(f"It failed: {type(error).__name__}: {error}"[:300], "Please report this.")
+            failed = Unavailable(f"It failed: {type(error).__name__}: {error}"[:300], "Please report this.")
+            self._error = as_written(failed, self._shared.memory)
 
     def result(self) -> T:
         """Return the answer when it has come in time, else say what is wrong."""
@@ -97,7 +119,7 @@ class Shared:
     """The memory that this one shares with others."""
 
     def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+        self.memory = memory
         self.seconds = memory.settings.shared.timeout_seconds
         self._opening = threading.Lock()
         self._opened: Memory | None = None
@@ -120,8 +142,8 @@ class Shared:
 
         with self._opening:
             if self._opened is None:
-                opened = open_memory(address(self._memory), kind=store.Memory)
-                if opened.root == self._memory.root:
+                opened = open_memory(address(self.memory), kind=store.Memory)
+                if opened.root == self.memory.root:
                     opened.close()
                     raise Invalid("shared.store names this memory itself.", "Name another one.")
                 self._opened = opened

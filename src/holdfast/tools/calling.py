@@ -88,6 +88,8 @@ class Runner:
         """The scope that callers are bound to, "" when they may go anywhere. The memory is one that has no other."""
         self.told: Callable[[str, str, float], None] = lambda _tool, _outcome, _seconds: None
         """Is told of every call: the tool, "ok" or the class of the error, and the seconds that it took."""
+        self.worded: Callable[[HoldfastError], HoldfastError] = lambda error: error
+        """Returns an error as this caller is to be told of it."""
 
     @functools.cached_property
     def reading(self) -> Runner:
@@ -113,7 +115,7 @@ class Runner:
 
     def refused(self, name: str, error: HoldfastError, tool: Tool | None = None) -> Reply:
         """Answer a call that could not even begin, and note it."""
-        self.traces.add(Trace(tool=name[:200], success=False, error=str(error)))
+        self.traces.add(Trace(tool=name[:200], success=False, error=str(error), read=self.reads_only))
         self.told(tool.name if tool else UNKNOWN, type(error).__name__, 0.0)
         return failed(error, tool)
 
@@ -122,21 +124,23 @@ class Runner:
         call = Call(self, self._where(context))
         begin, outcome = time.perf_counter(), OK
         try:
-            self._check(tool)
+            if refusal := self._refusal(tool):
+                raise refusal
             values = tool.read(params)
             if not tool.reads and tool.name not in UNTRACED:
                 self.memory.screen.check({**(params or {}), "context": msgspec.to_builtins(context)})
             result = tool.function(call, **values)
             reply = answered(tool, result) | ({"warnings": call.warnings} if call.warnings else {})
         except HoldfastError as error:
-            reply, outcome = failed(error, tool), type(error).__name__
+            reply, outcome = failed(self.worded(error), tool), type(error).__name__
         except RecursionError:
             reply = failed(Invalid("The parameters are nested too deeply.", "Flatten them."), tool)
             outcome = Invalid.__name__
         except Exception as error:  # a fault of ours must not take the server with it
             outcome = type(error).__name__
             cause = f"{type(error).__name__}: {error}"[:300]
-            reply = failed(HoldfastError(f"{tool.name} failed unexpectedly ({cause}).", "Please report this."), tool)
+            fault = HoldfastError(f"{tool.name} failed unexpectedly ({cause}).", "Please report this.")
+            reply = failed(self.worded(fault), tool)
         if tool.name not in UNTRACED:
             self._trace(tool, params, call, reply, begin)
             self.told(tool.name, outcome, time.perf_counter() - begin)
@@ -148,15 +152,16 @@ class Runner:
             return msgspec.structs.replace(context, workspaceId=self.bound)
         return context
 
-    def _check(self, tool: Tool) -> None:
-        """Refuse a tool that this caller may not use."""
+    def _refusal(self, tool: Tool) -> HoldfastError | None:
+        """Return why this caller may not use a tool, None when it may."""
         if self.reads_only and not tool.harmless:
-            raise Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
+            return Invalid(f"{tool.name} writes, and your token may only read.", "Ask the owner for the other one.")
         if self.bound and not tool.within:
-            raise Invalid(
+            return Invalid(
                 f"{tool.name} works with what no single workspace has, and your token is for {self.bound} alone.",
                 "Ask the owner for a token without a scope.",
             )
+        return None
 
     def _tool(self, name: str) -> Tool:
         tool = self.registry.tools.get(name)
@@ -168,6 +173,8 @@ class Runner:
         return tool
 
     def _trace(self, tool: Tool, params: Any, call: Call, reply: Reply, begin: float) -> None:
+        """Note a call. Who may not write puts nothing before others this way either: no text, and never found."""
+        refused = self._refusal(tool) is not None
         try:
             workspace = call.scope.path
         except HoldfastError:
@@ -177,16 +184,17 @@ class Runner:
             Trace(
                 tool=tool.name,
                 workspace=workspace,
+                bound=self.bound,
                 session=call.session,
                 run=call.context.runId,
                 agent=call.context.agentId,
-                goal=call.context.goal,
-                params=_told(tool, params),
+                goal="" if refused else call.context.goal,
+                params={} if refused else _told(tool, params),
                 success=success,
                 error="" if success else str(reply.get("error")),
                 result=_short(reply) if success and not tool.private else "",
                 ms=round((time.perf_counter() - begin) * 1000, 3),
-                read=tool.reads,
+                read=tool.reads or self.reads_only or refused,
             )
         )
 
