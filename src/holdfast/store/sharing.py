@@ -63,7 +63,7 @@ def address(memory: Memory, given: str = "") -> str:
         return quote(os.environ[name], safe="") if database else os.environ[name]
 
     told = _VARIABLE.sub(value, named)
-    if database:
+    if database or told.startswith(("postgresql:", "postgres:")):  # a variable may hold all of it
         from holdfast.store.opening import without_clear_passwords
 
         return without_clear_passwords(told)
