@@ -98,6 +98,11 @@ def _database(found: Condition) -> Iterator[Check]:
     )  # fmt: skip
     if found.role != _WRITER:
         yield Check("rights", "warn", f"The login {found.login} may only read.", f"GRANT {_WRITER} lets it write.")
+    elif not found.inherits:
+        yield Check(
+            "rights", "warn", f"The login {found.login} does not inherit {_WRITER}: appends take the longer way.",
+            f"GRANT {_WRITER} TO {found.login} WITH INHERIT TRUE makes them faster.",
+        )  # fmt: skip
     if found.standby:
         yield Check(
             "replication", "warn", f"This is a standby, {found.behind_seconds:.0f} s behind: nothing is written.",
