@@ -50,7 +50,8 @@ def look(database: Database) -> Condition:
     server, schema, login, role, inherits, standby, vector, vector_there, standbys, behind = row
     return Condition(
         str(server), int(schema), len(MIGRATIONS), login, role, inherits, database.tenant,
-        standby, vector, vector_there, standbys, float(behind) if standby else 0.0, min(_timed(database) for _ in range(_TIMES)),
+        standby, vector, vector_there, standbys, float(behind) if standby else 0.0,
+        min(_timed(database) for _ in range(_TIMES)),
     )  # fmt: skip
 
 
