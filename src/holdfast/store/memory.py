@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from holdfast import asking, kinds, settings
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.index import Filter, Index, Pool, Tied
 from holdfast.kinds import FOREIGN, KINDS, Kind
 from holdfast.names import check_text
