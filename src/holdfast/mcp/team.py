@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from typing import Any
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.door import Memory
+from holdfast.errors import HoldfastError
 from holdfast.grants import Grant
 from holdfast.mcp import callers, granting, http
 from holdfast.mcp.admitting import READ, WRITE, Admission, Tokens
@@ -70,7 +72,23 @@ class Team:
             self._admission.check, self.metrics, self.journal,
             lambda: (self._memories.count, self._memories.waiting()), open_metrics=self._how.open_metrics,
         )  # fmt: skip
-        return http.guarded(self._admission, self._how, self.metrics, self.journal, beside, self._told)
+        inner = http.guarded(self._admission, self._how, self.metrics, self.journal, beside, self._told)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "lifespan":  # it listens now
+                threading.Thread(target=self._look, name="holdfast-first-look", daemon=True).start()
+            await inner(scope, receive, send)
+
+        return app
+
+    def _look(self) -> None:
+        """Look at the store as soon as there is a server, and note how it is: nobody may ask for long."""
+        try:
+            self._admission.check()
+        except HoldfastError as error:
+            self.journal.warn("store", state="cannot be used yet", reason=str(error))
+        else:
+            self.journal.info("store", state="up")
 
     def close(self) -> None:
         self._memories.close()
