@@ -577,3 +577,10 @@ with holdfast.open(sys.argv[1]) as memory:
                 assert len(said) == len(set(said)) == 81
                 assert len(one.every(Query(kinds=("note",)))) == 80
                 assert one.verify().sound
+
+
+def test_an_export_of_nothing_or_into_the_memory_itself_is_refused(root: Path, address: str, tmp_path: Path) -> None:
+    told = cli("export", str(tmp_path / "copy"), "--from", address, root=root, code=3)
+    assert told["error"].startswith("There is nothing at ") and not (tmp_path / "copy").exists()
+    told = cli("export", str(root / "copy"), root=root, code=2)
+    assert "inside the memory itself" in told["error"] and not (root / "copy").exists()
