@@ -5,15 +5,14 @@ The store is asked for when somebody needs it: a server starts while its databas
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
-import threading
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.door import Memory
-from holdfast.errors import HoldfastError
 from holdfast.grants import Grant
 from holdfast.mcp import callers, granting, http
 from holdfast.mcp.admitting import READ, WRITE, Admission, Tokens
@@ -55,6 +54,7 @@ class Team:
         self.journal = Journal(how.log)
         self._memories = Memories(store, defaults)
         self._memories.prepare = self._prepare
+        self._first: asyncio.Task[None] | None = None
         tenant = granting.tenant_of(store)
         self._admission = Admission(
             tokens,
@@ -76,18 +76,14 @@ class Team:
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "lifespan":  # it listens now
-                threading.Thread(target=self._look, name="holdfast-first-look", daemon=True).start()
+                self._first = asyncio.create_task(self._look(beside))
             await inner(scope, receive, send)
 
         return app
 
-    def _look(self) -> None:
-        """Look at the store as soon as there is a server, and note how it is: nobody may ask for long."""
-        try:
-            self._admission.check()
-        except HoldfastError as error:
-            self.journal.warn("store", state="cannot be used yet", reason=str(error))
-        else:
+    async def _look(self, pages: Pages) -> None:
+        """Look at the store as soon as there is a server: nobody may ask for long. What is wrong notes the page."""
+        if not await pages.reason():
             self.journal.info("store", state="up")
 
     def close(self) -> None:
