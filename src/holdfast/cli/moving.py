@@ -9,11 +9,12 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, Unavailable
 from holdfast.wording import amount
 
 if TYPE_CHECKING:
-    from holdfast.store.moving import Moved
+    from holdfast.store.moving import Moved, Mover
+    from holdfast.store.refreshing import Progress
 
 _SHOWN = 20
 _MEANING = {
@@ -82,13 +83,20 @@ def _move(root: str | None, other: str, scope: str, *, dry_run: bool, yes: bool,
         done = planned
         if not dry_run:
             with show.progress("moving") as progress:
-                done = mover.move(progress)
+                done = _moved(mover, progress, "push" if push else "pull")
     if plain:
         _result(done)
     else:
         show.as_json(done)
     if done.refused and done.done:
         sys.exit(1)
+
+
+def _moved(mover: Mover, progress: Progress | None, again: str) -> Moved:
+    try:
+        return mover.move(progress)
+    except Unavailable as error:  # a server that stopped, a folder that is gone
+        raise Unavailable(error.message, f"What was moved stays; {again} again to finish.") from None
 
 
 def _table(planned: Moved, *, push: bool) -> None:
