@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,13 +68,21 @@ def show(folder: Path, address: str) -> None:
         raise SystemExit("the decision did not arrive")
 
     step("Another tenant of the same database sees nothing of it")
-    answer(address.replace("tenant=team", "tenant=strangers"))
+    if answer(of_strangers(address)):
+        raise SystemExit("another tenant found something")
 
     step("The files can be had back at any time")
     done = run("export", str(folder / "copy"), root=address)
     say(f"{done['files']} files, {done['records']} records in {folder / 'copy'}")
     for path in sorted((folder / "copy").rglob("decisions.md")):
         say(str(path.relative_to(folder)))
+
+
+def of_strangers(address: str) -> str:
+    """Return the address of another tenant of the same database."""
+    place, _, query = address.partition("?")
+    others = [pair for pair in urllib.parse.parse_qsl(query) if pair[0] != "tenant"]
+    return f"{place}?{urllib.parse.urlencode([*others, ('tenant', 'strangers')])}"
 
 
 @contextlib.contextmanager

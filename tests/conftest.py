@@ -38,6 +38,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
+def stands_on() -> str:
+    """The engine of a root; files, where a test asks for one by itself."""
+    return engines.ENGINES[0]
+
+
+@pytest.fixture
 def root(tmp_path: Path, stands_on: str, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A memory root as `holdfast init` makes it: a folder, or what can be used as one and is in a database."""
     if stands_on == "files":

@@ -111,7 +111,7 @@ def test_an_op_id_has_effect_once(root: pathlib.Path) -> None:
         (
             ("put", "note", "x", "--title", "t", "--scope", "nowhere"),
             3,
-            'Workspace "nowhere" not found. Use listWorkspaces',
+            'Workspace "nowhere" not found. Use `holdfast workspace list`',
         ),
         (("put", "note", "x", "--title", "t", "--field", "oops"), 2, "NAME=VALUE"),
         (("get", "resources/workspaces/default/_notes/none.md"), 3, "is not there"),

@@ -13,6 +13,7 @@ import subprocess
 from typing import Any
 
 import click
+import psycopg
 import pytest
 
 import pgserver
@@ -100,16 +101,13 @@ def test_the_servers_login_works_and_owns_nothing(server: pgserver.Server) -> No
         text = (TOP / "deploy/login.sql").read_text(encoding="utf-8")
         login, password = f"holdfast_server_{secrets.token_hex(4)}", "it's a secret"
         script = text.replace("holdfast_server", login)
-        command = [
-            psql,
-            "--no-psqlrc",
-            "--set=ON_ERROR_STOP=1",
-            f"--set=password={password}",
-            owner.replace("?", "?user=postgres&"),
-        ]
+        command = [psql, "--no-psqlrc", "--set=ON_ERROR_STOP=1", owner.replace("?", "?user=postgres&")]
         try:
-            for _ in range(2):  # once more does no harm
-                subprocess.run(command, input=script, text=True, check=True, capture_output=True)
+            hashes = set()
+            for word in ("an older one", password):  # once more changes the password
+                subprocess.run([*command, f"--set=password={word}"], input=script, text=True, check=True)
+                hashes |= set(server.run(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{login}'", name))
+            assert len(hashes) == 2
             address = server.at(name, user=login, tenant="red", host="127.0.0.1")
             os.environ["PGPASSWORD"] = password
             token = teamserver.holdfast("token", "create", "--store", address, "--name", "alice")
@@ -118,6 +116,23 @@ def test_the_servers_login_works_and_owns_nothing(server: pgserver.Server) -> No
             ((owns,),) = server.run(f"SELECT count(*) FROM pg_class WHERE pg_get_userbyid(relowner) = '{login}'", name)
             ((may,),) = server.run(f"SELECT pg_has_role('{login}', 'holdfast_owner', 'SET')", name)
             assert (owns, may) == (0, False)
+            _sees_nothing_and_changes_nothing(server.at(name, user=login, host="127.0.0.1"))
+            told = json.loads(teamserver.holdfast("doctor", "--root", address, "--json"))["checks"]
+            assert "rights" not in {check["check"] for check in told}
+            server.run(f"GRANT holdfast_writer TO {login} WITH INHERIT FALSE", name)
+            told = json.loads(teamserver.holdfast("doctor", "--root", address, "--json"))["checks"]
+            (rights,) = [check for check in told if check["check"] == "rights"]
+            assert rights["state"] == "warn" and "longer way" in rights["what"]
         finally:
             os.environ.pop("PGPASSWORD", None)
             server.run(f"REVOKE holdfast_writer FROM {login}; DROP ROLE {login}", name)
+
+
+def _sees_nothing_and_changes_nothing(address: str) -> None:
+    """A login that names no tenant sees no row, though there are some, and the schema is not its own."""
+    with psycopg.connect(address, autocommit=True) as connection:
+        for table in ("files", "tokens"):
+            assert connection.execute(f"SELECT count(*) FROM holdfast.{table}").fetchone() == (0,)
+        for statement in ("CREATE TABLE holdfast.mine (n int)", "SET ROLE holdfast_owner", "DROP TABLE holdfast.files"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement)

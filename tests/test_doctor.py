@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.clients import probing
 from holdfast.errors import Unavailable
+from holdfast.store.starting import make_root
 
 
 def doctor(home: pathlib.Path, root: pathlib.Path | None, *words: str) -> Any:
@@ -119,3 +120,17 @@ def test_a_server_that_does_not_answer_is_named_and_stopped(code: str, says: str
 def test_a_command_that_is_not_there_is_named() -> None:
     with pytest.raises(Unavailable, match="cannot be started"):
         probing.probe(["/no/such/command"], 1.0)
+
+
+def test_the_shared_memory_is_looked_at(tmp_path: pathlib.Path) -> None:
+    root, shared = tmp_path / "root", tmp_path / "shared"
+    make_root(str(root))
+    (root / "holdfast.toml").write_text(f'format = 1\n[shared]\nstore = "{shared}"\n')
+    for state in ("warn", "ok"):
+        done = subprocess.run(
+            [sys.executable, "-m", "holdfast", "doctor", "--root", str(root), "--json"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        (found,) = [check for check in json.loads(done.stdout)["checks"] if check["check"] == "shared"]
+        assert found["state"] == state, found
+        make_root(str(shared))

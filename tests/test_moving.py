@@ -265,13 +265,15 @@ def test_of_a_conflict_both_versions_are_kept_and_found(
 
 
 def test_of_a_conflict_that_a_pull_finds_ours_stays_and_theirs_is_put_beside_it(
-    memory: holdfast.Memory, other: str
+    memory: holdfast.Memory, root: Path, other: str
 ) -> None:
     note = memory.put("note", "Begin.", title="N")
     memory.push(other, yes=True)
     with holdfast.open(other) as there:
         there.put(id=note.id, text="Theirs.", expect=there.get(note.id).version)
     memory.put(id=note.id, text="Ours.", expect=memory.get(note.id).version)
+    shown = on_terminal("pull", "--from", other, "--dry-run", root=root)
+    assert "ours stays" in shown and "theirs goes to" in shown and "ours goes to" not in shown
     beside = memory.pull(other, yes=True).conflicts[0].beside
     assert (memory.get(note.id).text, memory.get(beside).text) == ("Ours.", "Theirs.")
     assert memory.pull(other, yes=True).nothing
@@ -422,18 +424,22 @@ def test_a_secret_does_not_move_and_the_rest_does(root: Path, other: str) -> Non
         log.write_text(log.read_text() + f'{{"key":"aws","value":"{AWS}"}}\n' + '{"key":"two","value":"fine"}\n')
         history = root / "user/memory/history.jsonl"
         history.write_text(f'{{"role":"user","content":"it is {AWS}","timestamp":"2026-01-01T00:00:00Z"}}\n')
+    planned = cli("push", "--to", other, "--dry-run", root=root)
     told = cli("push", "--to", other, "--yes", root=root, code=1)
     assert {problem["path"] for problem in told["refused"]} == {
         "resources/workspaces/default/_notes/by-hand.md", "user/memory/semantic.jsonl",
     }  # fmt: skip
     assert AWS not in json.dumps(told)
+    assert (planned["refused"], planned["counts"]) == (told["refused"], told["counts"])
     with holdfast.open(other) as there:
         assert there.find("harmless")
         assert {one.title for one in there.every(Query(kinds=("fact",)))} == {"one", "two"}
         assert "removed]" in there.chat.load_history(1)[0].content
         for path, _ in there.vault.walk("user", ("",), lambda _p, _w: None):
             assert AWS.encode() not in there.vault.read(path).data
-    assert cli("push", "--to", other, "--yes", root=root, code=1)["refused"] == told["refused"]
+    again = cli("push", "--to", other, "--yes", root=root, code=1)
+    assert again["refused"] == told["refused"]
+    assert again["counts"].keys() == {"same"}
 
 
 # interrupted
@@ -571,3 +577,10 @@ with holdfast.open(sys.argv[1]) as memory:
                 assert len(said) == len(set(said)) == 81
                 assert len(one.every(Query(kinds=("note",)))) == 80
                 assert one.verify().sound
+
+
+def test_an_export_of_nothing_or_into_the_memory_itself_is_refused(root: Path, address: str, tmp_path: Path) -> None:
+    told = cli("export", str(tmp_path / "copy"), "--from", address, root=root, code=3)
+    assert told["error"].startswith("There is nothing at ") and not (tmp_path / "copy").exists()
+    told = cli("export", str(root / "copy"), root=root, code=2)
+    assert "inside the memory itself" in told["error"] and not (root / "copy").exists()

@@ -69,6 +69,7 @@ def _checks(root: str | None) -> Iterator[Check]:
                 yield check(location)
             except HoldfastError as error:
                 yield _failed(name, error)
+        yield from _shared(location)
     yield from _clients()
     if os.path.isdir(location):
         yield _server(location)
@@ -98,6 +99,11 @@ def _database(found: Condition) -> Iterator[Check]:
     )  # fmt: skip
     if found.role != _WRITER:
         yield Check("rights", "warn", f"The login {found.login} may only read.", f"GRANT {_WRITER} lets it write.")
+    elif not found.inherits:
+        yield Check(
+            "rights", "warn", f"The login {found.login} does not inherit {_WRITER}: appends take the longer way.",
+            f"GRANT {_WRITER} TO {found.login} WITH INHERIT TRUE makes them faster.",
+        )  # fmt: skip
     if found.standby:
         yield Check(
             "replication", "warn", f"This is a standby, {found.behind_seconds:.0f} s behind: nothing is written.",
@@ -158,6 +164,27 @@ def _index(location: str) -> Check:
     if numbers["behind"]:
         return Check("index", "warn", f"{told} Behind by {amount(numbers['behind'], 'file')}.", "Run: holdfast refresh")
     return Check("index", "ok", told)
+
+
+def _shared(location: str) -> Iterator[Check]:
+    """Look at the memory that this one shares with others, if it names one; without it all else still works."""
+    from holdfast.store import sharing
+
+    try:
+        with open_root(location) as memory:
+            address = sharing.address(memory) if memory.settings.shared.store else ""
+        if not address:
+            return
+        with open_root(address) as there:
+            reads = there.reads_only or (there.in_files and not os.access(there.root, os.W_OK))
+            shown = there.root
+    except HoldfastError as error:
+        yield Check("shared", "warn", error.message, error.next_step)
+        return
+    if reads:
+        yield Check("shared", "ok", f"{shown} may be read, and not be written.", "A push needs a login that writes.")
+    else:
+        yield Check("shared", "ok", f"{shown} may be read and written.")
 
 
 def _lock(location: str) -> Check:

@@ -31,6 +31,16 @@ def open_root(root: str | None) -> Memory:
     return open_memory(root or nearest(), writer="cli")
 
 
+def store_of(root: str | None, store: str) -> str:
+    """Return the store that a server is about, as it was given; a folder has to be there."""
+    from holdfast.store.opening import folder_of, is_address
+
+    given = store or root or nearest()
+    if not is_address(given):
+        folder_of(given)
+    return given
+
+
 def nearest() -> str:
     """Return the nearest folder upwards that is a memory root."""
     folder = os.getcwd()

@@ -9,22 +9,24 @@ from typing import Any
 import click
 
 from holdfast.cli import show
-from holdfast.cli.common import Command, common, nearest
-from holdfast.errors import Invalid
+from holdfast.cli.common import Command, common, store_of
+from holdfast.errors import Invalid, NotFound
 from holdfast.grants import Grant
 
 
 def _placed(command: Command) -> Command:
     """Add the options that say which store is meant."""
-    tenant = click.option("--tenant", default="", help="Of a database; default: that of its address.")
+    tenant = click.option("--tenant", default=None, help="Of a database; default: that of its address.")
     store = click.option("--store", default="", help="A folder, or postgresql://…; default: the memory root.")
     return common(store(tenant(command)))
 
 
-def _store(root: str | None, store: str, tenant: str) -> str:
+def _store(root: str | None, store: str, tenant: str | None) -> str:
     from holdfast.mcp.granting import for_tenant
 
-    return for_tenant(store or root or nearest(), tenant)
+    if tenant == "":
+        raise Invalid("--tenant is empty.", "Name a tenant, or leave --tenant out for that of the address.")
+    return for_tenant(store_of(root, store), tenant or "")
 
 
 @click.group()
@@ -42,12 +44,12 @@ def create(
     root: str | None,
     as_json: bool,
     store: str,
-    tenant: str,
+    tenant: str | None,
     name: str,
     scope: str | None,
     read_only: bool,
     expires: str,
-) -> None:
+) -> None:  # fmt: skip
     """Make a token and print it, this once: the store keeps no more than is needed to know it again."""
     from holdfast.mcp.granting import issue
 
@@ -63,7 +65,7 @@ def create(
 
 @token.command(name="list")
 @_placed
-def list_(root: str | None, as_json: bool, store: str, tenant: str) -> None:
+def list_(root: str | None, as_json: bool, store: str, tenant: str | None) -> None:
     """List the tokens: what each one allows, until when, and when it was used last."""
     found = _with(_store(root, store, tenant), lambda kept: kept.all())
     rows = [_told(grant) for grant in found]
@@ -72,19 +74,22 @@ def list_(root: str | None, as_json: bool, store: str, tenant: str) -> None:
     elif not rows:
         click.echo("No tokens yet. Make one: holdfast token create --name NAME")
     else:
-        columns = ("name", "id", "allows", "state", "expires", "used")
-        show.table(columns, [[row[column] for column in columns] for row in rows], less=("used",))
+        columns = ("name", "id", "rights", "scope", "state", "expires", "used")
+        show.table(columns, [_row(grant) for grant in found], less=("used",))
 
 
 @token.command()
 @click.argument("wanted", metavar="ID|NAME")
 @_placed
-def revoke(root: str | None, as_json: bool, store: str, tenant: str, wanted: str) -> None:
+def revoke(root: str | None, as_json: bool, store: str, tenant: str | None, wanted: str) -> None:
     """Take a token back: a running server refuses it within seconds."""
     from holdfast import grants
 
     def work(kept: Any) -> Grant:
-        grant = grants.named(kept.all(), wanted)
+        try:
+            grant = grants.named(kept.all(), wanted)
+        except Invalid as error:  # it has no such name
+            raise NotFound(error.message, error.next_step) from None
         kept.revoke(grant.id)
         return grant
 
@@ -116,6 +121,17 @@ def _allows(grant: Grant) -> str:
     where = grant.scope or "everything"
     tenant = f" of {grant.tenant}" if grant.tenant else ""
     return f"{'Reads' if grant.reads_only else 'Reads and writes'} {where}{tenant}"
+
+
+def _row(grant: Grant) -> tuple[str, ...]:
+    """Return what a line of the list says of a token, so that it fits a terminal."""
+    told = _told(grant)
+    rights, scope = "r" if grant.reads_only else "rw", grant.scope or "all"
+    return grant.name, grant.id, rights, scope, told["state"], _day(told["expires"]), _day(told["used"])
+
+
+def _day(time: str) -> str:
+    return time.partition("T")[0]
 
 
 def _told(grant: Grant) -> dict[str, str]:

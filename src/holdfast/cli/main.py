@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import keyword
 import os
+import re
 import sys
 
 import click
@@ -105,7 +106,7 @@ def _in_commands(text: str) -> str:
 
     for group, verbs in VERBS.items():
         for verb, tool in verbs.items():
-            text = text.replace(f"Use {tool} ", f"Use `holdfast {group} {verb}` ")
+            text = re.sub(rf"\bUse {tool}\b", f"Use `holdfast {group} {verb}`", text)
     return text
 
 
@@ -125,11 +126,12 @@ def main() -> None:
         sys.exit(0)
     except HoldfastError as error:
         text = str(error).encode("utf-8", "replace").decode("utf-8")
+        text = text if "call" in arguments else _in_commands(text)  # which speaks of tools
         if "--json" in arguments or not sys.stderr.isatty():
             import msgspec
 
             told = {"success": False, "error": text, "kind": type(error).__name__, "code": error.exit_code}
             click.echo(msgspec.json.encode(told).decode("utf-8"), err=True)
         else:
-            click.secho(_in_commands(text), fg="red", err=True, color=color)
+            click.secho(text, fg="red", err=True, color=color)
         sys.exit(error.exit_code)

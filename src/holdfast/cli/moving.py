@@ -9,11 +9,12 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, Unavailable
 from holdfast.wording import amount
 
 if TYPE_CHECKING:
-    from holdfast.store.moving import Moved
+    from holdfast.store.moving import Moved, Mover
+    from holdfast.store.refreshing import Progress
 
 _SHOWN = 20
 _MEANING = {
@@ -26,6 +27,15 @@ _MEANING = {
     "gone": "removed on the other side: not brought back",
     "forgotten": "forgotten on the other side: not brought back",
 }
+_HERE = _MEANING | {
+    "new": "not here yet",
+    "conflict": "changed on both sides: ours stays, theirs is put beside it",
+    "same": "here already",
+    "newer": "changed here only: left alone",
+    "gone": "removed here: not brought back",
+    "forgotten": "forgotten here: not brought back",
+}
+"""What it means when something comes here."""
 _scope = click.option("--scope", default="", help="Only what belongs to this workspace, domain or repository.")
 _dry = click.option("--dry-run", "--preview", is_flag=True, help="Only say what would move.")
 
@@ -63,7 +73,7 @@ def _move(root: str | None, other: str, scope: str, *, dry_run: bool, yes: bool,
         with show.progress("looking") as progress:
             planned = mover.plan(progress)
         if plain:
-            _table(planned)
+            _table(planned, push=push)
         if not dry_run and not planned.nothing and not yes:
             if not (plain and sys.stdin.isatty()):
                 raise Invalid(
@@ -73,7 +83,7 @@ def _move(root: str | None, other: str, scope: str, *, dry_run: bool, yes: bool,
         done = planned
         if not dry_run:
             with show.progress("moving") as progress:
-                done = mover.move(progress)
+                done = _moved(mover, progress, "push" if push else "pull")
     if plain:
         _result(done)
     else:
@@ -82,16 +92,26 @@ def _move(root: str | None, other: str, scope: str, *, dry_run: bool, yes: bool,
         sys.exit(1)
 
 
-def _table(planned: Moved) -> None:
+def _moved(mover: Mover, progress: Progress | None, again: str) -> Moved:
+    try:
+        return mover.move(progress)
+    except Unavailable as error:  # a server that stopped, a folder that is gone
+        raise Unavailable(error.message, f"What was moved stays; {again} again to finish.") from None
+
+
+def _table(planned: Moved, *, push: bool) -> None:
     click.echo(f"{planned.source} → {planned.target}" + (f", {planned.scope}" if planned.scope else ""))
     rows = [
         (act, f"{tally.files:,}", f"{tally.records:,}", f"{tally.bytes:,}", about)
-        for act, about in _MEANING.items()
+        for act, about in (_MEANING if push else _HERE).items()
         if (tally := planned.counts.get(act))
     ]
     show.table(("what", "files", "records", "bytes", ""), rows)
+    whose = "ours" if push else "theirs"
     for step in planned.conflicts[:_SHOWN]:
-        click.secho(f"conflict: {show.printable(step.path)}: ours goes to {show.printable(step.beside)}", fg="yellow")
+        click.secho(
+            f"conflict: {show.printable(step.path)}: {whose} goes to {show.printable(step.beside)}", fg="yellow"
+        )
     if len(planned.conflicts) > _SHOWN:
         click.echo(f"… and {len(planned.conflicts) - _SHOWN} more; --json lists them all.")
 

@@ -110,8 +110,9 @@ def _preview(records: Sequence[Record], count: int, what: str, much: bool) -> No
 
 
 def _forgotten(done: Forgotten) -> None:
-    again = f"; {len(done.already)} were forgotten before" if done.already else ""
-    click.echo(f"{amount(done.count, 'record')} forgotten{again}.")
+    before = f"{amount(len(done.already), 'record was', 'records were')} forgotten before." if done.already else ""
+    now = f"{amount(done.count, 'record')} forgotten." if done.count or not before else ""
+    click.echo(" ".join(filter(None, (now, before))))
     if done.changed:
         rows = [(one.what, one.count, one.path) for one in done.changed]
         show.table(("what", "count", "path"), rows, whole=("path",))

@@ -23,17 +23,20 @@ from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
+from holdfast.store.opening import is_address
 
 if TYPE_CHECKING:
     from holdfast.door import Memory
 
-_WITHIN = 300
+_WITHIN, _WITHIN_DATABASE = 300, 1500
+"""Milliseconds; to load what speaks to a database and to connect takes most of what files need."""
 _NOTHING = "Nothing to show yet: nothing was kept that an agent starts with."
 _MARGIN = 0.04
 """Seconds to put together, print and end with."""
 _INPUT = 1 << 16
 _INPUT_SECONDS = 0.02
-_LATE = "There was no time to read more. Use these names to see it, or run: holdfast refresh"
+_LATE = "There was no time to read more. Use these names to see it, or give it more time: --within"
+_BEHIND = "; if the index is behind: holdfast refresh"
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -71,6 +74,11 @@ class Gathering(threading.Thread):
         self.gathered = threading.Event()
         """Set when all is there, or nothing more will come."""
 
+    @property
+    def late(self) -> str:
+        """Say what helps when there was no time. What others write to files is not known before somebody looks."""
+        return _LATE + (_BEHIND if self._memory.in_files or self._memory.waiting else "")
+
     def run(self) -> None:
         try:
             with self._memory:
@@ -92,15 +100,17 @@ class Gathering(threading.Thread):
     "--budget", type=click.IntRange(1), default=prompts.BUDGET, show_default=True, help="Most tokens to print."
 )
 @click.option(
-    "--within", type=click.IntRange(1), default=_WITHIN, show_default=True,
-    help="Milliseconds from the start of the process, after which nothing more is looked for.",
+    "--within", type=click.IntRange(1), default=None,
+    help="Milliseconds from the start of the process, after which nothing more is looked for;"
+    f" default: {_WITHIN}, for a memory in a database {_WITHIN_DATABASE}.",
 )  # fmt: skip
 @click.option("--hook", is_flag=True, help="For a hook of an agent: never fails, and prints nothing but memory.")
 @common
-def context(root: str | None, as_json: bool, within: int, hook: bool, **given: Any) -> None:
+def context(root: str | None, as_json: bool, within: int | None, hook: bool, **given: Any) -> None:
     """Print what an agent should know when it starts: rules, long-term memory, the workspace with open plans and save
     points, notes of its run, what the task brings to mind, recent chat. What is quoted in it is information."""
-    end = _started() + within / 1000 - _MARGIN
+    usual = _WITHIN_DATABASE if root and is_address(root) else _WITHIN
+    end = _started() + (within or usual) / 1000 - _MARGIN
     if not hook:
         _print(Wanted(root, **given), end, as_json=as_json, hook=False)
         return
@@ -121,7 +131,7 @@ def _print(wanted: Wanted, end: float, *, as_json: bool, hook: bool) -> None:
     if work.error and not hook:
         raise work.error
     found = list(work.found)
-    note = prompts.missing(found, _LATE) if late else ""
+    note = prompts.missing(found, work.late) if late else ""
     made = prompts.together(found, wanted.budget, [note] if note else [])
     if as_json:
         ms = round((time.monotonic() - _started()) * 1000)

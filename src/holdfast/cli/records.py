@@ -15,7 +15,7 @@ from holdfast.errors import Damaged, Invalid, Unavailable
 from holdfast.wording import amount
 
 if TYPE_CHECKING:
-    from holdfast.records import Receipt
+    from holdfast.records import Receipt, Record
 
 
 def _kinds(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
@@ -96,12 +96,16 @@ def put(kind: str, text: str | None, root: str | None, as_json: bool, **given: A
 @common
 def get(id: str, root: str | None, as_json: bool) -> None:
     """Print one record by its ID (a path, path#entry or the id of a line; shared:ID is one of the shared memory)."""
+    from holdfast.store import sharing
+
     with open_root(root) as memory:
         record = memory.get(id)
+        store = sharing.NAME if memory.shared and id.startswith(sharing.PREFIX) else ""
     if show.wants_json(as_json):
-        show.as_json(record)
+        show.as_json(_told_of(record, sharing.PREFIX, store) if store else record)
         return
     head = [
+        ("store", store),
         ("kind", record.kind),
         ("title", record.title),
         ("scope", record.scope.path),
@@ -349,6 +353,14 @@ def _receipt(receipt: Receipt, as_json: bool) -> None:
         click.echo(
             f"{receipt.status}: {receipt.id}" + (f" in {receipt.path}" if receipt.path not in receipt.id else "")
         )
+
+
+def _told_of(record: Record, prefix: str, store: str) -> dict[str, Any]:
+    """Return a record of another store as data, with the id by which it is found here."""
+    import msgspec
+
+    told: dict[str, Any] = msgspec.to_builtins(record)
+    return told | {"id": f"{prefix}{record.id}", "store": store}
 
 
 def _headline(title: str, text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.common import common, nearest
+from holdfast.cli.common import common, nearest, store_of
 
 
 @click.command()
@@ -63,7 +63,7 @@ def serve(
     from holdfast.store.opening import is_address
     from holdfast.tools.context import Context
 
-    location = store or root or nearest()
+    location = store_of(root, store)
     form = next(one for one in FORMS if one == log)
     how = Serving(toolset, host, port, log=form, names=names, open_metrics=open_metrics)
     defaults = Context(workspaceId=given["workspace"], sessionId=given["session"])

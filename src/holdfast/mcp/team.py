@@ -5,13 +5,14 @@ The store is asked for when somebody needs it: a server starts while its databas
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.door import Memory
 from holdfast.errors import Busy, HoldfastError, Unavailable
@@ -56,6 +57,7 @@ class Team:
         self.journal = Journal(how.log)
         self._memories = Memories(store, defaults)
         self._memories.prepare = self._prepare
+        self._first: asyncio.Task[None] | None = None
         tenant = granting.tenant_of(store)
         self._admission = Admission(
             tokens,
@@ -73,7 +75,19 @@ class Team:
             self._admission.check, self.metrics, self.journal,
             lambda: (self._memories.count, self._memories.waiting()), open_metrics=self._how.open_metrics,
         )  # fmt: skip
-        return http.guarded(self._admission, self._how, self.metrics, self.journal, beside, self._told)
+        inner = http.guarded(self._admission, self._how, self.metrics, self.journal, beside, self._told)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "lifespan":  # it listens now
+                self._first = asyncio.create_task(self._look(beside))
+            await inner(scope, receive, send)
+
+        return app
+
+    async def _look(self, pages: Pages) -> None:
+        """Look at the store as soon as there is a server: nobody may ask for long. What is wrong notes the page."""
+        if not await pages.reason():
+            self.journal.info("store", state="up")
 
     def close(self) -> None:
         self._memories.close()

@@ -12,7 +12,7 @@ from holdfast.postgres.transactions import Database, Turn
 _TIMES = 5
 _ASKED = """
 SELECT current_setting('server_version'), (SELECT max(version) FROM holdfast.migrations), session_user::text,
-       current_user::text, pg_is_in_recovery(),
+       current_user::text, pg_has_role(session_user, current_user, 'USAGE'), pg_is_in_recovery(),
        coalesce((SELECT extversion FROM pg_extension WHERE extname = 'vector'), ''),
        EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector'),
        (SELECT count(*) FROM pg_stat_replication),
@@ -27,6 +27,8 @@ class Condition(msgspec.Struct, frozen=True):
     """The one that this program would bring a database to."""
     login: str
     role: str
+    inherits: bool
+    """Has the login the rights of its role without taking it on first? Else appends take the longer way."""
     tenant: str
     standby: bool
     """Does this server only follow another one, so that nothing can be written?"""
@@ -45,10 +47,11 @@ class Condition(msgspec.Struct, frozen=True):
 def look(database: Database) -> Condition:
     """Ask a database how it is."""
     row = database.run("the database", lambda turn: turn.row(_ASKED)) or ()
-    server, schema, login, role, standby, vector, vector_there, standbys, behind = row
+    server, schema, login, role, inherits, standby, vector, vector_there, standbys, behind = row
     return Condition(
-        str(server), int(schema), len(MIGRATIONS), login, role, database.tenant, standby, vector, vector_there,
-        standbys, float(behind) if standby else 0.0, min(_timed(database) for _ in range(_TIMES)),
+        str(server), int(schema), len(MIGRATIONS), login, role, inherits, database.tenant,
+        standby, vector, vector_there, standbys, float(behind) if standby else 0.0,
+        min(_timed(database) for _ in range(_TIMES)),
     )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class OnDatabase:
         self._identity = identity
         self._config = config
         self.no_vectors = database.no_vectors
+        self.reads_only = database.reads_only
         self._shared = PgIndex(database, identity, config.search)
         self.index: Index = self._shared
 

@@ -92,13 +92,18 @@ def backup(vault: Vault, config: Settings, target: str, progress: Progress | Non
     return Backup(location, len(source.kept), source.bytes, source.made, source.left_out)
 
 
+def check_outside(root: str, location: str) -> None:
+    """Refuse a place for a copy that is inside the memory itself."""
+    if (location + "/").startswith(root + "/"):
+        raise Invalid(f"{location} is inside the memory itself.", "Name a place outside of it.")
+
+
 def _target(root: str, target: str) -> str:
     location = os.path.join(
         os.path.realpath(os.path.dirname(os.path.abspath(os.path.expanduser(target)))),
         os.path.basename(os.path.abspath(os.path.expanduser(target))),
     )
-    if (location + "/").startswith(root + "/"):
-        raise Invalid(f"{location} is inside the memory itself.", "Name a place outside of it.")
+    check_outside(root, location)
     if not archived(location) and location.endswith((".tar", ".gz", ".zip", ".bz2", ".xz")):
         raise Invalid(f"{location} is no form of a backup.", "Name a file that ends with .tar.gz, or a folder.")
     if os.path.lexists(location):

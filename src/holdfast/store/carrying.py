@@ -47,6 +47,8 @@ class Carrier:
         self._source, self._target = source, target
         self._here, self._there = here, there
         self.left_out: list[Problem] = []
+        self._held_back = 0
+        """How many lines were refused so far."""
         self._chat = [path for path in there if self._is_chat(path)]
 
     @functools.cache  # noqa: B019  # a carrier lives as long as its move
@@ -62,9 +64,7 @@ class Carrier:
         """Say what is to be carried of a log."""
         offset = self._begins(path) if wanted is None else _SET
         if offset >= 0:
-            starts = [line.offset for line in self._lines(path)]
-            fresh = sum(start >= offset for start in starts)
-            return Share(path, fresh, self._here[path].size - offset if fresh else 0, len(starts) - fresh, offset)
+            return self._rest(path, offset)
         known, total = self._known(path), 0
 
         def counted() -> Iterator[Line]:
@@ -73,8 +73,21 @@ class Carrier:
                 total += 1
                 yield line
 
+        before = self._held_back
         sizes = [len(line.data) + 1 for line in self._fresh(path, counted(), known, wanted)]
-        return Share(path, len(sizes), sum(sizes), 0 if wanted else total - len(sizes))
+        refused = self._held_back - before
+        return Share(path, len(sizes), sum(sizes), 0 if wanted else total - len(sizes) - refused)
+
+    def _rest(self, path: str, offset: int) -> Share:
+        """Say what is to be carried of a log of which the other side has all before an offset."""
+        lines = size = known = 0
+        for line in self._lines(path):
+            if line.offset < offset:
+                known += 1
+            elif made := self._screened(path, line):
+                lines += 1
+                size += len(made.data) + 1
+        return Share(path, lines, size, known, offset)
 
     def carry(self, share: Share, moved: Moved, wanted: Wanted | None = None) -> None:
         """Add the lines to the other log, durably, some at a time."""
@@ -161,6 +174,7 @@ class Carrier:
         except HoldfastError as error:
             named = next(iter(logs.keys(line.data)), "")
             self.left_out.append(Problem(path, f"{named}: {error}"))
+            self._held_back += 1
             return None
 
     def _place(self, path: str, first: Carried) -> str:

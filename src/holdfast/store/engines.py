@@ -92,6 +92,8 @@ class Engine(Protocol):
     """Does the index outlive this process?"""
     no_vectors: NoVectors | None
     """Why there can be no vectors here."""
+    reads_only: bool
+    """May nothing be written here, not even what is derived?"""
 
     @property
     def queue(self) -> Queue | None:
@@ -139,6 +141,7 @@ class OnFiles:
     """The engine of plain files. `derived` is the folder of the index, "" when there can be none."""
 
     no_vectors: NoVectors | None = None
+    reads_only = False
 
     def __init__(self, vault: Vault, derived: str, identity: str, search: Search) -> None:
         self.vault = vault
@@ -216,6 +219,7 @@ class Within:
     tree = address = ""
     lasting = False
     no_vectors: NoVectors | None = None
+    reads_only = False
 
     def __init__(self, vault: Vault, places: Places, scope: str, search: Search) -> None:
         self.vault: Vault = Fence(vault, places, scope)

@@ -32,8 +32,10 @@ def export(memory: Memory, target: str, progress: Progress | None = None) -> Res
 
     made_at = utc_now()
     folder, name = restoring.place(target)
+    backing.check_outside(memory.vault.location, os.path.join(folder, name))
     parent = open_folder(folder)
     try:
+        _check_something(memory)
         unfinished.sweep(folder)
         with unfinished.made(parent) as made:
             there = open_folder(made.location)
@@ -54,6 +56,13 @@ def export(memory: Memory, target: str, progress: Progress | None = None) -> Res
         parent.close()
     damage = [*source.left_out, *damage]
     return Restored(os.path.join(folder, name), source.files, source.bytes, records, made_at, damage)
+
+
+def _check_something(memory: Memory) -> None:
+    """Refuse to give nothing: a tenant whose name was misspelt looks like one without a file."""
+    vault = memory.vault
+    if not any(map(vault.stat, backing.ROOT_FILES)) and not backing.every_file(vault, memory.settings.paths, []):
+        raise NotFound(f"There is nothing at {memory.root}.", "Look at the address, and at the tenant in it.")
 
 
 class _Source:

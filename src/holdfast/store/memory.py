@@ -66,6 +66,8 @@ class Memory:
         """How the database is that this memory is in; None for files."""
         self.address = engine.address
         """What another program opens this memory with; never with a password."""
+        self.reads_only = engine.reads_only
+        """May nothing be written here?"""
         self.queue = engine.queue
         self._keeper = Keeper(engine, self.places, config)
         embedder = config.search.embedder if config.search.meaning else "none"
@@ -572,6 +574,8 @@ class Memory:
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         """Make the vectors that records lack by which they are found by meaning; Unavailable without an embedder."""
+        if self.reads_only:
+            raise Unavailable("This login only reads: it can keep no vectors.", "Make them with a login that writes.")
         self.refresh()
         return self._keeper.ask(lambda index: self._meaning.embed(index, progress))
 

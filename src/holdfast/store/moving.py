@@ -106,7 +106,8 @@ class Mover:
         self._shares = [share for path in paths if (share := self._share(path)) is not None]
         referred = self._referred() if self._scope else set()
         documents = [path for path in ours if not path.endswith(".jsonl") and self._is_in(path, referred)]
-        self._steps = self._without_copies(list(self._decided(documents, ours, progress)))
+        steps = self._without_copies(list(self._decided(documents, ours, progress)))
+        self._steps = [step for step in steps if self._may_move(step)]
         return self._told(done=False)
 
     def _files(self, memory: Memory, left_out: list[Problem]) -> dict[str, Stamp]:
@@ -233,6 +234,21 @@ class Mover:
             for step in steps
         ]
 
+    def _may_move(self, step: Step) -> bool:
+        """Say whether the other side takes a document; what it refuses is told, and stays."""
+        if step.act not in MOVES or step.known:
+            return True
+        try:
+            ours = Arriving(step.beside or step.path, self._source.vault.read(step.path).data)
+            there = self._target.vault.read(step.path).data if step.act in ("changed", "merged") else None
+            self._target.receiver.check(ours, there)
+        except (Invalid, OverBudget) as error:
+            self._refused.append(Problem(step.path, str(error)))
+            return False
+        except NotFound:  # removed since it was listed; the move looks again
+            return True
+        return True
+
     def _texts_of(self, ids: set[str]) -> set[str]:
         """Return the files in which lines of these ids keep their text."""
         if not ids:
@@ -353,7 +369,10 @@ class Mover:
 
     def _told(self, *, done: bool) -> Moved:
         counts: dict[str, Tally] = {}
+        stay = {problem.path for problem in self._refused}
         for step in self._steps:
+            if step.act in MOVES and not stay.isdisjoint((step.path, step.beside)):
+                continue
             _add(counts.setdefault(step.act, Tally()), step.records, step.bytes)
         for share in self._shares:
             if share.lines:

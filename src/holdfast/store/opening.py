@@ -135,11 +135,17 @@ def no_driver(error: ImportError) -> Unavailable:
     return Unavailable(f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'")
 
 
-def _open_folder(root: str | os.PathLike[str], writer: str, kind: type[Opened]) -> Opened:
+def folder_of(root: str | os.PathLike[str]) -> str:
+    """Return the folder of a memory root, which has to be there."""
     location = os.path.realpath(os.path.expanduser(os.fspath(root)))
     if not os.path.isdir(location):
         what = "is not a folder" if os.path.lexists(location) else "does not exist"
         raise Unavailable(f"The memory root {location} {what}.", f"Run: holdfast init {location}")
+    return location
+
+
+def _open_folder(root: str | os.PathLike[str], writer: str, kind: type[Opened]) -> Opened:
+    location = folder_of(root)
     with contextlib.closing(Files(location)) as files:  # which follows no link out of the root
         config = settings.load(_settings_text(files), source=os.path.join(location, settings.FILE))
     limits = config.limits

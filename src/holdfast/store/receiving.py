@@ -72,9 +72,13 @@ class Receiver:
             self._account([one for one in arriving if one.path in done.versions], done.versions)
         return done
 
-    def _screened(self, one: Arriving) -> bytes:
+    def check(self, one: Arriving, before: bytes | None = None) -> None:
+        """Refuse a document that would be refused if it came, where nothing is or in the place of another one."""
+        self._screened(one, before)
+
+    def _screened(self, one: Arriving, before: bytes | None = None) -> bytes:
         place = self._places.classify(one.path)
-        data = self._screen.document(place.kind if place else None, one.data, None)
+        data = self._screen.document(place.kind if place else None, one.data, before)
         if data != one.data and one.path.rpartition("/")[2].startswith(version_of(one.data)):
             raise Invalid("It holds what looks like a secret, and its name is made of its content.", "Forget it.")
         if place and len(data) > self._limits.document_bytes:
