@@ -23,16 +23,18 @@ if os.environ.get("CI"):  # the same examples for every change; at home, new one
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--engine", choices=[*engines.ENGINES, "both"], default="both", help="What memories stand on.")
+    parser.addoption(
+        "--engine", choices=["usual", *engines.ENGINES, "both"], default="usual", help="What tests stand on."
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that is given a root on each engine that it holds on."""
     if "stands_on" not in metafunc.fixturenames:
         return
-    why = engines.reason(metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__)
-    wanted = metafunc.config.getoption("engine")
-    there = [one for one in (engines.ENGINES[:1] if why else engines.ENGINES) if wanted in (one, "both")]
+    module, test = metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__
+    why = engines.reason(module, test)
+    there = engines.chosen(module, test, metafunc.config.getoption("engine"))
     alone = pytest.param(engines.ENGINES[0], marks=pytest.mark.skip(reason=f"files only: {why}"))
     metafunc.parametrize("stands_on", there or [alone], scope="function")
 

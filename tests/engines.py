@@ -1,7 +1,8 @@
 """Which tests run on PostgreSQL too, and why the others do not.
 
-A test that is given `root` or `memory` runs once on files and once on a database, unless its module or itself is named
-here with the reason. `--engine=files` or `--engine=postgres` runs one half.
+With `--engine=both`, a test that is given `root` or `memory` runs once on files and once on a database, unless its module
+or itself is named here with the reason; `--engine=files` or `--engine=postgres` runs one half. Without, the tests of the
+five contracts run on both and the rest on files.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ _GIT = "git works on files"
 _INDEX = "it is about the index in .holdfast"
 _ELSEWHERE = "it looks for text in files that are no memory, which a database does not have"
 _LATER = "its tests were not gone through on a database yet, one by one"
+_NOTICED = "a server notices a moment later that a process is dead"
 _ITSELF = "it goes through the engines itself"
 _LONG = "it is about thousands of files and how long they take"
 _WHY: dict[str, tuple[str, ...]] = {
@@ -87,6 +89,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_mcp_http",
         "test_properties",
     ),
+    _NOTICED: ("test_compartments::test_a_live_run_of_another_process_is_not_removed_and_can_be_used",),
     _ITSELF: (
         "test_moving",
         "test_sharing",
@@ -102,7 +105,20 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_tools::test_a_thousand_states_stay_unique_listed_and_loadable",
     ),
 }
+CONTRACTS = frozenset(
+    "test_tools test_chat test_mind test_compartments test_jobs test_knowledge test_prompts test_trust test_asking"
+    " test_ranking test_context test_owner".split()
+)
+"""What always runs on both: the five contracts. The rest does with `--engine=both`."""
 FILES_ONLY = {test: why for why, tests in _WHY.items() for test in tests}
+
+
+def chosen(module: str, test: str, wanted: str) -> list[str]:
+    """Return the engines that a test runs on."""
+    there = ENGINES[:1] if reason(module, test) else ENGINES
+    if wanted == "usual":
+        return list(there if module in CONTRACTS else ENGINES[:1])
+    return [one for one in there if wanted in (one, "both")]
 
 
 def reason(module: str, test: str) -> str:

@@ -91,10 +91,10 @@ def test_a_state_is_made_listed_loaded_and_archived_in_its_workspace(alpha: path
     [
         (("workspace", "create", "--name", "alpha", *WORKSPACE), 4, 'Workspace "alpha" already exists.'),
         (("workspace", "create", "--name", " ", *WORKSPACE), 2, "Missing or blank: name."),
-        (("workspace", "load", "nowhere"), 3, 'Workspace "nowhere" not found. Use listWorkspaces'),
+        (("workspace", "load", "nowhere"), 3, 'Workspace "nowhere" not found. Use `holdfast workspace list`'),
         (("workspace", "update", "alpha"), 2, "There is nothing to update."),
         (("state", "create", "--name", "FIRST", *STATE), 4, 'State "FIRST" already exists. States are immutable'),
-        (("state", "load", "none", "--workspace", "alpha"), 3, 'State "none" not found. Use listStates'),
+        (("state", "load", "none", "--workspace", "alpha"), 3, 'State "none" not found. Use `holdfast state list`'),
         (("state", "list", "--workspace", "nowhere"), 3, 'Workspace "nowhere" not found.'),
         (("recall", " "), 2, "Missing or blank: query."),
         (("recall", "x", "--limit", "0"), 2, "limit"),
