@@ -215,7 +215,7 @@ def push(run: Run, address: str, count: int) -> None:
     words = Words()
     with folder() as root, _initialised(root) as memory:
         _fill(memory, [words.text() for _ in range(count)])
-        command = [sys.executable, "-m", "holdfast", "push", address, "--root", root]
+        command = [sys.executable, "-m", "holdfast", "push", "--to", address, "--yes", "--root", root]
         begin = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         spent = time.perf_counter() - begin
