@@ -163,7 +163,8 @@ def test_the_table_of_grants_holds_no_secret_and_shows_no_other_tenant(
     assert kept.find(grant.tenant, grant.id)  # who has the token names the tenant
     kept.revoke(grant.id)
     kept.close()
-    assert grants.named(granting.of(address).all(), "ci").holds
+    with contextlib.closing(granting.of(address)) as mine:
+        assert grants.named(mine.all(), "ci").holds
 
 
 def test_the_commands_make_list_and_revoke_and_never_show_a_token_again(store: str) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.door import Memory, open_memory
 from holdfast.errors import Invalid
 from holdfast.settings import FILE, Search
-from holdfast.store.opening import no_driver
+from holdfast.store.opening import driver
 
 TURNS, SESSIONS = 50, 20
 """How many of each are asked for."""
@@ -135,10 +135,8 @@ def fresh(search: Search, store: str = "") -> Iterator[Memory]:
 @contextlib.contextmanager
 def _place(store: str, settings: str) -> Iterator[str]:
     if store:
-        try:
-            from holdfast.postgres import tenants  # few need the driver
-        except ImportError as error:
-            raise no_driver(error) from None
+        with driver():
+            from holdfast.postgres import tenants  # few need it
         with tenants.passing(store, settings) as address:
             yield address
         return

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.index import Filter, _common
 from holdfast.scope import from_path
 
+HERE = "tenant = %(tenant)s AND generation = %(generation)s"
 OF = "r.tenant = %(tenant)s AND r.generation = %(generation)s"
 FILE = "JOIN holdfast.index_files f ON f.tenant = %(tenant)s AND f.generation = %(generation)s AND f.file = r.file"
 

@@ -6,18 +6,18 @@ The sums are made by the server. An index whose own sums do not add up is Stale.
 from __future__ import annotations
 
 from holdfast.index import Stale
+from holdfast.postgres._filters import HERE
 from holdfast.postgres._finding import Generation
 from holdfast.postgres.transactions import Turn
 
-_HERE = "tenant = %(tenant)s AND generation = %(generation)s"
 _RECORDS = f"""
 SELECT file, sum(hashtextextended(ROW(id, kind, scope, session, time, key, op, tagged, sort, pair, alone, hidden,
     superseded, author, agent, priority, mark, record)::text, 0)::numeric)
-FROM holdfast.index_records WHERE {_HERE} GROUP BY file
+FROM holdfast.index_records WHERE {HERE} GROUP BY file
 """
 _MARKS = f"""
 SELECT file, sum(hashtextextended(ROW(target, sort, hidden, op)::text, 0)::numeric)
-FROM holdfast.index_marks WHERE {_HERE} GROUP BY file
+FROM holdfast.index_marks WHERE {HERE} GROUP BY file
 """
 _OF_RECORDS = """
 SELECT r.file, sum(hashtextextended(ROW(r.id, {what})::text, 0)::numeric)
@@ -30,9 +30,9 @@ _TIES = _OF_RECORDS.format(what="x.way, x.name", table="index_ties")
 _WRONG = f"""
 SELECT count(*) FROM (
     SELECT lexeme AS term, count(*) AS held FROM holdfast.index_words, unnest(words)
-    WHERE {_HERE} GROUP BY lexeme
+    WHERE {HERE} GROUP BY lexeme
 ) AS real FULL JOIN (
-    SELECT term, held FROM holdfast.index_terms WHERE {_HERE} AND held <> 0
+    SELECT term, held FROM holdfast.index_terms WHERE {HERE} AND held <> 0
 ) AS noted USING (term) WHERE real.held IS DISTINCT FROM noted.held
 """
 
@@ -41,16 +41,16 @@ def proof(turn: Turn, index: Generation) -> dict[str, int]:
     """Return the numbers."""
     values = {"generation": index.number, "mark": index.mark}
     row = turn.row(
-        f"SELECT count(*), coalesce(sum(length), 0)::bigint FROM holdfast.index_words WHERE {_HERE}", **values
+        f"SELECT count(*), coalesce(sum(length), 0)::bigint FROM holdfast.index_words WHERE {HERE}", **values
     )
     now = turn.row(
-        f"SELECT records + foreign_records, length + foreign_length FROM holdfast.index_generations WHERE {_HERE}",
+        f"SELECT records + foreign_records, length + foreign_length FROM holdfast.index_generations WHERE {HERE}",
         **values,
     )
     wrong = turn.row(_WRONG, **values)
     if row != now or (wrong and wrong[0]):
         raise Stale("the index is damaged: its words do not add up")
-    paths: dict[int, str] = dict(turn.rows(f"SELECT file, path FROM holdfast.index_files WHERE {_HERE}", **values))
+    paths: dict[int, str] = dict(turn.rows(f"SELECT file, path FROM holdfast.index_files WHERE {HERE}", **values))
     sums = dict.fromkeys(paths, 0)
     for statement in (_RECORDS, _MARKS, _WORDS, _TIES):
         for file, total in turn.rows(statement, **values):

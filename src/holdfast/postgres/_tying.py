@@ -7,17 +7,16 @@ from typing import Any
 
 from holdfast.index import Filter, Tied, _common
 from holdfast.index._common import LINK, NAME, TAG, revive
-from holdfast.postgres._filters import FILE, OF, conditions, named, short
+from holdfast.postgres._filters import FILE, HERE, OF, conditions, named, short
 from holdfast.postgres._finding import Generation
 from holdfast.postgres.transactions import Turn
 from holdfast.records import Record
 
-_HERE = "tenant = %(tenant)s AND generation = %(generation)s"
 _HAVING = f"""
 SELECT wanted.way, wanted.name, found.row
 FROM unnest(%(ways)s::smallint[], %(names)s::text[]) AS wanted (way, name) CROSS JOIN LATERAL (
     SELECT row FROM holdfast.index_ties
-    WHERE {_HERE} AND way = wanted.way AND name = wanted.name LIMIT {_common.MOST + 1}) AS found
+    WHERE {HERE} AND way = wanted.way AND name = wanted.name LIMIT {_common.MOST + 1}) AS found
 """
 
 
@@ -62,7 +61,7 @@ class Ties:
     def _rows_of(self, identifiers: Sequence[str]) -> dict[str, list[int]]:
         """Return the rows of each id, none for what is only a name."""
         rows = self._rows(
-            f"SELECT id, row FROM holdfast.index_records WHERE {_HERE} AND id = ANY(%(ids)s) AND NOT superseded"
+            f"SELECT id, row FROM holdfast.index_records WHERE {HERE} AND id = ANY(%(ids)s) AND NOT superseded"
             " ORDER BY row",
             ids=[named(each) for each in identifiers],
         )
@@ -70,7 +69,7 @@ class Ties:
 
     def _names_of(self, rows: list[int]) -> dict[tuple[int, int], list[str]]:
         found: dict[tuple[int, int], list[str]] = {}
-        statement = f"SELECT row, way, name FROM holdfast.index_ties WHERE {_HERE} AND row = ANY(%(rows)s)"
+        statement = f"SELECT row, way, name FROM holdfast.index_ties WHERE {HERE} AND row = ANY(%(rows)s)"
         for row, way, name in self._rows(f"{statement} ORDER BY row, way, name", rows=rows) if rows else ():
             found.setdefault((row, way), []).append(name)
         return found

@@ -27,6 +27,7 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _SAFE = "/,:"
 _CLEAR = ("password", "md5")
 """Ways to log in by which a server learns the password, or nearly."""
+_UNCLEAR = ",".join(f"!{each}" for each in _CLEAR)
 _REQUIRING = 16_00_00
 """The libpq that can refuse them."""
 _ALIVE = {
@@ -88,7 +89,7 @@ def without_clear_passwords(dsn: str) -> str:
         )
     named = str(conninfo.conninfo_to_dict(parse(dsn).conninfo).get("require_auth") or "")
     strict = named and not any(each.startswith("!") or each in _CLEAR for each in named.split(","))
-    wanted = os.environ.get("PGREQUIREAUTH") or (named if strict else ",".join(f"!{each}" for each in _CLEAR))
+    wanted = os.environ.get("PGREQUIREAUTH") or (named if strict else _UNCLEAR)
     return f"{dsn}{'&' if '?' in dsn else '?'}require_auth={quote(wanted, safe='!,')}"  # of two, libpq takes the last
 
 
@@ -126,6 +127,8 @@ def _check_misread(given: Mapping[str, object]) -> None:
 def _bare(given: Mapping[str, object], tenant: str) -> str:
     """Return an address of what libpq understood, without what is secret: no text of the original is in it."""
     kept = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
+    if kept.get("require_auth") == _UNCLEAR:  # which `without_clear_passwords` added
+        del kept["require_auth"]
     user, name = (quote(kept.pop(key, ""), safe="") for key in ("user", "dbname"))
     place = _place(kept)
     query = [f"{key}={quote(value, safe=_SAFE)}" for key, value in kept.items()]

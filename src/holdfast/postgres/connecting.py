@@ -165,14 +165,6 @@ def _error(result: pq.abc.PGresult) -> psycopg.Error:
     return psycopg.OperationalError("the connection was lost")
 
 
-class _Kept(psycopg_pool.ConnectionPool[Session]):
-    """A pool that, when nobody closed it, goes without a word, in whatever thread that happens."""
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            super().__del__()
-
-
 def connect(address: Address) -> Session:
     """Open one connection with the login's rights, or say why there is none."""
     try:
@@ -253,7 +245,7 @@ class Pool:
 
     def _make(self) -> psycopg_pool.ConnectionPool[Session]:
         logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # whoever waits is told, nobody else
-        return _Kept(
+        return psycopg_pool.ConnectionPool(
             self._address.conninfo,
             connection_class=Session,
             kwargs={"autocommit": True},

@@ -22,7 +22,7 @@ from holdfast.index import Applied, Facts, Filter, Pool, Seen, Stale, Tied, Unus
 from holdfast.index._common import record_in, revive
 from holdfast.postgres import _index_proof
 from holdfast.postgres._filing import Filing, is_foreign
-from holdfast.postgres._filters import FILE, OF, at_or_below, conditions, named, plain, short
+from holdfast.postgres._filters import FILE, HERE, OF, at_or_below, conditions, named, plain, short
 from holdfast.postgres._finding import Generation, Searching, foreigns
 from holdfast.postgres._index_schema import TABLES
 from holdfast.postgres._tying import Ties, in_order, load
@@ -37,7 +37,6 @@ _UNKNOWN = 1_000
 _GENERATION = (
     "SELECT generation, mark, records, foreign_records, length, foreign_length FROM holdfast.index_generations"
 )
-_HERE = "tenant = %(tenant)s AND generation = %(generation)s"
 _RECORDS = f"holdfast.index_records r {FILE}"
 _seen_out, _seen_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
 T = TypeVar("T")
@@ -75,7 +74,7 @@ class PgIndex:
         if held:
             return held
         if self._fixed:
-            row = turn.row(f"{_GENERATION} WHERE {_HERE}", generation=self._fixed)
+            row = turn.row(f"{_GENERATION} WHERE {HERE}", generation=self._fixed)
         else:
             row = turn.row(
                 f"{_GENERATION} WHERE tenant = %(tenant)s AND identity = %(identity)s AND state = 'current'",
@@ -123,7 +122,7 @@ class PgIndex:
             index = self._which(turn)
             due = turn.change(
                 "UPDATE holdfast.index_generations SET analyzed = next_row"
-                f" WHERE {_HERE} AND next_row > 2 * analyzed + {_UNKNOWN}",
+                f" WHERE {HERE} AND next_row > 2 * analyzed + {_UNKNOWN}",
                 generation=index.number,
             )
             if due:
@@ -191,14 +190,14 @@ class PgIndex:
         turn.change(
             "INSERT INTO holdfast.index_files AS known (tenant, generation, path, file, seen)"
             " SELECT %(tenant)s, %(generation)s, %(path)s, next_file, %(seen)s FROM holdfast.index_generations"
-            f" WHERE {_HERE} ON CONFLICT (tenant, generation, path) DO UPDATE SET seen = excluded.seen",
+            f" WHERE {HERE} ON CONFLICT (tenant, generation, path) DO UPDATE SET seen = excluded.seen",
             generation=index.number, path=plain(path), seen=_seen_out(seen),
         )  # fmt: skip
         known = _file(turn, index, path)
         if known is None:
             raise Stale("the index was replaced")
         row = turn.row(
-            f"SELECT next_row, next_file, analyzed FROM holdfast.index_generations WHERE {_HERE}",
+            f"SELECT next_row, next_file, analyzed FROM holdfast.index_generations WHERE {HERE}",
             generation=index.number,
         )
         assert row is not None
@@ -207,13 +206,13 @@ class PgIndex:
             turn.change(
                 "UPDATE holdfast.index_generations"
                 " SET next_row = next_row + %(rows)s, next_file = next_file + %(files)s, used = clock_timestamp()"
-                f" WHERE {_HERE}",
+                f" WHERE {HERE}",
                 generation=index.number, rows=given, files=int(known[0] == row[1]),
             )  # fmt: skip
             self._local.grown = row[0] + given > 2 * row[2] + _UNKNOWN
 
     def touch(self, path: str, seen: Seen) -> None:
-        statement = f"UPDATE holdfast.index_files SET seen = %(seen)s WHERE {_HERE} AND path = %(path)s"
+        statement = f"UPDATE holdfast.index_files SET seen = %(seen)s WHERE {HERE} AND path = %(path)s"
         self._write(
             lambda turn, index: _changed(
                 turn, statement, generation=index.number, seen=_seen_out(seen), path=plain(path)
@@ -226,7 +225,7 @@ class PgIndex:
             if known:
                 filing = Filing(turn, index, known[0], is_foreign(_seen_in(known[1]).kind))
                 targets = filing.clear()
-                statement = f"DELETE FROM holdfast.index_files WHERE {_HERE} AND path = %(path)s"
+                statement = f"DELETE FROM holdfast.index_files WHERE {HERE} AND path = %(path)s"
                 turn.change(statement, generation=index.number, path=plain(path))
                 filing.apply(targets)
 
@@ -235,7 +234,7 @@ class PgIndex:
     def note(self, name: str, value: str) -> None:
         def work(turn: Turn, index: Generation) -> None:
             turn.change(
-                f"DELETE FROM holdfast.index_notes WHERE {_HERE} AND name = %(name)s",
+                f"DELETE FROM holdfast.index_notes WHERE {HERE} AND name = %(name)s",
                 generation=index.number, name=name,
             )  # fmt: skip
             if value:
@@ -247,14 +246,14 @@ class PgIndex:
         self._write(work)
 
     def noted(self, name: str) -> str:
-        rows = self._rows(f"SELECT value FROM holdfast.index_notes WHERE {_HERE} AND name = %(name)s", name=name)
+        rows = self._rows(f"SELECT value FROM holdfast.index_notes WHERE {HERE} AND name = %(name)s", name=name)
         return str(rows[0][0]) if rows else ""
 
     # files
 
     def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
         condition, values = at_or_below(below)
-        rows = self._rows(f"SELECT path, seen FROM holdfast.index_files f WHERE {_HERE} AND {condition}", **values)
+        rows = self._rows(f"SELECT path, seen FROM holdfast.index_files f WHERE {HERE} AND {condition}", **values)
         return {path: _seen_in(seen) for path, seen in rows}
 
     def look(self, path: str) -> Seen | None:
@@ -333,7 +332,7 @@ class PgIndex:
         return self._some(f"r.key = %(key)s AND f.path = %(path)s {some}", key=short(key), path=plain(path))
 
     def last_order(self, path: str, target: str) -> str:
-        of_file = f"{_HERE} AND file = (SELECT file FROM holdfast.index_files WHERE {_HERE} AND path = %(path)s)"
+        of_file = f"{HERE} AND file = (SELECT file FROM holdfast.index_files WHERE {HERE} AND path = %(path)s)"
         found = self._one(
             "SELECT max(sort) FROM ("
             f"SELECT sort FROM holdfast.index_records WHERE {of_file} AND id = %(id)s"
@@ -394,8 +393,8 @@ class PgIndex:
     def problem_count(self) -> int:
         return int(
             self._one(
-                f"SELECT (SELECT count(*) FROM holdfast.index_problems WHERE {_HERE} AND NOT minor)"
-                f" + (SELECT count(*) FROM holdfast.index_records WHERE {_HERE} AND alone)"
+                f"SELECT (SELECT count(*) FROM holdfast.index_problems WHERE {HERE} AND NOT minor)"
+                f" + (SELECT count(*) FROM holdfast.index_records WHERE {HERE} AND alone)"
             )
         )
 
@@ -418,15 +417,13 @@ class PgIndex:
         )  # fmt: skip
 
     def counts(self) -> dict[str, int]:
-        rows = self._rows(
-            f"SELECT kind, count(*) FROM holdfast.index_records WHERE {_HERE} GROUP BY kind ORDER BY kind"
-        )
+        rows = self._rows(f"SELECT kind, count(*) FROM holdfast.index_records WHERE {HERE} GROUP BY kind ORDER BY kind")
         return dict(rows)
 
     def size(self) -> int:
         """Return how many bytes the index takes, without what the server needs to find its way in it."""
         parts = " + ".join(
-            f"(SELECT coalesce(sum(pg_column_size(x.*)), 0) FROM holdfast.{table} x WHERE {_HERE})" for table in TABLES
+            f"(SELECT coalesce(sum(pg_column_size(x.*)), 0) FROM holdfast.{table} x WHERE {HERE})" for table in TABLES
         )
         return int(self._one(f"SELECT {parts}"))
 
@@ -440,7 +437,7 @@ class PgIndex:
             if getattr(self._local, "turn", None) is None:
                 turn.change("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             index = self._which(turn)
-            rows = turn.rows(f"SELECT path, seen FROM holdfast.index_files WHERE {_HERE}", generation=index.number)
+            rows = turn.rows(f"SELECT path, seen FROM holdfast.index_files WHERE {HERE}", generation=index.number)
             return {path: _seen_in(seen) for path, seen in rows}, _index_proof.proof(turn, index)
 
         return self._database.run(_WHAT, work)
@@ -503,7 +500,7 @@ class PgIndex:
         """Remove this index, if it is not the one in use: the end of a swing may have gone unheard."""
         statement = (
             "UPDATE holdfast.index_generations SET state = 'gone'"
-            f" WHERE {_HERE} AND state <> 'current' RETURNING generation"
+            f" WHERE {HERE} AND state <> 'current' RETURNING generation"
         )
         gone = self._database.run(_WHAT, lambda turn: turn.rows(statement, generation=self._fixed), writes=True)
         self._delete([number for (number,) in gone])
@@ -523,7 +520,7 @@ def _changed(turn: Turn, statement: str, **values: object) -> None:
 
 def _file(turn: Turn, index: Generation, path: str) -> tuple[int, bytes] | None:
     row = turn.row(
-        f"SELECT file, seen FROM holdfast.index_files WHERE {_HERE} AND path = %(path)s",
+        f"SELECT file, seen FROM holdfast.index_files WHERE {HERE} AND path = %(path)s",
         generation=index.number, path=plain(path),
     )  # fmt: skip
     return (row[0], row[1]) if row else None

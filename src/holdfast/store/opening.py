@@ -59,10 +59,8 @@ def is_address(root: str) -> bool:
 
 def without_password(address: str) -> str:
     """Return what opens the same memory for whoever has the password from elsewhere: itself, where it has none."""
-    try:
+    with driver():
         from holdfast.postgres import addresses
-    except ImportError as error:
-        raise no_driver(error) from None
     read = addresses.parse(address)
     return read.bare if read.secret else address
 
@@ -129,10 +127,6 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
     except BaseException:
         database.close()
         raise
-
-
-def no_driver(error: ImportError) -> Unavailable:
-    return Unavailable(f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'")
 
 
 def folder_of(root: str | os.PathLike[str]) -> str:

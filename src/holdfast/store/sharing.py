@@ -49,7 +49,9 @@ def address(memory: Memory, given: str = "") -> str:
         raise Invalid(
             "There is no other memory.", 'Name one, or set it in holdfast.toml: [shared] store = "postgresql://…"'
         )
-    database = named.startswith(("postgresql:", "postgres:"))
+    from holdfast.store.opening import is_address, without_clear_passwords  # which open what this module names
+
+    database = is_address(named)
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
@@ -63,9 +65,7 @@ def address(memory: Memory, given: str = "") -> str:
         return quote(os.environ[name], safe="") if database else os.environ[name]
 
     told = _VARIABLE.sub(value, named)
-    if database or told.startswith(("postgresql:", "postgres:")):  # a variable may hold all of it
-        from holdfast.store.opening import without_clear_passwords
-
+    if database or is_address(told):  # a variable may hold all of it
         return without_clear_passwords(told)
     return os.path.join(memory.tree("A shared memory in a folder"), os.path.expanduser(told))
 
