@@ -46,6 +46,8 @@ class Places:
         self._folders = {name: getattr(paths, name) for name in paths.__struct_fields__}
         self._legacy = f"{paths.memory}/summary.md"  # written by older chat bots, and wrong since
         self._path = functools.lru_cache(maxsize=4096)(self._fill)
+        self.classify = functools.lru_cache(maxsize=4096)(self._classify)
+        """Say what the file at a path is; None when it is no memory at all, as nothing with a leading dot is."""
         self._templates = [
             (row, re.compile(self._pattern(place)))
             for row in KINDS.values()
@@ -53,8 +55,7 @@ class Places:
             if place
         ]
 
-    def classify(self, path: str) -> Place | None:
-        """Say what the file at this path is; None when it is no memory at all, as nothing with a leading dot is."""
+    def _classify(self, path: str) -> Place | None:
         if path.startswith(".") or "/." in path or path == self._legacy:
             return None
         for kind, pattern in self._templates:

@@ -155,19 +155,24 @@ def check_free(turn: Turn, path: str, taken: Callable[[], HoldfastError]) -> Non
 
     Until the transaction ends its folders stay folders, and nobody makes a folder of it; others are not held up.
     """
-    parts = checked(path)
-    above = ["/".join(parts[:count]) for count in range(1, len(parts))]
-    keys = [_key(turn.tenant, name) for name in (*above, path)]
-    turn.rows(_COMING, keys=keys, shared=[True] * len(above) + [False])
-    if above and turn.row(
-        "SELECT 1 FROM holdfast.files WHERE tenant = %(tenant)s AND path = ANY(%(above)s)", above=above
+    folders = above(path)
+    keys = [key(turn.tenant, name) for name in (*folders, path)]
+    turn.rows(_COMING, keys=keys, shared=[True] * len(folders) + [False])
+    if folders and turn.row(
+        "SELECT 1 FROM holdfast.files WHERE tenant = %(tenant)s AND path = ANY(%(above)s)", above=folders
     ):
         raise Invalid(f"A folder of {path} is a file.", "Move that file away.")
     if is_folder(turn, path):
         raise taken()
 
 
-def _key(tenant: str, path: str) -> int:
+def above(path: str) -> list[str]:
+    """Return the folders that a path lies in, from the top."""
+    parts = checked(path)
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def key(tenant: str, path: str) -> int:
     """Return the number under which the making of a file is announced; those of claims are positive."""
     digest = hashlib.blake2b(f"{tenant}\n{path}".encode(), digest_size=8).digest()
     return -(int.from_bytes(digest) >> 2) - 1
@@ -180,9 +185,9 @@ def reader(database: Database, path: str, found: Found | Left) -> Callable[[int,
         end = min(position + count, found.size)
         if position >= end:
             return b""
-        data = database.run(path, functools.partial(part, path=path, found=found, position=position, end=end))
+        data = database.ask(path, functools.partial(part, path=path, found=found, position=position, end=end))
         if len(data) < end - position:
-            now = database.run(path, functools.partial(look, path=path))
+            now = database.ask(path, functools.partial(look, path=path))
             if now and now.inode == found.inode:
                 raise _damaged(path, position + len(data))
             raise Busy(f"{path} was replaced or removed while it was read.", "Read it again.")
@@ -234,12 +239,17 @@ def replace(turn: Turn, path: str, found: Found, data: bytes, author: Author) ->
     turn.change(statement, path=path, **_content(data), op=author.op, writer=author.writer)
 
 
+def is_torn(data: bytes | None) -> bool:
+    """Is the last line without its newline?"""
+    return bool(data) and not (data or b"").endswith(b"\n")
+
+
 def _content(data: bytes | None) -> dict[str, object]:
     return {
         "inode": new_inode(),
         "size": len(data or b""),
         "log": data is None,
-        "torn": bool(data) and not (data or b"").endswith(b"\n"),
+        "torn": is_torn(data),
         "version": None if data is None else version_of(data),
         "data": data,
     }

@@ -129,6 +129,40 @@ GRANT EXECUTE ON FUNCTION {name} TO {WRITER};
 """
 
 
+def _making(number: int) -> str:
+    """Return what puts a document where nothing is in one message, unless something stands in its way.
+
+    What it looks at is in one partition, as above; it adds to the whole table, whose triggers note what came.
+    """
+    files, name = f"holdfast.files_{number:02d}", f"holdfast.make_{number:02d}"
+    return f"""
+CREATE FUNCTION {name}(
+    of_tenant text, at_path text, above text[], announced bigint[], new_inode bigint, is_torn boolean, new_version text,
+    content bytea, new_op uuid, by_writer text, lock_milliseconds text, durability text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    first text := at_path || '/';
+    beyond text := at_path || '0';
+BEGIN
+    PERFORM set_config('holdfast.tenant', of_tenant, true), set_config('lock_timeout', lock_milliseconds, true),
+        set_config('client_min_messages', 'warning', true);
+    IF durability <> '' THEN PERFORM set_config('synchronous_commit', durability, true); END IF;
+    PERFORM CASE WHEN place < cardinality(announced) THEN pg_advisory_xact_lock_shared(announced[place])
+        ELSE pg_advisory_xact_lock(announced[place]) END FROM generate_subscripts(announced, 1) AS place;
+    IF EXISTS (SELECT FROM {files} WHERE tenant = of_tenant AND path = ANY(above))
+        OR EXISTS (SELECT FROM {files} WHERE tenant = of_tenant AND path > first AND path < beyond)
+    THEN RETURN false; END IF;
+    INSERT INTO holdfast.files (tenant, path, inode, size, log, torn, version, data, op, writer)
+    VALUES (of_tenant, at_path, new_inode, length(content), false, is_torn, new_version, content, new_op, by_writer)
+    ON CONFLICT (tenant, path) DO NOTHING;
+    RETURN FOUND;
+END $$;
+REVOKE ALL ON FUNCTION {name} FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION {name} TO {WRITER};
+"""
+
+
 VAULT = _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")
 APPENDING = "".join(_appending(number) for number in range(PARTITIONS))
+MAKING = "".join(_making(number) for number in range(PARTITIONS))
 TOKENS = _TOKENS + tenanted("tokens")

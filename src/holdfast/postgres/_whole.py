@@ -158,7 +158,7 @@ def chunks(read: _lines.Read, start: int, end: int) -> Iterator[bytes]:
 
 def snapshot(database: Database, path: str, *, log: bool) -> Snapshot:
     """Return a file as it is now. A small one is read at once; of a large one the rest comes when it is asked for."""
-    found, data = database.run(path, functools.partial(_small, path=path))
+    found, data = database.ask(path, functools.partial(_small, path=path))
     if len(data) == found.size:
         size = data.rfind(b"\n") + 1 if log else len(data)
         return Snapshot(size, found.stamp.mtime, iter([data[:size]]))

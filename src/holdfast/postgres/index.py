@@ -59,14 +59,14 @@ class PgIndex:
 
     def generation(self) -> str:
         try:
-            return str(self._read(lambda _turn, index: index.number))
+            return str(self._database.ask(_WHAT, self._which).number)
         except Stale:
             return ""
 
     def generations(self) -> list[str]:
         """Return all that are in use, by programs that read the files in one way or another."""
         statement = "SELECT generation FROM holdfast.index_generations WHERE tenant = %(tenant)s AND state = 'current'"
-        return [str(row[0]) for row in self._database.run(_WHAT, lambda turn: turn.rows(statement))]
+        return [str(row[0]) for row in self._database.ask(_WHAT, lambda turn: turn.rows(statement))]
 
     def _which(self, turn: Turn) -> Generation:
         """Return the index in use."""

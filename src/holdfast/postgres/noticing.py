@@ -86,7 +86,7 @@ class Changes:
         """
         with self._lock:
             last = self._last or Moment("1:1:", "")
-            row = self._database.run("the changes", lambda turn: _committed(turn, last))
+            row = self._database.ask("the changes", lambda turn: _committed(turn, last))
             assert row is not None  # a question without a table always has an answer
             now, paths = Moment(row[0], row[1]), list(dict.fromkeys([*row[2], *row[3]]))
             known = last.server == now.server and last.first <= now.first

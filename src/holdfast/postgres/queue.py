@@ -35,7 +35,7 @@ class PgQueue:
         self._vault = vault
 
     def now(self) -> int:
-        return self._database.run("The clock", clock)
+        return self._database.ask("The clock", clock)
 
     def change(self, path: str, decide: Callable[[View], list[Line]], write: Write) -> list[Line]:
         changing = _Changing(path, decide, write, self._is_there)
@@ -73,7 +73,7 @@ class PgQueue:
         return self._database.run(path, work) or self._fold(path).outlook(wanted, self.now())
 
     def find(self, identifier: str) -> str:
-        return self._database.run(identifier[:80], lambda turn: Tables(turn, "").home(identifier))
+        return self._database.ask(identifier[:80], lambda turn: Tables(turn, "").home(identifier))
 
     def _fold(self, path: str) -> Graph:
         """Return what a log says, read as a whole."""

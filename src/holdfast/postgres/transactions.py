@@ -14,7 +14,7 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import LiteralString, TypeVar
 
 import psycopg
@@ -32,6 +32,7 @@ _PART: LiteralString = """
 SELECT number FROM generate_series(0, %(parts)s - 1) AS number
 WHERE satisfies_hash_partition('holdfast.files'::regclass, %(parts)s, number, %(tenant)s::text)
 """
+_SET: LiteralString = "SELECT " + ", ".join(["set_config(%s, %s, true)"] * 8)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _ASK_SECONDS = 1.0
 """How often one program looks whether somebody wants to be woken by what it writes."""
@@ -43,8 +44,13 @@ SELECT EXISTS (SELECT FROM holdfast.listeners WHERE tenant = %(tenant)s AND unti
 class Turn:
     """One try of some work."""
 
-    def __init__(self, session: Session, tenant: str, *, doubtful: bool, durable: bool, outermost: bool = True) -> None:
+    def __init__(
+        self, session: Session, tenant: str, *, doubtful: bool, durable: bool, outermost: bool = True,
+        first: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.session = session
+        self.first = first
+        """What each statement is sent with, where there is no transaction around them all: what to set for it."""
         self.outermost = outermost
         """Is this a transaction, and no part of one?"""
         self.doubtful = doubtful
@@ -74,7 +80,12 @@ class Turn:
         self.session.cursor(binary=True).executemany(statement, [{"tenant": self.tenant, **each} for each in values])
 
     def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
-        return self.session.cursor(binary=True).execute(statement, {"tenant": self.tenant, **values})
+        given = {"tenant": self.tenant, **values}
+        if not self.first:
+            return self.session.cursor(binary=True).execute(statement, given)
+        with self.session.pipeline():  # until it ends, that is one transaction
+            self.session.execute(_SET, self.first, prepare=True)
+            return self.session.cursor(binary=True).execute(statement, given)
 
 
 class Database:
@@ -89,7 +100,7 @@ class Database:
         with connecting.connect(self._address) as first:
             self._access = migrations.prepare(first)
             self.no_vectors = migrations.can_compare(first)
-        self._begin = {durable: self._beginning(durable) for durable in (True, False)}
+        self._prepare()
         self._pool = connecting.Pool(self._address, self.waits, migrations.check)
         self._local = threading.local()
         self._long_way = False
@@ -105,7 +116,7 @@ class Database:
         other.address = addresses.for_tenant(self.address, tenant)
         other.__dict__.pop("part", None)  # each tenant has its own
         other._listened, other._ask_at = False, 0.0
-        other._begin = {durable: other._beginning(durable) for durable in (True, False)}
+        other._prepare()
         other._local = threading.local()
         other._shares = True
         return other
@@ -179,9 +190,13 @@ class Database:
             raise self._unconfirmed(what)
         return done
 
+    def ask(self, what: str, work: Callable[[Turn], T]) -> T:
+        """Read something, each statement in one message: it is a transaction by itself, and sees what is there then."""
+        return self.run(what, work, apart=True)
+
     def run(
         self, what: str, work: Callable[[Turn], T], *,
-        writes: bool = False, durable: bool = True, doubtful: bool = False,
+        writes: bool = False, durable: bool = True, doubtful: bool = False, apart: bool = False,
     ) -> T:  # fmt: skip
         """Do some work in a transaction, again where that may help; `what` is what an error is about.
 
@@ -194,15 +209,17 @@ class Database:
         pause = _FIRST_PAUSE
         while True:
             session = self._take(what, deadline, doubtful)
-            turn = Turn(session, self.tenant, doubtful=doubtful, durable=durable)
+            first = self._settings if apart and not self._long_way else ()
+            turn = Turn(session, self.tenant, doubtful=doubtful, durable=durable, first=first)
             try:
-                return self._once(turn, what, work, writes=writes)
+                return work(turn) if first else self._once(turn, what, work, writes=writes)
             except psycopg.Error as error:
                 if _faults.ours(error):
                     raise
                 doubtful = doubtful or (writes and turn.ending and _faults.lost(error, session))
-                self._long_way = self._long_way or (turn.last is not None and _faults.not_that_way(error))
-                again = _faults.passing(error, session) or (turn.last and _faults.not_that_way(error))
+                not_so = bool(turn.last or first) and _faults.not_that_way(error)
+                self._long_way = self._long_way or not_so
+                again = not_so or _faults.passing(error, session)
                 if not again or time.monotonic() + pause > deadline:
                     raise (_faults.unsure(what) if doubtful else self._told(error, what)) from None
                 self._pool.after(error, session)
@@ -318,9 +335,10 @@ class Database:
             return "off"
         return "on" if self._access.forgetful else ""
 
-    def _beginning(self, durable: bool) -> sql.Composed:
-        """Return what every transaction starts with, in one message to the server."""
+    def _prepare(self) -> None:
+        """Work out what transactions of this tenant start with: a text for all, or values for one statement alone."""
         given = {
+            "role": self._access.role,
             "holdfast.tenant": self.tenant,
             "lock_timeout": milliseconds(self.waits.lock_seconds),
             "statement_timeout": milliseconds(self.waits.statement_seconds),
@@ -329,14 +347,18 @@ class Database:
             "jit": "off",  # it takes longer than all that is asked here
             "max_parallel_workers_per_gather": "0",
         }
-        if asked := self.asks(durable):
-            given["synchronous_commit"] = asked
-        parts = [
-            sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value))
-            for name, value in given.items()
-        ]
-        role = sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(self._access.role))
-        return sql.SQL("; ").join([sql.SQL("BEGIN"), role, *parts])
+        self._settings = [part for setting in given.items() for part in setting]
+        self._begin = {durable: _beginning(given, self.asks(durable)) for durable in (True, False)}
+
+
+def _beginning(given: Mapping[str, str], asked: str) -> sql.Composed:
+    """Return what a transaction starts with, in one message to the server."""
+    settings = {**given, "synchronous_commit": asked} if asked else given
+    parts = [
+        sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value))
+        for name, value in settings.items()
+    ]
+    return sql.SQL("; ").join([sql.SQL("BEGIN"), *parts])
 
 
 def milliseconds(seconds: float) -> str:

@@ -15,7 +15,7 @@ from typing import LiteralString
 from psycopg import errors as pg
 
 from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget
-from holdfast.postgres import _faults, _many, _rows, _whole
+from holdfast.postgres import _faults, _making, _many, _rows, _whole
 from holdfast.postgres._appending import Appending, Lefts, held
 from holdfast.postgres._claims import Claims
 from holdfast.postgres.transactions import Database, Turn
@@ -70,7 +70,7 @@ class PgVault:
 
     def read(self, path: str, limit: int = 0) -> Document:
         _rows.checked(path)
-        return self._database.run(path, functools.partial(self._read, path=path, limit=limit))
+        return self._database.ask(path, functools.partial(self._read, path=path, limit=limit))
 
     def _read(self, turn: Turn, path: str, limit: int) -> Document:
         there = _rows.whole(turn, path, limit)
@@ -88,10 +88,10 @@ class PgVault:
             _rows.checked(name)
         author = _rows.Author(self._writer)
         if expect == ABSENT:
-            work = functools.partial(self._create, path=path, data=data, author=author)
+            _making.make(self._database, path, data, author)
         else:
             work = functools.partial(self._replace, path=path, data=data, expect=expect, keep=keep, author=author)
-        self._database.run(path, work, writes=True)
+            self._database.run(path, work, writes=True)
         return version_of(data)
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
@@ -101,13 +101,6 @@ class PgVault:
 
     def settle(self) -> None:
         self._database.run("The memory", _settle, writes=True)
-
-    def _create(self, turn: Turn, path: str, data: bytes, author: _rows.Author) -> None:
-        _rows.check_free(turn, path, lambda: _rows.exists(path))
-        if not _rows.create(turn, path, data, author):
-            found = _rows.look(turn, path)
-            if not (turn.doubtful and found and found.op == author.op):
-                raise _faults.unsure(path) if turn.doubtful else _rows.exists(path)
 
     def _replace(self, turn: Turn, path: str, data: bytes, expect: str, keep: str, author: _rows.Author) -> None:
         found = _rows.look(turn, path, hold=True)
@@ -120,7 +113,7 @@ class PgVault:
         _rows.replace(turn, path, found, data, author)
 
     def versions(self, paths: Sequence[str]) -> dict[str, str]:
-        return self._database.run("the versions of documents", functools.partial(_many.versions, paths=paths))
+        return self._database.ask("the versions of documents", functools.partial(_many.versions, paths=paths))
 
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
         for path in files:
@@ -189,11 +182,11 @@ class PgVault:
         linked: Callable[[str], None] = lambda _path: None,  # noqa: ARG002
     ) -> Iterator[tuple[str, Stamp]]:
         _rows.checked(folder)
-        found = self._database.run(folder, functools.partial(_rows.look, path=folder))
+        found = self._database.ask(folder, functools.partial(_rows.look, path=folder))
         if found:
             yield folder, found.stamp
         after = folder + "/"
-        while page := self._database.run(
+        while page := self._database.ask(
             folder, functools.partial(_walk, folder=folder, suffixes=suffixes, after=after)
         ):
             yield from page
@@ -202,17 +195,17 @@ class PgVault:
     def folders(self, folder: str) -> list[str]:
         _rows.checked(folder)
         values = {"start": folder + "/", "stop": folder + "0", "skip": len(folder) + 2}
-        rows = self._database.run(folder, lambda turn: turn.rows(_FOLDERS, **values))
+        rows = self._database.ask(folder, lambda turn: turn.rows(_FOLDERS, **values))
         return sorted(row[0] for row in rows if row[0][0] not in "._")
 
     def folder_stamp(self, folder: str) -> int:
         _rows.checked(folder)
-        return self._database.run(folder, functools.partial(_folder_stamp, folder=folder))
+        return self._database.ask(folder, functools.partial(_folder_stamp, folder=folder))
 
     def make_folder(self, folder: str) -> None:
         parts = _rows.checked(folder)
         for count in range(1, len(parts) + 1):
-            if self._database.run(folder, functools.partial(_rows.look, path="/".join(parts[:count]))):
+            if self._database.ask(folder, functools.partial(_rows.look, path="/".join(parts[:count]))):
                 raise Invalid(f"{folder} is not a folder.", "Choose another name.")
 
     def hold(self, path: str) -> Callable[[], None] | None:
@@ -280,7 +273,7 @@ class PgVault:
 
     def _found(self, path: str) -> _rows.Found:
         _rows.checked(path)
-        return self._database.run(path, functools.partial(_look, path=path))
+        return self._database.ask(path, functools.partial(_look, path=path))
 
 
 def _settle(turn: Turn) -> None:
