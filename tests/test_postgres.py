@@ -8,7 +8,7 @@ import pytest
 
 import pgserver
 from contract.vault_contract import say
-from holdfast.errors import Damaged, Invalid, Unavailable
+from holdfast.errors import AlreadyExists, Damaged, Invalid, Unavailable
 from holdfast.postgres import _rows
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
@@ -134,6 +134,22 @@ def test_reading_the_end_of_a_log_does_not_read_its_beginning(vault: PgVault) ->
     assert "start <=" in conditions[0]
     assert "start <" in conditions[1]
     assert "start >=" in conditions[1]
+
+
+@pytest.mark.parametrize("folder", ["plain", 'we "said" it', "{a,b}", "it's, NULL", "100%"])
+def test_a_document_is_made_whatever_its_folders_are_called_and_not_below_a_file(vault: PgVault, folder: str) -> None:
+    vault.append("log.jsonl", lambda _: b"one\n")  # from now on it is done in one message
+    for path in (f"{folder}/inner/one.md", f"{folder}/inner/two.md"):
+        assert vault.write(path, path.encode(), expect=ABSENT) == vault.read(path).version
+    with pytest.raises(AlreadyExists):
+        vault.write(f"{folder}/inner/one.md", b"again", expect=ABSENT)
+    with pytest.raises(AlreadyExists):
+        vault.write(f"{folder}/inner", b"a file where a folder is", expect=ABSENT)
+    with pytest.raises(Invalid, match="is a file"):
+        vault.write(f"{folder}/inner/one.md/deeper.md", b"below a file", expect=ABSENT)
+    assert [path for path, _ in vault.walk(folder, (".md",), lambda *_: None)] == [
+        f"{folder}/inner/one.md", f"{folder}/inner/two.md"
+    ]  # fmt: skip
 
 
 def test_an_append_of_nothing_leaves_nothing(vault: PgVault) -> None:

@@ -20,7 +20,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 import pgserver
-from holdfast.errors import AlreadyExists, Busy, Conflict, Invalid, Unavailable
+from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, Unavailable
 from holdfast.memory._runs import Runs
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database, Turn
@@ -621,6 +621,36 @@ def test_an_append_in_one_message_that_is_lost_takes_effect_once(
             vault.append("log.jsonl", compose, again=True)
             expected = ["one", "two"] if meanwhile == "nothing" else ["one", "theirs", "two after theirs"]
             assert lines(direct, "log.jsonl") == expected
+        assert proxy.lost == [verdict]
+    sound(server, database, address)
+
+
+@pytest.mark.parametrize("verdict", ["question", "answer"])
+@pytest.mark.parametrize("meanwhile", ["nothing", "made by others", "a folder"])
+def test_a_document_in_one_message_that_is_lost_is_there_once(
+    server: pgserver.Server, database: str, proxied: tuple[Proxy, str], address: str, meanwhile: str, verdict: str
+) -> None:
+    proxy, dsn = proxied
+    others = {"made by others": "new.md", "a folder": "new.md/inner.md"}.get(meanwhile)
+    with opened(dsn) as vault, opened(address) as direct:
+        vault.append("log.jsonl", lambda _: b"one\n")  # now it knows that nobody listens
+
+        def lose(data: bytes) -> str:
+            if b"of ours" not in data or proxy.lost:
+                return ""
+            assert b"make_" in data
+            if others:
+                direct.write(others, b"of theirs", expect=ABSENT)
+            return verdict
+
+        proxy.lose = lose
+        if others:
+            with pytest.raises(HoldfastError, match=r"may or may not be saved|already exists"):
+                vault.write("new.md", b"of ours", expect=ABSENT)
+            assert direct.read(others).data == b"of theirs"
+        else:
+            vault.write("new.md", b"of ours", expect=ABSENT)
+            assert direct.read("new.md").data == b"of ours"
         assert proxy.lost == [verdict]
     sound(server, database, address)
 
