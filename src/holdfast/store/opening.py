@@ -123,6 +123,7 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
 
     try:
         config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
+        database.wait_for_others(config.limits.lock_seconds)
         return kind(OnDatabase(database, _identity(config), config, writer), config, writer)
     except BaseException:
         database.close()
