@@ -39,6 +39,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_tools::test_a_workspace_is_its_overview_and_its_folder_is_made",
     ),
     _DISK: (
+        "test_doctor::test_a_root_that_is_gone_fails_here_and_in_the_clients_that_name_it",
         "test_honesty::test_a_root_that_vanished_is_an_error_and_no_empty_answer",
         "test_honesty::test_what_is_out_of_sight_is_not_taken_for_removed",
         "test_mind::test_a_failing_memory_need_not_fail_the_agent",
