@@ -12,18 +12,26 @@ import io
 import os
 import pathlib
 import re
+import shutil
 import stat
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import IO, Any, LiteralString, cast
 
 import holdfast
 from holdfast.errors import Conflict
+from holdfast.postgres._index_schema import TABLES
 from holdfast.postgres.connecting import Waits
-from holdfast.postgres.transactions import Database
+from holdfast.postgres.transactions import Database, Turn
 from holdfast.postgres.vault import PgVault
+from holdfast.settings import DERIVED
 from holdfast.vault import ABSENT
 
 _LISTED = "SELECT path FROM holdfast.files WHERE tenant = %(tenant)s ORDER BY path"
+_INDEXES: LiteralString = (
+    "SELECT generation FROM holdfast.index_generations WHERE tenant = %(tenant)s"
+    " UNION SELECT generation FROM holdfast.index_records WHERE tenant = %(tenant)s"
+)
+_VECTORS = ("vector_sets", "vector_codes", "vectors")
 
 
 @functools.cache
@@ -40,6 +48,30 @@ def close(address: str) -> None:
 def place(memory: holdfast.Memory) -> pathlib.Path:
     """Return where the files of a memory are, whatever it stands on."""
     return pathlib.Path(memory.root) if memory.in_files else cast("pathlib.Path", DatabasePath(memory.root))
+
+
+def drop_derived(root: os.PathLike[str]) -> None:
+    """Take away all that is made of the files: the index and the vectors."""
+    if isinstance(root, DatabasePath):
+        root.empty(*TABLES, *_VECTORS)
+    else:
+        shutil.rmtree(pathlib.Path(root) / DERIVED)
+
+
+def drop_vectors(root: os.PathLike[str]) -> None:
+    """Take away the vectors, and leave the index."""
+    if isinstance(root, DatabasePath):
+        root.empty(*_VECTORS)
+    else:
+        for path in (pathlib.Path(root) / DERIVED).glob("vectors-*"):
+            path.unlink()
+
+
+def indexes(root: os.PathLike[str]) -> int:
+    """Return how many indexes are kept, whole or not."""
+    if not isinstance(root, DatabasePath):
+        return len(list((pathlib.Path(root) / DERIVED).glob("index-*.sqlite")))
+    return len(root.rows(_INDEXES))
 
 
 class DatabasePath(os.PathLike[str]):
@@ -117,11 +149,21 @@ class DatabasePath(os.PathLike[str]):
     def _vault(self) -> PgVault:
         return _opened(self._address, os.getpid())[1]
 
-    def _files(self) -> list[str]:
+    def rows(self, statement: LiteralString) -> list[Any]:
+        """Return what the database answers, as it sees this tenant."""
         database, _ = _opened(self._address, os.getpid())
-        rows = database.run("the files", lambda turn: turn.rows(_LISTED))
+        return database.run("a test", lambda turn: turn.rows(statement))
+
+    def empty(self, *tables: str) -> None:
+        """Remove the rows of this tenant from tables."""
+        database, _ = _opened(self._address, os.getpid())
+        for table in tables:
+            statement = f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s"
+            database.run("a test", functools.partial(_changed, statement=statement), writes=True)
+
+    def _files(self) -> list[str]:
         below = self._path and f"{self._path}/"
-        return [row[0] for row in rows if row[0].startswith(below)]
+        return [path for (path,) in self.rows(_LISTED) if path.startswith(below)]
 
     def is_file(self) -> bool:
         return bool(self._path) and not self.is_dir() and self._vault.stat(self._path) is not None
@@ -225,6 +267,10 @@ class _Edited(io.BytesIO):
         if self._writes and not self.closed:
             self._target.keep(self.getvalue(), self._there if "a" in self._mode else None)
         super().close()
+
+
+def _changed(turn: Turn, statement: str) -> None:
+    turn.change(statement)
 
 
 def _expression(pattern: str) -> str:

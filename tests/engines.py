@@ -14,6 +14,7 @@ _DISK = "it takes away, moves or locks what is on the disk"
 _TIMES = "it sets the times or the rights of files"
 _GIT = "git works on files"
 _INDEX = "it is about the index in .holdfast"
+_VECTORS = "it is about the file of vectors in .holdfast"
 _ELSEWHERE = "it looks for text in files that are no memory, which a database does not have"
 _LATER = "its tests were not gone through on a database yet, one by one"
 _NOTICED = "a server notices a moment later that a process is dead"
@@ -38,6 +39,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_tools::test_a_workspace_is_its_overview_and_its_folder_is_made",
     ),
     _DISK: (
+        "test_doctor::test_a_root_that_is_gone_fails_here_and_in_the_clients_that_name_it",
         "test_honesty::test_a_root_that_vanished_is_an_error_and_no_empty_answer",
         "test_honesty::test_what_is_out_of_sight_is_not_taken_for_removed",
         "test_mind::test_a_failing_memory_need_not_fail_the_agent",
@@ -70,6 +72,15 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_transcripts::test_a_turn_is_got_by_its_id_after_the_index_was_deleted",
         "test_compartments::test_every_entry_that_is_returned_counts_as_read_whoever_reads_it",
     ),
+    _VECTORS: (
+        "test_embedding::test_a_file_that_was_cut_short_is_completed",
+        "test_embedding::test_a_file_that_shrinks_under_an_open_memory_is_completed",
+        "test_embedding::test_one_flipped_bit_anywhere_changes_no_answer",
+        "test_embedding::test_a_damaged_vector_is_made_anew_and_the_others_stay",
+        "test_embedding::test_vectors_that_are_damaged_under_an_open_memory_are_made_anew",
+        "test_embedding::test_where_the_disk_refuses_vectors_they_are_kept_in_memory",
+        "test_embedding::test_a_memory_that_may_not_be_written_is_recalled_by_meaning_too",
+    ),
     _ELSEWHERE: (
         "test_forget::test_what_was_not_looked_for_is_not_said_to_be_gone",
         "test_forget::test_on_a_terminal_it_is_shown_first_and_proved_afterwards",
@@ -80,13 +91,8 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_backup",
         "test_bad_input",
         "test_cli",
-        "test_concurrency",
-        "test_doctor",
-        "test_embedding",
         "test_formats",
         "test_index",
-        "test_mcp",
-        "test_mcp_http",
         "test_properties",
     ),
     _NOTICED: ("test_compartments::test_a_live_run_of_another_process_is_not_removed_and_can_be_used",),

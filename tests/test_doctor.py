@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.clients import probing
 from holdfast.errors import Unavailable
+from holdfast.postgres import addresses
 from holdfast.store.starting import make_root
 
 
@@ -37,16 +38,19 @@ def home(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def test_a_sound_root_is_well(home: pathlib.Path, root: pathlib.Path) -> None:
+KINDS_OF_ROOT = {"files": {"lock"}, "postgres": {"database", "replication", "vectors"}}
+"""What is looked at besides that which every root has."""
+
+
+def test_a_sound_root_is_well(home: pathlib.Path, root: pathlib.Path, stands_on: str) -> None:
     if importlib.util.find_spec("mcp") is None:
         pytest.skip("the package mcp is not installed, so no server can answer")
     doctor(home, root, "install", "cursor", "--yes")
     done = doctor(home, root)
     assert done.returncode == 0, done.stdout
     found = states(done)
-    assert {name: state for name, (state, _) in found.items()} == {
-        "sqlite": "ok", "root": "ok", "settings": "ok", "index": "ok", "lock": "ok", "cursor": "ok", "server": "ok",
-    }  # fmt: skip
+    every = {"sqlite", "root", "settings", "index", "cursor", "server"} | KINDS_OF_ROOT[stands_on]
+    assert {name: state for name, (state, _) in found.items()} == dict.fromkeys(every, "ok")
     assert "8 tools" in found["server"][1]
     assert str(root) in found["cursor"][1]
 
@@ -86,7 +90,9 @@ def test_settings_that_cannot_be_read_fail(home: pathlib.Path, root: pathlib.Pat
     (root / "holdfast.toml").write_text("format = [")
     done = doctor(home, root)
     assert done.returncode == 9
-    assert states(done)["settings"][0] == "fail"
+    found = states(done)
+    assert (found["root"][0], found["settings"][0]) == ("ok", "fail")
+    assert "holdfast.toml" in found["settings"][1]
 
 
 def test_damage_and_lag_are_warnings_that_name_the_command(home: pathlib.Path, root: pathlib.Path) -> None:
@@ -122,7 +128,24 @@ def test_a_command_that_is_not_there_is_named() -> None:
         probing.probe(["/no/such/command"], 1.0)
 
 
-def test_the_shared_memory_is_looked_at(tmp_path: pathlib.Path) -> None:
+def test_without_settings_the_defaults_hold_and_the_next_step_is_named(home: pathlib.Path, root: pathlib.Path) -> None:
+    (root / "holdfast.toml").unlink()
+    done = doctor(home, root)
+    assert done.returncode == 0
+    (found,) = [check for check in json.loads(done.stdout)["checks"] if check["check"] == "settings"]
+    assert found["state"] == "warn"
+    assert found["next"].startswith("Run: holdfast init ")
+
+
+def test_the_shared_memory_is_looked_at(home: pathlib.Path, root: pathlib.Path, address: str) -> None:
+    shared = addresses.for_tenant(address, "shared")
+    (root / "holdfast.toml").write_text(f'format = 1\n[shared]\nstore = "{shared}&port=1"\n')
+    assert states(doctor(home, root))["shared"][0] == "warn"
+    (root / "holdfast.toml").write_text(f'format = 1\n[shared]\nstore = "{shared}"\n')
+    assert states(doctor(home, root))["shared"][0] == "ok"
+
+
+def test_the_shared_memory_in_a_folder_is_looked_at(tmp_path: pathlib.Path) -> None:
     root, shared = tmp_path / "root", tmp_path / "shared"
     make_root(str(root))
     (root / "holdfast.toml").write_text(f'format = 1\n[shared]\nstore = "{shared}"\n')

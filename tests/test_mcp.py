@@ -7,6 +7,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,16 @@ def command(root: Path, toolset: str = "core", before: str = "", **defaults: str
 
 
 @contextlib.asynccontextmanager
-async def connected(root: Path, mode: str = "auto", *, check: bool = True, **options: Any) -> AsyncIterator[Client]:
-    """A client of a server of its own; whatever the server prints on the side must not be a traceback."""
+async def connected(root: Path, mode: str = "auto", *, prints: str = "", **options: Any) -> AsyncIterator[Client]:
+    """A client of a server of its own, which has to print on the side what is said here: no traceback, and nothing."""
     program, *arguments = command(root, **options)
-    side = root.parent / "stderr.txt"
-    with side.open("w+", encoding="utf-8") as printed:
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as side:
         parameters = StdioServerParameters(command=program, args=arguments)
         info = types.Implementation(name="tester", version="1")
-        async with Client(stdio_client(parameters, errlog=printed), mode=mode, client_info=info) as client:
+        async with Client(stdio_client(parameters, errlog=side), mode=mode, client_info=info) as client:
             yield client
-    if check:
-        assert side.read_text(encoding="utf-8") == ""
+        side.seek(0)
+        assert side.read() == prints
 
 
 def talk(root: Path, work: Callable[[Client], Awaitable[None]], mode: str = "auto", **options: Any) -> None:
@@ -340,7 +340,7 @@ def test_what_was_archived_stays_archived_when_the_server_starts_again(root: Pat
 def test_of_eight_servers_that_create_one_state_exactly_one_wins(root: Path) -> None:
     async def work() -> None:
         async with contextlib.AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(connected(root, check=False)) for _ in range(8)]
+            clients = [await stack.enter_async_context(connected(root)) for _ in range(8)]
             for client in clients:
                 await ask(client, "listStates")
             replies = await asyncio.gather(*(ask(client, "createState", STATE) for client in clients))
@@ -380,8 +380,7 @@ def test_only_the_protocol_goes_to_standard_output(root: Path) -> None:
     async def work(client: Client) -> None:
         await ask(client, "listStates")
 
-    talk(root, work, before=noise, check=False)
-    assert (root.parent / "stderr.txt").read_text(encoding="utf-8") == "noise\nnoise\n"
+    talk(root, work, before=noise, prints="noise\nnoise\n")
 
 
 # A client without an SDK, which does what it should not.

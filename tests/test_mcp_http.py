@@ -27,6 +27,8 @@ from holdfast.mcp.http import serve_http
 from holdfast.mcp.limiting import Limits
 from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.mcp.tokens import token_for
+from holdfast.postgres import addresses
+from holdfast.store.opening import is_address
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
 STATE: dict[str, Any] = {
@@ -74,7 +76,7 @@ def serving(root: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def server(root: Path) -> Iterator[Server]:
+def served(root: Path) -> Iterator[Server]:
     with serving(root) as running:
         yield running
 
@@ -107,9 +109,9 @@ HELLO = request(
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_client_of_either_era_works_over_http(server: Server, root: Path, mode: str) -> None:
+def test_a_client_of_either_era_works_over_http(served: Server, root: Path, mode: str) -> None:
     async def work() -> None:
-        async with connected(server, mode) as client:
+        async with connected(served, mode) as client:
             assert client.protocol_version == ERAS[mode]
             assert len((await client.list_tools()).tools) == 8
             assert await ask(client, "createState", **STATE) == {"success": True}
@@ -133,14 +135,14 @@ def test_a_client_of_either_era_works_over_http(server: Server, root: Path, mode
     assert run.startswith("http-") if mode == "legacy" else run == ""
 
 
-def test_two_connections_that_name_no_session_share_its_memory_and_no_run(server: Server) -> None:
+def test_two_connections_that_name_no_session_share_its_memory_and_no_run(served: Server) -> None:
     async def noted(client: Client, tool: str, **params: Any) -> dict[str, Any]:
         calls = [{"agent": "compartments", "tool": tool, "params": params}]
         context = {"workspaceId": "default", "sessionId": "default"}
         return await ask(client, "useTools", context=context, calls=calls)
 
     async def work() -> None:
-        async with connected(server, "legacy") as one, connected(server, "legacy") as two:
+        async with connected(served, "legacy") as one, connected(served, "legacy") as two:
             await ask(one, "remember", text="The kiwi harvest was good.", kind="episode")
             for place in ("run", "session"):
                 await noted(one, "save_memory", compartment=place, content=f"for the {place}")
@@ -153,14 +155,14 @@ def test_two_connections_that_name_no_session_share_its_memory_and_no_run(server
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_a_token_that_may_only_read_reads_and_changes_nothing(server: Server, root: Path, mode: str) -> None:
-    reader = Server(server.process, server.url, server.reading)
+def test_a_token_that_may_only_read_reads_and_changes_nothing(served: Server, root: Path, mode: str) -> None:
+    reader = Server(served.process, served.url, served.reading)
     context = {"workspaceId": "default", "sessionId": "s"}
     note = {"agent": "memory", "tool": "remember", "params": {"text": "x", "title": "T"}}
     look = {"agent": "memoryManager", "tool": "listStates", "params": {}}
 
     async def work() -> None:
-        async with connected(server, mode) as owner, connected(reader, mode) as client:
+        async with connected(served, mode) as owner, connected(reader, mode) as client:
             await ask(owner, "remember", text="The kiwi harvest was good.", title="Kiwis")
             names = {tool.name for tool in (await client.list_tools()).tools}
             assert names == {"recall", "loadWorkspace", "loadState", "listStates", "getTools", "useTools"}
@@ -181,19 +183,19 @@ def test_a_token_that_may_only_read_reads_and_changes_nothing(server: Server, ro
     assert list(root.glob("resources/workspaces/default/_states/*")) == []
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_no_trace(server: Server) -> None:
+def test_a_client_that_leaves_in_the_middle_of_a_body_leaves_no_trace(served: Server) -> None:
     """The server's own check at the end sees that nothing was printed."""
-    port = int(server.url.split(":")[2].removesuffix("/mcp"))
-    head = "\r\n".join(f"{name}: {value}" for name, value in server.headers.items())
+    port = int(served.url.split(":")[2].removesuffix("/mcp"))
+    head = "\r\n".join(f"{name}: {value}" for name, value in served.headers.items())
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", port)) as wire:
             wire.sendall(f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}\r\nContent-Length: 100\r\n\r\n{{".encode())
-    assert httpx2.post(server.url, headers=server.headers, content=HELLO).status_code == 200
+    assert httpx2.post(served.url, headers=served.headers, content=HELLO).status_code == 200
 
 
-def test_many_clients_at_once_create_one_state_once(server: Server) -> None:
+def test_many_clients_at_once_create_one_state_once(served: Server) -> None:
     async def one(mode: str) -> bool:
-        async with connected(server, mode) as client:
+        async with connected(served, mode) as client:
             return bool((await ask(client, "createState", **STATE))["success"])
 
     async def work() -> list[bool]:
@@ -295,11 +297,19 @@ def test_a_port_that_is_taken_is_a_clear_error(shared: Server, memory: Any) -> N
         serve_http(memory, "core", "127.0.0.1", port, {"token": WRITE}, Limits())
 
 
+def named(root: Path) -> tuple[str, str]:
+    """Return another name of a root, and the name of another root."""
+    if is_address(address := str(root)):
+        return address.replace("postgresql://", "Postgres://"), addresses.for_tenant(address, "other")
+    return f"{root}/../root/", str(root.parent)
+
+
 def test_a_token_is_made_once_for_each_root_and_only_its_owner_can_read_it(root: Path, config: Path) -> None:
     token, path = token_for(str(root))
+    same, other_root = named(root)
     assert len(token) >= 43
-    assert token_for(f"{root}/../root/") == (token, path)
-    assert token_for(str(root.parent))[0] != token
+    assert token_for(same) == (token, path)
+    assert token_for(other_root)[0] != token
     reading, other = token_for(str(root), read_only=True)
     assert (other, stat.S_IMODE(os.stat(other).st_mode)) == (f"{path}.read", 0o600)
     assert reading != token
@@ -308,7 +318,7 @@ def test_a_token_is_made_once_for_each_root_and_only_its_owner_can_read_it(root:
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert stat.S_IMODE(os.stat(config / "holdfast/tokens").st_mode) == 0o700
     assert sorted(item.name for item in Path(path).parent.iterdir()) == sorted(
-        {Path(path).name, Path(token_for(str(root.parent))[1]).name}
+        {Path(path).name, Path(token_for(other_root)[1]).name}
     )
 
 
@@ -334,12 +344,12 @@ def test_a_token_file_that_is_empty_or_elsewhere_is_refused(root: Path, tmp_path
         token_for(str(root))
 
 
-def test_what_a_connection_noted_for_its_run_ends_with_it(server: Server, root: Path) -> None:
+def test_what_a_connection_noted_for_its_run_ends_with_it(served: Server, root: Path) -> None:
     """The session is given back by DELETE; notes of the run go, those of the session stay."""
 
     def post(message: dict[str, Any], **more: str) -> httpx2.Response:
-        headers = server.headers | {"Accept": "application/json, text/event-stream"} | more
-        return httpx2.post(server.url, headers=headers, json={"jsonrpc": "2.0", **message})
+        headers = served.headers | {"Accept": "application/json, text/event-stream"} | more
+        return httpx2.post(served.url, headers=headers, json={"jsonrpc": "2.0", **message})
 
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     begun = post({"id": 1, "method": "initialize", "params": hello})
@@ -356,7 +366,7 @@ def test_what_a_connection_noted_for_its_run_ends_with_it(server: Server, root: 
     arguments = {"context": {"workspaceId": "default", "sessionId": "s"}, "calls": calls}
     post({"id": 2, "method": "tools/call", "params": {"name": "useTools", "arguments": arguments}}, **own)
     assert len(list(root.glob("user/memory/sessions/*/runs/*.jsonl"))) == 1
-    assert httpx2.delete(server.url, headers=server.headers | own).status_code == 200
+    assert httpx2.delete(served.url, headers=served.headers | own).status_code == 200
     assert list(root.glob("user/memory/sessions/*/runs/*.jsonl")) == []
     (kept,) = root.glob("user/memory/sessions/*/entries.jsonl")
     assert "for the session" in kept.read_text()

@@ -9,7 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,6 +23,8 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.postgres import migrations
 from holdfast.postgres.migrations import MIGRATIONS
 from holdfast.postgres.transactions import Database
+from holdfast.store import restoring
+from holdfast.store.opening import open_folder
 
 PASSWORD = "s3cret-Pa55word"
 
@@ -283,6 +285,30 @@ def test_every_command_works_or_says_that_it_needs_files(
         assert told in error.message, words
         assert error.next_step
     assert [path.name for path in here.iterdir()] == ["talk.jsonl"]
+
+
+@pytest.mark.parametrize("form", ["{known}", "{known}.tar.gz", "postgres:new", "postgresql:new.tar.gz"])
+def test_where_a_folder_is_wanted_an_address_makes_none_and_is_not_told(
+    known: str, here: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.chdir(here)
+    target = form.format(known=known)
+    with holdfast.open(known) as memory:
+        memory.put("note", "The kettle is blue.", title="Kettle")
+        memory.backup(here / "copy.tar.gz")
+        tries: list[Callable[[], object]] = [
+            lambda: memory.backup(target),
+            lambda: memory.export(target),
+            lambda: restoring.restore(str(here / "copy.tar.gz"), target),
+            lambda: open_folder(target),
+        ]
+        for each in tries:
+            with pytest.raises(Invalid, match="address of a database, where a folder is wanted") as caught:
+                each()
+            assert PASSWORD not in str(caught.value)
+    for words in (f"backup '{target}'", f"export '{target}'", f"hot link --into '{target}'"):
+        assert command(here, words, known).returncode != 0
+    assert [path.name for path in here.iterdir()] == ["copy.tar.gz"]
 
 
 def test_a_client_is_given_the_address_without_a_password(known: str, here: Path, login: str) -> None:

@@ -362,14 +362,17 @@ def test_a_run_is_claimed_ended_and_swept_as_on_files(address: str) -> None:
         assert vault.stat(dead) is None
 
 
-def test_reads_and_writes_go_on_after_every_connection_was_cut(server: pgserver.Server, address: str) -> None:
+def test_reads_and_writes_go_on_after_every_connection_was_cut(
+    server: pgserver.Server, database: str, address: str
+) -> None:
     with opened(address) as vault:
         version = vault.write("a.md", b"one", expect=ABSENT)
         for _ in range(3):
             with ThreadPoolExecutor(6) as pool:
                 list(pool.map(lambda _: vault.read("a.md"), range(12)))
             server.run(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'holdfast'"
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                f" WHERE application_name = 'holdfast' AND datname = '{database}'"  # others use this server, too
             )
             assert vault.read("a.md").data
             version = vault.write("a.md", os.urandom(8), expect=version)

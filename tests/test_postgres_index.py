@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.errors import Busy
 from holdfast.index import Filter, Index, Stale
 from holdfast.index.sqlite import SqliteIndex
 from holdfast.kinds import KINDS
@@ -213,6 +214,26 @@ def test_a_rebuild_that_fails_changes_nothing(both: Both) -> None:
         fail()
     assert both.engines[1].generation() == before
     ask_everything(both)
+
+
+def test_a_rebuild_that_lost_its_turn_is_told_so_and_takes_no_place(both: Both, tenant: Database) -> None:
+    """The lock of a rebuild is that of a connection, which may be cut while the rebuild goes on."""
+    fill(both.memory, random.Random(12))
+    both.refresh()
+    shared = both.engines[1]
+    paths = list(both.refresher.walk(Refreshed()))
+
+    def overtaken() -> None:
+        with shared.rebuilding() as slow:
+            both.refresher.apply(slow, paths, Refreshed())
+            with shared.rebuilding() as quick:
+                both.refresher.apply(quick, paths, Refreshed())
+
+    with pytest.raises(Busy, match="made the index anew meanwhile"):
+        overtaken()
+    ask_everything(both)
+    held = tenant.run("test", lambda turn: turn.rows(OF_TEST))
+    assert [str(number) for (number,) in held] == [shared.generation()]
 
 
 def test_a_memory_in_a_database_verifies_and_notices_a_tampered_index(address: str, tenant: Database) -> None:

@@ -517,6 +517,34 @@ def test_what_is_forgotten_leaves_no_vector_and_the_others_are_made_again(addres
         assert count(base, "vector_sets") == 1
 
 
+DAMAGE = {
+    "a part of the vectors is gone": "DELETE FROM holdfast.vectors WHERE row %% 3 = 0",
+    "a part of the codes is gone": "DELETE FROM holdfast.vector_codes WHERE row %% 3 = 0",
+    "the set is not listed": "DELETE FROM holdfast.vector_sets",
+    "vectors are too short": "UPDATE holdfast.vectors SET vector = substring(vector FROM 1 FOR 17) WHERE row %% 2 = 0",
+    "vectors are of other texts": "UPDATE holdfast.vectors SET mark = mark + 1 WHERE row %% 2 = 0",
+}
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.usefixtures("semantic")
+def test_whatever_becomes_of_the_vectors_the_answers_stay(
+    address: str, base: Database, damage: str, reopened: bool
+) -> None:
+    with holdfast.open(address) as memory:
+        fill(memory)
+        expected = answers(memory)
+        assert expected[0]
+        statement: Any = DAMAGE[damage]
+        assert base.run("x", lambda turn: turn.change(statement), writes=True)
+        if not reopened:
+            assert answers(memory) == expected
+    with holdfast.open(address) as memory:
+        assert answers(memory) == expected
+        assert memory.embed().missing == 0
+
+
 @pytest.mark.usefixtures("semantic")
 def test_programs_of_two_time_zones_keep_their_vectors_apart_and_take_them_from_each_other(
     address: str, base: Database, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ from holdfast.cli import show
 from holdfast.cli.common import common, nearest, open_root
 from holdfast.clients import CLIENTS, Client, files, hooks, probing
 from holdfast.errors import Busy, HoldfastError, Unavailable
-from holdfast.store.opening import is_address
+from holdfast.store.opening import is_address, look_at
 from holdfast.wording import amount
 
 if TYPE_CHECKING:
@@ -63,12 +63,7 @@ def _checks(root: str | None) -> Iterator[Check]:
     if location:
         yield _root(location)
     if os.path.isdir(location):
-        checks: dict[str, Callable[[str], Check]] = {"settings": _settings, "index": _index, "lock": _lock}
-        for name, check in checks.items():
-            try:
-                yield check(location)
-            except HoldfastError as error:
-                yield _failed(name, error)
+        yield from _each(location, settings=_settings, index=_index, lock=_lock)
         yield from _shared(location)
     yield from _clients()
     if os.path.isdir(location):
@@ -78,17 +73,25 @@ def _checks(root: str | None) -> Iterator[Check]:
 def _database_checks(address: str) -> Iterator[Check]:
     """Look at a memory in a database; an address that leads nowhere leaves nothing else to look at there."""
     try:
-        with open_root(address) as memory:
-            yield Check("root", "ok", memory.root)
-            if condition := memory.condition():
-                yield from _database(condition)
-        yield _index(address)
+        found = look_at(address)
     except HoldfastError as error:
         yield _failed("root", error)
         yield from _clients()
         return
+    yield Check("root", "ok", found.location)
+    yield from _database(found)
+    yield from _each(address, settings=_settings, index=_index)
+    yield from _shared(address)
     yield from _clients()
     yield _server("", address)
+
+
+def _each(location: str, **checks: Callable[[str], Check]) -> Iterator[Check]:
+    for name, check in checks.items():
+        try:
+            yield check(location)
+        except HoldfastError as error:
+            yield _failed(name, error)
 
 
 def _database(found: Condition) -> Iterator[Check]:
@@ -143,11 +146,11 @@ def _root(location: str) -> Check:
 
 
 def _settings(location: str) -> Check:
-    if not os.path.exists(os.path.join(location, settings.FILE)):
-        return Check(
-            "settings", "warn", f"There is no {settings.FILE}; defaults hold.", f"Run: holdfast init {location}"
-        )
-    with open_root(location):
+    with open_root(location) as memory:
+        if not memory.vault.stat(settings.FILE):
+            return Check(
+                "settings", "warn", f"There is no {settings.FILE}; defaults hold.", f"Run: holdfast init {memory.root}"
+            )
         return Check("settings", "ok", f"{settings.FILE} can be read.")
 
 

@@ -21,6 +21,8 @@ SELECT current_setting('server_version'), (SELECT max(version) FROM holdfast.mig
 
 
 class Condition(msgspec.Struct, frozen=True):
+    location: str
+    """Where it is, for people."""
     server: str
     schema: int
     newest_schema: int
@@ -49,7 +51,7 @@ def look(database: Database) -> Condition:
     row = database.run("the database", lambda turn: turn.row(_ASKED)) or ()
     server, schema, login, role, inherits, standby, vector, vector_there, standbys, behind = row
     return Condition(
-        str(server), int(schema), len(MIGRATIONS), login, role, inherits, database.tenant,
+        database.location, str(server), int(schema), len(MIGRATIONS), login, role, inherits, database.tenant,
         standby, vector, vector_there, standbys, float(behind) if standby else 0.0,
         min(_timed(database) for _ in range(_TIMES)),
     )  # fmt: skip

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from holdfast.errors import Busy, Unavailable
 from holdfast.index import Index, Unusable
 from holdfast.index.sqlite import SqliteIndex
-from holdfast.postgres.condition import Condition, look
 from holdfast.postgres.index import PgIndex
 from holdfast.postgres.noticing import Follower, Watch
 from holdfast.postgres.queue import PgQueue
@@ -100,6 +99,3 @@ class OnDatabase:
     def do_without(self) -> None:
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._config.search)
-
-    def condition(self) -> Condition:
-        return look(self._database)

@@ -474,9 +474,16 @@ class PgIndex:
         return PgIndex(self._database, self._identity, self._settings, number)
 
     def _swing(self, fresh: PgIndex) -> list[int]:
-        """Put another index in the place of the one in use; return what nobody uses any more."""
+        """Put another index in the place of the one in use; return what nobody uses any more.
+
+        Whoever rebuilds is the only one: what else is being built for the same reading was left by a process that is
+        gone, or has lost its turn.
+        """
 
         def work(turn: Turn) -> list[int]:
+            held = f"SELECT 1 FROM holdfast.index_generations WHERE {HERE} AND state <> 'gone' FOR UPDATE"
+            if not turn.row(held, generation=fresh._fixed):
+                raise Busy("Another program made the index anew meanwhile.", "Try again; nothing was lost.")
             turn.change(
                 "UPDATE holdfast.index_generations SET state = CASE WHEN generation = %(generation)s THEN 'current'"
                 " ELSE 'gone' END, used = clock_timestamp()"
@@ -486,6 +493,7 @@ class PgIndex:
             )  # fmt: skip
             rows = turn.rows(
                 "UPDATE holdfast.index_generations SET state = 'gone' WHERE tenant = %(tenant)s AND (state = 'gone'"
+                " OR (state = 'building' AND identity = %(identity)s AND generation <> %(generation)s)"
                 " OR (state <> 'current' AND made < clock_timestamp() - interval '1 day'"
                 " AND generation <> %(generation)s)"
                 " OR (identity <> %(identity)s AND used < clock_timestamp() - interval '30 days'))"

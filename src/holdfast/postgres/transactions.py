@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import LiteralString, TypeVar
 
+import msgspec
 import psycopg
 from psycopg import errors as pg
 from psycopg import sql
@@ -120,6 +121,12 @@ class Database:
         other._local = threading.local()
         other._shares = True
         return other
+
+    def wait_for_others(self, seconds: float) -> None:
+        """Wait so long from now on for other writers of the same thing; no statement is stopped before that."""
+        longest = max(self.waits.statement_seconds, 2 * seconds)
+        self.waits = msgspec.structs.replace(self.waits, lock_seconds=seconds, statement_seconds=longest)
+        self._begin = {durable: self._beginning(durable) for durable in (True, False)}
 
     def close(self) -> None:
         if not self._shares:

@@ -99,6 +99,9 @@ def check_outside(root: str, location: str) -> None:
 
 
 def _target(root: str, target: str) -> str:
+    from holdfast.store.opening import check_folder
+
+    check_folder(target)
     location = os.path.join(
         os.path.realpath(os.path.dirname(os.path.abspath(os.path.expanduser(target)))),
         os.path.basename(os.path.abspath(os.path.expanduser(target))),

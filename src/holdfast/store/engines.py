@@ -23,7 +23,6 @@ from holdfast.vault._locks import hold
 
 if TYPE_CHECKING:
     from holdfast.embedding import Embedder, NoVectors, Vectors
-    from holdfast.postgres.condition import Condition
 
 _REBUILD_SECONDS = 120.0
 
@@ -132,10 +131,6 @@ class Engine(Protocol):
         """Keep the index in memory from now on."""
         ...
 
-    def condition(self) -> Condition | None:
-        """Say how the database is that all of this is in; None for files."""
-        ...
-
 
 class OnFiles:
     """The engine of plain files. `derived` is the folder of the index, "" when there can be none."""
@@ -206,9 +201,6 @@ class OnFiles:
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._search)
 
-    def condition(self) -> None:
-        return None
-
 
 class Within:
     """The engine of one scope of another memory: its files behind a fence, and an index of them alone, in memory.
@@ -240,9 +232,6 @@ class Within:
         return NoWatch()
 
     follow = watch
-
-    def condition(self) -> None:
-        return None
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
         from holdfast.embedding.vectors import FileVectors

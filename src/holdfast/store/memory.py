@@ -62,8 +62,6 @@ class Memory:
         self.places = Places(config.paths)
         self.scopes = Scopes(vault, self.places)
         self._tree = engine.tree
-        self.condition = engine.condition
-        """How the database is that this memory is in; None for files."""
         self.address = engine.address
         """What another program opens this memory with; never with a password."""
         self.reads_only = engine.reads_only

@@ -23,6 +23,7 @@ from holdfast.vault import Vault
 from holdfast.vault.files import Files
 
 if TYPE_CHECKING:
+    from holdfast.postgres.condition import Condition
     from holdfast.postgres.transactions import Database
 
 Opened = TypeVar("Opened", bound=Memory)
@@ -57,6 +58,12 @@ def is_address(root: str) -> bool:
     return bool(_ADDRESS.match(root))
 
 
+def check_folder(path: str) -> None:
+    """Refuse the address of a database where a folder is wanted; it is not told, since it may hold a password."""
+    if is_address(path):
+        raise Invalid("This is the address of a database, where a folder is wanted.", "Name a folder.")
+
+
 def without_password(address: str) -> str:
     """Return what opens the same memory for whoever has the password from elsewhere: itself, where it has none."""
     with driver():
@@ -70,6 +77,14 @@ def without_clear_passwords(address: str) -> str:
     with driver():
         from holdfast.postgres import addresses
     return addresses.without_clear_passwords(address)
+
+
+def look_at(address: str) -> Condition:
+    """Say how a database is, whether or not the memory in it can be opened."""
+    with contextlib.closing(_database(address)) as database:
+        from holdfast.postgres.condition import look
+
+        return look(database)
 
 
 @contextlib.contextmanager
@@ -123,6 +138,7 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
 
     try:
         config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
+        database.wait_for_others(config.limits.lock_seconds)
         return kind(OnDatabase(database, _identity(config), config, writer), config, writer)
     except BaseException:
         database.close()
@@ -131,6 +147,7 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
 
 def folder_of(root: str | os.PathLike[str]) -> str:
     """Return the folder of a memory root, which has to be there."""
+    check_folder(os.fspath(root))
     location = os.path.realpath(os.path.expanduser(os.fspath(root)))
     if not os.path.isdir(location):
         what = "is not a folder" if os.path.lexists(location) else "does not exist"
@@ -158,6 +175,7 @@ def _identity(config: settings.Settings) -> str:
 
 def open_folder(path: str | os.PathLike[str]) -> Vault:
     """Open a folder that exists and is no memory root, such as a project's, so that every write stays inside it."""
+    check_folder(os.fspath(path))
     location = os.path.realpath(os.path.expanduser(os.fspath(path)))
     if not os.path.isdir(location):
         raise Unavailable(f"{location} is not a folder.", "Name a folder that exists.")

@@ -80,6 +80,9 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
 
 def place(target: str) -> tuple[str, str]:
     """Return folder and name of where the memory shall be."""
+    from holdfast.store.opening import check_folder
+
+    check_folder(target)
     location = os.path.abspath(os.path.expanduser(target))
     if os.path.lexists(location) and (not os.path.isdir(location) or os.path.islink(location) or os.listdir(location)):
         raise AlreadyExists(f"{location} is not an empty folder; nothing was written.", "Name a new or empty folder.")
