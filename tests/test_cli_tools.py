@@ -182,6 +182,27 @@ def test_every_parameter_of_a_tool_is_an_option_or_the_argument_of_its_command(r
                     assert any(form in shown for form in named), (group, verb, name)
 
 
+def test_an_argument_may_be_given_by_its_name_and_an_option_that_is_none_is_not_taken_for_it(
+    root: pathlib.Path,
+) -> None:
+    (first,) = answer("task", "create", "Build the parser", root=root)["tasks"]
+    (second,) = answer("task", "create", "--title", "- with a dash", "--after", first["id"], root=root)["tasks"]
+    assert (first["title"], second["title"]) == ("Build the parser", "- with a dash")
+    claim = answer("task", "claim", "--worker", "anna", root=root)
+    assert claim["task"]["id"] == first["id"]
+    assert answer("task", "list", root=root)["workers"] == {"anna": [first["id"]]}
+    for words, told in (
+        (("--wroker=otto",), "No such option '--wroker'"),
+        ((), "Missing argument 'WORKER'"),
+        (("otto", "--worker", "anna"), "Give worker once"),
+    ):
+        done = run("task", "claim", *words, root=root)
+        assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert "Nothing is ready" in on_terminal("task", "claim", "otto", root=root)
+    answer("task", "report", "--id", first["id"], "--attempt", claim["attempt"], "--status", "done", root=root)
+    assert f"holdfast task report --id {second['id']} --attempt" in on_terminal("task", "claim", "otto", root=root)
+
+
 def test_traces_tell_all_calls_newest_last_over_workspaces_and_months(alpha: pathlib.Path) -> None:
     run("state", "load", "none", "--workspace", "alpha", "--session", "s1", root=alpha)
     run("state", "list", "--workspace", "nowhere", root=alpha)

@@ -1,8 +1,8 @@
 """Commands that are made of tools: each option is a parameter of the tool's function.
 
-`VERBS` says which tool a command runs; all else (options, help, checks) comes from the registry. A tool's only
-required parameter is an argument, or its scope where it requires nothing; all others are options, and so are the fields
-of a parameter that is an object. A list that a tool requires may be empty, so it may be left out here.
+`VERBS` says which tool a command runs; all else (options, help, checks) comes from the registry. All parameters are
+options, and so are the fields of one that is an object. A tool's only required parameter may be given as an argument as
+well, or its scope or title where it requires nothing. A list that a tool requires may be empty, so it may be left out.
 """
 
 from __future__ import annotations
@@ -83,6 +83,9 @@ _TABLES: dict[str, dict[str, tuple[str, ...]]] = {
 """Replies that a terminal shows as tables: which list of the reply, and which of its fields."""
 _NOTHING = {"memory_recall": "Nothing is known under that key."}
 """What a terminal says when a reply has no data."""
+_ALONE = "alone"
+_SAID = ("query", "content", "situation", "title")
+"""Arguments that are text, which may begin with a dash."""
 _TOOLS = every.registry().tools
 
 
@@ -119,21 +122,22 @@ def _group(name: str) -> click.Group:
 
 def _command(name: str, tool: Tool) -> click.Command:
     """Make the command that runs a tool."""
-    needed = [param for param in tool.params.values() if param.required]
-    argument = needed[0] if len(needed) == 1 else None if needed else tool.params.get("scope")
+    argument = _argument(tool)
     homes = [(param, inner) for param in tool.params.values() for inner in _fields(param) or [param]]
-    params = [_parameter(inner, alone=param is argument) for param, inner in homes]
+    params: list[click.Parameter] = [_option(inner, needed=param is not argument) for param, inner in homes]
     names = {str(made.name): home for made, home in zip(params, homes, strict=True)}
+    if argument:
+        params.insert(0, click.Argument([_ALONE], required=False, metavar=argument.name.upper()))
 
     @click.option("--workspace", default="", help="The workspace that the call works in; default: default.")
     @click.option("--session", default="", help="The session that the call belongs to; default: default.")
     @common
     def run(root: str | None, as_json: bool, workspace: str, session: str, **given: Any) -> None:
         sent: dict[str, Any] = {}
+        if argument:
+            given[argument.name] = _one(argument, given.pop(_ALONE), given[argument.name])
         for name, value in given.items():
             param, inner = names[name]
-            if param is argument and value == "-":
-                value = read_stdin()
             if value is not None and param is inner:
                 sent[param.name] = value
             elif value is not None:
@@ -152,13 +156,34 @@ def _command(name: str, tool: Tool) -> click.Command:
             scheduling.listed(reply)
         elif tool.name == "task_list":
             tasking.listed(reply)
+        elif tool.name == "task_claim":
+            tasking.claimed(reply)
         else:
             show.reply(reply, _NOTHING.get(tool.name, "Done."))
 
-    # text may begin with a dash; an option that is none is then one argument too many
-    made = click.command(name, help=tool.about, context_settings={"ignore_unknown_options": bool(argument)})(run)
+    lenient = argument is not None and argument.name in _SAID  # an option that is none is then one argument too many
+    made = click.command(name, help=tool.about, context_settings={"ignore_unknown_options": lenient})(run)
     made.params[:0] = params
     return made
+
+
+def _argument(tool: Tool) -> Param | None:
+    """Return the parameter that may be given without its name."""
+    needed = [param for param in tool.params.values() if param.required]
+    if needed:
+        return needed[0] if len(needed) == 1 else None
+    return tool.params.get("scope") or tool.params.get("title")
+
+
+def _one(param: Param, alone: str | None, named: Any) -> Any:
+    """Return what was given as an argument, `-` for standard input, or as the option of the same name."""
+    if alone is not None and named is not None:
+        raise click.UsageError(f"Give {param.name} once: as the argument or with --{kebab(param.name)}.")
+    if alone is None and named is None and param.required:
+        raise click.UsageError(f"Missing argument '{param.name.upper()}'.")
+    if alone is None:
+        return named
+    return read_stdin() if alone == "-" else alone
 
 
 def _run(tool: Tool, params: dict[str, Any], context: Context, root: str | None) -> Reply:
@@ -187,9 +212,7 @@ def _fields(param: Param) -> list[Param]:
     return [Param(field.name, field.type, False, field.default) for field in msgspec.structs.fields(hints[0])]
 
 
-def _parameter(param: Param, *, alone: bool) -> click.Parameter:
-    if alone:
-        return click.Argument([param.name], required=param.required)
+def _option(param: Param, *, needed: bool) -> click.Option:
     hints = _alternatives(param.type)
     option, about = f"--{kebab(param.name)}", param.about or kebab(param.name).replace("-", " ")
     about = about[0].upper() + about[1:]
@@ -204,7 +227,7 @@ def _parameter(param: Param, *, alone: bool) -> click.Parameter:
         text = f"{about}; may be given several times."
         return click.Option([option, param.name], type=item, multiple=True, callback=given, help=text)
     text = f"{about}." if param.default in (None, "") else f"{about}; default: {param.default}."
-    return click.Option([option, param.name], type=_type(hints), required=param.required, help=text)
+    return click.Option([option, param.name], type=_type(hints), required=needed and param.required, help=text)
 
 
 def _type(hints: tuple[Any, ...]) -> Any:

@@ -29,6 +29,16 @@ def listed(reply: Mapping[str, Any]) -> None:
     show.warnings(reply.get("warnings", ()))
 
 
+def claimed(reply: Mapping[str, Any]) -> None:
+    """Print a task that was taken, and how a worker on a terminal goes on with it."""
+    show.reply(reply)
+    if reply["task"]:
+        names = f"--id {reply['task']['id']} --attempt {reply['attempt']}"
+        click.secho("On a terminal:", dim=True)
+        click.secho(f"  holdfast task heartbeat {names} --progress …", dim=True)
+        click.secho(f"  holdfast task report {names} --status done --result …", dim=True)
+
+
 def _far(task: Mapping[str, Any]) -> str:
     percent = f"{task['percent']:g} %" if "percent" in task else ""
     return " ".join(part for part in (percent, " ".join(task.get("progress", "").split())[:60]) if part)

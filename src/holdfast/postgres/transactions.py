@@ -126,7 +126,7 @@ class Database:
         """Wait so long from now on for other writers of the same thing; no statement is stopped before that."""
         longest = max(self.waits.statement_seconds, 2 * seconds)
         self.waits = msgspec.structs.replace(self.waits, lock_seconds=seconds, statement_seconds=longest)
-        self._begin = {durable: self._beginning(durable) for durable in (True, False)}
+        self._prepare()
 
     def close(self) -> None:
         if not self._shares:
