@@ -53,6 +53,7 @@ _MODULES = {
     "granting": ("token",),
     "installing": ("install", "uninstall"),
     "checking": ("doctor",),
+    "configuring": ("settings",),
     "importing": ("import",),
     "hot": ("hot",),
     "owning": ("history", "undo", "forget", "rollback", "backup", "restore"),

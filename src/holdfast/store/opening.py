@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.postgres.transactions import Database
 
 Opened = TypeVar("Opened", bound=Memory)
-_MOST_SETTINGS = 1 << 20
+MOST_SETTINGS = 1 << 20
 _ADDRESS = re.compile(r"postgres(ql)?:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
@@ -88,6 +88,20 @@ def look_at(address: str) -> Condition:
 
 
 @contextlib.contextmanager
+def open_vault(root: str) -> Iterator[Vault]:
+    """Open the files of a memory without its settings, for whoever reads or mends those."""
+    if not is_address(root):
+        with contextlib.closing(Files(folder_of(root))) as files:
+            yield files
+        return
+    database = _database(root)
+    from holdfast.postgres.vault import PgVault
+
+    with contextlib.closing(PgVault(database)) as vault:
+        yield vault
+
+
+@contextlib.contextmanager
 def driver() -> Iterator[None]:
     """Say what to install where the driver of databases is missing."""
     try:
@@ -137,7 +151,7 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
     from holdfast.postgres.vault import PgVault
 
     try:
-        config = settings.load(_settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
+        config = settings.load(settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
         database.wait_for_others(config.limits.lock_seconds)
         return kind(OnDatabase(database, _identity(config), config, writer), config, writer)
     except BaseException:
@@ -158,7 +172,7 @@ def folder_of(root: str | os.PathLike[str]) -> str:
 def _open_folder(root: str | os.PathLike[str], writer: str, kind: type[Opened]) -> Opened:
     location = folder_of(root)
     with contextlib.closing(Files(location)) as files:  # which follows no link out of the root
-        config = settings.load(_settings_text(files), source=os.path.join(location, settings.FILE))
+        config = settings.load(settings_text(files), source=os.path.join(location, settings.FILE))
     limits = config.limits
     vault = Files(location, lock_seconds=limits.lock_seconds, line_bytes=limits.line_bytes)
     derived = os.path.join(location, settings.DERIVED)
@@ -182,9 +196,10 @@ def open_folder(path: str | os.PathLike[str]) -> Vault:
     return Files(location)
 
 
-def _settings_text(vault: Vault) -> str:
+def settings_text(vault: Vault) -> str:
+    """Return the text of a memory's settings, "" when there is none."""
     try:
-        return vault.read(settings.FILE, _MOST_SETTINGS).data.decode("utf-8")
+        return vault.read(settings.FILE, MOST_SETTINGS).data.decode("utf-8")
     except NotFound:
         return ""
     except UnicodeDecodeError:
