@@ -94,6 +94,7 @@ HEAVY = {
         "holdfast.index._records",
         "holdfast.index._stems",
         "holdfast.cli.checking",
+        "holdfast.cli.configuring",
     },
     "numpy": {"holdfast.embedding", "holdfast.postgres.vectors", *EMBEDDING},
     "tokenizers": EMBEDDING,
