@@ -57,6 +57,7 @@ def root(tmp_path: Path, stands_on: str, request: pytest.FixtureRequest) -> Iter
     set_up(address)
     yield cast("Path", databaseroot.DatabasePath(address))
     databaseroot.close(address)
+    assert not Path("postgresql:").exists(), "somebody took the address for the name of a folder"
 
 
 @pytest.fixture

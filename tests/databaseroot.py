@@ -12,18 +12,23 @@ import io
 import os
 import pathlib
 import re
+import shutil
 import stat
 from collections.abc import Iterator
-from typing import IO, Any, cast
+from typing import IO, Any, LiteralString, cast
 
 import holdfast
 from holdfast.errors import Conflict
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
+from holdfast.store.opening import is_address
 from holdfast.vault import ABSENT
 
 _LISTED = "SELECT path FROM holdfast.files WHERE tenant = %(tenant)s ORDER BY path"
+_TIMED: LiteralString = (
+    "UPDATE holdfast.files SET changed = to_timestamp(%(moment)s) WHERE tenant = %(tenant)s AND path = %(path)s"
+)
 
 
 @functools.cache
@@ -40,6 +45,49 @@ def close(address: str) -> None:
 def place(memory: holdfast.Memory) -> pathlib.Path:
     """Return where the files of a memory are, whatever it stands on."""
     return pathlib.Path(memory.root) if memory.in_files else cast("pathlib.Path", DatabasePath(memory.root))
+
+
+def in_files(path: pathlib.Path) -> bool:
+    """Is this on the disk, where there are links, empty folders and names that are not UTF-8?"""
+    return not isinstance(path, DatabasePath)
+
+
+def named(text: str) -> pathlib.Path:
+    """Return the path that this is the text of, for a process that was given it."""
+    address, _, path = text.partition(" ")
+    return cast("pathlib.Path", DatabasePath(address, path)) if is_address(text) else pathlib.Path(text)
+
+
+def set_time(path: pathlib.Path, ns: int) -> None:
+    """Let a file say that it was changed at this moment."""
+    if isinstance(path, DatabasePath):
+        path.change(_TIMED, moment=ns / 1e9)
+    else:
+        os.utime(path, ns=(ns, ns))
+
+
+def copy(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    """Copy a root as a person would who leaves `.holdfast/` behind, from one engine to any; times of files are kept."""
+    for file in source.rglob("*"):
+        there = target / str(file.relative_to(source))
+        if ".holdfast" in there.parts:
+            continue
+        if file.is_dir():
+            there.mkdir(parents=True, exist_ok=True)
+        else:
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.write_bytes(file.read_bytes())
+            set_time(there, file.stat().st_mtime_ns)
+    return target
+
+
+def remove(folder: pathlib.Path) -> None:
+    """Remove a folder with all that is in it."""
+    if in_files(folder):
+        shutil.rmtree(folder)
+    else:
+        for file in folder.rglob("*"):
+            file.unlink(missing_ok=True)
 
 
 class DatabasePath(os.PathLike[str]):
@@ -78,6 +126,9 @@ class DatabasePath(os.PathLike[str]):
 
     def relative_to(self, other: DatabasePath) -> pathlib.PurePosixPath:
         return pathlib.PurePosixPath(self._path).relative_to(other._path)
+
+    def is_relative_to(self, other: DatabasePath) -> bool:
+        return pathlib.PurePosixPath(self._path).is_relative_to(other._path)
 
     def with_name(self, name: str) -> DatabasePath:
         return self._at(str(pathlib.PurePosixPath(self._path).with_name(name)))
@@ -139,9 +190,9 @@ class DatabasePath(os.PathLike[str]):
         found = self._vault.stat(self._path)
         if found is None:
             raise FileNotFoundError(self._path)
-        seconds = found.mtime / 1e9
+        seconds, exact = found.mtime / 1e9, {"st_mtime_ns": found.mtime}
         mode = stat.S_IFREG | 0o644
-        return os.stat_result((mode, found.inode, 0, 1, 0, 0, found.size, seconds, seconds, seconds))
+        return os.stat_result((mode, found.inode, 0, 1, 0, 0, found.size, seconds, seconds, seconds), exact)
 
     def glob(self, pattern: str) -> Iterator[DatabasePath]:
         """Yield the files and folders below this one that a pattern means, in the order of their names."""
@@ -201,6 +252,13 @@ class DatabasePath(os.PathLike[str]):
         for path in [self._path] if self.is_file() else self._files():
             self._vault.move(path, target._path + path.removeprefix(self._path))
         return target
+
+    replace = rename
+
+    def change(self, statement: LiteralString, **values: object) -> None:
+        """Change the row of this file as somebody could who knows the tables."""
+        database, _ = _opened(self._address, os.getpid())
+        database.run("a file", lambda turn: turn.change(statement, path=self._path, **values), writes=True)
 
     def mkdir(self, *_given: object, **_named: object) -> None:
         """Do nothing: a folder is there as soon as a file is in it."""

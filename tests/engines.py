@@ -22,6 +22,7 @@ _LONG = "it is about thousands of files and how long they take"
 _WHY: dict[str, tuple[str, ...]] = {
     _LINKS: (
         "test_linking",
+        "test_backup::test_links_are_left_out_and_told",
         "test_hot::test_a_linked_folder_of_rules_is_not_counted_twice",
         "test_hot::test_a_rule_that_is_a_link_is_not_demoted",
         "test_hot::test_all_rules_count_those_of_subfolders_and_those_that_one_client_keeps_for_itself",
@@ -77,17 +78,11 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_transcripts::test_what_is_cold_memory_already_is_not_brought_in_again",
     ),
     _LATER: (
-        "test_backup",
-        "test_bad_input",
-        "test_cli",
         "test_concurrency",
         "test_doctor",
         "test_embedding",
-        "test_formats",
-        "test_index",
         "test_mcp",
         "test_mcp_http",
-        "test_properties",
     ),
     _NOTICED: ("test_compartments::test_a_live_run_of_another_process_is_not_removed_and_can_be_used",),
     _ITSELF: (

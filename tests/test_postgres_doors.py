@@ -256,7 +256,7 @@ WORKS = (
 NEED_FILES = {
     "hot link": "needs a memory in files",
     "hot link --remove": "needs a memory in files",
-    "restore nothing.tar.gz": "restored to a folder",
+    "restore nothing.tar.gz": "a file or folder is needed",
     "install claude-code --print": "has a password",
     "install claude-code --yes": "has a password",
 }

@@ -57,6 +57,15 @@ def is_address(root: str) -> bool:
     return bool(_ADDRESS.match(root))
 
 
+def on_disk(path: str) -> str:
+    """Return a path that somebody gave for files; an address is none, and no folder may come to have it for a name."""
+    if is_address(path):  # which may hold a password
+        raise Invalid(
+            "A file or folder is needed here, not an address.", "Name one; holdfast push brings a memory to a database."
+        )
+    return os.path.expanduser(path)
+
+
 def without_password(address: str) -> str:
     """Return what opens the same memory for whoever has the password from elsewhere: itself, where it has none."""
     with driver():
@@ -158,7 +167,7 @@ def _identity(config: settings.Settings) -> str:
 
 def open_folder(path: str | os.PathLike[str]) -> Vault:
     """Open a folder that exists and is no memory root, such as a project's, so that every write stays inside it."""
-    location = os.path.realpath(os.path.expanduser(os.fspath(path)))
+    location = os.path.realpath(on_disk(os.fspath(path)))
     if not os.path.isdir(location):
         raise Unavailable(f"{location} is not a folder.", "Name a folder that exists.")
     return Files(location)
