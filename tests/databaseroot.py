@@ -279,6 +279,15 @@ class _Edited(io.BytesIO):
         if "a" in mode:
             self.seek(0, io.SEEK_END)
 
+    def truncate(self, size: int | None = None) -> int:
+        wanted = self.tell() if size is None else size
+        if missing := wanted - len(self.getbuffer()):
+            start = self.tell()
+            self.seek(0, io.SEEK_END)
+            self.write(bytes(max(missing, 0)))
+            self.seek(start)
+        return super().truncate(wanted)
+
     def close(self) -> None:
         if self._writes and not self.closed:
             self._target.keep(self.getvalue(), self._there if "a" in self._mode else None)

@@ -23,6 +23,8 @@ _WHY: dict[str, tuple[str, ...]] = {
     _LINKS: (
         "test_linking",
         "test_backup::test_links_are_left_out_and_told",
+        "test_bad_input::test_settings_are_not_read_from_outside_the_root",
+        "test_bad_input::test_settings_behind_a_fifo_do_not_hang",
         "test_hot::test_a_linked_folder_of_rules_is_not_counted_twice",
         "test_hot::test_a_rule_that_is_a_link_is_not_demoted",
         "test_hot::test_all_rules_count_those_of_subfolders_and_those_that_one_client_keeps_for_itself",
