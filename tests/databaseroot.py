@@ -19,6 +19,7 @@ from typing import IO, Any, LiteralString, cast
 
 import holdfast
 from holdfast.errors import Conflict
+from holdfast.postgres._index_schema import TABLES
 from holdfast.postgres.connecting import Waits
 from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
@@ -79,6 +80,15 @@ def copy(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
             there.write_bytes(file.read_bytes())
             set_time(there, file.stat().st_mtime_ns)
     return target
+
+
+def lose_index(root: pathlib.Path) -> None:
+    """Take away all that is derived from the files of a root."""
+    if not isinstance(root, DatabasePath):
+        shutil.rmtree(root / ".holdfast", ignore_errors=True)
+        return
+    for table in TABLES:
+        root.change(cast("LiteralString", f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s"))
 
 
 def remove(folder: pathlib.Path) -> None:
