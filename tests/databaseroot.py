@@ -38,9 +38,10 @@ def _opened(address: str, _process: int) -> tuple[Database, PgVault]:
     return database, PgVault(database, writer="by hand")
 
 
-def close(address: str) -> None:
+def close(root: str | os.PathLike[str]) -> None:
     """Let go of the connection that the paths of a root share."""
-    _opened(address, os.getpid())[1].close()
+    if is_address(address := os.fspath(root)):
+        _opened(address, os.getpid())[1].close()
 
 
 def place(memory: holdfast.Memory) -> pathlib.Path:

@@ -241,8 +241,8 @@ def _unpacked(data: bytes) -> bytes | None:
 def test_a_real_backup_that_is_cut_off_or_changed_anywhere_is_refused(filled: holdfast.Memory, tmp_path: Path) -> None:
     filled.backup(tmp_path / "copy.tar.gz")
     whole = (tmp_path / "copy.tar.gz").read_bytes()
-    for place in (*(len(whole) * step // 20 for step in range(1, 20)), *range(len(whole) - 12, len(whole))):
-        for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]):
+    for spot in (*(len(whole) * step // 20 for step in range(1, 20)), *range(len(whole) - 12, len(whole))):
+        for damaged in (whole[:spot], whole[:spot] + bytes([whole[spot] ^ 1]) + whole[spot + 1 :]):
             if _unpacked(damaged) == gzip.decompress(whole):
                 continue  # the last bits before the checksum mean nothing
             (tmp_path / "bad.tar.gz").write_bytes(damaged)

@@ -373,14 +373,12 @@ def test_the_title_counts_more_than_the_text(memory: Memory) -> None:
     assert ids(memory, "basalt") == [in_title, in_text]
 
 
-def test_equal_scores_come_in_one_order_however_they_were_written(root: Path, tmp_path: Path) -> None:
+def test_equal_scores_come_in_one_order_however_they_were_written(another: Callable[[], Path]) -> None:
     orders = []
     for turn in range(3):
-        where = tmp_path / f"turn{turn}"
-        where.mkdir()
         numbers = list(range(30))
         random.Random(turn).shuffle(numbers)
-        with holdfast.open(where) as memory:
+        with holdfast.open(another()) as memory:
             for number in numbers:
                 memory.put("note", "identical words", title=f"Same {number:02}", fields={"created": "2026-01-01"})
                 if turn == 2:
@@ -595,9 +593,7 @@ def test_a_watching_memory_soon_sees_what_others_change(watched: Memory, root: P
     assert soon(lambda: ids(watched, "basaltx") == [])
 
 
-def test_a_watching_memory_soon_sees_folders_that_are_moved_in_and_out(
-    watched: Memory, root: Path
-) -> None:
+def test_a_watching_memory_soon_sees_folders_that_are_moved_in_and_out(watched: Memory, root: Path) -> None:
     watched.put("overview", "a root without files would be taken for one that is not mounted", title="Home")
     aside, target = root / "aside", root / "resources/workspaces/moved"
     (aside / "made/_notes").mkdir(parents=True)
