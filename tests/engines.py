@@ -16,6 +16,7 @@ _GIT = "git works on files"
 _INDEX = "it is about the index in .holdfast"
 _ELSEWHERE = "it looks for text in files that are no memory, which a database does not have"
 _LATER = "its tests were not gone through on a database yet, one by one"
+_NEAREST = "a folder is found from where one works, an address has to be given"
 _NOTICED = "a server notices a moment later that a process is dead"
 _ITSELF = "it goes through the engines itself"
 _LONG = "it is about thousands of files and how long they take"
@@ -94,6 +95,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_mcp",
         "test_mcp_http",
     ),
+    _NEAREST: ("test_cli::test_the_nearest_root_upwards_is_used",),
     _NOTICED: ("test_compartments::test_a_live_run_of_another_process_is_not_removed_and_can_be_used",),
     _ITSELF: (
         "test_moving",
