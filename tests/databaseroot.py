@@ -89,7 +89,7 @@ def lose_index(root: pathlib.Path) -> None:
         shutil.rmtree(root / ".holdfast", ignore_errors=True)
         return
     for table in TABLES:
-        root.change(cast("LiteralString", f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s"))
+        root.change(f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s")
 
 
 def remove(folder: pathlib.Path) -> None:

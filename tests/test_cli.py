@@ -234,7 +234,9 @@ def test_every_command_but_completion_takes_json_and_root() -> None:
 def test_a_closed_pipe_is_no_error(root: pathlib.Path) -> None:
     for number in range(30):
         answer("put", "fact", f"value {number} " + "x" * 3000, "--key", f"k{number}", root=root)
-    command = f"{sys.executable} -m holdfast search value --limit 30 --root {shlex.quote(str(root))} --json | head -c 10"
+    command = (
+        f"{sys.executable} -m holdfast search value --limit 30 --root {shlex.quote(str(root))} --json | head -c 10"
+    )
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
 

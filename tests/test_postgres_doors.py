@@ -23,6 +23,7 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.postgres import migrations
 from holdfast.postgres.migrations import MIGRATIONS
 from holdfast.postgres.transactions import Database
+from holdfast.store.starting import make_root
 
 PASSWORD = "s3cret-Pa55word"
 
@@ -256,7 +257,7 @@ WORKS = (
 NEED_FILES = {
     "hot link": "needs a memory in files",
     "hot link --remove": "needs a memory in files",
-    "restore nothing.tar.gz": "a file or folder is needed",
+    "restore nothing.tar.gz": "A file or folder is needed",
     "install claude-code --print": "has a password",
     "install claude-code --yes": "has a password",
 }
@@ -283,6 +284,28 @@ def test_every_command_works_or_says_that_it_needs_files(
         assert told in error.message, words
         assert error.next_step
     assert [path.name for path in here.iterdir()] == ["talk.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["backup {}", "restore {} files", "restore copy.tar.gz {}", "export {}", "import jsonl {}", "import chat {}", "hot link --into {}"],
+)  # fmt: skip
+def test_an_address_where_a_file_or_folder_is_needed_is_refused(known: str, here: Path, words: str) -> None:
+    """It would be the name of a folder here, and be shown with its password."""
+    root = here / "root"
+    with holdfast.open(make(root)) as memory:
+        memory.put("note", "We deploy on Tuesdays.", title="Deploys")
+        memory.backup(here / "copy.tar.gz")
+    done = command(here, words.format(shlex.quote(known)), str(root))
+    told = json.loads(done.stderr)
+    assert (done.returncode, told["kind"]) == (Invalid.exit_code, "Invalid")
+    assert "A file or folder is needed here" in told["error"]
+    assert sorted(path.name for path in here.iterdir()) == ["copy.tar.gz", "root"]
+
+
+def make(root: Path) -> Path:
+    make_root(str(root))
+    return root
 
 
 def test_a_client_is_given_the_address_without_a_password(known: str, here: Path, login: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import LiteralString, cast
+from typing import LiteralString
 
 import pytest
 
@@ -255,7 +255,7 @@ def test_an_index_that_lost_the_rows_of_a_table_is_noticed(address: str, tenant:
     with holdfast.open(address) as memory:
         fill(memory, random.Random(12))
         expected = asked(memory)
-    lose = cast("LiteralString", f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s")
+    lose = f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s"
     tenant.run("test", lambda turn: turn.change(lose), writes=True)
     assert_noticed(address, expected)
 
@@ -271,6 +271,10 @@ FLIPPED: dict[str, LiteralString] = {
 }
 
 
+def change(tenant: Database, what: str, at: int, byte: int) -> None:
+    tenant.run("test", lambda turn: turn.change(FLIPPED[what], at=at, byte=byte), writes=True)
+
+
 @pytest.mark.parametrize("what", FLIPPED)
 def test_an_index_with_changed_rows_never_fails_a_call(address: str, tenant: Database, what: str) -> None:
     dice = random.Random(13)
@@ -278,7 +282,7 @@ def test_an_index_with_changed_rows_never_fails_a_call(address: str, tenant: Dat
         fill(memory, random.Random(13))
         expected = asked(memory)
     for at in (0, 1, *(dice.randrange(200) for _ in range(4))):
-        tenant.run("test", lambda turn, at=at: turn.change(FLIPPED[what], at=at, byte=dice.randrange(256)), writes=True)
+        change(tenant, what, at, dice.randrange(256))
         assert_noticed(address, expected)
 
 
@@ -288,7 +292,7 @@ def test_what_is_written_beside_a_damaged_index_is_kept_and_found(address: str, 
         note = memory.put("note", "about marble", title="Stone")
         memory.put("fact", "grey", fields={"key": "colour"})
         assert memory.find("marble").hits
-        tenant.run("test", lambda turn: turn.change(FLIPPED[what], at=0, byte=7), writes=True)
+        change(tenant, what, 0, 7)
         memory.put("fact", "white", fields={"key": "colour"}, op_id="once")
         memory.put(id=note.id, text="about basalt", expect=note.version)
         memory.put("episode", "we met basalt", session="s")

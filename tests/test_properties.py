@@ -6,13 +6,14 @@ answer of the live memory is compared with those of a copy of the root that neve
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -381,19 +382,20 @@ class Histories(OnEither):
         assert facts == holding_facts(self.root / SEMANTIC)
 
 
-def many(examples: int, steps: int) -> settings:
-    return settings(
+def go_through(machine: type[OnEither], another: Callable[[], Path], examples: int, steps: int) -> None:
+    """Run so many histories, each on a root of its own."""
+    chosen = settings(
         max_examples=examples,
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=list(HealthCheck),
         phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking would replay thousands of histories
     )
+    run_state_machine_as_test(cast("type[OnEither]", functools.partial(machine, another)), settings=chosen)
 
 
 def test_after_any_history_the_index_answers_like_a_fresh_one(another: Callable[[], Path], stands_on: str) -> None:
-    examples = 50 if stands_on == "files" else 15
-    run_state_machine_as_test(lambda: Histories(another), settings=many(examples, 25))
+    go_through(Histories, another, 50 if stands_on == "files" else 15, 25)
 
 
 def there(memory: Memory) -> list[Record]:
@@ -501,8 +503,7 @@ def _unarchived(identifier: str) -> str:
 
 
 def test_what_is_kept_is_what_a_dictionary_says_at_every_step(another: Callable[[], Path], stands_on: str) -> None:
-    examples = 25 if stands_on == "files" else 8
-    run_state_machine_as_test(lambda: Model(another), settings=many(examples, 20))
+    go_through(Model, another, 25 if stands_on == "files" else 8, 20)
 
 
 def write_lines(path: Path, *lines: dict[str, Any]) -> None:

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from psycopg import IntegrityError
 
 from holdfast.errors import Busy, HoldfastError
 from holdfast.index import Applied, Facts, Filter, Pool, Seen, Stale, Tied, Unusable
 from holdfast.index._common import record_in, revive
-from holdfast.postgres import _index_proof
+from holdfast.postgres import _faults, _index_proof
 from holdfast.postgres._filing import Filing, is_foreign
 from holdfast.postgres._filters import FILE, HERE, OF, at_or_below, conditions, named, plain, short
 from holdfast.postgres._finding import Generation, Searching, foreigns
@@ -110,8 +109,8 @@ class PgIndex:
             self._local.turn, self._local.held = turn, self._locked(turn)
             try:
                 yield
-            except IntegrityError as error:  # nobody else writes to it meanwhile
-                raise Stale(f"the index is damaged: {error.diag.message_primary}") from None
+            except _faults.CONTRADICTED as error:  # nobody else writes to it meanwhile
+                raise Stale(f"the index is damaged: {error}") from None
             finally:
                 self._local.turn = self._local.held = None
         if getattr(self._local, "grown", 0):

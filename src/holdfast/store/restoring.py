@@ -51,7 +51,7 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
     """Make a memory of a backup, in a folder that is new or empty; nothing is there unless all of it is."""
     from holdfast.store.opening import on_disk, open_folder  # which knows the engines, and everything below
 
-    origin = os.path.realpath(on_disk(source))
+    origin, target = os.path.realpath(on_disk(source)), on_disk(target)
     if not os.path.exists(origin):
         raise NotFound(f"There is no backup {origin}.", "Check the path.")
     folder, name = place(target)
