@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -57,6 +57,27 @@ def root(tmp_path: Path, stands_on: str, request: pytest.FixtureRequest) -> Iter
     set_up(address)
     yield cast("Path", databaseroot.DatabasePath(address))
     databaseroot.close(address)
+    assert not Path("postgresql:").exists(), "somebody took the address for the name of a folder"
+
+
+@pytest.fixture
+def another(tmp_path: Path, stands_on: str, request: pytest.FixtureRequest) -> Iterator[Callable[[], Path]]:
+    """Makes as many roots as a test wants, all on the engine that it stands on."""
+    made: list[str] = []
+
+    def make() -> Path:
+        name = f"root{secrets.token_hex(6)}"
+        if stands_on == "files":
+            make_root(str(tmp_path.resolve() / name))
+            return tmp_path.resolve() / name
+        server, database = request.getfixturevalue("server"), request.getfixturevalue("database")
+        made.append(server.at(database, tenant=name))
+        set_up(made[-1])
+        return cast("Path", databaseroot.DatabasePath(made[-1]))
+
+    yield make
+    for address in made:
+        databaseroot.close(address)
 
 
 @pytest.fixture

@@ -21,9 +21,10 @@ import holdfast
 from holdfast.errors import Conflict
 from holdfast.postgres._index_schema import TABLES
 from holdfast.postgres.connecting import Waits
-from holdfast.postgres.transactions import Database, Turn
+from holdfast.postgres.transactions import Database
 from holdfast.postgres.vault import PgVault
 from holdfast.settings import DERIVED
+from holdfast.store.opening import is_address
 from holdfast.vault import ABSENT
 
 _LISTED = "SELECT path FROM holdfast.files WHERE tenant = %(tenant)s ORDER BY path"
@@ -32,6 +33,9 @@ _INDEXES: LiteralString = (
     " UNION SELECT generation FROM holdfast.index_records WHERE tenant = %(tenant)s"
 )
 _VECTORS = ("vector_sets", "vector_codes", "vectors")
+_TIMED: LiteralString = (
+    "UPDATE holdfast.files SET changed = to_timestamp(%(moment)s) WHERE tenant = %(tenant)s AND path = %(path)s"
+)
 
 
 @functools.cache
@@ -40,9 +44,10 @@ def _opened(address: str, _process: int) -> tuple[Database, PgVault]:
     return database, PgVault(database, writer="by hand")
 
 
-def close(address: str) -> None:
+def close(root: str | os.PathLike[str]) -> None:
     """Let go of the connection that the paths of a root share."""
-    _opened(address, os.getpid())[1].close()
+    if is_address(address := os.fspath(root)):
+        _opened(address, os.getpid())[1].close()
 
 
 def place(memory: holdfast.Memory) -> pathlib.Path:
@@ -55,7 +60,7 @@ def drop_derived(root: os.PathLike[str]) -> None:
     if isinstance(root, DatabasePath):
         root.empty(*TABLES, *_VECTORS)
     else:
-        shutil.rmtree(pathlib.Path(root) / DERIVED)
+        shutil.rmtree(pathlib.Path(root) / DERIVED, ignore_errors=True)
 
 
 def drop_vectors(root: os.PathLike[str]) -> None:
@@ -72,6 +77,49 @@ def indexes(root: os.PathLike[str]) -> int:
     if not isinstance(root, DatabasePath):
         return len(list((pathlib.Path(root) / DERIVED).glob("index-*.sqlite")))
     return len(root.rows(_INDEXES))
+
+
+def in_files(path: pathlib.Path) -> bool:
+    """Is this on the disk, where there are links, empty folders and names that are not UTF-8?"""
+    return not isinstance(path, DatabasePath)
+
+
+def named(text: str) -> pathlib.Path:
+    """Return the path that this is the text of, for a process that was given it."""
+    address, _, path = text.partition(" ")
+    return cast("pathlib.Path", DatabasePath(address, path)) if is_address(text) else pathlib.Path(text)
+
+
+def set_time(path: pathlib.Path, ns: int) -> None:
+    """Let a file say that it was changed at this moment."""
+    if isinstance(path, DatabasePath):
+        path.change(_TIMED, moment=ns / 1e9)
+    else:
+        os.utime(path, ns=(ns, ns))
+
+
+def copy(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+    """Copy a root as a person would who leaves `.holdfast/` behind, from one engine to any; times of files are kept."""
+    for file in source.rglob("*"):
+        there = target / str(file.relative_to(source))
+        if ".holdfast" in there.parts:
+            continue
+        if file.is_dir():
+            there.mkdir(parents=True, exist_ok=True)
+        else:
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.write_bytes(file.read_bytes())
+            set_time(there, file.stat().st_mtime_ns)
+    return target
+
+
+def remove(folder: pathlib.Path) -> None:
+    """Remove a folder with all that is in it."""
+    if in_files(folder):
+        shutil.rmtree(folder)
+    else:
+        for file in folder.rglob("*"):
+            file.unlink(missing_ok=True)
 
 
 class DatabasePath(os.PathLike[str]):
@@ -110,6 +158,9 @@ class DatabasePath(os.PathLike[str]):
 
     def relative_to(self, other: DatabasePath) -> pathlib.PurePosixPath:
         return pathlib.PurePosixPath(self._path).relative_to(other._path)
+
+    def is_relative_to(self, other: DatabasePath) -> bool:
+        return pathlib.PurePosixPath(self._path).is_relative_to(other._path)
 
     def with_name(self, name: str) -> DatabasePath:
         return self._at(str(pathlib.PurePosixPath(self._path).with_name(name)))
@@ -156,10 +207,8 @@ class DatabasePath(os.PathLike[str]):
 
     def empty(self, *tables: str) -> None:
         """Remove the rows of this tenant from tables."""
-        database, _ = _opened(self._address, os.getpid())
         for table in tables:
-            statement = f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s"
-            database.run("a test", functools.partial(_changed, statement=statement), writes=True)
+            self.change(f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s")
 
     def _files(self) -> list[str]:
         below = self._path and f"{self._path}/"
@@ -181,9 +230,9 @@ class DatabasePath(os.PathLike[str]):
         found = self._vault.stat(self._path)
         if found is None:
             raise FileNotFoundError(self._path)
-        seconds = found.mtime / 1e9
+        seconds, exact = found.mtime / 1e9, {"st_mtime_ns": found.mtime}
         mode = stat.S_IFREG | 0o644
-        return os.stat_result((mode, found.inode, 0, 1, 0, 0, found.size, seconds, seconds, seconds))
+        return os.stat_result((mode, found.inode, 0, 1, 0, 0, found.size, seconds, seconds, seconds), exact)
 
     def glob(self, pattern: str) -> Iterator[DatabasePath]:
         """Yield the files and folders below this one that a pattern means, in the order of their names."""
@@ -244,6 +293,13 @@ class DatabasePath(os.PathLike[str]):
             self._vault.move(path, target._path + path.removeprefix(self._path))
         return target
 
+    replace = rename
+
+    def change(self, statement: LiteralString, **values: object) -> None:
+        """Change the row of this file as somebody could who knows the tables."""
+        database, _ = _opened(self._address, os.getpid())
+        database.run("a file", lambda turn: turn.change(statement, path=self._path, **values), writes=True)
+
     def mkdir(self, *_given: object, **_named: object) -> None:
         """Do nothing: a folder is there as soon as a file is in it."""
 
@@ -263,14 +319,19 @@ class _Edited(io.BytesIO):
         if "a" in mode:
             self.seek(0, io.SEEK_END)
 
+    def truncate(self, size: int | None = None) -> int:
+        wanted = self.tell() if size is None else size
+        if missing := wanted - len(self.getbuffer()):
+            start = self.tell()
+            self.seek(0, io.SEEK_END)
+            self.write(bytes(max(missing, 0)))
+            self.seek(start)
+        return super().truncate(wanted)
+
     def close(self) -> None:
         if self._writes and not self.closed:
             self._target.keep(self.getvalue(), self._there if "a" in self._mode else None)
         super().close()
-
-
-def _changed(turn: Turn, statement: str) -> None:
-    turn.change(statement)
 
 
 def _expression(pattern: str) -> str:

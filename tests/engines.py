@@ -16,13 +16,16 @@ _GIT = "git works on files"
 _INDEX = "it is about the index in .holdfast"
 _VECTORS = "it is about the file of vectors in .holdfast"
 _ELSEWHERE = "it looks for text in files that are no memory, which a database does not have"
-_LATER = "its tests were not gone through on a database yet, one by one"
+_NEAREST = "a folder is found from where one works, an address has to be given"
 _NOTICED = "a server notices a moment later that a process is dead"
 _ITSELF = "it goes through the engines itself"
 _LONG = "it is about thousands of files and how long they take"
 _WHY: dict[str, tuple[str, ...]] = {
     _LINKS: (
         "test_linking",
+        "test_backup::test_links_are_left_out_and_told",
+        "test_bad_input::test_settings_are_not_read_from_outside_the_root",
+        "test_bad_input::test_settings_behind_a_fifo_do_not_hang",
         "test_hot::test_a_linked_folder_of_rules_is_not_counted_twice",
         "test_hot::test_a_rule_that_is_a_link_is_not_demoted",
         "test_hot::test_all_rules_count_those_of_subfolders_and_those_that_one_client_keeps_for_itself",
@@ -65,6 +68,14 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_steadiness::test_no_command_that_tidies_takes_a_file_in_conflict_apart",
     ),
     _INDEX: (
+        "test_index::test_a_missing_or_garbled_pointer_is_no_harm",
+        "test_index::test_a_truncated_index_is_rebuilt",
+        "test_index::test_an_index_replaced_by_something_else_is_rebuilt",
+        "test_index::test_an_index_replaced_by_a_folder_is_rebuilt",
+        "test_index::test_the_index_of_another_root_is_not_believed",
+        "test_index::test_an_index_of_another_schema_is_rebuilt",
+        "test_index::test_an_index_that_lacks_a_table_is_rebuilt",
+        "test_index::test_an_index_with_flipped_bits_never_fails_a_call_nor_touches_a_file",
         "test_honesty::test_an_op_id_has_effect_once_also_while_the_index_is_busy",
         "test_honesty::test_a_watching_memory_catches_up_after_a_busy_index",
         "test_honesty::test_a_search_beside_a_busy_index_answers_and_says_how_far_it_is_behind",
@@ -87,14 +98,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_forget::test_forgetting_all_that_has_a_text_leaves_no_byte_of_it",
         "test_transcripts::test_what_is_cold_memory_already_is_not_brought_in_again",
     ),
-    _LATER: (
-        "test_backup",
-        "test_bad_input",
-        "test_cli",
-        "test_formats",
-        "test_index",
-        "test_properties",
-    ),
+    _NEAREST: ("test_cli::test_the_nearest_root_upwards_is_used",),
     _NOTICED: ("test_compartments::test_a_live_run_of_another_process_is_not_removed_and_can_be_used",),
     _ITSELF: (
         "test_moving",

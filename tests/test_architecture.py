@@ -50,6 +50,7 @@ KNOW_ENGINES = {
 CLI = (
     "main",
     "common",
+    "configuring",
     "show",
     "records",
     "generated",
@@ -94,7 +95,6 @@ HEAVY = {
         "holdfast.index._records",
         "holdfast.index._stems",
         "holdfast.cli.checking",
-        "holdfast.cli.configuring",
     },
     "numpy": {"holdfast.embedding", "holdfast.postgres.vectors", *EMBEDDING},
     "tokenizers": EMBEDDING,

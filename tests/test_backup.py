@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from databaseroot import place
 from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import logs
 from holdfast.query import Query
@@ -53,8 +54,8 @@ def filled(memory: holdfast.Memory) -> holdfast.Memory:
     memory.put("fact", "Porto", fields={"key": "office"})
     memory.call("createState", {"name": "S", "conversationContext": "c", "activeTask": "t", "activeFiles": [],
                                 "nextSteps": []})  # fmt: skip
-    (Path(memory.root) / "resources/workspaces/empty").mkdir()
-    (Path(memory.root) / "resources/workspaces/default/picture.png").write_bytes(b"\x89PNG\0")
+    (place(memory) / "resources/workspaces/empty").mkdir()
+    (place(memory) / "resources/workspaces/default/picture.png").write_bytes(b"\x89PNG\0")
     return memory
 
 
@@ -76,12 +77,12 @@ def answers(root: Path) -> list[Any]:
 def test_what_is_restored_is_what_was_there(filled: holdfast.Memory, tmp_path: Path, name: str) -> None:
     done = filled.backup(tmp_path / name)
     restored = holdfast.restore(tmp_path / name, tmp_path / "again")
-    here, there = everything(Path(filled.root)), everything(tmp_path / "again")
+    here, there = everything(place(filled)), everything(tmp_path / "again")
     assert here == there
     assert done.files == restored.files == len(here)
     assert done.left_out == restored.damage == []
-    assert (tmp_path / "again/resources/workspaces/empty").is_dir()
-    assert answers(Path(filled.root)) == answers(tmp_path / "again")
+    assert (tmp_path / "again/resources/workspaces/empty").is_dir() == filled.in_files
+    assert answers(place(filled)) == answers(tmp_path / "again")
     with holdfast.open(tmp_path / "again") as memory:
         assert memory.verify().sound
         note = next(hit.record for hit in memory.find("deploy"))
@@ -112,11 +113,13 @@ def test_nothing_is_overwritten_and_nothing_goes_into_the_memory_itself(
     (tmp_path / "there/mine").write_text("mine")
     (tmp_path / "file.tar.gz").write_text("mine")
     for target, error in (
-        ("there", AlreadyExists), ("file.tar.gz", AlreadyExists), ("root/x.tar.gz", Invalid),
-        ("root/user/x", Invalid), ("no/such/x.tar.gz", Unavailable), ("x.zip", Invalid),
+        ("there", AlreadyExists), ("file.tar.gz", AlreadyExists), ("no/such/x.tar.gz", Unavailable), ("x.zip", Invalid),
     ):  # fmt: skip
         with pytest.raises(error):
             filled.backup(tmp_path / target)
+    for target in ("x.tar.gz", "user/x"):
+        with pytest.raises(Invalid):
+            filled.backup(f"{filled.root}/{target}")
     filled.backup(tmp_path / "copy.tar.gz")
     for target, error in (("there", AlreadyExists), ("file.tar.gz", AlreadyExists), ("no/such/x", Unavailable)):
         with pytest.raises(error):
@@ -238,8 +241,8 @@ def _unpacked(data: bytes) -> bytes | None:
 def test_a_real_backup_that_is_cut_off_or_changed_anywhere_is_refused(filled: holdfast.Memory, tmp_path: Path) -> None:
     filled.backup(tmp_path / "copy.tar.gz")
     whole = (tmp_path / "copy.tar.gz").read_bytes()
-    for place in (*(len(whole) * step // 20 for step in range(1, 20)), *range(len(whole) - 12, len(whole))):
-        for damaged in (whole[:place], whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]):
+    for spot in (*(len(whole) * step // 20 for step in range(1, 20)), *range(len(whole) - 12, len(whole))):
+        for damaged in (whole[:spot], whole[:spot] + bytes([whole[spot] ^ 1]) + whole[spot + 1 :]):
             if _unpacked(damaged) == gzip.decompress(whole):
                 continue  # the last bits before the checksum mean nothing
             (tmp_path / "bad.tar.gz").write_bytes(damaged)
@@ -320,7 +323,7 @@ def test_a_killed_restore_leaves_nothing_or_all_of_it(filled: holdfast.Memory, t
 
 
 def test_the_commands_show_progress_and_what_was_done(filled: holdfast.Memory, tmp_path: Path) -> None:
-    root = Path(filled.root)
+    root = place(filled)
     shown = on_terminal("backup", str(tmp_path / "copy.tar.gz"), root=root)
     assert "copying" in shown
     assert f"bytes: {tmp_path}/copy.tar.gz" in shown
@@ -329,5 +332,5 @@ def test_the_commands_show_progress_and_what_was_done(filled: holdfast.Memory, t
     assert "as they were on" in shown
     shown = on_terminal("backup", str(tmp_path / "copy.tar.gz"), root=root, code=4)
     assert "is there already; nothing was written." in shown
-    shown = on_terminal("restore", str(tmp_path / "copy.tar.gz"), str(root), root=root, code=4)
+    shown = on_terminal("restore", str(tmp_path / "copy.tar.gz"), str(tmp_path / "again"), root=root, code=4)
     assert "is not an empty folder" in shown

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 import pytest
 from tools.reference import every_command
 
+import databaseroot
 import holdfast
 from holdfast.cli.main import cli
 from terminal import on_terminal
@@ -35,10 +38,13 @@ def answer(*words: str, root: pathlib.Path, text: str | None = None) -> Any:
 
 
 @pytest.fixture
-def root(tmp_path: pathlib.Path) -> pathlib.Path:
-    done = run("init", str(tmp_path / "memory"))
+def root(tmp_path: pathlib.Path, stands_on: str, request: pytest.FixtureRequest) -> Iterator[pathlib.Path]:
+    where = str(tmp_path / "memory" if stands_on == "files" else request.getfixturevalue("address"))
+    done = run("init", where, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    return tmp_path / "memory"
+    yield databaseroot.named(where)
+    databaseroot.close(where)
+    assert not (tmp_path / "postgresql:").exists()
 
 
 def test_init_makes_a_root_and_overwrites_nothing(tmp_path: pathlib.Path) -> None:
@@ -50,6 +56,14 @@ def test_init_makes_a_root_and_overwrites_nothing(tmp_path: pathlib.Path) -> Non
     (tmp_path / "holdfast.toml").write_text("format = 1\n# mine\n")
     assert json.loads(run("init", str(tmp_path)).stdout)["written"] == []
     assert (tmp_path / "holdfast.toml").read_text() == "format = 1\n# mine\n"
+
+
+def test_init_of_what_is_there_changes_nothing(root: pathlib.Path) -> None:
+    (root / "holdfast.toml").write_text("format = 1\n# mine\n")
+    before = sorted(root.rglob("*"))
+    assert json.loads(run("init", str(root)).stdout)["written"] == []
+    assert (root / "holdfast.toml").read_text() == "format = 1\n# mine\n"
+    assert sorted(root.rglob("*")) == before
 
 
 def test_what_is_put_is_found_listed_read_hidden_and_shown_again(root: pathlib.Path) -> None:
@@ -220,7 +234,9 @@ def test_every_command_but_completion_takes_json_and_root() -> None:
 def test_a_closed_pipe_is_no_error(root: pathlib.Path) -> None:
     for number in range(30):
         answer("put", "fact", f"value {number} " + "x" * 3000, "--key", f"k{number}", root=root)
-    command = f"{sys.executable} -m holdfast search value --limit 30 --root {root} --json | head -c 10"
+    command = (
+        f"{sys.executable} -m holdfast search value --limit 30 --root {shlex.quote(str(root))} --json | head -c 10"
+    )
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
 
@@ -249,12 +265,11 @@ def test_no_color_is_honoured_everywhere(root: pathlib.Path) -> None:
         assert "\x1b[" not in on_terminal(*words, root=root, code=code, NO_COLOR="1")
 
 
-def test_one_of_something_is_said_as_one(root: pathlib.Path) -> None:
+def test_one_of_something_is_said_as_one(root: pathlib.Path, another: Callable[[], pathlib.Path]) -> None:
     with holdfast.open(root) as memory:
         assert memory.call("memory_write", {"content": "tea"})["text"].endswith("(1 token).")
         memory.call("save_memory", {"compartment": "run", "content": "half done"})
         assert memory.call("end_run")["text"] == "Run ended: 1 entry removed."
-    (root / "only").mkdir()
-    (root / "only/user/memory").mkdir(parents=True)
-    (root / "only/user/memory/MEMORY.md").write_text("tea")
-    assert "1 file, 1 record: all sound." in on_terminal("verify", root=root / "only")
+    only = another()
+    (only / "user/memory/MEMORY.md").write_text("tea")
+    assert "1 file, 1 record: all sound." in on_terminal("verify", root=only)

@@ -23,9 +23,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import databaseroot
 import holdfast
+import pgserver
 from holdfast import Memory
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound
+from holdfast.index import Index
 from holdfast.index.sqlite import SqliteIndex
 from holdfast.store.refreshing import Refreshed
 from holdfast.times import utc_now
@@ -34,7 +37,7 @@ Answers = list[list[tuple[str, float, str]]]
 QUERIES = ("granite", "quartz vein", '"deep quartz"', "kind:fact colour", "tag:stone", "", "nothing like that")
 
 
-def fill(root: Path) -> None:
+def fill(root: str | Path) -> None:
     """Put one of everything into a root."""
     with holdfast.open(root) as memory:
         memory.put("overview", "About stones.", title="Quarry")
@@ -70,6 +73,10 @@ def file_hashes(root: Path) -> dict[str, str]:
     }
 
 
+def index_of(memory: Memory) -> Index:
+    return memory._keeper._index
+
+
 def index_file(root: Path) -> Path:
     return root / ".holdfast" / (root / ".holdfast/current").read_text()
 
@@ -83,10 +90,24 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Answers]:
         return root, ask(memory)
 
 
+@pytest.fixture(scope="module")
+def filled_rows(server: pgserver.Server, database: str) -> str:
+    """The same in a database."""
+    address = server.at(database, tenant="filled")
+    fill(address)
+    return address
+
+
+@pytest.fixture
+def stones(stands_on: str, request: pytest.FixtureRequest) -> str:
+    """A root that is asked and never changed."""
+    return str(request.getfixturevalue("filled")[0] if stands_on == "files" else request.getfixturevalue("filled_rows"))
+
+
 @pytest.fixture
 def quarry(filled: tuple[Path, Answers], root: Path) -> Iterator[tuple[Path, Answers]]:
     """A copy of the filled root with an index of its own; afterwards its files must be as they were."""
-    shutil.copytree(filled[0], root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".holdfast"))
+    databaseroot.copy(filled[0], root)
     with holdfast.open(root) as memory:
         assert ask(memory) == filled[1]
     before = file_hashes(root)
@@ -105,7 +126,7 @@ def assert_answers(quarry: tuple[Path, Answers]) -> None:
 
 
 def test_a_deleted_index_is_rebuilt_by_the_next_call(quarry: tuple[Path, Answers]) -> None:
-    shutil.rmtree(quarry[0] / ".holdfast")
+    databaseroot.drop_derived(quarry[0])
     assert_answers(quarry)
 
 
@@ -113,7 +134,7 @@ def test_an_index_deleted_under_an_open_memory_is_rebuilt(quarry: tuple[Path, An
     root, expected = quarry
     with holdfast.open(root) as memory:
         assert ask(memory) == expected
-        shutil.rmtree(root / ".holdfast")
+        databaseroot.drop_derived(root)
         assert ask(memory) == expected
         assert memory.verify().sound
 
@@ -189,7 +210,7 @@ def test_an_index_with_flipped_bits_never_fails_a_call_nor_touches_a_file(
     filled: tuple[Path, Answers], root: Path
 ) -> None:
     """A flip is noticed and mended, or `verify` names it; no call fails, and a rebuild always helps."""
-    shutil.copytree(filled[0], root, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".holdfast"))
+    databaseroot.copy(filled[0], root)
     expected, before = filled[1], file_hashes(root)
     with holdfast.open(root) as memory:
         assert ask(memory) == expected
@@ -215,13 +236,13 @@ def test_a_rebuild_swaps_the_index_under_a_reader_that_has_it_open(quarry: tuple
     root, expected = quarry
     with holdfast.open(root) as reader:
         assert ask(reader) == expected
-        old = index_file(root)
+        old = index_of(reader).generation()
         subprocess.run(
             [sys.executable, "-c", "import holdfast, sys; holdfast.open(sys.argv[1]).refresh(rebuild=True)", str(root)],
             check=True,
         )
-        assert index_file(root) != old
-        assert not old.exists()
+        assert index_of(reader).generation() not in ("", old)
+        assert not list((root / ".holdfast").glob(f"{old}*"))
         assert ask(reader) == expected
 
 
@@ -261,8 +282,8 @@ SYNTAX = (
 
 
 @pytest.mark.parametrize("query", SYNTAX)
-def test_search_syntax_in_a_query_is_text(filled: tuple[Path, Answers], query: str) -> None:
-    with holdfast.open(filled[0]) as memory:
+def test_search_syntax_in_a_query_is_text(stones: str, query: str) -> None:
+    with holdfast.open(stones) as memory:
         plain = "".join(char if char.isalnum() else " " for char in query)
         found = memory.find(query, limit=100)
         if "granite" in plain.split():
@@ -282,8 +303,8 @@ def test_a_word_that_looks_like_an_operator_is_found_as_a_word(memory: Memory) -
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(queries=st.lists(st.text(max_size=30), min_size=14, max_size=14))
-def test_no_text_makes_a_search_fail(filled: tuple[Path, Answers], queries: list[str]) -> None:
-    with holdfast.open(filled[0]) as memory:
+def test_no_text_makes_a_search_fail(stones: str, queries: list[str]) -> None:
+    with holdfast.open(stones) as memory:
         for query in queries:
             try:
                 memory.find(query)
@@ -293,8 +314,8 @@ def test_no_text_makes_a_search_fail(filled: tuple[Path, Answers], queries: list
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=st.lists(st.sampled_from([*SYNTAX, "granite", " ", "quartz", "kind:note", "tag:stone"]), max_size=6))
-def test_no_mixture_of_syntax_makes_a_search_fail(filled: tuple[Path, Answers], text: list[str]) -> None:
-    with holdfast.open(filled[0]) as memory:
+def test_no_mixture_of_syntax_makes_a_search_fail(stones: str, text: list[str]) -> None:
+    with holdfast.open(stones) as memory:
         for glue in ("", " "):
             try:
                 memory.find(glue.join(text))
@@ -352,14 +373,12 @@ def test_the_title_counts_more_than_the_text(memory: Memory) -> None:
     assert ids(memory, "basalt") == [in_title, in_text]
 
 
-def test_equal_scores_come_in_one_order_however_they_were_written(root: Path, tmp_path: Path) -> None:
+def test_equal_scores_come_in_one_order_however_they_were_written(another: Callable[[], Path]) -> None:
     orders = []
     for turn in range(3):
-        where = tmp_path / f"turn{turn}"
-        where.mkdir()
         numbers = list(range(30))
         random.Random(turn).shuffle(numbers)
-        with holdfast.open(where) as memory:
+        with holdfast.open(another()) as memory:
             for number in numbers:
                 memory.put("note", "identical words", title=f"Same {number:02}", fields={"created": "2026-01-01"})
                 if turn == 2:
@@ -470,21 +489,21 @@ def by_rename(path: Path, data: bytes) -> None:
 
 
 def in_another_process(path: Path, data: bytes) -> None:
-    code = "import sys; open(sys.argv[1], 'wb').write(bytes.fromhex(sys.argv[2]))"
-    subprocess.run([sys.executable, "-c", code, str(path), data.hex()], check=True)
+    code = "import sys, databaseroot; databaseroot.named(sys.argv[1]).write_bytes(bytes.fromhex(sys.argv[2]))"
+    subprocess.run([sys.executable, "-c", code, str(path), data.hex()], check=True, cwd=Path(__file__).parent)
 
 
 def keeping_size_and_time(path: Path, data: bytes) -> None:
     found = path.stat()
     assert found.st_size == len(data)
     in_place(path, data)
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    databaseroot.set_time(path, found.st_mtime_ns)
 
 
 def by_rename_keeping_time(path: Path, data: bytes) -> None:
     found = path.stat()
     by_rename(path, data)
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+    databaseroot.set_time(path, found.st_mtime_ns)
 
 
 EDITS = (in_place, by_rename, in_another_process, keeping_size_and_time, by_rename_keeping_time)
@@ -499,7 +518,7 @@ def test_a_file_edited_outside_is_seen_by_the_next_read(
     receipt = memory.put(kind, "about marble", title="Title")
     path = root / receipt.path
     if old:
-        os.utime(path, (1_600_000_000, 1_600_000_000))
+        databaseroot.set_time(path, 1_600_000_000 * 10**9)
     for _ in range(2):
         assert ids(memory, "marble") == [receipt.id]
     edit(path, path.read_bytes().replace(b"marble", b"basalt"))
@@ -518,7 +537,7 @@ def test_a_second_change_in_the_same_tick_of_the_clock_is_seen(memory: Memory, r
         for other in (b"marble", b"basalt", b"flints", b"quartz"):
             data = data.replace(other, word)
         in_place(path, data)
-        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+        databaseroot.set_time(path, found.st_mtime_ns)
         assert ids(memory, word.decode()) == [receipt.id]
 
 
@@ -530,7 +549,7 @@ def test_files_that_come_and_go_are_seen(memory: Memory, root: Path) -> None:
     assert ids(memory, "marble") == ["resources/workspaces/new/_notes/a.md"]
     (folder / "a.md").rename(folder / "b.md")
     assert ids(memory, "marble") == ["resources/workspaces/new/_notes/b.md"]
-    shutil.rmtree(folder.parent)
+    databaseroot.remove(folder.parent)
     assert ids(memory, "marble") == []
     assert memory.verify().sound
 
@@ -574,17 +593,14 @@ def test_a_watching_memory_soon_sees_what_others_change(watched: Memory, root: P
     assert soon(lambda: ids(watched, "basaltx") == [])
 
 
-def test_a_watching_memory_soon_sees_folders_that_are_moved_in_and_out(
-    watched: Memory, root: Path, tmp_path: Path
-) -> None:
+def test_a_watching_memory_soon_sees_folders_that_are_moved_in_and_out(watched: Memory, root: Path) -> None:
     watched.put("overview", "a root without files would be taken for one that is not mounted", title="Home")
-    made = tmp_path / "made/_notes"
-    made.mkdir(parents=True)
-    (made / "a.md").write_text("granite in a folder\n")
-    target = root / "resources/workspaces/moved"
-    (tmp_path / "made").rename(target)
+    aside, target = root / "aside", root / "resources/workspaces/moved"
+    (aside / "made/_notes").mkdir(parents=True)
+    (aside / "made/_notes/a.md").write_text("granite in a folder\n")
+    (aside / "made").rename(target)
     assert soon(lambda: ids(watched, "granite") == ["resources/workspaces/moved/_notes/a.md"])
-    target.rename(tmp_path / "gone")
+    target.rename(aside / "gone")
     assert soon(lambda: ids(watched, "granite") == [])
 
 
@@ -631,7 +647,7 @@ def test_the_same_op_id_has_effect_once(memory: Memory, root: Path, kind: str, b
     elif between == "rebuild":
         memory.refresh(rebuild=True)
     elif between == "reopen":
-        shutil.rmtree(root / ".holdfast", ignore_errors=True)
+        databaseroot.drop_derived(root)
     elif between == "more writes":
         for number in range(3):
             fields = {"key": f"x{number}"} if kind == "fact" else {}

@@ -25,6 +25,7 @@ from holdfast.postgres.migrations import MIGRATIONS
 from holdfast.postgres.transactions import Database
 from holdfast.store import restoring
 from holdfast.store.opening import open_folder
+from holdfast.store.starting import make_root
 
 PASSWORD = "s3cret-Pa55word"
 
@@ -258,7 +259,7 @@ WORKS = (
 NEED_FILES = {
     "hot link": "needs a memory in files",
     "hot link --remove": "needs a memory in files",
-    "restore nothing.tar.gz": "restored to a folder",
+    "restore nothing.tar.gz": "A file or folder is needed",
     "install claude-code --print": "has a password",
     "install claude-code --yes": "has a password",
 }
@@ -303,12 +304,34 @@ def test_where_a_folder_is_wanted_an_address_makes_none_and_is_not_told(
             lambda: open_folder(target),
         ]
         for each in tries:
-            with pytest.raises(Invalid, match="address of a database, where a folder is wanted") as caught:
+            with pytest.raises(Invalid, match="A file or folder is needed here") as caught:
                 each()
             assert PASSWORD not in str(caught.value)
     for words in (f"backup '{target}'", f"export '{target}'", f"hot link --into '{target}'"):
         assert command(here, words, known).returncode != 0
     assert [path.name for path in here.iterdir()] == ["copy.tar.gz"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["backup {}", "restore {} files", "restore copy.tar.gz {}", "export {}", "import jsonl {}", "import chat {}", "hot link --into {}"],
+)  # fmt: skip
+def test_an_address_where_a_file_or_folder_is_needed_is_refused(known: str, here: Path, words: str) -> None:
+    """It would be the name of a folder here, and be shown with its password."""
+    root = here / "root"
+    with holdfast.open(make(root)) as memory:
+        memory.put("note", "We deploy on Tuesdays.", title="Deploys")
+        memory.backup(here / "copy.tar.gz")
+    done = command(here, words.format(shlex.quote(known)), str(root))
+    told = json.loads(done.stderr)
+    assert (done.returncode, told["kind"]) == (Invalid.exit_code, "Invalid")
+    assert "A file or folder is needed here" in told["error"]
+    assert sorted(path.name for path in here.iterdir()) == ["copy.tar.gz", "root"]
+
+
+def make(root: Path) -> Path:
+    make_root(str(root))
+    return root
 
 
 def test_a_client_is_given_the_address_without_a_password(known: str, here: Path, login: str) -> None:

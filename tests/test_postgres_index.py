@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import LiteralString
 
 import pytest
 
@@ -13,6 +14,7 @@ from holdfast.errors import Busy
 from holdfast.index import Filter, Index, Stale
 from holdfast.index.sqlite import SqliteIndex
 from holdfast.kinds import KINDS
+from holdfast.postgres._index_schema import TABLES
 from holdfast.postgres.index import PgIndex
 from holdfast.postgres.transactions import Database
 from holdfast.query import parse
@@ -248,5 +250,75 @@ def test_a_memory_in_a_database_verifies_and_notices_a_tampered_index(address: s
             writes=True,
         )
         assert not memory.verify().sound
+        memory.refresh(rebuild=True)
+        assert memory.verify().sound
+
+
+def asked(memory: holdfast.Memory) -> list[list[tuple[str, float, str]]]:
+    return [
+        [(hit.record.id, hit.score, hit.record.text) for hit in memory.find(question, hidden=True, limit=100)]
+        for question in ("", *QUESTIONS)
+    ]
+
+
+def assert_noticed(address: str, expected: list[list[tuple[str, float, str]]]) -> None:
+    """No call fails; answers are right, or become so, or the memory says that its index is not; a rebuild helps."""
+    with holdfast.open(address) as memory:
+        if asked(memory) != expected and asked(memory) != expected:  # a later question may notice it, and mend it
+            assert not memory.verify().sound
+            memory.refresh(rebuild=True)
+            assert asked(memory) == expected
+        memory.verify()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_index_that_lost_the_rows_of_a_table_is_noticed(address: str, tenant: Database, table: str) -> None:
+    with holdfast.open(address) as memory:
+        fill(memory, random.Random(12))
+        expected = asked(memory)
+    lose = f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s"
+    tenant.run("test", lambda turn: turn.change(lose), writes=True)
+    assert_noticed(address, expected)
+
+
+FLIPPED: dict[str, LiteralString] = {
+    "record": "UPDATE holdfast.index_records SET record = set_byte(record, %(at)s %% length(record), %(byte)s)",
+    "seen": "UPDATE holdfast.index_files SET seen = set_byte(seen, %(at)s %% length(seen), %(byte)s)",
+    "words": "UPDATE holdfast.index_words SET words = strip(words)",
+    "numbers": "UPDATE holdfast.index_records SET row = row + 1000, file = file + 1000",
+    "sums": "UPDATE holdfast.index_generations SET records = 0, length = 0",
+    "next": "UPDATE holdfast.index_generations SET next_row = 1, next_file = 1",
+    "state": "UPDATE holdfast.index_generations SET state = 'garbage', mark = 'garbage'",
+}
+
+
+def change(tenant: Database, what: str, at: int, byte: int) -> None:
+    tenant.run("test", lambda turn: turn.change(FLIPPED[what], at=at, byte=byte), writes=True)
+
+
+@pytest.mark.parametrize("what", FLIPPED)
+def test_an_index_with_changed_rows_never_fails_a_call(address: str, tenant: Database, what: str) -> None:
+    dice = random.Random(13)
+    with holdfast.open(address) as memory:
+        fill(memory, random.Random(13))
+        expected = asked(memory)
+    for at in (0, 1, *(dice.randrange(200) for _ in range(4))):
+        change(tenant, what, at, dice.randrange(256))
+        assert_noticed(address, expected)
+
+
+@pytest.mark.parametrize("what", ["record", "seen", "state", "next"])
+def test_what_is_written_beside_a_damaged_index_is_kept_and_found(address: str, tenant: Database, what: str) -> None:
+    with holdfast.open(address) as memory:
+        note = memory.put("note", "about marble", title="Stone")
+        memory.put("fact", "grey", fields={"key": "colour"})
+        assert memory.find("marble").hits
+        change(tenant, what, 0, 7)
+        memory.put("fact", "white", fields={"key": "colour"}, op_id="once")
+        memory.put(id=note.id, text="about basalt", expect=note.version)
+        memory.put("episode", "we met basalt", session="s")
+        assert memory.put("fact", "white", fields={"key": "colour"}, op_id="once").status == "repeated"
+        assert {hit.record.text for hit in memory.find("basalt")} == {"about basalt", "we met basalt"}
+        assert [hit.record.text for hit in memory.find("colour")] == ["white"]
         memory.refresh(rebuild=True)
         assert memory.verify().sound

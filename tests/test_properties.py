@@ -6,20 +6,28 @@ answer of the live memory is compared with those of a copy of the root that neve
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import random
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
+import databaseroot
 import holdfast
 from holdfast import Memory, Record
 from holdfast.errors import AlreadyExists, Conflict
@@ -55,18 +63,13 @@ def answers(memory: Memory) -> dict[tuple[str, bool], list[tuple[str, float, boo
     }
 
 
-def fresh_copy(root: Path, target: Path) -> Path:
-    """Copy a root as a person would who leaves `.holdfast/` behind; times of files are kept."""
-    return Path(shutil.copytree(root, target, ignore=shutil.ignore_patterns(".holdfast")))
-
-
 def assert_like_rebuilt(memory: Memory, root: Path, scratch: Path, *, damaged: bool = False) -> None:
     live, live_answers = listing(memory), answers(memory)
     report = memory.verify()
     assert report.differences == []
     assert damaged or report.damage == []
     target = scratch / f"copy-{random.randrange(2**60):x}"
-    with holdfast.open(fresh_copy(root, target)) as fresh:
+    with holdfast.open(databaseroot.copy(root, target)) as fresh:
         assert live == listing(fresh)
         assert live_answers == answers(fresh)
     shutil.rmtree(target)
@@ -107,15 +110,34 @@ def by_rename(path: Path, data: bytes) -> None:
     beside.replace(path)
 
 
-class Histories(RuleBasedStateMachine):
+def in_place(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+class OnEither(RuleBasedStateMachine):
+    """Begins with an empty root on the engine that the test stands on, and a folder for copies."""
+
+    def __init__(self, another: Callable[[], Path]) -> None:
+        super().__init__()
+        self.another = another
+
+    def make(self) -> None:
+        self.scratch = Path(tempfile.mkdtemp(prefix="histories-"))
+        self.root = self.another()
+        self.memory = holdfast.open(self.root)
+
+    def tidy(self) -> None:
+        databaseroot.remove(self.scratch)
+        databaseroot.remove(self.root)
+        databaseroot.close(self.root)
+
+
+class Histories(OnEither):
     """One root and everything that people, agents, editors, git and crashes do to it."""
 
     @initialize()
     def start(self) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="histories-"))
-        self.root = self.scratch / "root"
-        self.root.mkdir()
-        self.memory = holdfast.open(self.root)
+        self.make()
         self.memory.put("overview", "An empty root would be taken for a folder that is not mounted.", title="Home")
         self.damaged = False
         self.count = 0
@@ -127,7 +149,7 @@ class Histories(RuleBasedStateMachine):
             self.compare()
         finally:
             self.memory.close()
-            shutil.rmtree(self.scratch)
+            self.tidy()
 
     def files(self, *suffixes: str) -> list[Path]:
         """The files of the memory itself; Holdfast's own logs are left to Holdfast."""
@@ -252,7 +274,7 @@ class Histories(RuleBasedStateMachine):
             data = file.read().replace(old.encode(), new.encode())
             file.seek(0)
             file.write(data)
-        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+        databaseroot.set_time(path, found.st_mtime_ns)
 
     @rule(seed=seeds)
     def shuffle_a_log(self, seed: int) -> None:
@@ -276,7 +298,7 @@ class Histories(RuleBasedStateMachine):
                 clone.put("fact", f"planted {theirs}", fields={"key": key})
             merged = [*log_lines(elsewhere), *lines[len(base) :]]
         path.parent.mkdir(parents=True, exist_ok=True)
-        (by_rename if rename else Path.write_bytes)(path, b"".join(merged))
+        (by_rename if rename else in_place)(path, b"".join(merged))
 
     @rule(seed=seeds)
     def repeat_lines(self, seed: int) -> None:
@@ -299,6 +321,7 @@ class Histories(RuleBasedStateMachine):
     @rule(seed=seeds)
     def delete_a_file(self, seed: int) -> None:
         if (path := self.pick(seed, ".md", ".jsonl")) and "_states" not in path.parts:
+            self.memory.refresh()  # of two that vanish between two looks, people are told
             path.unlink()
 
     # what crashes do
@@ -349,8 +372,7 @@ class Histories(RuleBasedStateMachine):
     def let_the_files_grow_old(self) -> None:
         """Long after a change, the index may rely on stamps alone."""
         for path in self.files(".md", ".jsonl"):
-            found = path.stat()
-            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - 10_000_000_000))
+            databaseroot.set_time(path, path.stat().st_mtime_ns - 10_000_000_000)
 
     @precondition(lambda self: hasattr(self, "memory"))
     @rule()
@@ -360,14 +382,20 @@ class Histories(RuleBasedStateMachine):
         assert facts == holding_facts(self.root / SEMANTIC)
 
 
-TestHistories = Histories.TestCase
-TestHistories.settings = settings(
-    max_examples=50,
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking would replay thousands of histories
-)
+def go_through(machine: type[OnEither], another: Callable[[], Path], examples: int, steps: int) -> None:
+    """Run so many histories, each on a root of its own."""
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking would replay thousands of histories
+    )
+    run_state_machine_as_test(cast("type[OnEither]", functools.partial(machine, another)), settings=chosen)
+
+
+def test_after_any_history_the_index_answers_like_a_fresh_one(another: Callable[[], Path], stands_on: str) -> None:
+    go_through(Histories, another, 50 if stands_on == "files" else 15, 25)
 
 
 def there(memory: Memory) -> list[Record]:
@@ -375,15 +403,12 @@ def there(memory: Memory) -> list[Record]:
     return [record for record in listing(memory) if not record.fields.get("forgotten")]
 
 
-class Model(RuleBasedStateMachine):
+class Model(OnEither):
     """What is kept, beside a dictionary that says what should be: at every step both, and the files alone, agree."""
 
     @initialize()
     def start(self) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="model-"))
-        self.root = self.scratch / "root"
-        self.root.mkdir()
-        self.memory = holdfast.open(self.root)
+        self.make()
         self.memory.put("overview", "Home.", title="Home")
         self.wanted: dict[str, tuple[str, bool]] = {}
         """By id, what is kept: its text, and whether it is hidden."""
@@ -392,9 +417,9 @@ class Model(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "memory"):
             self.memory.close()
-            with holdfast.open(fresh_copy(self.root, self.scratch / "copy")) as fresh:
+            with holdfast.open(databaseroot.copy(self.root, self.scratch / "copy")) as fresh:
                 assert self.kept(fresh) == self.wanted
-            shutil.rmtree(self.scratch)
+            self.tidy()
 
     def kept(self, memory: Memory) -> dict[str, tuple[str, bool]]:
         records = [record for record in there(memory) if record.kind in ("note", "fact", "decision", "message")]
@@ -442,7 +467,7 @@ class Model(RuleBasedStateMachine):
         if record := self.one_of(seed, "note"):
             path = self.root / record.path
             head = path.read_bytes().rpartition(b"---\n")[0]
-            (by_rename if rename else Path.write_bytes)(path, head + b"---\n\n" + text.encode() + b"\n")
+            (by_rename if rename else in_place)(path, head + b"---\n\n" + text.encode() + b"\n")
             self.wanted[record.id] = (text, record.hidden)
 
     @rule(seed=seeds, text=texts)
@@ -461,7 +486,7 @@ class Model(RuleBasedStateMachine):
         if reopen or lose:
             self.memory.close()
             if lose:
-                shutil.rmtree(self.root / ".holdfast", ignore_errors=True)
+                databaseroot.drop_derived(self.root)
             self.memory = holdfast.open(self.root)
         if rebuild:
             self.memory.refresh(rebuild=True)
@@ -477,8 +502,8 @@ def _unarchived(identifier: str) -> str:
     return identifier.replace("decisions-2024.md", "decisions.md")
 
 
-TestModel = Model.TestCase
-TestModel.settings = settings(TestHistories.settings, max_examples=25, stateful_step_count=20)
+def test_what_is_kept_is_what_a_dictionary_says_at_every_step(another: Callable[[], Path], stands_on: str) -> None:
+    go_through(Model, another, 25 if stands_on == "files" else 8, 20)
 
 
 def write_lines(path: Path, *lines: dict[str, Any]) -> None:
@@ -499,15 +524,19 @@ def visible(memory: Memory, kind: str) -> list[str]:
 FUTURE = 4_102_444_800_000
 
 
-def test_the_newest_line_of_a_key_wins_by_its_id_and_not_by_its_place(memory: Memory, root: Path) -> None:
+def test_the_newest_line_of_a_key_wins_by_its_id_and_not_by_its_place(
+    memory: Memory, root: Path, tmp_path: Path
+) -> None:
     older, newer = mint(ms=1_700_000_000_000), mint(ms=1_700_000_000_001)
     write_lines(root / SEMANTIC, {"id": newer, "key": "k", "value": "new"}, {"id": older, "key": "k", "value": "old"})
     assert visible(memory, "fact") == ["new"]
     assert memory.find("old").hits == []
-    assert_like_rebuilt(memory, root, root.parent)
+    assert_like_rebuilt(memory, root, tmp_path)
 
 
-def test_an_acknowledged_fact_holds_although_a_merged_one_comes_from_a_clock_ahead(memory: Memory, root: Path) -> None:
+def test_an_acknowledged_fact_holds_although_a_merged_one_comes_from_a_clock_ahead(
+    memory: Memory, root: Path, tmp_path: Path
+) -> None:
     write_lines(
         root / SEMANTIC,
         {"id": mint(ms=FUTURE), "key": "k", "value": "from the future"},
@@ -515,7 +544,7 @@ def test_an_acknowledged_fact_holds_although_a_merged_one_comes_from_a_clock_ahe
     )
     memory.put("fact", "mine", fields={"key": "k"})
     assert visible(memory, "fact") == ["mine", "something"]
-    assert_like_rebuilt(memory, root, root.parent)
+    assert_like_rebuilt(memory, root, tmp_path)
 
 
 def test_a_fact_from_a_clock_ahead_can_be_hidden_although_it_is_not_the_last_line(memory: Memory, root: Path) -> None:
@@ -564,7 +593,7 @@ def test_two_copies_of_a_log_whose_last_id_is_ahead_of_the_clock_do_not_mint_the
 ) -> None:
     """Two machines append to copies of one log, and git joins the lines: each must keep an id of its own."""
     write_lines(root / HISTORY, {"id": mint(ms=FUTURE), "role": "user", "content": "hello"})
-    with holdfast.open(fresh_copy(root, tmp_path / "clone")) as clone:
+    with holdfast.open(databaseroot.copy(root, tmp_path / "clone")) as clone:
         theirs = clone.put("message", "theirs")
         line = log_lines(tmp_path / "clone" / HISTORY)[-1]
     ours = memory.put("message", "ours")
@@ -601,7 +630,7 @@ def test_a_twin_of_another_lines_id_does_not_retire_a_fact_of_another_key(memory
 
 @pytest.mark.parametrize("log", [SEMANTIC, HISTORY])
 def test_a_mark_without_a_target_hides_nothing_however_the_index_came_to_be(
-    memory: Memory, root: Path, log: str
+    memory: Memory, root: Path, tmp_path: Path, log: str
 ) -> None:
     line = {"role": "user", "content": "kept", "value": "kept", "timestamp": "2020-01-01", "time": "2020-01-01"}
     write_lines(root / log, line)
@@ -609,7 +638,7 @@ def test_a_mark_without_a_target_hides_nothing_however_the_index_came_to_be(
     assert visible(memory, kind) == ["kept"]
     append_lines(root / log, {"id": mint(), "hide": ""})
     assert visible(memory, kind) == ["kept"]
-    assert_like_rebuilt(memory, root, root.parent, damaged=True)
+    assert_like_rebuilt(memory, root, tmp_path, damaged=True)
 
 
 def test_the_tail_of_a_merged_log_shows_what_a_search_shows(memory: Memory, root: Path) -> None:
@@ -629,7 +658,9 @@ def test_the_tail_of_a_merged_log_shows_what_a_search_shows(memory: Memory, root
     assert sorted(record.text for record in memory.tail("fact", 10)) == ["doubled", "new", "shown again"]
 
 
-def test_text_kept_beside_a_log_is_found_when_it_arrives_after_its_line(memory: Memory, root: Path) -> None:
+def test_text_kept_beside_a_log_is_found_when_it_arrives_after_its_line(
+    memory: Memory, root: Path, tmp_path: Path
+) -> None:
     """Synchronising tools bring files in any order."""
     receipt = memory.put("episode", "heliotrope " + "word " * 20_000)
     (kept,) = (root / "user/memory").rglob("values/*.txt")
@@ -639,11 +670,11 @@ def test_text_kept_beside_a_log_is_found_when_it_arrives_after_its_line(memory: 
     assert [problem.path for problem in memory.verify().damage] == [receipt.path]
     away.rename(kept)
     assert [hit.record.id for hit in memory.find("heliotrope", kinds=("episode",)) if len(hit.record.text) > 50_000]
-    assert_like_rebuilt(memory, root, root.parent)
+    assert_like_rebuilt(memory, root, tmp_path)
 
 
 HAND_EDITS: dict[str, Callable[[Path], object]] = {
-    "deleted": Path.unlink,
+    "deleted": lambda path: path.unlink(),
     "emptied": lambda path: path.write_bytes(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-30]),
     "put first": lambda path: path.write_bytes(b'{"content":"planted","role":"user","text":"x"}\n' + path.read_bytes()),
@@ -654,7 +685,7 @@ HAND_EDITS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("edit", HAND_EDITS)
 @pytest.mark.parametrize("kind", ["message", "fact", "episode", "procedure"])
 def test_a_log_changed_by_hand_is_seen_by_the_next_listing_of_its_kind(
-    memory: Memory, root: Path, kind: str, edit: str
+    memory: Memory, root: Path, tmp_path: Path, kind: str, edit: str
 ) -> None:
     fields = {"fact": {"key": "k"}, "procedure": {"when": "w"}}.get(kind, {})
     for number in range(3):
@@ -662,12 +693,11 @@ def test_a_log_changed_by_hand_is_seen_by_the_next_listing_of_its_kind(
     assert memory.find("", kinds=(kind,)).hits
     HAND_EDITS[edit](root / receipt.path)
     seen = [hit.record for hit in memory.find("", kinds=(kind,), hidden=True)]
-    target = fresh_copy(root, root.parent / "copy")
-    with holdfast.open(target) as fresh:
+    with holdfast.open(databaseroot.copy(root, tmp_path / "copy")) as fresh:
         assert seen == [hit.record for hit in fresh.find("", kinds=(kind,), hidden=True)]
 
 
-def test_hidden_things_are_not_found_and_are_found_when_asked_for(memory: Memory, root: Path) -> None:
+def test_hidden_things_are_not_found_and_are_found_when_asked_for(memory: Memory, root: Path, tmp_path: Path) -> None:
     kept = [
         memory.put("note", "quartz lies in the note", title="Note"),
         memory.put("decision", "quartz lies in the decision", title="Decision"),
@@ -685,4 +715,4 @@ def test_hidden_things_are_not_found_and_are_found_when_asked_for(memory: Memory
     for receipt in kept:
         memory.hide(receipt.id, restore=True)
     assert len(memory.find("quartz")) == len(kept)
-    assert_like_rebuilt(memory, root, root.parent)
+    assert_like_rebuilt(memory, root, tmp_path)

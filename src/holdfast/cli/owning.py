@@ -202,13 +202,10 @@ def restore(backup: str, path: str | None, root: str | None, as_json: bool) -> N
     Every file is compared with the manifest first.
     """
     from holdfast.store import restoring
-    from holdfast.store.opening import is_address
 
     target = path or root
     if not target:
         raise Invalid("There is no folder to restore to.", "Name one that is new or empty.")
-    if is_address(target):
-        raise Invalid("A backup is restored to a folder.", "Name one, then bring it to the database: holdfast push")
     with show.progress("restoring") as progress:
         done = restoring.restore(backup, target, progress)
     if show.wants_json(as_json):

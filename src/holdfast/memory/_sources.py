@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.records import Problem
+from holdfast.store.opening import on_disk
 
 SUFFIX = ".jsonl"
 _MOST_PROBLEMS = 100
@@ -48,7 +49,7 @@ def named(path: str) -> list[Source]:
     if not path:
         raise Invalid("Nobody knows where these conversations are.", "Name the file or folder.")
     try:
-        top = os.path.realpath(os.path.expanduser(path))
+        top = os.path.realpath(on_disk(path))
         there = os.path.lexists(top)
     except ValueError:  # NUL, or half a character
         raise Invalid("No file can have such a name.", "Check the path.") from None

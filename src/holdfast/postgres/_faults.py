@@ -19,6 +19,8 @@ _WENT_AWAY = (
 )
 _GONE = (pg.UndefinedTable, pg.InvalidSchemaName, pg.UndefinedColumn)
 _FULL = (pg.DiskFull, pg.OutOfMemory, pg.InsufficientResources)
+CONTRADICTED = psycopg.IntegrityError
+"""Rows that are there say otherwise."""
 _DAMAGED = (pg.DataCorrupted, pg.IndexCorrupted)
 
 

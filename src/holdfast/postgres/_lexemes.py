@@ -87,7 +87,7 @@ def _single(stem: bytes, data: bytes) -> int:
         return 0
     at += len(stem)
     number = data[at] << 8 | data[at + 1]
-    if data[at + 2] < _TITLE_BYTE:  # places ascend, and those of the title come first
+    if not number or data[at + 2] < _TITLE_BYTE:  # places ascend, and those of the title come first
         return min(_OFTEN, number)
     titles = sum(data[place] >= _TITLE_BYTE for place in range(at + 2, at + 2 + 2 * number, 2))
     return min(_OFTEN, number + (int(TITLE) - 1) * titles)

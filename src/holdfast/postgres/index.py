@@ -20,7 +20,7 @@ import msgspec
 from holdfast.errors import Busy, HoldfastError
 from holdfast.index import Applied, Facts, Filter, Pool, Seen, Stale, Tied, Unusable
 from holdfast.index._common import record_in, revive
-from holdfast.postgres import _index_proof
+from holdfast.postgres import _faults, _index_proof
 from holdfast.postgres._filing import Filing, is_foreign
 from holdfast.postgres._filters import FILE, HERE, OF, at_or_below, conditions, named, plain, short
 from holdfast.postgres._finding import Generation, Searching, foreigns
@@ -38,7 +38,7 @@ _GENERATION = (
     "SELECT generation, mark, records, foreign_records, length, foreign_length FROM holdfast.index_generations"
 )
 _RECORDS = f"holdfast.index_records r {FILE}"
-_seen_out, _seen_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
+_seen_out, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
 T = TypeVar("T")
 
 
@@ -109,6 +109,8 @@ class PgIndex:
             self._local.turn, self._local.held = turn, self._locked(turn)
             try:
                 yield
+            except _faults.CONTRADICTED as error:  # nobody else writes to it meanwhile
+                raise Stale(f"the index is damaged: {error}") from None
             finally:
                 self._local.turn = self._local.held = None
         if getattr(self._local, "grown", 0):
@@ -532,3 +534,10 @@ def _file(turn: Turn, index: Generation, path: str) -> tuple[int, bytes] | None:
         generation=index.number, path=plain(path),
     )  # fmt: skip
     return (row[0], row[1]) if row else None
+
+
+def _seen_in(data: bytes) -> Seen:
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Stale(f"the index is damaged: {error}") from None

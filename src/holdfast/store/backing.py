@@ -99,13 +99,10 @@ def check_outside(root: str, location: str) -> None:
 
 
 def _target(root: str, target: str) -> str:
-    from holdfast.store.opening import check_folder
+    from holdfast.store.opening import on_disk
 
-    check_folder(target)
-    location = os.path.join(
-        os.path.realpath(os.path.dirname(os.path.abspath(os.path.expanduser(target)))),
-        os.path.basename(os.path.abspath(os.path.expanduser(target))),
-    )
+    folder, name = os.path.split(os.path.abspath(on_disk(target)))
+    location = os.path.join(os.path.realpath(folder), name)
     check_outside(root, location)
     if not archived(location) and location.endswith((".tar", ".gz", ".zip", ".bz2", ".xz")):
         raise Invalid(f"{location} is no form of a backup.", "Name a file that ends with .tar.gz, or a folder.")

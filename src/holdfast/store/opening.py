@@ -58,10 +58,13 @@ def is_address(root: str) -> bool:
     return bool(_ADDRESS.match(root))
 
 
-def check_folder(path: str) -> None:
-    """Refuse the address of a database where a folder is wanted; it is not told, since it may hold a password."""
-    if is_address(path):
-        raise Invalid("This is the address of a database, where a folder is wanted.", "Name a folder.")
+def on_disk(path: str) -> str:
+    """Return a path that somebody gave for files; an address is none, and no folder may come to have it for a name."""
+    if is_address(path):  # which may hold a password
+        raise Invalid(
+            "A file or folder is needed here, not an address.", "Name one; holdfast push brings a memory to a database."
+        )
+    return os.path.expanduser(path)
 
 
 def without_password(address: str) -> str:
@@ -161,8 +164,7 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
 
 def folder_of(root: str | os.PathLike[str]) -> str:
     """Return the folder of a memory root, which has to be there."""
-    check_folder(os.fspath(root))
-    location = os.path.realpath(os.path.expanduser(os.fspath(root)))
+    location = os.path.realpath(on_disk(os.fspath(root)))
     if not os.path.isdir(location):
         what = "is not a folder" if os.path.lexists(location) else "does not exist"
         raise Unavailable(f"The memory root {location} {what}.", f"Run: holdfast init {location}")
@@ -189,8 +191,7 @@ def _identity(config: settings.Settings) -> str:
 
 def open_folder(path: str | os.PathLike[str]) -> Vault:
     """Open a folder that exists and is no memory root, such as a project's, so that every write stays inside it."""
-    check_folder(os.fspath(path))
-    location = os.path.realpath(os.path.expanduser(os.fspath(path)))
+    location = os.path.realpath(on_disk(os.fspath(path)))
     if not os.path.isdir(location):
         raise Unavailable(f"{location} is not a folder.", "Name a folder that exists.")
     return Files(location)

@@ -49,9 +49,9 @@ class Restored(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def restore(source: str, target: str, progress: Progress | None = None) -> Restored:
     """Make a memory of a backup, in a folder that is new or empty; nothing is there unless all of it is."""
-    from holdfast.store.opening import open_folder  # which knows the engines, and everything below
+    from holdfast.store.opening import on_disk, open_folder  # which knows the engines, and everything below
 
-    origin = os.path.realpath(os.path.expanduser(source))
+    origin, target = os.path.realpath(on_disk(source)), on_disk(target)
     if not os.path.exists(origin):
         raise NotFound(f"There is no backup {origin}.", "Check the path.")
     folder, name = place(target)
@@ -80,10 +80,9 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
 
 def place(target: str) -> tuple[str, str]:
     """Return folder and name of where the memory shall be."""
-    from holdfast.store.opening import check_folder
+    from holdfast.store.opening import on_disk
 
-    check_folder(target)
-    location = os.path.abspath(os.path.expanduser(target))
+    location = os.path.abspath(on_disk(target))
     if os.path.lexists(location) and (not os.path.isdir(location) or os.path.islink(location) or os.listdir(location)):
         raise AlreadyExists(f"{location} is not an empty folder; nothing was written.", "Name a new or empty folder.")
     folder, name = os.path.split(location)
