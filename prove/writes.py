@@ -158,7 +158,10 @@ def served(memory: Memory) -> Counter[str]:
     halves = Counter[str]()
     for record in memory.every(Query(kinds=_READ, hidden=True)):
         for tag in _told(record):
-            (halves if tag.startswith("exchange.") else found)[tag] += 1
+            if not tag.startswith("exchange."):
+                found[tag] += 1
+            elif not record.hidden:  # what was cut in the middle of a pair is left out, and its half is hidden
+                halves[tag] += 1
     found.update({tag: count // 2 if count % 2 == 0 else 99 for tag, count in halves.items()})
     found.update(memory.chat.load_global_memory().split())
     for job in memory.jobs.all():
