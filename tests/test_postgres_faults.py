@@ -537,14 +537,23 @@ class Proxy:
 
 @pytest.fixture
 def proxied(server: pgserver.Server, address: str) -> Iterator[tuple[Proxy, str]]:
+    with between(server, address) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def between(server: pgserver.Server, address: str) -> Iterator[tuple[Proxy, str]]:
+    """Put something that loses what it is told to before a server; return it, and the address that leads through it."""
     if not server.local:
         pytest.skip("HOLDFAST_TEST_DSN: a server on another machine is not put behind a proxy")
     parts = conninfo_to_dict(server.dsn)
     proxy = Proxy((str(parts["host"]), int(str(parts["port"]))))
     start, _, query = address.partition("?")
     tenant = query.rpartition("tenant=")[2]
-    yield proxy, f"{start}?host=127.0.0.1&port={proxy.port}&sslmode=disable&gssencmode=disable&tenant={tenant}"
-    proxy.close()
+    try:
+        yield proxy, f"{start}?host=127.0.0.1&port={proxy.port}&sslmode=disable&gssencmode=disable&tenant={tenant}"
+    finally:
+        proxy.close()
 
 
 @pytest.mark.parametrize("verdict", ["question", "answer"])

@@ -42,6 +42,11 @@ def read_only(error: psycopg.Error) -> bool:
     return isinstance(error, pg.ReadOnlySqlTransaction)
 
 
+def held(error: psycopg.Error) -> bool:
+    """Do others hold what was asked for?"""
+    return isinstance(error, pg.LockNotAvailable)
+
+
 def lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
     """Is the connection of no use any more?"""
     return isinstance(error, _WENT_AWAY) or read_only(error) or connection.closed
@@ -54,7 +59,7 @@ def passing(error: psycopg.Error, connection: psycopg.Connection[object]) -> boo
 
 def told(error: psycopg.Error, what: str, lock_seconds: float, statement_seconds: float) -> HoldfastError:
     """Say what became of `what`, and what to do next."""
-    if isinstance(error, pg.LockNotAvailable):
+    if held(error):
         return Busy(f"{what} was locked by others for {lock_seconds:g} s; nothing was written.", "Try again.")
     if isinstance(error, _UNDONE):
         return Busy(f"{what}: other writers got in the way again and again; nothing was written.", "Try again.")

@@ -15,8 +15,8 @@ _BINARY = (0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0)
 
 def make(database: Database, path: str, data: bytes, author: _rows.Author) -> None:
     """Put a document where nothing is. What cannot be done at once is done step by step, which tells why."""
-    done = database.at_once(path, _call(database, path, data, author)) if database.direct else False
-    if not done:
+    done = database.at_once(path, _call(database, path, data, author)) if database.direct else b""
+    if done != b"t":
         work = functools.partial(_step_by_step, path=path, data=data, author=author)
         database.run(path, work, writes=True, doubtful=done is None)
 

@@ -129,6 +129,46 @@ GRANT EXECUTE ON FUNCTION {name} TO {WRITER};
 """
 
 
+def _appending_all(number: int) -> str:
+    """Return what adds lines to several logs of one partition in one message, to each if it is as the caller knows it.
+
+    It waits for nobody: a log that somebody else holds is passed over. For each log it answers t or f.
+    `lasts` names the last line for each log, `logs` the log of each line.
+    """
+    files, pieces, name = (f"holdfast.{start}_{number:02d}" for start in ("files", "pieces", "append_all"))
+    return f"""
+CREATE FUNCTION {name}(
+    of_tenant text, paths text[], inodes bigint[], sizes bigint[], ends bigint[], lasts bigint[], logs bigint[],
+    starts bigint[], lines bytea[], ops uuid[], writers text[], durability text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    answer text := '';
+    done bigint[] := '{{}}';
+BEGIN
+    PERFORM set_config('holdfast.tenant', of_tenant, true), set_config('client_min_messages', 'warning', true);
+    IF durability <> '' THEN PERFORM set_config('synchronous_commit', durability, true); END IF;
+    FOR this IN 1 .. cardinality(paths) LOOP
+        UPDATE {files} SET size = ends[this], op = ops[lasts[this]], writer = writers[lasts[this]],
+            login = session_user, changed = clock_timestamp()
+        WHERE ctid = (SELECT ctid FROM {files} WHERE tenant = of_tenant AND path = paths[this]
+            AND inode = inodes[this] AND size = sizes[this] AND log AND NOT torn FOR UPDATE SKIP LOCKED);
+        IF FOUND THEN
+            done := done || this::bigint;
+            answer := answer || 't';
+        ELSE
+            answer := answer || 'f';
+        END IF;
+    END LOOP;
+    INSERT INTO {pieces} (tenant, inode, start, data, op, writer)
+    SELECT of_tenant, inodes[line.of], line.start, line.data, line.op, line.writer
+    FROM unnest(logs, starts, lines, ops, writers) AS line ("of", start, data, op, writer) WHERE line.of = ANY(done);
+    RETURN answer;
+END $$;
+REVOKE ALL ON FUNCTION {name} FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION {name} TO {WRITER};
+"""
+
+
 def _making(number: int) -> str:
     """Return what puts a document where nothing is in one message, unless something stands in its way.
 
@@ -164,5 +204,6 @@ GRANT EXECUTE ON FUNCTION {name} TO {WRITER};
 
 VAULT = _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")
 APPENDING = "".join(_appending(number) for number in range(PARTITIONS))
+APPENDING_ALL = "".join(_appending_all(number) for number in range(PARTITIONS))
 MAKING = "".join(_making(number) for number in range(PARTITIONS))
 TOKENS = _TOKENS + tenanted("tokens")

@@ -17,7 +17,7 @@ from holdfast.embedding import NoVectors
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.postgres._change_schema import CHANGES
 from holdfast.postgres._index_schema import INDEX
-from holdfast.postgres._schema import APPENDING, MAKING, OWNER, READER, TOKENS, VAULT, WRITER
+from holdfast.postgres._schema import APPENDING, APPENDING_ALL, MAKING, OWNER, READER, TOKENS, VAULT, WRITER
 from holdfast.postgres._task_schema import TASKS
 from holdfast.postgres._vector_schema import COMPARING, VECTORS
 from holdfast.vault import RootGone
@@ -31,6 +31,7 @@ MIGRATIONS = (
     ("tasks", TASKS),
     ("tokens", TOKENS),
     ("documents in one message", MAKING),
+    ("appends of many in one message", APPENDING_ALL),
 )
 """In order. What was released here is never edited: a change is one more row."""
 

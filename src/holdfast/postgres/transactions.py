@@ -172,15 +172,16 @@ class Database:
         row = self.run("the tenant", lambda turn: turn.row(_PART, parts=PARTITIONS))
         return int(row[0]) if row else 0
 
-    def at_once(self, what: str, call: Call) -> bool | None:
-        """Do what one statement does, which is a transaction by itself and says whether it could do it.
+    def at_once(self, what: str, call: Call) -> bytes | None:
+        """Do what one statement does, which is a transaction by itself, and return its answer: what it did.
 
-        None means that nobody heard how it ended. It is not tried again here: whoever calls has a longer way.
+        Nothing means that it did nothing, None that nobody heard how it ended. It is not tried again here: whoever
+        calls has a longer way.
         """
         session = self._take(what, time.monotonic() + self.waits.again_seconds, doubtful=False)
         before = session.warnings
         try:
-            done = session.at_once(call, self.waits.statement_seconds) == b"t"
+            answer = session.at_once(call, self.waits.statement_seconds)
         except psycopg.Error as error:
             if _faults.ours(error):
                 raise
@@ -188,14 +189,14 @@ class Database:
                 self._pool.after(error, session)
                 return None
             self._long_way = self._long_way or _faults.not_that_way(error)
-            if self._long_way or _faults.passing(error, session):
-                return False
+            if self._long_way or _faults.passing(error, session) or _faults.held(error):
+                return b""
             raise self._told(error, what) from None
         finally:
             self._pool.give_back(session)
         if session.warnings > before:
             raise self._unconfirmed(what)
-        return done
+        return answer or b""
 
     def ask(self, what: str, work: Callable[[Turn], T]) -> T:
         """Read something, each statement in one message: it is a transaction by itself, and sees what is there then."""

@@ -16,7 +16,7 @@ from psycopg import errors as pg
 
 from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget
 from holdfast.postgres import _faults, _making, _many, _rows, _whole
-from holdfast.postgres._appending import Appending, Lefts, held
+from holdfast.postgres._appending import Appending, Ways, held
 from holdfast.postgres._claims import Claims
 from holdfast.postgres.transactions import Database, Turn
 from holdfast.records import version_of
@@ -56,7 +56,7 @@ class PgVault:
         self.location = database.location
         self._database = database
         self._claims = Claims(database)
-        self._lefts = Lefts()
+        self._ways = Ways(database, line_bytes)
         self._line_bytes = line_bytes
         self._writer = writer
 
@@ -127,9 +127,7 @@ class PgVault:
         self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
     ) -> Appended | None:
         _rows.checked(path)
-        author = _rows.Author(self._writer)
-        adding = Appending(self._database, path, compose, author, self._line_bytes, self._lefts, again=again)
-        return adding.run(durable)
+        return Appending(self._ways, path, compose, _rows.Author(self._writer), again=again).run(durable)
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
         _rows.checked(path)

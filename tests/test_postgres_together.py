@@ -1,0 +1,285 @@
+"""Appends that threads of one program ask for at the same time: sent together, and each as if it had been alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+import holdfast
+import pgserver
+from holdfast.errors import Invalid
+from holdfast.postgres.vault import PgVault
+from holdfast.vault import Appended, LogEnd
+from test_postgres_faults import between, lines, opened, sound
+
+THREADS = 6
+
+FORKED_WHILE_BUSY = """
+import os, sys, threading
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+vault = PgVault(Database(sys.argv[1]))
+begun, go = threading.Event(), threading.Event()
+def slow(end):
+    begun.set()
+    go.wait(30)
+    return b"parent\\n"
+vault.append("log.jsonl", lambda end: b"first\\n", again=True)
+thread = threading.Thread(target=lambda: vault.append("log.jsonl", slow, again=True))
+thread.start()
+begun.wait(30)
+child = os.fork()
+if not child:
+    vault.append("other.jsonl", lambda end: b"child\\n", again=True)
+    vault.append("other.jsonl", lambda end: b"child again\\n", again=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+go.set()
+thread.join()
+vault.close()
+"""
+
+
+def line(text: str) -> Callable[[LogEnd], bytes]:
+    return lambda _end: f"{text}\n".encode()
+
+
+class Crowd:
+    """Threads of which the first keeps the others waiting, until all of them go in one message."""
+
+    def __init__(self, vault: PgVault) -> None:
+        self._vault = vault
+        self._pool = ThreadPoolExecutor(2 * THREADS)
+        self._go = threading.Event()
+        self._waiting: list[Future[Appended | None]] = []
+        begun = threading.Event()
+
+        def slow(_end: LogEnd) -> bytes:
+            begun.set()
+            self._go.wait(30)
+            return b"the first\n"
+
+        vault.append("first.jsonl", line("before"), again=True)
+        self._waiting.append(self._pool.submit(vault.append, "first.jsonl", slow, again=True))
+        assert begun.wait(30)
+
+    def append(self, path: str, compose: Callable[[LogEnd], bytes]) -> Future[Appended | None]:
+        """Have a thread append, and wait until it waits."""
+        lane = self._vault._ways.together._lanes[True]
+        before = len(lane._queues[os.getpid()].waiting)
+        future = self._pool.submit(self._vault.append, path, compose, again=True)
+        deadline = time.monotonic() + 30
+        while len(lane._queues[os.getpid()].waiting) == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        self._waiting.append(future)
+        return future
+
+    def go(self) -> None:
+        """Let all of them go, and wait until they are done, however that ended."""
+        self._go.set()
+        self._pool.shutdown()
+        for future in self._waiting:
+            future.exception(30)
+
+
+@pytest.fixture
+def vault(address: str) -> Iterator[PgVault]:
+    with opened(address) as made:
+        for number in range(THREADS):
+            made.append(f"{number}.jsonl", line("begun"), again=True)
+        yield made
+
+
+def transactions(server: pgserver.Server, database: str, address: str) -> list[tuple[object, ...]]:
+    """Return how many lines came by each transaction that brought more than one."""
+    tenant = address.rpartition("tenant=")[2]
+    return server.run(
+        f"SELECT count(*), count(DISTINCT inode) FROM holdfast.pieces WHERE tenant = '{tenant}'"
+        " GROUP BY xact HAVING count(*) > 1",
+        database,
+    )
+
+
+def test_those_who_wait_go_in_one_transaction_each_with_its_own_place(
+    server: pgserver.Server, database: str, address: str, vault: PgVault
+) -> None:
+    crowd = Crowd(vault)
+    apart = [crowd.append(f"{number}.jsonl", line(f"line {number}")) for number in range(3)]
+    one = [crowd.append("5.jsonl", line(f"line {number}")) for number in range(3)]
+    crowd.go()
+    assert transactions(server, database, address) == [(6, 4)]
+    assert [lines(vault, f"{number}.jsonl") for number in range(3)] == [["begun", f"line {n}"] for n in range(3)]
+    assert lines(vault, "5.jsonl") == ["begun", "line 0", "line 1", "line 2"]
+    assert [future.result() for future in apart] == [Appended(6, 13)] * 3
+    assert [future.result() for future in one] == [Appended(6, 13), Appended(13, 20), Appended(20, 27)]
+    sound(server, database, address)
+
+
+def test_each_sees_the_lines_of_those_before_it(vault: PgVault) -> None:
+    seen: list[tuple[int, list[bytes], list[bytes]]] = []
+
+    def looking(text: str) -> Callable[[LogEnd], bytes]:
+        def compose(end: LogEnd) -> bytes:
+            seen.append((end.size, list(end.back()), list(end.lines(0))))
+            return f"{text}\n".encode()
+
+        return compose
+
+    crowd = Crowd(vault)
+    for text in ("one", "two", "three"):
+        crowd.append("0.jsonl", looking(text))
+    crowd.go()
+    assert seen == [
+        (6, [b"begun"], [b"begun"]),
+        (10, [b"one", b"begun"], [b"begun", b"one"]),
+        (14, [b"two", b"one", b"begun"], [b"begun", b"one", b"two"]),
+    ]
+
+
+def test_an_op_id_that_two_threads_send_at_once_has_effect_once(address: str) -> None:
+    with holdfast.open(address) as memory, ThreadPoolExecutor(THREADS) as pool:
+        memory.put("fact", "nothing yet", fields={"key": "k"})
+        for turn in range(10):
+            done = list(
+                pool.map(
+                    lambda _, turn=turn: memory.put("fact", "once", fields={"key": "k"}, op_id=f"op-{turn}"),
+                    range(THREADS),
+                )
+            )
+            assert len({receipt.id for receipt in done}) == 1
+            assert sorted(receipt.status for receipt in done) == ["repeated"] * (THREADS - 1) + ["stored"]
+
+
+def test_ids_of_many_threads_grow_along_the_log(server: pgserver.Server, database: str, address: str) -> None:
+    with holdfast.open(address) as memory, ThreadPoolExecutor(THREADS) as pool:
+        path = "user/memory/sessions/s-1/entries.jsonl"
+        told = list(pool.map(lambda number: memory.add(path, [{"content": f"{number}"}])[0], range(300)))
+        found = [each.data for each in memory.vault.scan(path)]
+    ids = [text.decode().partition('"id":"')[2].partition('"')[0] for text in found]
+    assert ids == sorted(set(ids))
+    assert sorted(told) == ids
+    assert transactions(server, database, address), "none of them went together"
+    sound(server, database, address)
+
+
+def test_a_log_that_another_program_holds_stops_nobody_else(
+    server: pgserver.Server, database: str, address: str, vault: PgVault
+) -> None:
+    with opened(address) as other:
+        begun, go = threading.Event(), threading.Event()
+
+        def slow(_end: LogEnd) -> bytes:
+            begun.set()
+            go.wait(30)
+            return b"theirs\n"
+
+        holder = threading.Thread(target=lambda: other.append("0.jsonl", slow))
+        holder.start()
+        assert begun.wait(30)
+        crowd = Crowd(vault)
+        held = crowd.append("0.jsonl", line("mine"))
+        free = [crowd.append(f"{number}.jsonl", line("free")) for number in (1, 2)]
+        crowd._go.set()
+        assert [future.result(30) for future in free] == [Appended(6, 11)] * 2
+        assert not held.done()
+        alone = vault.append("3.jsonl", line("meanwhile"), again=True)
+        assert alone and not held.done()
+        go.set()
+        holder.join()
+        crowd.go()
+        assert lines(vault, "0.jsonl") == ["begun", "theirs", "mine"]
+    sound(server, database, address)
+
+
+def test_one_log_that_another_program_wrote_to_holds_up_nobody_else(
+    server: pgserver.Server, database: str, address: str, vault: PgVault
+) -> None:
+    with opened(address) as other:
+        crowd = Crowd(vault)
+        for number in (0, 0, 1):
+            crowd.append(f"{number}.jsonl", line("mine"))
+        other.append("0.jsonl", line("theirs"))
+        crowd.go()
+    assert lines(vault, "0.jsonl") == ["begun", "theirs", "mine", "mine"]
+    assert lines(vault, "1.jsonl") == ["begun", "mine"]
+    sound(server, database, address)
+
+
+def test_what_fails_for_one_fails_for_nobody_else(
+    server: pgserver.Server, database: str, address: str, vault: PgVault
+) -> None:
+    def broken(_end: LogEnd) -> bytes:
+        raise ValueError("a mistake")
+
+    def refused(_end: LogEnd) -> bytes:
+        raise Invalid("not like this")
+
+    crowd = Crowd(vault)
+    futures = [
+        crowd.append("0.jsonl", compose)
+        for compose in (line("one"), broken, line("two"), refused, lambda _end: b"", line("three"))
+    ]
+    crowd.go()
+    assert [type(future.exception()) for future in futures] == [
+        type(None),
+        ValueError,
+        type(None),
+        Invalid,
+        *[type(None)] * 2,
+    ]
+    assert futures[4].result() is None
+    assert lines(vault, "0.jsonl") == ["begun", "one", "two", "three"]
+    sound(server, database, address)
+
+
+@pytest.mark.parametrize("verdict", ["question", "answer"])
+def test_a_message_of_many_that_is_lost_takes_effect_once_for_each(
+    server: pgserver.Server, database: str, address: str, verdict: str
+) -> None:
+    with between(server, address) as (proxy, dsn), opened(dsn) as vault:
+        for number in range(3):
+            vault.append(f"{number}.jsonl", line("begun"), again=True)
+        proxy.lose = lambda data: verdict if b"mine" in data and not proxy.lost else ""
+        crowd = Crowd(vault)
+        for number in (0, 0, 1, 2):
+            crowd.append(f"{number}.jsonl", line("mine"))
+        crowd.go()
+        assert proxy.lost == [verdict]
+        assert lines(vault, "0.jsonl") == ["begun", "mine", "mine"]
+        assert [lines(vault, f"{number}.jsonl") for number in (1, 2)] == [["begun", "mine"]] * 2
+    sound(server, database, address)
+
+
+def test_one_log_takes_the_lines_of_many_threads_and_of_another_program(
+    server: pgserver.Server, database: str, address: str
+) -> None:
+    with opened(address) as vault, opened(address) as other, ThreadPoolExecutor(2 * THREADS) as pool:
+        work = [
+            pool.submit((vault, other)[number % 2].append, "log.jsonl", line(f"{number}"), again=number % 5 > 0)
+            for number in range(400)
+        ]
+        places = [future.result(60) for future in work]
+        found = lines(vault, "log.jsonl")
+    assert sorted(found, key=int) == [f"{number}" for number in range(400)]
+    starts = {place.start for place in places if place}
+    assert len(starts) == 400
+    sound(server, database, address)
+
+
+def test_a_process_that_is_forked_off_in_the_middle_goes_its_own_way(address: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED_WHILE_BUSY, address],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    with opened(address) as vault:
+        assert lines(vault, "log.jsonl") == ["first", "parent"]
+        assert lines(vault, "other.jsonl") == ["child", "child again"]
