@@ -73,6 +73,7 @@ CLI = (
 POSTGRES = (
     "addresses",
     "connecting",
+    "sessions",
     "migrations",
     "transactions",
     "vault",

@@ -16,7 +16,7 @@ import time
 import psycopg
 
 from holdfast.errors import HoldfastError
-from holdfast.postgres.connecting import Session
+from holdfast.postgres.sessions import Session
 from holdfast.postgres.transactions import Database
 
 _LOOK_SECONDS = 10.0

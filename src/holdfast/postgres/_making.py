@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from holdfast.postgres import _faults, _rows
-from holdfast.postgres.connecting import Call
+from holdfast.postgres.sessions import Call
 from holdfast.postgres.transactions import Database, Turn, milliseconds
 from holdfast.records import version_of
 

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from holdfast.errors import HoldfastError
 from holdfast.postgres import _rows
 from holdfast.postgres._ends import End, Lefts
-from holdfast.postgres.connecting import Call
+from holdfast.postgres.sessions import Call
 from holdfast.postgres.transactions import Database, milliseconds
 from holdfast.vault import LogEnd
 

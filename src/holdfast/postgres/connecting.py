@@ -9,29 +9,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import psycopg
 import psycopg_pool
 from psycopg import conninfo, pq
-from psycopg.rows import TupleRow
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.postgres import _faults
 from holdfast.postgres.addresses import Address
+from holdfast.postgres.sessions import Session
 from holdfast.vault import RootGone
 
 _SHORTEST_WAIT = 0.05
-_CANCELLING = 5.0
 _QUICK = 2
 """Seconds to wait for a sign of life: libpq waits them out when a server hangs up at once."""
-_LONGEST_NAME = 60
-_GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _ALWAYS_THERE = ("postgres", "template1")
 
 
@@ -46,123 +41,6 @@ class Waits(msgspec.Struct, frozen=True):
     idle_seconds: float = 120.0
     """How long a program may keep others waiting without a word to the server."""
     connections: int = 8
-
-
-class Call(msgspec.Struct, frozen=True):
-    """A statement that is sent with its values in one message, and is a transaction of its own."""
-
-    statement: bytes
-    values: Sequence[bytes]
-    binary: Sequence[int]
-    """For each value: 1 if it is the bytes themselves, 0 if it is text."""
-
-    @property
-    def name(self) -> bytes:
-        """What the server is asked to know it by."""
-        return self.statement[:_LONGEST_NAME]
-
-
-class Session(psycopg.Connection[TupleRow]):
-    """A connection that counts warnings: of a commit that no standby confirmed the server only warns."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.warnings = 0
-        self.checked = False
-        self._known_there: set[bytes] = set()
-        self._poll = select.poll()
-        self._poll.register(self.pgconn.socket, select.POLLIN)
-        self.add_notice_handler(self._note)
-
-    def rollback(self) -> None:
-        super().rollback()
-        self._known_there.clear()  # psycopg has the server forget all that was prepared
-
-    @contextlib.contextmanager
-    def transaction(self, *given: Any, **named: Any) -> Iterator[psycopg.Transaction]:
-        try:
-            with super().transaction(*given, **named) as begun:
-                yield begun
-        except BaseException:
-            self._known_there.clear()
-            raise
-
-    def commit_within(self, seconds: float, last: Call | None = None) -> tuple[str, bytes | None]:
-        """End the transaction; return what became of it, and the one value of a last statement sent with it.
-
-        No time-out of the server covers the wait for a standby: this does, by telling the server to wait no longer.
-        """
-        if last is None:
-            self.pgconn.send_query(b"COMMIT")
-            return (self._answered(seconds)[-1].command_status or b"").decode(), None
-        self._prepare(last)
-        self.pgconn.enter_pipeline_mode()
-        try:
-            self.pgconn.send_query_prepared(last.name, last.values, last.binary)
-            self.pgconn.send_query_params(b"COMMIT", None)
-            self.pgconn.pipeline_sync()
-            done, ended = self._answered(seconds)
-        finally:
-            with contextlib.suppress(psycopg.Error):
-                self.pgconn.exit_pipeline_mode()
-        return (ended.command_status or b"").decode(), done.get_value(0, 0)
-
-    def at_once(self, call: Call, seconds: float) -> bytes | None:
-        """Run a statement that is a transaction of its own, in one message; return its one value once it is saved."""
-        self._prepare(call)
-        self.pgconn.send_query_prepared(call.name, call.values, call.binary)
-        return self._answered(seconds)[-1].get_value(0, 0)
-
-    def _prepare(self, call: Call) -> None:
-        if call.name not in self._known_there:
-            made = self.pgconn.prepare(call.name, call.statement)
-            if made.status != pq.ExecStatus.COMMAND_OK:
-                raise _error(made)
-            self._known_there.add(call.name)
-
-    def _answered(self, seconds: float) -> list[pq.abc.PGresult]:
-        """Wait for all that was sent to be done, and return what came of each; beyond that time have it stopped."""
-        deadline, cancelled = time.monotonic() + seconds, False
-        found: list[pq.abc.PGresult] = []
-        between = self.pgconn.pipeline_status != pq.PipelineStatus.OFF
-        while True:
-            while (unsent := self.pgconn.flush()) or self.pgconn.is_busy():
-                if self._ready(deadline - time.monotonic(), sending=bool(unsent)):
-                    self.pgconn.consume_input()
-                elif cancelled:
-                    self.close()
-                    raise psycopg.OperationalError("no answer from the server")
-                else:
-                    self.cancel_safe(timeout=_CANCELLING)
-                    deadline, cancelled = time.monotonic() + _CANCELLING, True
-            result = self.pgconn.get_result()
-            if result is None and between:
-                between = self.pgconn.status == pq.ConnStatus.OK  # one ends here, and the next begins
-            elif result is None or result.status == pq.ExecStatus.PIPELINE_SYNC:
-                break
-            else:
-                found.append(result)
-        wrong = [result for result in found if result.status not in _GOOD]
-        if wrong:
-            raise _error(wrong[0])
-        if not found:
-            raise psycopg.OperationalError("no answer from the server")
-        return found
-
-    def _ready(self, seconds: float, *, sending: bool) -> bool:
-        """Wait until something can be read or, while not all was sent yet, written."""
-        self._poll.modify(self.pgconn.socket, select.POLLIN | (select.POLLOUT if sending else 0))
-        return bool(self._poll.poll(max(0, round(seconds * 1000))))
-
-    def _note(self, diagnostic: psycopg.errors.Diagnostic) -> None:
-        self.warnings += diagnostic.severity_nonlocalized == "WARNING"
-
-
-def _error(result: pq.abc.PGresult) -> psycopg.Error:
-    """Return what went wrong; what no server gave a code for is a connection that was lost."""
-    if result.error_field(pq.DiagnosticField.SQLSTATE):
-        return psycopg.errors.error_from_result(result)
-    return psycopg.OperationalError("the connection was lost")
 
 
 def connect(address: Address) -> Session:

@@ -20,7 +20,7 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from holdfast.errors import HoldfastError
-from holdfast.postgres.connecting import Session
+from holdfast.postgres.sessions import Session
 from holdfast.postgres.transactions import Database, Turn
 from holdfast.times import now_ms
 

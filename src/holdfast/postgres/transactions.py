@@ -14,7 +14,7 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import LiteralString, TypeVar
 
 import msgspec
@@ -26,14 +26,14 @@ from psycopg.rows import TupleRow
 from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.postgres import _faults, addresses, connecting, migrations
 from holdfast.postgres._schema import PARTITIONS, READER
-from holdfast.postgres.connecting import Call, Session, Waits
+from holdfast.postgres.connecting import Waits
+from holdfast.postgres.sessions import Call, Session, question
 
 T = TypeVar("T")
 _PART: LiteralString = """
 SELECT number FROM generate_series(0, %(parts)s - 1) AS number
 WHERE satisfies_hash_partition('holdfast.files'::regclass, %(parts)s, number, %(tenant)s::text)
 """
-_SET: LiteralString = "SELECT " + ", ".join(["set_config(%s, %s, true)"] * 8)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _ASK_SECONDS = 1.0
 """How often one program looks whether somebody wants to be woken by what it writes."""
@@ -47,11 +47,12 @@ class Turn:
 
     def __init__(
         self, session: Session, tenant: str, *, doubtful: bool, durable: bool, outermost: bool = True,
-        first: Sequence[str] = (),
+        first: Call | None = None, seconds: float = 0,
     ) -> None:  # fmt: skip
         self.session = session
-        self.first = first
+        self._first = first
         """What each statement is sent with, where there is no transaction around them all: what to set for it."""
+        self._seconds = seconds
         self.outermost = outermost
         """Is this a transaction, and no part of one?"""
         self.doubtful = doubtful
@@ -67,10 +68,13 @@ class Turn:
         self.tenant = tenant
 
     def rows(self, statement: LiteralString, **values: object) -> list[TupleRow]:
+        if self._first:
+            values["tenant"] = self.tenant
+            return self.session.ask(self._first, question(statement), values, self._seconds)
         return self._run(statement, values).fetchall()
 
     def row(self, statement: LiteralString, **values: object) -> TupleRow | None:
-        return self._run(statement, values).fetchone()
+        return next(iter(self.rows(statement, **values)), None)
 
     def change(self, statement: LiteralString, **values: object) -> int:
         """Run a statement that changes rows; return how many."""
@@ -81,12 +85,7 @@ class Turn:
         self.session.cursor(binary=True).executemany(statement, [{"tenant": self.tenant, **each} for each in values])
 
     def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
-        given = {"tenant": self.tenant, **values}
-        if not self.first:
-            return self.session.cursor(binary=True).execute(statement, given)
-        with self.session.pipeline():  # until it ends, that is one transaction
-            self.session.execute(_SET, self.first, prepare=True)
-            return self.session.cursor(binary=True).execute(statement, given)
+        return self.session.cursor(binary=True).execute(statement, {"tenant": self.tenant, **values})
 
 
 class Database:
@@ -217,8 +216,9 @@ class Database:
         pause = _FIRST_PAUSE
         while True:
             session = self._take(what, deadline, doubtful)
-            first = self._settings if apart and not self._long_way else ()
-            turn = Turn(session, self.tenant, doubtful=doubtful, durable=durable, first=first)
+            first = self._first if apart and not self._long_way else None
+            seconds = self.waits.statement_seconds
+            turn = Turn(session, self.tenant, doubtful=doubtful, durable=durable, first=first, seconds=seconds)
             try:
                 return work(turn) if first else self._once(turn, what, work, writes=writes)
             except psycopg.Error as error:
@@ -355,7 +355,9 @@ class Database:
             "jit": "off",  # it takes longer than all that is asked here
             "max_parallel_workers_per_gather": "0",
         }
-        self._settings = [part for setting in given.items() for part in setting]
+        values = [part.encode() for setting in given.items() for part in setting]
+        setting = b", ".join(b"set_config($%d, $%d, true)" % (n, n + 1) for n in range(1, len(values), 2))
+        self._first = Call(b"SELECT " + setting, values, [0] * len(values))
         self._begin = {durable: _beginning(given, self.asks(durable)) for durable in (True, False)}
 
 

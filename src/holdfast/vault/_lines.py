@@ -11,6 +11,8 @@ from holdfast.vault import Line
 
 _CHUNK = 1 << 20
 _BACK = 1 << 16
+_FIRST_BACK = 1 << 12
+"""Who reads backwards often wants no more than the last line."""
 _END = 2048
 
 Read = Callable[[int, int], bytes]
@@ -73,8 +75,10 @@ def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
     """Yield lines from the end; an over-long one is passed over."""
     end = position = size
     tail, whole, dropped = b"", False, False
+    most = _FIRST_BACK
     while position > 0:
-        step = min(_BACK, position)
+        step = min(most, position)
+        most = min(4 * most, _BACK)
         block = read(step, position - step)
         if len(block) < step:
             return  # somebody cut the file while it was read
