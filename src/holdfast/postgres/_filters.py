@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast.index import Filter, _common
@@ -72,3 +73,8 @@ def at_or_below(places: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
     values = {f"place{number}": plain(place) for number, place in enumerate(places)}
     some = (f"f.path = %({name})s OR (f.path > %({name})s || '/' AND f.path < %({name})s || '0')" for name in values)
     return "(" + " OR ".join(some) + ")", values
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Return numbers as the server reads many of them; the driver would look at each."""
+    return f"{{{','.join(map(str, numbers))}}}"

@@ -19,7 +19,7 @@ from holdfast.index._common import IN_ORDER, LINES, Run, Wanted
 from holdfast.index._stems import stems
 from holdfast.kinds import KINDS
 from holdfast.postgres import _lexemes
-from holdfast.postgres._filters import FILE, OF, conditions
+from holdfast.postgres._filters import FILE, OF, conditions, listed
 from holdfast.postgres.transactions import Turn
 from holdfast.query import Terms
 from holdfast.settings import Search
@@ -38,7 +38,7 @@ ORDER BY o.sort {way} LIMIT 2
 """
 _BESIDE = (
     "SELECT r.row, ARRAY(" + _NEAR.format(sign="<", way="DESC") + "), ARRAY(" + _NEAR.format(sign=">", way="ASC") + ")"
-    f" FROM holdfast.index_records r WHERE {OF} AND r.row = ANY(%(rows)s) AND r.kind = ANY(%(kinds)s)"
+    f" FROM holdfast.index_records r WHERE {OF} AND r.row = ANY(%(rows)s::bigint[]) AND r.kind = ANY(%(kinds)s)"
 )
 Row = tuple[Any, ...]
 
@@ -72,6 +72,11 @@ class Searching:
         self._settings = settings
         self._start = _lexemes.prefix(index.mark, foreign)
         self._held: dict[str, int] = {}
+        self._seen: dict[int, tuple[int, bytes]] = {}
+        """Length and words of the rows that were read, as the server sends them."""
+        self._runs: list[Run] = []
+        self._counts: dict[int, bytes] = {}
+        """How often each of these runs stands in rows that were read."""
 
     # which words
 
@@ -160,15 +165,17 @@ class Searching:
             "SELECT r.row, r.time, f.path, r.sort, r.id, w.length, w.words FROM holdfast.index_records r"
             f" {FILE}"
             " JOIN holdfast.index_words w ON w.tenant = %(tenant)s AND w.generation = %(generation)s AND w.row = r.row"
-            f" WHERE {OF} AND r.row = ANY(%(rows)s) AND {condition}",
-            rows=rows, **values,
+            f" WHERE {OF} AND r.row = ANY(%(rows)s::bigint[]) AND {condition}",
+            rows=listed(rows), **values,
         )  # fmt: skip
-        counting = _lexemes.Counting(self._start, list(map(self._stemmed, (*wanted.phrases, *wanted.words))))
+        runs = list(map(self._stemmed, (*wanted.phrases, *wanted.words)))
         weights = [self._weight(held) for held in wanted.held]
         if wanted.phrases and wanted.words:
             weights[0] *= 2  # as the embedded engine, whose expression names it twice
         average = self._index.average(self._foreign)
-        scored = [(self._score(counting(words), weights, length / average), row) for *row, length, words in kept]
+        self._seen |= {row: (length, words) for row, *_, length, words in kept}
+        counts = self._counted(runs, (row for row, *_ in kept))
+        scored = [(self._score(counts[row[0]], weights, length / average), row) for *row, length, _ in kept]
         scored.sort(key=lambda item: (item[1][2], item[1][3], item[1][4]))
         scored.sort(key=lambda item: str(item[1][1]), reverse=True)
         scored.sort(key=lambda item: -item[0])
@@ -204,24 +211,34 @@ class Searching:
             return pool
         after = self._after(best)
         rows = [row for row in dict.fromkeys([*best, *after, *after.values()]) if row not in pool.candidates]
-        counting = _lexemes.Counting(self._start, [tuple(stems(word)) for word in pool.words])
         words = self._words(rows)
-        counted = {row: counting(data) for row, (_, data) in words.items()}
+        counted = self._counted([tuple(stems(word)) for word in pool.words], words)
         counts = {row: each for row, each in counted.items() if any(each)}
         more = self._candidates(rows, where, counts, {row: length for row, (length, _) in words.items()})
         candidates = {**pool.candidates, **more}
         known = {one: other for one, other in after.items() if one in candidates and other in candidates}
         return msgspec.structs.replace(pool, candidates=candidates, after={**pool.after, **known})
 
+    def _counted(self, runs: list[Run], rows: Iterable[int]) -> dict[int, bytes]:
+        """Return how often each of these runs stands in rows that were read."""
+        if runs != self._runs:
+            self._runs, self._counts = runs, {}
+        counting = _lexemes.Counting(self._start, runs)
+        wanted = list(rows)
+        self._counts |= {row: counting(self._seen[row][1]) for row in wanted if row not in self._counts}
+        return {row: self._counts[row] for row in wanted}
+
     def _words(self, rows: Iterable[int]) -> dict[int, tuple[int, bytes]]:
         """Return length and words of those of these rows that have words of this kind."""
-        start = self._start.encode()
+        start, rows = self._start.encode(), list(rows)
         found = self._rows(
             "SELECT row, length, words FROM holdfast.index_words"
-            " WHERE tenant = %(tenant)s AND generation = %(generation)s AND row = ANY(%(rows)s)",
-            rows=list(rows),
+            " WHERE tenant = %(tenant)s AND generation = %(generation)s AND row = ANY(%(rows)s::bigint[])",
+            rows=listed(row for row in rows if row not in self._seen),
         )
-        return {row: (length, words) for row, length, words in found if start in words or len(words) <= 4}
+        self._seen |= {row: (length, words) for row, length, words in found}
+        known = ((row, self._seen[row]) for row in rows if row in self._seen)
+        return {row: (length, words) for row, (length, words) in known if start in words or len(words) <= 4}
 
     def _candidates(
         self, rows: list[int], where: Filter, counts: dict[int, bytes], lengths: dict[int, int]
@@ -233,8 +250,8 @@ class Searching:
             "SELECT r.row, r.id, r.kind, r.session, r.time, f.path, r.sort, r.author, r.agent, r.priority, r.mark,"
             f" {condition} FROM holdfast.index_records r"
             f" {FILE}"
-            f" WHERE {OF} AND r.row = ANY(%(rows)s){known}",
-            rows=rows, **values,
+            f" WHERE {OF} AND r.row = ANY(%(rows)s::bigint[]){known}",
+            rows=listed(rows), **values,
         )  # fmt: skip
         return {
             row: Candidate(
@@ -246,7 +263,7 @@ class Searching:
 
     def _after(self, rows: list[int]) -> dict[int, int]:
         """Return which record follows which, around these rows."""
-        found = {row: rest for row, *rest in self._rows(_BESIDE, rows=rows, kinds=list(IN_ORDER))}
+        found = {row: rest for row, *rest in self._rows(_BESIDE, rows=listed(rows), kinds=list(IN_ORDER))}
         after: dict[int, int] = {}
         for row in rows:
             if row in found:

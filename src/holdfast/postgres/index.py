@@ -86,7 +86,7 @@ class PgIndex:
 
     def _read(self, work: Callable[[Turn, Generation], T]) -> T:
         try:
-            return self._database.run(_WHAT, lambda turn: work(turn, self._which(turn)))
+            return self._database.ask(_WHAT, lambda turn: work(turn, self._which(turn)))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Stale(f"the index is damaged: {error}") from None
 

@@ -19,6 +19,7 @@ from psycopg import errors as pg
 from holdfast.embedding import NoVectors
 from holdfast.embedding.vectors import RESCORED, Array, FileVectors, cosines, small
 from holdfast.errors import Busy, Unavailable
+from holdfast.postgres._filters import listed
 from holdfast.postgres.transactions import Database, Turn
 from holdfast.vault import RootGone
 
@@ -162,9 +163,7 @@ class PgVectors:
         step = max(1, len(self._held) // _SAMPLE)
         some = self._held[::step][:_SAMPLE].tolist() if len(self._held) > _SPARE * RESCORED else []
         codes = (
-            self._database.run(_WHAT, lambda turn: turn.row(_CODES, set=self._set, rows=_listed(some)))
-            if some
-            else None
+            self._database.run(_WHAT, lambda turn: turn.row(_CODES, set=self._set, rows=listed(some))) if some else None
         )
         self._sample = numpy.frombuffer((codes and codes[0]) or b"", numpy.uint64).reshape(-1, BITS // 64)
 
@@ -179,7 +178,7 @@ class PgVectors:
             lacking = self._unknown(lacking)
         elif 0 < len(lacking) <= _MANY:
             found = self._database.run(
-                _WHAT, lambda turn: turn.rows(_KNOWN, set=self._set, rows=_listed(lacking.tolist()))
+                _WHAT, lambda turn: turn.rows(_KNOWN, set=self._set, rows=listed(lacking.tolist()))
             )
             self._know([row for (row,) in found])
             lacking = self._unknown(lacking)
@@ -214,7 +213,7 @@ class PgVectors:
 
     def _compared(self, rows: Sequence[int], question: Floats) -> tuple[dict[int, int], dict[int, float]]:
         """Return the marks of those rows that have a vector, and how near each lies."""
-        found = self._database.run(_WHAT, lambda turn: turn.rows(_ENTRIES, set=self._set, rows=_listed(rows)))
+        found = self._database.run(_WHAT, lambda turn: turn.rows(_ENTRIES, set=self._set, rows=listed(rows)))
         whole = [one for one in found if len(one[2]) == self._model.size]
         vectors = numpy.frombuffer(b"".join(one[2] for one in whole), numpy.int8).reshape(-1, self._model.size)
         near = cosines(vectors, question).tolist()
@@ -237,7 +236,7 @@ class PgVectors:
         code = _code(small(question[None, :]))
         given = {"set": self._set, "most": RESCORED + 1, "code": _text(code)[0]}
         if among is not None:
-            return self._ask(_NEAREST_AMONG, given | {"among": _listed(among)})
+            return self._ask(_NEAREST_AMONG, given | {"among": listed(among)})
         bound = self._bound(code)
         found = self._ask(_NEAREST, given | {"bound": bound})
         if len(found) <= RESCORED and bound < BITS:
@@ -277,8 +276,8 @@ class PgVectors:
         entries = numpy.stack([numpy.asarray(vectors[place], numpy.int8) for place in order.tolist()])
         given = {
             "set": self._set,
-            "rows": _listed([rows[place] for place in order.tolist()]),
-            "marks": _listed([marks[place] for place in order.tolist()]),
+            "rows": listed([rows[place] for place in order.tolist()]),
+            "marks": listed([marks[place] for place in order.tolist()]),
             "codes": _text(_code(entries)),
             "vectors": [vector.tobytes() for vector in entries],
         }
@@ -342,7 +341,7 @@ class PgVectors:
             "SELECT v.mark, v.vector FROM unnest(%(sets)s::bigint[], %(rows)s::bigint[], %(marks)s::bigint[])"
             " AS given(set, row, mark) JOIN holdfast.vectors v"
             " ON v.tenant = %(tenant)s AND v.set = given.set AND v.row = given.row AND v.mark = given.mark",
-            sets=_listed(sets.tolist()), rows=_listed(rows.tolist()), marks=_listed(marks.tolist()),
+            sets=listed(sets.tolist()), rows=listed(rows.tolist()), marks=listed(marks.tolist()),
         )  # fmt: skip
         return {mark: numpy.frombuffer(vector, numpy.int8) for mark, vector in found if len(vector) == self._model.size}
 
@@ -373,7 +372,7 @@ class PgVectors:
     def _remove_rows(self, turn: Turn, rows: list[int]) -> None:
         self._use(turn)
         for statement in _REMOVE:
-            turn.change(statement + _REMOVE_ROWS, set=self._set, rows=_listed(rows))
+            turn.change(statement + _REMOVE_ROWS, set=self._set, rows=listed(rows))
 
     def _try(self, work: Callable[[Turn], object]) -> None:
         """Do what can as well be done later, or by somebody who may."""
@@ -397,11 +396,6 @@ def remove_all(database: Database) -> None:
 def _numbers(sent: bytes | None) -> Array:
     """Return numbers as the server sends them, all in one."""
     return numpy.frombuffer(sent or b"", ">i8").astype(numpy.int64)
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    """Return numbers as the server reads many of them; the driver would look at each."""
-    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _code(vectors: Array) -> Array:

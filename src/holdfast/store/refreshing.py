@@ -204,7 +204,7 @@ class Refresher:
                 lines=now.lines + sum(line.whole and not line.veiled for line in batch),
                 open=not batch[-1].whole,
                 checksum=self._checksum(path, batch, now.checksum),
-                tail=self._vault.fingerprint(path, max(0, last - WINDOW), last),
+                tail=0 if self._vault.exact else self._vault.fingerprint(path, max(0, last - WINDOW), last),
                 missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
             with index.writing():
@@ -229,6 +229,8 @@ class Refresher:
             return False
         if seen.open and stamp.size > seen.offset and next(self._vault.scan(path, seen.offset)).data.strip():
             return False
+        if self._vault.exact:  # there other bytes are another inode
+            return True
         edited = stamp.size == seen.stamp.size and stamp != seen.stamp
         if edited or seen.offset <= WHOLE:
             return self._vault.fingerprint(path, 0, seen.offset) == seen.checksum
