@@ -6,7 +6,8 @@ It starts a PostgreSQL of its own, with fsync and synchronous_commit on, on the 
 simple inserts take turns in the same run; a row of that table has the columns of a log's piece. How the two compare
 depends on the disk: where a flush takes no time all is processor time, and clients and server share that here. So the
 mixed load is measured once more on a server that waits 1 ms before each flush (`commit_delay`), as many disks do. What
-pgbench makes of our own function says how much of all that is the server's part.
+pgbench makes of our own function says how much of all that is the server's part. Clients are programs of their own;
+threads of one program, as a server has them, are measured beside.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -91,13 +93,15 @@ def _prepared(server: pgserver.Server) -> Iterator[str]:
 def appends(run: Run, server: pgserver.Server, name: str, kinds: list[str], where: str = "") -> None:
     """Let clients and pgbench take turns; the ratio of the medians is what counts on a machine that others use too."""
     rounds, seconds = (2, 2.0) if run.quick else (5, 5.0)
-    found: dict[str, list[float]] = {what: [] for what in (*kinds, _CALLED, "pgbench")}
+    found: dict[str, list[float]] = {what: [] for what in (*kinds, *THREADED, _CALLED, "pgbench")}
     called = _calling(server.at(name, tenant="called"))
     for _ in range(rounds):
         for number, what in enumerate(kinds):
             found[what].append(_clients(server.at(name, tenant=f"appends{number}"), KINDS[what], seconds))
             found["pgbench"].append(_pgbench(server, name, seconds, INSERT))
             server.run("TRUNCATE plain", name)
+        for what, work in THREADED.items():
+            found[what].append(_threads(server.at(name, tenant="threads"), work, seconds))
         found[_CALLED].append(_pgbench(server, name, seconds, called, "prepared"))
     base = statistics.median(found.pop("pgbench"))
     run.add(f"{where}pgbench, simple inserts, {CLIENTS} clients", base, "/s")
@@ -170,26 +174,61 @@ def _one_log(address: str, _number: int) -> Iterator[bool]:
 
 def _message(address: str, number: int) -> Iterator[bool]:
     with holdfast.open(address) as memory:
-        path = f"user/memory/sessions/s{number}-{os.getpid()}/entries.jsonl"
-        while True:
-            yield bool(memory.add(path, [{"role": "user", "content": "words that were said here " * 6}]))
+        yield from _adding(memory, f"user/memory/sessions/s{number}-{os.getpid()}/entries.jsonl")
+
+
+def _adding(memory: holdfast.Memory, path: str) -> Iterator[bool]:
+    while True:
+        yield bool(memory.add(path, [{"role": "user", "content": "words that were said here " * 6}]))
 
 
 def _mixed(address: str, number: int) -> Iterator[bool]:
-    """Yield True for what was made durable, a document among it."""
     with holdfast.open(address) as memory:
-        path = f"user/memory/sessions/s{number}-{os.getpid()}/entries.jsonl"
-        memory.add(path, [{"role": "user", "content": "the first"}])
-        for turn in range(10**9):
-            if turn % 20 == 19:
-                memory.vault.write(f"resources/{number}-{os.getpid()}/{turn}.md", LINE * 4, expect=ABSENT)
-                yield True
-            elif turn % 10 == 9:
-                yield next(memory.vault.scan_back(path)).cut
-            else:
-                yield bool(memory.add(path, [{"role": "user", "content": "words that were said here " * 6}]))
+        yield from _mixing(memory, number)
 
 
+def _mixing(memory: holdfast.Memory, number: int) -> Iterator[bool]:
+    """Yield True for what was made durable, a document among it."""
+    path = f"user/memory/sessions/s{number}-{os.getpid()}/entries.jsonl"
+    adding = _adding(memory, path)
+    next(adding)
+    folder_of_this = f"resources/{number}-{os.getpid()}-{time.time_ns()}"
+    for turn in range(10**9):
+        if turn % 20 == 19:
+            memory.vault.write(f"{folder_of_this}/{turn}.md", LINE * 4, expect=ABSENT)
+            yield True
+        elif turn % 10 == 9:
+            yield next(memory.vault.scan_back(path)).cut
+        else:
+            yield next(adding)
+
+
+def _threads(address: str, work: Callable[[holdfast.Memory, int], Iterator[bool]], seconds: float) -> float:
+    """Return how many durable appends a second as many threads of one program make, as a server has them."""
+    ready, done = threading.Barrier(CLIENTS), [0] * CLIENTS
+
+    def client(number: int) -> None:
+        doing = work(memory, number)
+        for _ in range(20):
+            next(doing)
+        ready.wait()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            done[number] += next(doing)
+
+    with holdfast.open(address) as memory:
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return sum(done) / seconds
+
+
+THREADED: dict[str, Callable[[holdfast.Memory, int], Iterator[bool]]] = {
+    "threads of one program, mixed": _mixing,
+    "threads of one program, one log for all": lambda memory, _: _adding(memory, "user/memory/all.jsonl"),
+}
 KINDS: dict[str, Callable[[str, int], Iterator[bool]]] = {
     "vault.append, a log each": _own_log,
     "memory.add of a message, a log each": _message,
@@ -213,19 +252,32 @@ def _pgbench(server: pgserver.Server, name: str, seconds: float, statements: str
 
 
 def recall(run: Run, address: str, count: int) -> None:
+    """Ask the same of the same messages in a database and in files, so that the two can be compared on any machine."""
     words = Words()
     texts = [words.text() for _ in range(count)]
-    with holdfast.open(address) as memory:
-        filled = timed(lambda: _fill(memory, texts))
-        run.add(f"adding {count:,} messages in parts of {_PART:,}", count / filled, "/s")
-        first = timed(lambda: memory.call("recall", {"query": "warm up"})) * 1000
-        times = []
-        for text in texts[:: max(1, count // 200)]:
-            question = {"query": f"What did Ann say about {words.query(text)} last week?"}
-            times.append(timed(lambda given=question: memory.call("recall", given)) * 1000)  # type: ignore[misc]
-    run.add(f"recall over {count:,} messages, first", first, "ms")
-    run.add(f"recall over {count:,} messages, p50", statistics.median(times), "ms")
-    run.add(f"recall over {count:,} messages, p95", percentile(times, 0.95), "ms", 100)
+    some = [f"What did Ann say about {words.query(text)} last week?" for text in texts[:: max(1, count // 200)]]
+    with folder() as root:
+        for where, place in (("in a database", address), ("in files", root)):
+            with holdfast.open(place) as memory:
+                filled = timed(lambda: _fill(memory, texts))
+            run.add(f"adding {count:,} messages {where}", count / filled, "/s")
+            for how, embedder in (("by words", "none"), ("by meaning", "semantic")):
+                times = _recalled(place, embedder, some)
+                limit = 100 if place == address else None
+                run.add(f"recall over {count:,} messages {where} {how}, p50", statistics.median(times), "ms")
+                run.add(f"recall over {count:,} messages {where} {how}, p95", percentile(times, 0.95), "ms", limit)
+
+
+def _recalled(place: str, embedder: str, questions: list[str]) -> list[float]:
+    """Return how many milliseconds each question takes, once everything has been read and made."""
+    with holdfast.open(place) as memory:
+        before = memory.vault.versions(["holdfast.toml"]).get("holdfast.toml", ABSENT)
+        memory.vault.write("holdfast.toml", f'[search]\nembedder = "{embedder}"\n'.encode(), expect=before)
+    with holdfast.open(place) as memory:
+        if embedder != "none":
+            memory.embed()
+        memory.call("recall", {"query": "warm up"})
+        return [timed(lambda: memory.call("recall", {"query": query})) * 1000 for query in questions]  # noqa: B023
 
 
 def _fill(memory: holdfast.Memory, texts: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ import pytest
 
 import holdfast
 import pgserver
-from holdfast.errors import Invalid
+from holdfast.errors import Busy, Invalid
 from holdfast.postgres.vault import PgVault
 from holdfast.vault import Appended, LogEnd
 from test_postgres_faults import between, lines, opened, sound
@@ -37,8 +36,8 @@ thread.start()
 begun.wait(30)
 child = os.fork()
 if not child:
-    vault.append("other.jsonl", lambda end: b"child\\n", again=True)
-    vault.append("other.jsonl", lambda end: b"child again\\n", again=True)
+    vault.append("log.jsonl", lambda end: b"child\\n", again=True)
+    vault.append("log.jsonl", lambda end: b"child again\\n", again=True)
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 go.set()
@@ -52,31 +51,30 @@ def line(text: str) -> Callable[[LogEnd], bytes]:
 
 
 class Crowd:
-    """Threads of which the first keeps the others waiting, until all of them go in one message."""
+    """Threads that append to one log, of which the first keeps the others waiting until all of them go."""
 
-    def __init__(self, vault: PgVault) -> None:
+    def __init__(self, vault: PgVault, path: str = "log.jsonl") -> None:
         self._vault = vault
+        self._path = path
         self._pool = ThreadPoolExecutor(2 * THREADS)
         self._go = threading.Event()
-        self._waiting: list[Future[Appended | None]] = []
         begun = threading.Event()
 
         def slow(_end: LogEnd) -> bytes:
             begun.set()
             self._go.wait(30)
-            return b"the first\n"
+            return b"first\n"
 
-        vault.append("first.jsonl", line("before"), again=True)
-        self._waiting.append(self._pool.submit(vault.append, "first.jsonl", slow, again=True))
+        vault.append(path, line("begun"), again=True)
+        self._waiting = [self._pool.submit(vault.append, path, slow, again=True)]
         assert begun.wait(30)
 
-    def append(self, path: str, compose: Callable[[LogEnd], bytes]) -> Future[Appended | None]:
+    def append(self, compose: Callable[[LogEnd], bytes]) -> Future[Appended | None]:
         """Have a thread append, and wait until it waits."""
-        lane = self._vault._ways.together._lanes[True]
-        before = len(lane._queues[os.getpid()].waiting)
-        future = self._pool.submit(self._vault.append, path, compose, again=True)
+        before = self._vault._ways.together.waiting(self._path)
+        future = self._pool.submit(self._vault.append, self._path, compose, again=True)
         deadline = time.monotonic() + 30
-        while len(lane._queues[os.getpid()].waiting) == before:
+        while self._vault._ways.together.waiting(self._path) == before:
             assert time.monotonic() < deadline
             time.sleep(0.001)
         self._waiting.append(future)
@@ -93,8 +91,6 @@ class Crowd:
 @pytest.fixture
 def vault(address: str) -> Iterator[PgVault]:
     with opened(address) as made:
-        for number in range(THREADS):
-            made.append(f"{number}.jsonl", line("begun"), again=True)
         yield made
 
 
@@ -102,9 +98,7 @@ def transactions(server: pgserver.Server, database: str, address: str) -> list[t
     """Return how many lines came by each transaction that brought more than one."""
     tenant = address.rpartition("tenant=")[2]
     return server.run(
-        f"SELECT count(*), count(DISTINCT inode) FROM holdfast.pieces WHERE tenant = '{tenant}'"
-        " GROUP BY xact HAVING count(*) > 1",
-        database,
+        f"SELECT count(*) FROM holdfast.pieces WHERE tenant = '{tenant}' GROUP BY xact HAVING count(*) > 1", database
     )
 
 
@@ -112,15 +106,20 @@ def test_those_who_wait_go_in_one_transaction_each_with_its_own_place(
     server: pgserver.Server, database: str, address: str, vault: PgVault
 ) -> None:
     crowd = Crowd(vault)
-    apart = [crowd.append(f"{number}.jsonl", line(f"line {number}")) for number in range(3)]
-    one = [crowd.append("5.jsonl", line(f"line {number}")) for number in range(3)]
+    futures = [crowd.append(line(f"line {number}")) for number in range(3)]
     crowd.go()
-    assert transactions(server, database, address) == [(6, 4)]
-    assert [lines(vault, f"{number}.jsonl") for number in range(3)] == [["begun", f"line {n}"] for n in range(3)]
-    assert lines(vault, "5.jsonl") == ["begun", "line 0", "line 1", "line 2"]
-    assert [future.result() for future in apart] == [Appended(6, 13)] * 3
-    assert [future.result() for future in one] == [Appended(6, 13), Appended(13, 20), Appended(20, 27)]
+    assert transactions(server, database, address) == [(3,)]
+    assert lines(vault, "log.jsonl") == ["begun", "first", "line 0", "line 1", "line 2"]
+    assert [future.result() for future in futures] == [Appended(12, 19), Appended(19, 26), Appended(26, 33)]
     sound(server, database, address)
+
+
+def test_other_logs_do_not_wait(vault: PgVault) -> None:
+    crowd = Crowd(vault)
+    vault.append("other.jsonl", line("one"), again=True)
+    vault.append("other.jsonl", line("two"), again=True)
+    crowd.go()
+    assert lines(vault, "other.jsonl") == ["one", "two"]
 
 
 def test_each_sees_the_lines_of_those_before_it(vault: PgVault) -> None:
@@ -135,12 +134,13 @@ def test_each_sees_the_lines_of_those_before_it(vault: PgVault) -> None:
 
     crowd = Crowd(vault)
     for text in ("one", "two", "three"):
-        crowd.append("0.jsonl", looking(text))
+        crowd.append(looking(text))
     crowd.go()
+    before = [b"begun", b"first"]
     assert seen == [
-        (6, [b"begun"], [b"begun"]),
-        (10, [b"one", b"begun"], [b"begun", b"one"]),
-        (14, [b"two", b"one", b"begun"], [b"begun", b"one", b"two"]),
+        (12, [b"first", b"begun"], before),
+        (16, [b"one", b"first", b"begun"], [*before, b"one"]),
+        (20, [b"two", b"one", b"first", b"begun"], [*before, b"one", b"two"]),
     ]
 
 
@@ -170,46 +170,60 @@ def test_ids_of_many_threads_grow_along_the_log(server: pgserver.Server, databas
     sound(server, database, address)
 
 
-def test_a_log_that_another_program_holds_stops_nobody_else(
+def test_a_log_that_another_program_holds_is_waited_for(
     server: pgserver.Server, database: str, address: str, vault: PgVault
 ) -> None:
-    with opened(address) as other:
-        begun, go = threading.Event(), threading.Event()
+    begun, go = threading.Event(), threading.Event()
 
-        def slow(_end: LogEnd) -> bytes:
-            begun.set()
-            go.wait(30)
-            return b"theirs\n"
+    def slow(_end: LogEnd) -> bytes:
+        begun.set()
+        go.wait(30)
+        return b"theirs\n"
 
-        holder = threading.Thread(target=lambda: other.append("0.jsonl", slow))
-        holder.start()
+    with opened(address) as other, ThreadPoolExecutor(2 * THREADS) as pool:
+        vault.append("log.jsonl", line("begun"), again=True)
+        holder = pool.submit(other.append, "log.jsonl", slow)
         assert begun.wait(30)
-        crowd = Crowd(vault)
-        held = crowd.append("0.jsonl", line("mine"))
-        free = [crowd.append(f"{number}.jsonl", line("free")) for number in (1, 2)]
-        crowd._go.set()
-        assert [future.result(30) for future in free] == [Appended(6, 11)] * 2
-        assert not held.done()
-        alone = vault.append("3.jsonl", line("meanwhile"), again=True)
-        assert alone and not held.done()
+        mine = [pool.submit(vault.append, "log.jsonl", line("mine"), again=True) for _ in range(THREADS)]
+        vault.append("other.jsonl", line("meanwhile"), again=True)
+        assert not any(future.done() for future in mine)
         go.set()
-        holder.join()
-        crowd.go()
-        assert lines(vault, "0.jsonl") == ["begun", "theirs", "mine"]
+        assert holder.result(30)
+        assert len({future.result(30) for future in mine}) == THREADS
+    assert lines(vault, "log.jsonl") == ["begun", "theirs", *["mine"] * THREADS]
     sound(server, database, address)
 
 
-def test_one_log_that_another_program_wrote_to_holds_up_nobody_else(
+def test_a_log_that_stays_held_is_told_to_each_within_its_time(address: str) -> None:
+    go = threading.Event()
+
+    def slow(_end: LogEnd) -> bytes:
+        begun.set()
+        go.wait(60)
+        return b"theirs\n"
+
+    begun = threading.Event()
+    with opened(address, lock_seconds=0.3) as vault, opened(address) as other, ThreadPoolExecutor(2 * THREADS) as pool:
+        vault.append("log.jsonl", line("begun"), again=True)
+        holder = pool.submit(other.append, "log.jsonl", slow)
+        assert begun.wait(30)
+        mine = [pool.submit(vault.append, "log.jsonl", line("mine"), again=True) for _ in range(THREADS)]
+        assert [type(future.exception(30)) for future in mine] == [Busy] * THREADS
+        go.set()
+        holder.result(30)
+        assert lines(vault, "log.jsonl") == ["begun", "theirs"]
+
+
+def test_a_log_that_another_program_wrote_to_meanwhile_has_all_lines(
     server: pgserver.Server, database: str, address: str, vault: PgVault
 ) -> None:
     with opened(address) as other:
         crowd = Crowd(vault)
-        for number in (0, 0, 1):
-            crowd.append(f"{number}.jsonl", line("mine"))
-        other.append("0.jsonl", line("theirs"))
+        for _ in range(3):
+            crowd.append(line("mine"))
+        other.append("log.jsonl", line("theirs"))
         crowd.go()
-    assert lines(vault, "0.jsonl") == ["begun", "theirs", "mine", "mine"]
-    assert lines(vault, "1.jsonl") == ["begun", "mine"]
+    assert lines(vault, "log.jsonl") == ["begun", "theirs", *sorted(["first", "mine", "mine", "mine"])]
     sound(server, database, address)
 
 
@@ -224,7 +238,7 @@ def test_what_fails_for_one_fails_for_nobody_else(
 
     crowd = Crowd(vault)
     futures = [
-        crowd.append("0.jsonl", compose)
+        crowd.append(compose)
         for compose in (line("one"), broken, line("two"), refused, lambda _end: b"", line("three"))
     ]
     crowd.go()
@@ -236,7 +250,8 @@ def test_what_fails_for_one_fails_for_nobody_else(
         *[type(None)] * 2,
     ]
     assert futures[4].result() is None
-    assert lines(vault, "0.jsonl") == ["begun", "one", "two", "three"]
+    assert lines(vault, "log.jsonl") == ["begun", "first", *lines(vault, "log.jsonl")[2:]]
+    assert sorted(lines(vault, "log.jsonl")[2:]) == ["one", "three", "two"]
     sound(server, database, address)
 
 
@@ -245,16 +260,14 @@ def test_a_message_of_many_that_is_lost_takes_effect_once_for_each(
     server: pgserver.Server, database: str, address: str, verdict: str
 ) -> None:
     with between(server, address) as (proxy, dsn), opened(dsn) as vault:
-        for number in range(3):
-            vault.append(f"{number}.jsonl", line("begun"), again=True)
-        proxy.lose = lambda data: verdict if b"mine" in data and not proxy.lost else ""
         crowd = Crowd(vault)
-        for number in (0, 0, 1, 2):
-            crowd.append(f"{number}.jsonl", line("mine"))
+        proxy.lose = lambda data: verdict if data.count(b"mine") == 3 and not proxy.lost else ""
+        for number in range(3):
+            crowd.append(line(f"mine {number}"))
         crowd.go()
         assert proxy.lost == [verdict]
-        assert lines(vault, "0.jsonl") == ["begun", "mine", "mine"]
-        assert [lines(vault, f"{number}.jsonl") for number in (1, 2)] == [["begun", "mine"]] * 2
+        assert lines(vault, "log.jsonl")[:2] == ["begun", "first"]
+        assert sorted(lines(vault, "log.jsonl")[2:]) == ["mine 0", "mine 1", "mine 2"]
     sound(server, database, address)
 
 
@@ -281,5 +294,4 @@ def test_a_process_that_is_forked_off_in_the_middle_goes_its_own_way(address: st
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     with opened(address) as vault:
-        assert lines(vault, "log.jsonl") == ["first", "parent"]
-        assert lines(vault, "other.jsonl") == ["child", "child again"]
+        assert lines(vault, "log.jsonl") == ["first", "child", "child again", "parent"]

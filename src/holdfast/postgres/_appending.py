@@ -9,6 +9,7 @@ it is one message, which adds the lines if the log is still so; where it is not,
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from holdfast.errors import Busy, Conflict, HoldfastError, Invalid, Unavailable
@@ -19,8 +20,6 @@ from holdfast.postgres.transactions import Database, Turn
 from holdfast.vault import Appended, LogEnd
 
 _TRIES = 100
-_TOGETHER = 20
-"""How often an append waits for another thread to learn how its log ends."""
 
 
 class Ways:
@@ -68,12 +67,13 @@ class Appending:
     def run(self, durable: bool) -> Appended | None:
         if not (self._again and self._database.direct):
             return self._alone(durable)
-        for _ in range(_TOGETHER):
+        deadline = time.monotonic() + self._database.waits.lock_seconds
+        while (left := deadline - time.monotonic()) > 0:
             if done := self._with_others(durable):
                 return done
             if self._doubtful:
                 break
-            if self._ways.lefts.open(self._path, self._database.waits.lock_seconds):
+            if self._ways.lefts.open(self._path, left):
                 try:
                     return self._alone(durable)
                 finally:
@@ -82,8 +82,8 @@ class Appending:
 
     def _with_others(self, durable: bool) -> Appended | None:
         """Add lines in one message, if the log is as we left it; None when it is not, or nobody knows."""
-        one = Asked(self._path, self._compose, self._author)
-        self._ways.together.add(one, durable=durable)
+        one = Asked(self._path, self._compose, self._author, durable)
+        self._ways.together.add(one)
         if one.added is None:
             self._doubtful, self._data, self._seen = True, one.data, one.at
         return Appended(one.at.size, one.at.size + len(one.data)) if one.added and one.at else None

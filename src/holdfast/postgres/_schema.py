@@ -130,39 +130,27 @@ GRANT EXECUTE ON FUNCTION {name} TO {WRITER};
 
 
 def _appending_all(number: int) -> str:
-    """Return what adds lines to several logs of one partition in one message, to each if it is as the caller knows it.
-
-    It waits for nobody: a log that somebody else holds is passed over. For each log it answers t or f.
-    `lasts` names the last line for each log, `logs` the log of each line.
-    """
+    """Return what adds lines of several writers to a log in one message, if the log is as the caller knows it."""
     files, pieces, name = (f"holdfast.{start}_{number:02d}" for start in ("files", "pieces", "append_all"))
     return f"""
 CREATE FUNCTION {name}(
-    of_tenant text, paths text[], inodes bigint[], sizes bigint[], ends bigint[], lasts bigint[], logs bigint[],
-    starts bigint[], lines bytea[], ops uuid[], writers text[], durability text) RETURNS text
+    of_tenant text, at_path text, known_inode bigint, known_size bigint, starts bigint[], lines bytea[], ops uuid[],
+    writers text[], lock_milliseconds text, durability text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    answer text := '';
-    done bigint[] := '{{}}';
+    last integer := cardinality(lines);
 BEGIN
-    PERFORM set_config('holdfast.tenant', of_tenant, true), set_config('client_min_messages', 'warning', true);
+    PERFORM set_config('holdfast.tenant', of_tenant, true), set_config('lock_timeout', lock_milliseconds, true),
+        set_config('client_min_messages', 'warning', true);
     IF durability <> '' THEN PERFORM set_config('synchronous_commit', durability, true); END IF;
-    FOR this IN 1 .. cardinality(paths) LOOP
-        UPDATE {files} SET size = ends[this], op = ops[lasts[this]], writer = writers[lasts[this]],
-            login = session_user, changed = clock_timestamp()
-        WHERE ctid = (SELECT ctid FROM {files} WHERE tenant = of_tenant AND path = paths[this]
-            AND inode = inodes[this] AND size = sizes[this] AND log AND NOT torn FOR UPDATE SKIP LOCKED);
-        IF FOUND THEN
-            done := done || this::bigint;
-            answer := answer || 't';
-        ELSE
-            answer := answer || 'f';
-        END IF;
-    END LOOP;
+    UPDATE {files} SET size = starts[last] + length(lines[last]), op = ops[last], writer = writers[last],
+        login = session_user, changed = clock_timestamp()
+    WHERE tenant = of_tenant AND path = at_path AND inode = known_inode AND size = known_size AND log AND NOT torn;
+    IF NOT FOUND THEN RETURN false; END IF;
     INSERT INTO {pieces} (tenant, inode, start, data, op, writer)
-    SELECT of_tenant, inodes[line.of], line.start, line.data, line.op, line.writer
-    FROM unnest(logs, starts, lines, ops, writers) AS line ("of", start, data, op, writer) WHERE line.of = ANY(done);
-    RETURN answer;
+    SELECT of_tenant, known_inode, line.start, line.data, line.op, line.writer
+    FROM unnest(starts, lines, ops, writers) AS line (start, data, op, writer);
+    RETURN true;
 END $$;
 REVOKE ALL ON FUNCTION {name} FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION {name} TO {WRITER};

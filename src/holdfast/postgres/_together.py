@@ -1,14 +1,13 @@
-"""Appends that threads of one program ask for at the same time: one of them sends all of them in one message.
+"""Appends that threads of one program ask for at the same time: those to one log go in one message.
 
-Who comes while nothing is under way goes ahead, and takes along whoever is waiting by then; the first of those who
-came too late for that goes next. Each is composed by what this program itself left at the end of its log, behind the
-lines of those before it. What cannot be added that way, since the log is not as we left it or others hold it, is added
-alone by the thread that wants it: nobody waits here for a lock of another program.
+Who comes while nothing is under way for a log goes ahead, and takes along whoever is waiting by then; the first of
+those who came too late for that goes next. Each is composed by what this program itself left at the end of the log,
+behind the lines of those before it. What cannot be added that way, since the log is not as we left it or others hold
+it, is added alone by the thread that wants it. Threads that write to different logs do not wait for each other.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import struct
 import threading
@@ -26,61 +25,70 @@ T = TypeVar("T")
 _MOST = 64
 _MOST_BYTES = 1 << 20
 _WAIT_SECONDS = 0.05
-"""How long all may wait for a log that somebody else holds."""
+"""How long all may wait together for a log that another program holds; then each waits for itself."""
 _ONE = b"SELECT holdfast.append_%02d($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 _ONE_BINARY = (0, 0, 0, 0, 1, 1, 0, 0, 0)
-_MANY = b"SELECT holdfast.append_all_%02d($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-_MANY_BINARY = (0, *[1] * 10, 0)
+_MANY = b"SELECT holdfast.append_all_%02d($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+_MANY_BINARY = (0, 0, 0, 0, 1, 1, 1, 1, 0, 0)
 _NUMBER, _BYTES, _TEXT, _UUID = 20, 17, 25, 2950
 """How the server calls what arrays are made of."""
 
 
-class Lane(Generic[T]):
-    """Work that threads ask for one at a time, and that one of them does for all who wait."""
+class Lanes(Generic[T]):
+    """Work on things by name that threads ask for one at a time, and that one of them does for all who wait for it."""
 
     def __init__(self, work: Callable[[list[T]], None]) -> None:
         self._work = work
-        self._queues: dict[int, _Queue[T]] = {}
+        self._homes: dict[int, _Home[T]] = {}
         """For each process its own: whoever was under way when another was forked off is not in that one."""
 
-    def do(self, one: T) -> None:
+    def do(self, name: str, one: T) -> None:
         """Return once the work for `one` is done, by this thread or by another."""
         process = os.getpid()
-        queue = self._queues.get(process) or self._queues.setdefault(process, _Queue())
+        home = self._homes.get(process) or self._homes.setdefault(process, _Home())
         place = _Place(one)
-        with queue.lock:
-            place.leads = not queue.busy
-            queue.busy = True
-            if not place.leads:
-                queue.waiting.append(place)
+        with home.lock:
+            waiting = home.waiting.get(name)
+            if waiting is None:
+                home.waiting[name] = []
+                place.leads = True
+            else:
+                waiting.append(place)
         if not place.leads:
             place.awake.acquire()
         if place.leads:
-            self._lead(queue, place)
+            self._lead(home, name, place)
 
-    def _lead(self, queue: _Queue[T], place: _Place[T]) -> None:
-        with queue.lock:
-            others, queue.waiting = queue.waiting[:_MOST], queue.waiting[_MOST:]
+    def _lead(self, home: _Home[T], name: str, place: _Place[T]) -> None:
+        with home.lock:
+            waiting = home.waiting[name]
+            others, home.waiting[name] = waiting[:_MOST], waiting[_MOST:]
         try:
             self._work([place.one, *(other.one for other in others)])
         finally:
-            with queue.lock:
-                following = queue.waiting.pop(0) if queue.waiting else None
-                queue.busy = following is not None
+            with home.lock:
+                waiting = home.waiting[name]
+                following = waiting.pop(0) if waiting else None
+                if not following:
+                    del home.waiting[name]
             if following:
                 following.leads = True
                 following.awake.release()
             for other in others:
                 other.awake.release()
 
+    def count(self, name: str) -> int:
+        """Return how many wait for somebody else to be done with this."""
+        home = self._homes.get(os.getpid())
+        return len(home.waiting.get(name, ())) if home else 0
 
-class _Queue(Generic[T]):
-    """Who waits in one process, and whether somebody is at work."""
+
+class _Home(Generic[T]):
+    """Who waits in one process, for what; nobody is at work on what is not named."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.busy = False
-        self.waiting: list[_Place[T]] = []
+        self.waiting: dict[str, list[_Place[T]]] = {}
 
 
 class _Place(Generic[T]):
@@ -96,11 +104,12 @@ class _Place(Generic[T]):
 class Asked:
     """An append that may be composed again, and what became of it."""
 
-    def __init__(self, path: str, compose: Callable[[LogEnd], bytes], author: _rows.Author) -> None:
+    def __init__(self, path: str, compose: Callable[[LogEnd], bytes], author: _rows.Author, durable: bool) -> None:
         self.path = path
         self.compose = compose
         self.author = author
-        self.name, self.writer = path.encode(), author.writer.encode()
+        self.durable = durable
+        self.writer = author.writer.encode()
         self.data = b""
         self.at: _rows.Left | None = None
         """How the log was that the lines were composed for."""
@@ -154,75 +163,59 @@ class Together:
         self._database = database
         self._lefts = lefts
         self._line_bytes = line_bytes
-        self._lanes = {durable: Lane(self._adding(durable)) for durable in (True, False)}
+        self._lanes = Lanes(self._add)
 
-    def add(self, one: Asked, *, durable: bool) -> None:
-        """Add lines with those of others; `one` says what became of it."""
-        self._lanes[durable].do(one)
+    def add(self, one: Asked) -> None:
+        """Add lines with those of others to the same log; `one` says what became of it."""
+        self._lanes.do(one.path, one)
         if one.error:
             raise one.error
 
-    def _adding(self, durable: bool) -> Callable[[list[Asked]], None]:
-        return lambda asked: self._add(asked, durable)
+    def waiting(self, path: str) -> int:
+        return self._lanes.count(path)
 
-    def _add(self, asked: list[Asked], durable: bool) -> None:
-        logs: dict[str, _Log] = {}
-        room = _MOST_BYTES
+    def _add(self, asked: list[Asked]) -> None:
+        path = asked[0].path
+        left = self._lefts.take(path)
+        if not left:
+            return
+        log = _Log(self._database, path, left, self._line_bytes)
         for one in asked:
-            log = logs.get(one.path)
-            if log is None and (left := self._lefts.take(one.path)):
-                log = logs[one.path] = _Log(self._database, one.path, left, self._line_bytes)
-            if log and room > 0:
+            if len(log.more) < _MOST_BYTES:
                 log.compose(one)
-                room -= len(one.data)
-        wanted = [log for log in logs.values() if log.asked]
-        if wanted:
-            self._send(wanted, durable)
+        if log.asked:
+            self._send(path, log)
 
-    def _send(self, logs: list[_Log], durable: bool) -> None:
-        asked = [one for log in logs for one in log.asked]
-        for one in asked:
+    def _send(self, path: str, log: _Log) -> None:
+        for one in log.asked:
             one.added = None
         try:
-            answer = self._database.at_once(asked[0].path, self._call(logs, durable))
+            answer = self._database.at_once(path, self._call(path, log))
         except Exception as error:
-            for one in asked:
+            for one in log.asked:
                 one.error = error
             return
         if answer is None:
             return
-        for log, done in zip(logs, (answer or b"f" * len(logs)).decode(), strict=True):
-            self._note(log, done == "t", meant=bool(answer))
-
-    def _note(self, log: _Log, done: bool, *, meant: bool) -> None:
-        path = log.asked[0].path
         for one in log.asked:
-            one.added = done
-        if done:
+            one.added = answer == b"t"
+        if answer == b"t":
             self._lefts.note(path, log.left.inode, log.size, log.asked[-1].data)
-        elif meant:
+        elif answer:
             self._lefts.failed(path)
 
-    def _call(self, logs: list[_Log], durable: bool) -> Call:
-        if len(logs) == 1 and len(logs[0].asked) == 1:
-            one = logs[0].asked[0]
-            return call(self._database, one.path, logs[0].left, one.data, one.author, _WAIT_SECONDS, durable=durable)
+    def _call(self, path: str, log: _Log) -> Call:
+        durable = any(one.durable for one in log.asked)
+        if len(log.asked) == 1:
+            one = log.asked[0]
+            return call(self._database, path, log.left, one.data, one.author, _WAIT_SECONDS, durable=durable)
         base = self._database
-        asked = [(number, one) for number, log in enumerate(logs, 1) for one in log.asked]
         values = (
-            base.tenant.encode(),
-            _array(_TEXT, [log.asked[0].name for log in logs]),
-            _numbers(log.left.inode for log in logs),
-            _numbers(log.left.size for log in logs),
-            _numbers(log.size for log in logs),
-            _numbers(itertools.accumulate(len(log.asked) for log in logs)),
-            _numbers(number for number, _ in asked),
-            _numbers(one.at.size for _, one in asked if one.at),
-            _array(_BYTES, [one.data for _, one in asked]),
-            _array(_UUID, [one.author.op.bytes for _, one in asked]),
-            _array(_TEXT, [one.writer for _, one in asked]),
-            base.asks(durable).encode(),
-        )
+            base.tenant.encode(), path.encode(), b"%d" % log.left.inode, b"%d" % log.left.size,
+            _numbers(one.at.size for one in log.asked if one.at), _array(_BYTES, [one.data for one in log.asked]),
+            _array(_UUID, [one.author.op.bytes for one in log.asked]), _array(_TEXT, [one.writer for one in log.asked]),
+            milliseconds(_WAIT_SECONDS).encode(), base.asks(durable).encode(),
+        )  # fmt: skip
         return Call(_MANY % base.part, values, _MANY_BINARY)
 
 

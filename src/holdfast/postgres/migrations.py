@@ -31,7 +31,7 @@ MIGRATIONS = (
     ("tasks", TASKS),
     ("tokens", TOKENS),
     ("documents in one message", MAKING),
-    ("appends of many in one message", APPENDING_ALL),
+    ("appends of many threads in one message", APPENDING_ALL),
 )
 """In order. What was released here is never edited: a change is one more row."""
 
