@@ -31,6 +31,8 @@ _K, _B = 1.2, 0.75
 _ONE = 6.5797
 """What makes the server's weight of a word that stands once in a text one."""
 _FEW = 1e-6
+_LONG = 60
+"""Records of more words than this on average are mostly packed: they are unpacked once, not for each word."""
 _NEAR = """
 SELECT o.row FROM holdfast.index_records o WHERE o.tenant = %(tenant)s AND o.generation = %(generation)s
 AND o.file = r.file AND o.session = r.session AND o.sort {sign} r.sort AND NOT o.hidden AND NOT o.superseded
@@ -145,12 +147,13 @@ class Searching:
             f"{_ONE} * ts_rank('{{1,0.25,0.25,1}}', w.words, %({name})s::tsquery) AS {name}" for name in queries
         )
         score = " + ".join(f"%(w{number})s::float8 * q{number} / (q{number} + k)" for number in range(len(runs)))
+        words = "w.words || ''" if self._index.average(self._foreign) > _LONG else "w.words"
         join = f"JOIN holdfast.index_records r ON r.row = w.row AND {OF} AND {condition}" if condition else ""
         return self._rows(
             f"SELECT row FROM (SELECT w.row, {_K} * ({1 - _B} + {_B} * w.length / %(average)s::float8) AS k, {ranks}"
-            f" FROM holdfast.index_found w {join}"
+            f" FROM (SELECT w.row, w.length, {words} AS words FROM holdfast.index_found w {join}"
             " WHERE w.tenant = %(tenant)s AND w.generation = %(generation)s AND w.words @@ %(asked)s::tsquery"
-            f" OFFSET 0) AS found ORDER BY {score} DESC, row LIMIT %(many)s",
+            f" OFFSET 0) AS w OFFSET 0) AS found ORDER BY {score} DESC, row LIMIT %(many)s",
             asked=asked, average=self._index.average(self._foreign), many=many, **weights, **queries, **values,
         )  # fmt: skip
 
