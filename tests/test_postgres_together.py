@@ -45,6 +45,37 @@ thread.join()
 vault.close()
 """
 
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from holdfast.postgres.transactions import Database
+from holdfast.postgres.vault import PgVault
+vault = PgVault(Database(sys.argv[1]))
+begun, go = threading.Event(), threading.Event()
+def slow(end):
+    begun.set()
+    go.wait(30)
+    return b"one\\n"
+def interrupt():
+    while not vault._ways.together.waiting("log.jsonl"):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+vault.append("log.jsonl", lambda end: b"begun\\n", again=True)
+threads = [threading.Thread(target=lambda: vault.append("log.jsonl", slow, again=True)), threading.Thread(target=interrupt)]
+threads[0].start()
+begun.wait(30)
+threads[1].start()
+try:
+    vault.append("log.jsonl", lambda end: b"never\\n", again=True)
+except KeyboardInterrupt:
+    go.set()
+else:
+    sys.exit("it was not interrupted")
+for thread in threads:
+    thread.join()
+vault.append("log.jsonl", lambda end: b"two\\n", again=True)
+vault.close()
+"""
+
 
 def line(text: str) -> Callable[[LogEnd], bytes]:
     return lambda _end: f"{text}\n".encode()
@@ -295,3 +326,12 @@ def test_a_process_that_is_forked_off_in_the_middle_goes_its_own_way(address: st
     assert (done.returncode, done.stderr) == (0, "")
     with opened(address) as vault:
         assert lines(vault, "log.jsonl") == ["first", "child", "child again", "parent"]
+
+
+def test_who_is_interrupted_while_he_waits_keeps_nobody_waiting(address: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, address], capture_output=True, text=True, timeout=120
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    with opened(address) as vault:
+        assert lines(vault, "log.jsonl") == ["begun", "one", "two"]

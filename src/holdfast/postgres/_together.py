@@ -55,9 +55,21 @@ class Lanes(Generic[T]):
             else:
                 waiting.append(place)
         if not place.leads:
-            place.awake.acquire()
+            self._wait(home, name, place)
         if place.leads:
             self._lead(home, name, place)
+
+    def _wait(self, home: _Home[T], name: str, place: _Place[T]) -> None:
+        try:
+            place.awake.acquire()
+        except BaseException:  # who is interrupted here must not be the one whom the others wait for
+            with home.lock:
+                leads = place.leads
+                if place in home.waiting.get(name, ()):
+                    home.waiting[name].remove(place)
+            if leads:
+                self._pass_on(home, name)
+            raise
 
     def _lead(self, home: _Home[T], name: str, place: _Place[T]) -> None:
         with home.lock:
@@ -66,16 +78,19 @@ class Lanes(Generic[T]):
         try:
             self._work([place.one, *(other.one for other in others)])
         finally:
-            with home.lock:
-                waiting = home.waiting[name]
-                following = waiting.pop(0) if waiting else None
-                if not following:
-                    del home.waiting[name]
-            if following:
-                following.leads = True
-                following.awake.release()
+            self._pass_on(home, name)
             for other in others:
                 other.awake.release()
+
+    def _pass_on(self, home: _Home[T], name: str) -> None:
+        """Let the first of those who wait go ahead."""
+        with home.lock:
+            if waiting := home.waiting[name]:
+                following = waiting.pop(0)
+                following.leads = True
+                following.awake.release()
+            else:
+                del home.waiting[name]
 
     def count(self, name: str) -> int:
         """Return how many wait for somebody else to be done with this."""
