@@ -146,3 +146,28 @@ def test_what_was_undone_before_does_not_cost_an_append(address: str) -> None:
             with contextlib.suppress(Unavailable):
                 vault.append("log.jsonl", refuse)
         assert len(list(vault.scan("log.jsonl"))) == 8
+
+
+def test_what_a_connection_was_told_stays_bounded(address: str) -> None:
+    known = "SELECT count(*) FROM pg_prepared_statements"
+    with contextlib.closing(Database(address, connecting.Waits(connections=1))) as database:
+        vault = PgVault(database)
+        for number in range(700):
+            assert database.ask("a number", lambda turn, n=number: turn.rows(f"SELECT {n}")) == [(number,)]  # type: ignore[misc]
+        told = database.ask("the names", lambda turn: turn.rows(known))[0][0]
+        assert 100 < told <= 301
+        vault.append("log.jsonl", lambda _: b"line\n", again=True)
+        for _ in range(100):  # each takes back what it began
+            assert vault.append("log.jsonl", lambda _: b"", again=True) is None
+            assert vault.stat("log.jsonl")
+        assert database.ask("the names", lambda turn: turn.rows(known))[0][0] <= told + 20
+        assert database.direct or database.knows_calls
+
+
+def test_a_question_that_fails_leaves_the_connection_of_use(address: str) -> None:
+    with contextlib.closing(Database(address, connecting.Waits(connections=1))) as database:
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="22012"):
+                database.ask("a number", lambda turn: turn.rows("SELECT 1 / 0"))
+            assert database.ask("a number", lambda turn: turn.rows("SELECT %(x)s::int", x=1)) == [(1,)]
+            assert database.ask("a text", lambda turn: turn.rows("SELECT '100%%' || %(x)s", x="a")) == [("100%a",)]

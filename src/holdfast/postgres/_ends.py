@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator
 
@@ -20,7 +21,7 @@ class Lefts:
         self._known: dict[str, _rows.Left] = {}
         self._shared: dict[str, int] = {}
         """How many appends to a log that others write to as well are better held at once."""
-        self._gates: dict[str, threading.Event] = {}
+        self._gates: dict[tuple[int, str], threading.Event] = {}
         """The logs that a thread of this program is holding in order to learn how they end."""
         self._lock = threading.Lock()
 
@@ -61,10 +62,11 @@ class Lefts:
 
     def open(self, path: str, seconds: float) -> bool:
         """Have this thread alone hold a log whose end nobody knows; False when another was about to, and has by now."""
+        name = os.getpid(), path  # in a process that was forked off nobody is holding it
         with self._lock:
-            gate = self._gates.get(path)
+            gate = self._gates.get(name)
             if not gate:
-                self._gates[path] = threading.Event()
+                self._gates[name] = threading.Event()
                 return True
         gate.wait(seconds)
         return False
@@ -72,7 +74,7 @@ class Lefts:
     def opened(self, path: str) -> None:
         """Let those go on who wait for the end of a log."""
         with self._lock:
-            gate = self._gates.pop(path, None)
+            gate = self._gates.pop((os.getpid(), path), None)
         if gate:
             gate.set()
 

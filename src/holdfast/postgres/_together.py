@@ -42,55 +42,62 @@ class Lanes(Generic[T]):
         self._homes: dict[int, _Home[T]] = {}
         """For each process its own: whoever was under way when another was forked off is not in that one."""
 
-    def do(self, name: str, one: T) -> None:
-        """Return once the work for `one` is done, by this thread or by another."""
+    def do(self, name: str, one: T, seconds: float) -> None:
+        """Return once the work for `one` is done, by this thread or by another, or was not begun for so long."""
         process = os.getpid()
         home = self._homes.get(process) or self._homes.setdefault(process, _Home())
         place = _Place(one)
+        others: list[_Place[T]] = []
+        try:
+            if not self._enter(home, name, place) and not place.awake.acquire(timeout=seconds):
+                if self._leave(home, name, place):
+                    return
+                place.awake.acquire()  # somebody is at work on it by now
+            if place.leads:
+                others = self._all_waiting(home, name)
+                self._work([place.one, *(other.one for other in others)])
+        finally:
+            self._leave(home, name, place)
+            if place.leads:  # whoever is interrupted must not be the one whom the others wait for
+                self._pass_on(home, name)
+            for other in others:
+                other.awake.release()
+
+    def _enter(self, home: _Home[T], name: str, place: _Place[T]) -> bool:
+        """Go ahead if nobody is at work on this, else wait with the others."""
         with home.lock:
             waiting = home.waiting.get(name)
             if waiting is None:
-                home.waiting[name] = []
                 place.leads = True
+                home.waiting[name] = []
             else:
                 waiting.append(place)
-        if not place.leads:
-            self._wait(home, name, place)
-        if place.leads:
-            self._lead(home, name, place)
+            return place.leads
 
-    def _wait(self, home: _Home[T], name: str, place: _Place[T]) -> None:
-        try:
-            place.awake.acquire()
-        except BaseException:  # who is interrupted here must not be the one whom the others wait for
-            with home.lock:
-                leads = place.leads
-                if place in home.waiting.get(name, ()):
-                    home.waiting[name].remove(place)
-            if leads:
-                self._pass_on(home, name)
-            raise
+    def _leave(self, home: _Home[T], name: str, place: _Place[T]) -> bool:
+        """Wait no longer; False when this place is not among those who wait."""
+        with home.lock:
+            waiting = home.waiting.get(name, [])
+            there = place in waiting
+            if there:
+                waiting.remove(place)
+            return there
 
-    def _lead(self, home: _Home[T], name: str, place: _Place[T]) -> None:
+    def _all_waiting(self, home: _Home[T], name: str) -> list[_Place[T]]:
         with home.lock:
             waiting = home.waiting[name]
-            others, home.waiting[name] = waiting[:_MOST], waiting[_MOST:]
-        try:
-            self._work([place.one, *(other.one for other in others)])
-        finally:
-            self._pass_on(home, name)
-            for other in others:
-                other.awake.release()
+            home.waiting[name] = waiting[_MOST:]
+            return waiting[:_MOST]
 
     def _pass_on(self, home: _Home[T], name: str) -> None:
         """Let the first of those who wait go ahead."""
         with home.lock:
-            if waiting := home.waiting[name]:
+            if waiting := home.waiting.get(name):
                 following = waiting.pop(0)
                 following.leads = True
                 following.awake.release()
             else:
-                del home.waiting[name]
+                home.waiting.pop(name, None)
 
     def count(self, name: str) -> int:
         """Return how many wait for somebody else to be done with this."""
@@ -148,21 +155,27 @@ class _Log:
     def size(self) -> int:
         return self.left.size + len(self.more)
 
-    def compose(self, one: Asked) -> None:
-        """Have lines composed for the end of this log, and take them in if they are whole lines that fit."""
+    def compose(self, one: Asked) -> bool:
+        """Have lines composed for the end of this log, and take them in if they are whole lines that fit.
+
+        False when that was refused: what it was told by may be out of date, or out of reach. It is asked again while
+        the log is held.
+        """
         size = self.size
         try:
             data = one.compose(End(self._some, size, self._line_bytes, self._tail))
+            fits = is_plain(data)
         except HoldfastError:
-            return  # what it was told by may be out of date: it is asked again while the log is held
+            return False
         except Exception as error:
             one.error = error
-            return
-        if is_plain(data):
+            return True
+        if fits:
             one.at, one.data = _rows.Left(self.left.inode, size, b""), data
             self.asked.append(one)
             self.more += data
             self._tail = data[data.rfind(b"\n", 0, -1) + 1 :]
+        return True
 
     def _some(self, count: int, position: int) -> bytes:
         """Return bytes of the log, of which the last ones are not there yet."""
@@ -182,12 +195,12 @@ class Together:
 
     def add(self, one: Asked) -> None:
         """Add lines with those of others to the same log; `one` says what became of it."""
-        self._lanes.do(one.path, one)
+        self._lanes.do(_lane(one.path, one.durable), one, self._database.waits.lock_seconds)
         if one.error:
             raise one.error
 
-    def waiting(self, path: str) -> int:
-        return self._lanes.count(path)
+    def waiting(self, path: str, *, durable: bool = True) -> int:
+        return self._lanes.count(_lane(path, durable))
 
     def _add(self, asked: list[Asked]) -> None:
         path = asked[0].path
@@ -196,8 +209,8 @@ class Together:
             return
         log = _Log(self._database, path, left, self._line_bytes)
         for one in asked:
-            if len(log.more) < _MOST_BYTES:
-                log.compose(one)
+            if len(log.more) >= _MOST_BYTES or not log.compose(one):
+                break  # the others go alone: each may have to wait as long
         if log.asked:
             self._send(path, log)
 
@@ -220,7 +233,7 @@ class Together:
             self._lefts.failed(path)
 
     def _call(self, path: str, log: _Log) -> Call:
-        durable = any(one.durable for one in log.asked)
+        durable = log.asked[0].durable
         if len(log.asked) == 1:
             one = log.asked[0]
             return call(self._database, path, log.left, one.data, one.author, _WAIT_SECONDS, durable=durable)
@@ -244,6 +257,11 @@ def call(
         author.writer.encode(), milliseconds(seconds).encode(), base.asks(durable).encode(),
     )  # fmt: skip
     return Call(_ONE % base.part, values, _ONE_BINARY)
+
+
+def _lane(path: str, durable: bool) -> str:
+    """Return with whom an append goes: nobody waits for a disk or a standby that he did not ask for."""
+    return f"{durable} {path}"
 
 
 def is_plain(data: bytes) -> bool:

@@ -28,6 +28,7 @@ _CANCELLING = 5.0
 _GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 _SHOWN = 24
 """How much of a statement its name shows, for whoever looks at what a server does."""
+_MOST_KNOWN = 300
 _PLACE = re.compile(r"%(?:%|\((?P<name>\w+)\)(?P<format>[sb]))")
 
 
@@ -83,6 +84,11 @@ class Session(psycopg.Connection[TupleRow]):
         super().rollback()
         self._known_there.clear()  # psycopg has the server forget all that was prepared
 
+    def undo(self) -> None:
+        """Take back what was begun, when nothing went wrong: what was prepared stays known."""
+        self.pgconn.send_query(b"ROLLBACK")
+        self._answered(_CANCELLING)
+
     @contextlib.contextmanager
     def transaction(self, *given: Any, **named: Any) -> Iterator[psycopg.Transaction]:
         try:
@@ -122,17 +128,20 @@ class Session(psycopg.Connection[TupleRow]):
         adapting = Transformer(self)
         given = adapting.dump_sequence([values[name] for name in asked.names], asked.formats)
         types, formats = adapting.types, adapting.formats
-        first, second = before.statement, (asked.statement, types)
+        self._make_room()
+        keys = before.statement, (asked.statement, types)
+        told = [key for key in keys if key not in self._known_there]
         with self._one_message():
             try:
-                self.pgconn.send_query_prepared(self._telling(first, before.statement), before.values, before.binary)
-                name = self._telling(second, asked.statement, types)
+                name = self._telling(keys[0], before.statement)
+                self.pgconn.send_query_prepared(name, before.values, before.binary)
+                name = self._telling(keys[1], asked.statement, types)
                 self.pgconn.send_query_prepared(name, given, formats, result_format=Format.BINARY)
                 self.pgconn.pipeline_sync()
                 result = self._answered(seconds)[-1]
             except BaseException:  # nobody knows what of it the server has heard
-                self._known_there.pop(first, None)
-                self._known_there.pop(second, None)
+                for key in told:
+                    self._known_there.pop(key, None)
                 raise
         adapting.set_pgresult(result)
         return adapting.load_rows(0, result.ntuples, tuple)
@@ -154,6 +163,13 @@ class Session(psycopg.Connection[TupleRow]):
             self.pgconn.send_prepare(name, statement, types)
         return name
 
+    def _make_room(self) -> None:
+        """Have the server forget what was told first, when it knows much."""
+        while len(self._known_there) >= _MOST_KNOWN:
+            name = self._known_there.pop(next(iter(self._known_there)))
+            self.pgconn.send_query(b'DEALLOCATE "%s"' % name)
+            self._answered(_CANCELLING)
+
     def _known_as(self, call: Call) -> bytes:
         name = self._known_there.get(call.statement)
         if name is None:
@@ -170,7 +186,8 @@ class Session(psycopg.Connection[TupleRow]):
         It is made of what it names: a pooler may lead us to a connection that others have told their names.
         """
         made_of = hashlib.blake2b(b"%r %s" % (types, statement), digest_size=12).hexdigest()
-        return b"%d_%s_%s" % (next(self._given_names), made_of.encode(), statement.partition(b" ")[2][:_SHOWN])
+        shown = re.sub(rb"\W+", b"_", statement.partition(b" ")[2][:_SHOWN])
+        return b"%d_%s_%s" % (next(self._given_names), made_of.encode(), shown)
 
     def _answered(self, seconds: float) -> list[pq.abc.PGresult]:
         """Wait for all that was sent to be done, and return what came of each; beyond that time have it stopped."""

@@ -285,7 +285,7 @@ class Database:
         finally:
             self._local.turn = None
         if turn.unchanged:
-            turn.session.rollback()
+            turn.session.undo()
             return result
         self._end(turn, what)
         return result
