@@ -60,6 +60,7 @@ def interrupt():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 vault.append("log.jsonl", lambda end: b"begun\\n", again=True)
+vault._database._ask_at = time.monotonic() + 600
 threads = [threading.Thread(target=lambda: vault.append("log.jsonl", slow, again=True)), threading.Thread(target=interrupt)]
 threads[0].start()
 begun.wait(30)
@@ -97,6 +98,7 @@ class Crowd:
             return b"first\n"
 
         vault.append(path, line("begun"), again=True)
+        vault._database._ask_at = time.monotonic() + 600  # nobody looks for listeners meanwhile, which goes alone
         self._waiting = [self._pool.submit(vault.append, path, slow, again=True)]
         assert begun.wait(30)
 
@@ -254,7 +256,8 @@ def test_a_log_that_another_program_wrote_to_meanwhile_has_all_lines(
             crowd.append(line("mine"))
         other.append("log.jsonl", line("theirs"))
         crowd.go()
-    assert lines(vault, "log.jsonl") == ["begun", "theirs", *sorted(["first", "mine", "mine", "mine"])]
+    assert lines(vault, "log.jsonl")[:2] == ["begun", "theirs"]
+    assert sorted(lines(vault, "log.jsonl")[2:]) == ["first", "mine", "mine", "mine"]
     sound(server, database, address)
 
 
@@ -281,7 +284,7 @@ def test_what_fails_for_one_fails_for_nobody_else(
         *[type(None)] * 2,
     ]
     assert futures[4].result() is None
-    assert lines(vault, "log.jsonl") == ["begun", "first", *lines(vault, "log.jsonl")[2:]]
+    assert lines(vault, "log.jsonl")[:2] == ["begun", "first"]
     assert sorted(lines(vault, "log.jsonl")[2:]) == ["one", "three", "two"]
     sound(server, database, address)
 

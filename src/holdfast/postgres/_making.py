@@ -6,12 +6,10 @@ import functools
 
 from holdfast.postgres import _faults, _rows
 from holdfast.postgres.sessions import Call
-from holdfast.postgres.transactions import Database, Turn, milliseconds
+from holdfast.postgres.transactions import AT_ONCE_SECONDS, Database, Turn, milliseconds
 from holdfast.records import version_of
 
 _AT_ONCE = b"SELECT holdfast.make_%02d($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-_WAIT_SECONDS = 0.05
-"""How long others are waited for who are making something here; what waits longer does so step by step."""
 _BINARY = (0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0)
 
 
@@ -38,7 +36,7 @@ def _call(database: Database, path: str, data: bytes, author: _rows.Author) -> C
     values = (
         database.tenant.encode(), path.encode(), b"{%s}" % quoted.encode(), b"{%s}" % announced.encode(),
         b"%d" % _rows.new_inode(), b"t" if _rows.is_torn(data) else b"f", version_of(data).encode(), data,
-        author.op.bytes, author.writer.encode(), milliseconds(_WAIT_SECONDS).encode(),
+        author.op.bytes, author.writer.encode(), milliseconds(AT_ONCE_SECONDS).encode(),
         database.asks(durable=True).encode(),
     )  # fmt: skip
     return Call(_AT_ONCE % database.part, values, _BINARY)

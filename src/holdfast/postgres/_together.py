@@ -18,14 +18,12 @@ from holdfast.errors import HoldfastError
 from holdfast.postgres import _rows
 from holdfast.postgres._ends import End, Lefts
 from holdfast.postgres.sessions import Call
-from holdfast.postgres.transactions import Database, milliseconds
+from holdfast.postgres.transactions import AT_ONCE_SECONDS, Database, milliseconds
 from holdfast.vault import LogEnd
 
 T = TypeVar("T")
 _MOST = 64
 _MOST_BYTES = 1 << 20
-_WAIT_SECONDS = 0.05
-"""How long all may wait together for a log that another program holds; then each waits for itself."""
 _ONE = b"SELECT holdfast.append_%02d($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 _ONE_BINARY = (0, 0, 0, 0, 1, 1, 0, 0, 0)
 _MANY = b"SELECT holdfast.append_all_%02d($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
@@ -236,13 +234,13 @@ class Together:
         durable = log.asked[0].durable
         if len(log.asked) == 1:
             one = log.asked[0]
-            return call(self._database, path, log.left, one.data, one.author, _WAIT_SECONDS, durable=durable)
+            return call(self._database, path, log.left, one.data, one.author, AT_ONCE_SECONDS, durable=durable)
         base = self._database
         values = (
             base.tenant.encode(), path.encode(), b"%d" % log.left.inode, b"%d" % log.left.size,
             _numbers(one.at.size for one in log.asked if one.at), _array(_BYTES, [one.data for one in log.asked]),
             _array(_UUID, [one.author.op.bytes for one in log.asked]), _array(_TEXT, [one.writer for one in log.asked]),
-            milliseconds(_WAIT_SECONDS).encode(), base.asks(durable).encode(),
+            milliseconds(AT_ONCE_SECONDS).encode(), base.asks(durable).encode(),
         )  # fmt: skip
         return Call(_MANY % base.part, values, _MANY_BINARY)
 

@@ -35,6 +35,8 @@ SELECT number FROM generate_series(0, %(parts)s - 1) AS number
 WHERE satisfies_hash_partition('holdfast.files'::regclass, %(parts)s, number, %(tenant)s::text)
 """
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+AT_ONCE_SECONDS = 0.05
+"""How long what goes in one message waits for others; what has to wait longer does so the longer way."""
 _ASK_SECONDS = 1.0
 """How often one program looks whether somebody wants to be woken by what it writes."""
 _LISTENED: LiteralString = """
