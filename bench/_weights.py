@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast import asking, measuring
+from holdfast import measuring
 from holdfast.measuring import Question
-from holdfast.query import Query
-from holdfast.settings import STEPS, Search
-from holdfast.store import ranking
+from holdfast.model.queries import Query
+from holdfast.model.settings import STEPS, Search
+from holdfast.recall import question as asking
+from holdfast.recall import ranking
 
 PARTS = 5
 FACTORS = (0.5, 1.5)

@@ -13,7 +13,7 @@ import time
 
 import holdfast
 from bench.harness import Run, Words, against_bare, folder, median_of, percentile, start, timed
-from holdfast.times import iso, mint, now_ms
+from holdfast.model.times import iso, mint, now_ms
 
 CHANNELS = ("cli", "email", "matrix:!family", "matrix:!work")
 

@@ -18,7 +18,7 @@ import time
 
 import holdfast
 from bench.harness import Run, Words, folder, percentile, start
-from holdfast.memory.linting import lint
+from holdfast.memories.lint import lint
 
 WORKSPACES = 50
 DOMAINS = ("common", "stock", "trade")

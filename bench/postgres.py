@@ -30,9 +30,9 @@ from psycopg.conninfo import conninfo_to_dict
 import holdfast
 from bench.harness import Run, Words, folder, percentile, start, timed
 from bench.recall import CHANNEL, HISTORY
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
-from holdfast.vault import ABSENT, LogEnd
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.tree import ABSENT, LogEnd
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests"))
 import pgserver

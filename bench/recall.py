@@ -19,7 +19,7 @@ import msgspec
 
 import holdfast
 from bench.harness import Run, Words, folder, percentile, start, timed
-from holdfast import embedding
+from holdfast.recall import embedders
 
 HISTORY = "user/memory/history.jsonl"
 CHANNEL = 50
@@ -49,7 +49,7 @@ def main() -> None:
     run = start("recall", stores=True)
     count = 10_000 if run.quick else 100_000
     messages(run, count, "none")
-    if embedding.is_installed("semantic"):
+    if embedders.is_installed("semantic"):
         messages(run, count, "semantic")
     else:
         print("The extra semantic is not installed: nothing of it was measured.")
@@ -86,7 +86,7 @@ def _place(store: str) -> AbstractContextManager[str]:
     """Give a place for a memory, and remove it."""
     if not store:
         return folder()
-    from holdfast.postgres import tenants
+    from holdfast.storage.postgres import tenants
 
     return tenants.passing(store, "")
 

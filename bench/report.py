@@ -23,9 +23,10 @@ import holdfast
 from bench import _plain, _weights
 from bench.harness import Words
 from bench.recall import CHANNEL, HOW, Speed, measure
-from holdfast import embedding, measuring
+from holdfast import measuring
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.settings import STEPS, Search
+from holdfast.model.settings import STEPS, Search
+from holdfast.recall import embedders
 
 FIGURES = ".bench/report.json"
 PAGE, PLOTS, COPY = "benchmarks.md", "plots", "plots/report.json"
@@ -275,7 +276,7 @@ def _speed(count: int, name: str) -> Speed:
 
 
 def _is_there(name: str) -> bool:
-    if name == "none" or embedding.is_installed(name):
+    if name == "none" or embedders.is_installed(name):
         return True
     print(f"The extra {name} is not installed: nothing of it is measured.", file=sys.stderr)
     return False

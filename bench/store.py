@@ -19,7 +19,7 @@ import time
 
 import holdfast
 from bench.harness import Run, Words, against_bare, folder, median_of, percentile, start, timed
-from holdfast.times import mint
+from holdfast.model.times import mint
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import holdfast
 from bench.harness import Run, folder, percentile, start, timed
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 
 BATCH = 1_000
 WORKERS = 8

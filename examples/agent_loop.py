@@ -18,8 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import holdfast
-from holdfast.store.starting import make_root
-from holdfast.tokens import count_tokens
+from holdfast.model.tokens import count_tokens
+from holdfast.roots import make_root
 
 BUDGET = 3_000
 """Tokens that a prompt may have."""

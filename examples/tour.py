@@ -17,8 +17,8 @@ from mcp import Client, StdioServerParameters
 
 import holdfast
 from holdfast.errors import Conflict
-from holdfast.memory.linting import lint
-from holdfast.store.starting import make_root
+from holdfast.memories.lint import lint
+from holdfast.roots import make_root
 
 
 def main() -> None:

@@ -16,9 +16,9 @@ from typing import Any
 import holdfast
 from holdfast.cli.main import main as command
 from holdfast.errors import HoldfastError
-from holdfast.memory._sources import named
-from holdfast.settings import load
-from holdfast.store.starting import make_root
+from holdfast.memories._sources import named
+from holdfast.model.settings import load
+from holdfast.roots import make_root
 from prove.harness import Row, Run
 from prove.hostile import Tally, ask, at_most, example, given, no_longer_than
 

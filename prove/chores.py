@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 import holdfast
-from holdfast.memory import archiving, migrating
+from holdfast.memories import archiving, migrating
 from prove.writes import LONG, Write
 
 Memory = holdfast.Memory

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import holdfast
-from holdfast.kinds import KINDS
-from holdfast.query import Query
+from holdfast.model.kinds import KINDS
+from holdfast.model.queries import Query
 from prove.defences import take_out
 from prove.harness import Row, Run, Tally
 from prove.writes import WRITES, tag_of

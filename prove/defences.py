@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.index import sqlite
-from holdfast.store import refreshing, sayings
-from holdfast.store.refreshing import Refresher
-from holdfast.store.writing import ANY, Writer
-from holdfast.vault import ABSENT, _lines, _locks, _raw
-from holdfast.vault.files import Files
+from holdfast.storage import refresh, sayings
+from holdfast.storage.files import descriptors, index, lines, locks
+from holdfast.storage.files.tree import Files
+from holdfast.storage.refresh import Refresher
+from holdfast.storage.tree import ABSENT
+from holdfast.storage.writing import ANY, Writer
 from prove import hostile_defences
 
 WITHOUT = "HOLDFAST_PROVE_WITHOUT"
@@ -46,7 +46,7 @@ def _put(owner: object, **members: object) -> None:
 
 
 def _data_sync() -> None:
-    _put(_raw, flush=_always(None))
+    _put(descriptors, flush=_always(None))
 
 
 def _folder_sync() -> None:
@@ -55,17 +55,17 @@ def _folder_sync() -> None:
 
 def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
     """Take the locks out of files or of folders."""
-    hold = _locks.hold
+    hold = locks.hold
 
     def lax(fd: int, seconds: float, what: str) -> None:
         if not without(os.fstat(fd).st_mode):
             hold(fd, seconds, what)
 
-    return lambda: _put(_locks, hold=lax)
+    return lambda: _put(locks, hold=lax)
 
 
 def _seal() -> None:
-    _put(_lines.HeldEnd, torn=_always(False))
+    _put(lines.HeldEnd, torn=_always(False))
 
 
 def _comparison() -> None:
@@ -97,7 +97,7 @@ def _announcement() -> None:
 def _replacing() -> None:
     def in_place(_self: Files, folder: int, path: str, data: bytes, *_rest: str) -> None:
         fd = os.open(path.rpartition("/")[2], os.O_WRONLY | os.O_TRUNC, dir_fd=folder)
-        _raw.write_all(fd, data)
+        descriptors.write_all(fd, data)
         os.close(fd)
 
     _put(Files, _replace=in_place)
@@ -108,15 +108,15 @@ def _taking_back() -> None:
 
 
 def _stamps() -> None:
-    _put(refreshing, _settled=lambda seen, _stamp: seen is not None)
+    _put(refresh, _settled=lambda seen, _stamp: seen is not None)
 
 
 def _length() -> None:
-    _put(sqlite, _is_cut=_always(False))
+    _put(index, _is_cut=_always(False))
 
 
 def _damage() -> None:
-    _put(sqlite, _DAMAGE=())
+    _put(index, _DAMAGE=())
 
 
 def _fingerprint() -> None:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import holdfast
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 from prove import tracing
 from prove.harness import Forked, Row, Run, Tally, faults_of, finished, lacks, let_go
 from prove.writes import LONG, WRITES

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import holdfast
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 from prove.writes import TORN, served
 
 

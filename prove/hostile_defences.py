@@ -20,7 +20,7 @@ def _defence(name: str, what: str, campaign: str) -> Callable[[Callable[[], None
 
 @_defence("beneath", "no link that leads out of the root is followed", "paths")
 def _open_anything() -> None:
-    from holdfast.vault._beneath import Beneath
+    from holdfast.storage.files.beneath import Beneath
 
     def anywhere(self: Any, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:  # noqa: ARG001
         return os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=self._fd)
@@ -30,7 +30,7 @@ def _open_anything() -> None:
 
 @_defence("own names", "two titles never share a file, and no name is taken from a caller", "paths")
 def _short_names() -> None:
-    from holdfast import names
+    from holdfast.model import names
 
     def unique(text: str, otherwise: str = "untitled", *, ignore_case: bool = False) -> str:  # noqa: ARG001
         return names.slug(text, otherwise)
@@ -40,7 +40,7 @@ def _short_names() -> None:
 
 @_defence("sources", "no link is followed in a folder that is imported", "paths")
 def _follow_sources() -> None:
-    from holdfast.memory import _sources
+    from holdfast.memories import _sources
 
     vars(_sources)["os"] = _Following()
 
@@ -65,7 +65,7 @@ def _any_depth() -> None:
 def _raw_settings() -> None:
     import tomllib
 
-    from holdfast import settings
+    from holdfast.model import settings
 
     def load(text: str, *_: Any, **__: Any) -> Any:
         tomllib.loads(text)
@@ -76,11 +76,11 @@ def _raw_settings() -> None:
 
 @_defence("quotes", "every word of a query is quoted, so that none is syntax", "queries")
 def _bare_words() -> None:
-    from holdfast import query
-    from holdfast.index import _rank
+    from holdfast.model import queries
+    from holdfast.storage.files import rank
 
-    _rank.quoted = " ".join  # type: ignore[assignment]
-    query._runs = lambda word: [(word,)]  # type: ignore[assignment, return-value]
+    rank.quoted = " ".join  # type: ignore[assignment]
+    queries._runs = lambda word: [(word,)]  # type: ignore[assignment, return-value]
 
 
 @_defence("lines", "a line that is no message costs an error, not the server", "frames")

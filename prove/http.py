@@ -17,7 +17,7 @@ from typing import Any
 import holdfast
 from holdfast.mcp.limiting import Limits
 from holdfast.mcp.server import MAX_MESSAGE
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 from holdfast.tools import every
 from prove import serving
 from prove.harness import Row, Run

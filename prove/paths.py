@@ -22,9 +22,9 @@ from typing import Any
 
 import holdfast
 from holdfast.errors import AlreadyExists, HoldfastError
-from holdfast.memory._sources import named
-from holdfast.names import same
-from holdfast.store.starting import make_root
+from holdfast.memories._sources import named
+from holdfast.model.names import same
+from holdfast.roots import make_root
 from prove.bombs import forked
 from prove.harness import Row, Run, is_root
 from prove.hostile import Tally, arguments, ask, contents, example, given, no_longer_than

@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 from prove.harness import Row, Run, Tally, faults_of, finished, lacks, let_go
 from prove.writes import WRITES, tag_of
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import holdfast
-from holdfast.store.recalling import Found
-from holdfast.store.starting import make_root
+from holdfast.recall.answers import Found
+from holdfast.roots import make_root
 from prove.harness import Row, Run
 from prove.hostile import Tally, ask, given, no_longer_than
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import holdfast
-from holdfast.memory._notes import Note
-from holdfast.memory.compartments import Owner
-from holdfast.query import Query
+from holdfast.memories._notes import Note
+from holdfast.memories.compartments import Owner
+from holdfast.model.queries import Query
 
 LONG = "and words that are many enough to be torn in two by a kill, " * 30
 HUGE = LONG * 12

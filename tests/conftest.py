@@ -15,7 +15,7 @@ import databaseroot
 import engines
 import holdfast
 import pgserver
-from holdfast.store.starting import make_root, set_up
+from holdfast.roots import make_root, set_up
 
 settings.register_profile("repeatable", derandomize=True)
 if os.environ.get("CI"):  # the same examples for every change; at home, new ones every time

@@ -19,13 +19,13 @@ from typing import IO, Any, LiteralString, cast
 
 import holdfast
 from holdfast.errors import Conflict
-from holdfast.postgres._index_schema import TABLES
-from holdfast.postgres.connecting import Waits
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
-from holdfast.settings import DERIVED
-from holdfast.store.opening import is_address
-from holdfast.vault import ABSENT
+from holdfast.model.settings import DERIVED
+from holdfast.opening import is_address
+from holdfast.storage.postgres._index_schema import TABLES
+from holdfast.storage.postgres.connecting import Waits
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.tree import ABSENT
 
 _LISTED = "SELECT path FROM holdfast.files WHERE tenant = %(tenant)s ORDER BY path"
 _INDEXES: LiteralString = (

@@ -19,8 +19,8 @@ from holdfast import Memory
 from holdfast.cli.tidying import archive as command
 from holdfast.errors import Invalid
 from holdfast.formats import markdown, sections
-from holdfast.memory.archiving import Moved, archive
-from holdfast.memory.linting import lint
+from holdfast.memories.archiving import Moved, archive
+from holdfast.memories.lint import lint
 
 FOLDER = "user/memory/workspaces/w"
 LIVE = f"{FOLDER}/decisions.md"

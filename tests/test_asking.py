@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import asking
 from holdfast.errors import Invalid
-from holdfast.query import MAX_WORDS
+from holdfast.model.queries import MAX_WORDS
+from holdfast.recall import question as asking
 
 ASKED = "2023-06-15T10:00:00Z"  # a Thursday
 

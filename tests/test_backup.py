@@ -18,8 +18,8 @@ import pytest
 import holdfast
 from databaseroot import place
 from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
-from holdfast.formats import logs
-from holdfast.query import Query
+from holdfast.formats import jsonl
+from holdfast.model.queries import Query
 from killing import finish, kills, work
 from terminal import on_terminal
 
@@ -272,7 +272,7 @@ def test_a_backup_while_others_write_is_consistent(root: Path, tmp_path: Path) -
                     there = {record.id for record in copy.every(SAID)}
                 assert before <= there
                 for log in (tmp_path / f"again{number}").rglob("*.jsonl"):
-                    assert all(isinstance(logs.parse(line), list) for line in log.read_bytes().split(b"\n"))
+                    assert all(isinstance(jsonl.parse(line), list) for line in log.read_bytes().split(b"\n"))
                     assert log.read_bytes().endswith(b"\n")
         finally:
             stop.touch()

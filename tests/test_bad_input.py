@@ -19,9 +19,9 @@ import pytest
 import holdfast
 from databaseroot import in_files
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
-from holdfast.memory._sources import named
-from holdfast.records import Problem
-from holdfast.store.starting import make_root
+from holdfast.memories._sources import named
+from holdfast.model.records import Problem
+from holdfast.roots import make_root
 
 HISTORY = "user/memory/history.jsonl"
 NOTES = "resources/workspaces/default/_notes"

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.errors import Conflict, Invalid
-from holdfast.memory._sources import named
-from holdfast.settings import load
-from holdfast.times import mint, parse_ms
+from holdfast.memories._sources import named
+from holdfast.model.settings import load
+from holdfast.model.times import mint, parse_ms
 from terminal import on_terminal
 
 LOG = "user/memory/history.jsonl"

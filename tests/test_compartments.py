@@ -23,9 +23,9 @@ from mcp.client.stdio import stdio_client
 
 import holdfast
 from holdfast.errors import Invalid, NotFound, OverBudget
-from holdfast.memory._fold import Filter, Fold
-from holdfast.store.starting import make_root
-from holdfast.times import mint
+from holdfast.memories._fold import Filter, Fold
+from holdfast.model.times import mint
+from holdfast.roots import make_root
 from terminal import on_terminal
 
 Reply = dict[str, Any]

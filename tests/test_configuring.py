@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import holdfast
-from holdfast.store.opening import MOST_SETTINGS
+from holdfast.opening import MOST_SETTINGS
 from terminal import on_terminal
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.vault import ABSENT, Vault
-from holdfast.vault.files import Files
+from holdfast.storage.files.tree import Files
+from holdfast.storage.tree import ABSENT, Vault
 
 SECRET = b"secret of the outside\n"
 INSIDE = b"text of the inside\n"

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Invalid, NotFound
-from holdfast.tokens import count_tokens
+from holdfast.model.tokens import count_tokens
 
 LONG = ("--within", "60000")
 HEADINGS = ("## Rules", "## Your Memory", "## Workspace", "<run_memory>", "## From Earlier Work", "## Recent Chat")

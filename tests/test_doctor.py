@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.clients import probing
 from holdfast.errors import Unavailable
-from holdfast.postgres import addresses
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
+from holdfast.storage.postgres import addresses
 
 
 def doctor(home: pathlib.Path, root: pathlib.Path | None, *words: str) -> Any:

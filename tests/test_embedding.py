@@ -18,13 +18,14 @@ import pytest
 
 import databaseroot
 import holdfast
-from holdfast import Memory, embedding
+from holdfast import Memory
 from holdfast.errors import Unavailable
+from holdfast.recall import embedders
 
-if not embedding.is_installed("semantic"):
+if not embedders.is_installed("semantic"):
     pytest.skip("the extra semantic is not installed", allow_module_level=True)
 
-from holdfast.embedding import static
+from holdfast.recall import static_vectors
 
 PETS = "The cat sleeps on the sofa all day."
 ASKED = "kitten napping couch"
@@ -102,7 +103,7 @@ def test_without_an_embedder_words_are_all_there_is(root: Path, monkeypatch: pyt
 
 
 def test_an_embedder_that_is_not_installed_is_none(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(embedding.ENGINES, "semantic", ("static", ("no_such_module_anywhere",)))
+    monkeypatch.setitem(embedders.ENGINES, "semantic", ("static", ("no_such_module_anywhere",)))
     with holdfast.open(root) as memory:
         fill(memory)
         assert recall(memory, ASKED) == []
@@ -117,7 +118,7 @@ def test_an_embedder_that_fails_at_its_work_leaves_the_words(
     def fails(*_: object) -> None:
         raise RuntimeError("the table is broken")
 
-    monkeypatch.setattr(static.Static, part, fails)
+    monkeypatch.setattr(static_vectors.Static, part, fails)
     with holdfast.open(root) as memory:
         fill(memory)
         assert recall(memory, "the cat on the sofa")
@@ -260,14 +261,14 @@ def test_vectors_of_another_version_of_the_model_are_never_used(root: Path, monk
     before = answers(root)
     old = vector_files(root)
 
-    class Newer(static.Static):
+    class Newer(static_vectors.Static):
         def texts(self, texts: Any) -> Any:
             return -super().texts(texts)
 
         def question(self, text: str, words: Any) -> Any:
             return -super().question(text, words)
 
-    monkeypatch.setattr(static, "load", lambda: Newer(embedding.folder_of("wordllama"), "a newer version"))
+    monkeypatch.setattr(static_vectors, "load", lambda: Newer(embedders.folder_of("wordllama"), "a newer version"))
     assert answers(root) == before  # the new vectors against the new question: mixed, nothing would be near
     assert len(vector_files(root)) == len(old)
     assert not {*vector_files(root)} & {*old}
@@ -279,13 +280,13 @@ def test_a_rebuilt_index_takes_the_vectors_of_the_same_texts(root: Path, monkeyp
     before = answers(root)
     old = vector_files(root)
     made: list[str] = []
-    real = static.Static.texts
+    real = static_vectors.Static.texts
 
-    def noted(self: static.Static, texts: Any) -> Any:
+    def noted(self: static_vectors.Static, texts: Any) -> Any:
         made.extend(texts)
         return real(self, texts)
 
-    monkeypatch.setattr(static.Static, "texts", noted)
+    monkeypatch.setattr(static_vectors.Static, "texts", noted)
     with holdfast.open(root) as memory:
         memory.refresh(rebuild=True)
     assert answers(root) == before
@@ -356,7 +357,7 @@ def test_several_processes_write_and_recall_at_once(root: Path) -> None:
 
 
 def test_a_thread_makes_what_a_search_could_not(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static.Static, "at_once", 5)
+    monkeypatch.setattr(static_vectors.Static, "at_once", 5)
     with holdfast.open(root, watch=True) as memory:
         fill(memory)
         assert recall(memory, ASKED) == []  # by words alone, rather than by half of the vectors
@@ -400,7 +401,7 @@ def test_a_literal_search_loads_no_numpy(root: Path) -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.skipif(not embedding.is_installed("quality"), reason="the extra quality is not installed")
+@pytest.mark.skipif(not embedders.is_installed("quality"), reason="the extra quality is not installed")
 def test_the_model_of_sentences_finds_what_says_the_same(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SEARCH_EMBEDDER", "auto")
     with holdfast.open(root) as memory:

@@ -18,11 +18,11 @@ import pytest
 import holdfast
 import pgserver
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.postgres import noticing
-from holdfast.postgres.noticing import Changes
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
-from holdfast.store.following import Change
+from holdfast.owner.changes import Change
+from holdfast.storage.postgres import noticing
+from holdfast.storage.postgres.noticing import Changes
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
 
 LOG = "user/memory/history.jsonl"
 

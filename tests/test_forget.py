@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast.errors import Invalid, NotFound
-from holdfast.formats.needles import Needles
-from holdfast.query import Query
+from holdfast.formats.search_terms import Needles
+from holdfast.model.queries import Query
 from killing import finish, kills, work
 from terminal import on_terminal
 

@@ -18,14 +18,15 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import Memory, names, query, times
+from holdfast import Memory
 from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound
-from holdfast.formats import logs, markdown, sections
-from holdfast.kinds import KINDS
-from holdfast.places import Places
-from holdfast.scope import Scope
-from holdfast.settings import Paths
-from holdfast.tokens import count_tokens
+from holdfast.formats import jsonl, markdown, sections
+from holdfast.model import names, queries, times
+from holdfast.model.kinds import KINDS
+from holdfast.model.layout import Places
+from holdfast.model.scopes import Scope
+from holdfast.model.settings import Paths
+from holdfast.model.tokens import count_tokens
 
 many = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -463,7 +464,7 @@ def test_adding_an_entry_leaves_every_earlier_byte_and_entry_alone(before: str, 
 
 
 def objects(data: bytes) -> list[dict[str, Any]]:
-    found = logs.parse(data)
+    found = jsonl.parse(data)
     assert isinstance(found, list)
     return found
 
@@ -474,7 +475,7 @@ json_objects = st.dictionaries(words, values, max_size=5)
 @many
 @given(line=json_objects)
 def test_a_line_that_is_written_is_read_back(line: dict[str, Any]) -> None:
-    data = logs.render(line)
+    data = jsonl.render(line)
     assert data.endswith(b"\n")
     assert b"\n" not in data[:-1]
     (found,) = objects(data)
@@ -492,21 +493,21 @@ def test_the_identity_of_a_line_without_an_id_depends_on_what_it_says_not_on_its
     tight = json.dumps(line, separators=(",", ":"), ensure_ascii=False)
     loose = "  " + json.dumps(line, separators=(" ,  ", " :\t"), ensure_ascii=True) + " \r"
     (one,), (two,) = objects(tight.encode()), objects(loose.encode())
-    identity = logs.identity(one, "time")
-    assert identity == logs.identity(two, "time")
+    identity = jsonl.identity(one, "time")
+    assert identity == jsonl.identity(two, "time")
     assert times.is_id(identity[0])
-    assert logs.identity({**one, "more": 1}, "time")[0] != identity[0]
+    assert jsonl.identity({**one, "more": 1}, "time")[0] != identity[0]
 
 
 def test_a_line_with_an_id_of_its_own_keeps_it() -> None:
     minted = times.mint(ms=1_700_000_000_000)
-    assert logs.identity({"id": minted}, "time") == (minted, minted, "2023-11-14T22:13:20.000Z")
-    identifier, order, _ = logs.identity({"id": "mine", "time": "2026-01-01T00:00:00Z"}, "time")
+    assert jsonl.identity({"id": minted}, "time") == (minted, minted, "2023-11-14T22:13:20.000Z")
+    identifier, order, _ = jsonl.identity({"id": "mine", "time": "2026-01-01T00:00:00Z"}, "time")
     assert identifier == "mine"
     assert times.is_id(order)
     strange_ids: tuple[Any, ...] = (None, 7, "", [], {"a": 1})
     for strange in strange_ids:
-        assert times.is_id(logs.identity({"id": strange}, "time")[0])
+        assert times.is_id(jsonl.identity({"id": strange}, "time")[0])
 
 
 @pytest.mark.parametrize(
@@ -533,13 +534,13 @@ def test_lines_are_read_as_the_wild_writes_them(data: bytes, count: int) -> None
      b'{"a":"\\ud800"}', b"{'a': 1}", b"[" * 100_000, b'{"a":' * 100_000, b"{" * 5],
 )  # fmt: skip
 def test_what_is_no_line_is_named_and_never_raised(data: bytes) -> None:
-    assert isinstance(logs.parse(data), str)
+    assert isinstance(jsonl.parse(data), str)
 
 
 @many
 @given(data=st.binary(max_size=60))
 def test_no_bytes_make_reading_a_log_fail(data: bytes) -> None:
-    assert isinstance(logs.parse(data), str | list)
+    assert isinstance(jsonl.parse(data), str | list)
 
 
 # times and ids
@@ -651,13 +652,13 @@ def test_an_age_is_said_in_words(seconds: float, said: str) -> None:
     ],
 )  # fmt: skip
 def test_a_query_is_literal_words(text: str, found: list[tuple[str, ...]]) -> None:
-    terms = query.parse(text)
+    terms = queries.parse(text)
     assert list(terms.words) == found
     assert terms.phrases == ()
 
 
 def test_quoted_words_are_a_phrase_and_filters_are_taken_out() -> None:
-    terms = query.parse('"deep quartz" vein tag:Stone kind:note kind:fact "" tag:two')
+    terms = queries.parse('"deep quartz" vein tag:Stone kind:note kind:fact "" tag:two')
     assert terms.phrases == (("deep", "quartz"),)
     assert terms.words == (("vein",),)
     assert terms.tags == ("Stone", "two")
@@ -666,14 +667,14 @@ def test_quoted_words_are_a_phrase_and_filters_are_taken_out() -> None:
 
 @pytest.mark.parametrize("text", ['"granite', 'granite"', 'gra"nite', '"granite" "', '""granite""'])
 def test_quotes_that_do_not_match_are_no_error(text: str) -> None:
-    assert not query.parse(text).empty
+    assert not queries.parse(text).empty
 
 
 @many
 @given(text=st.text(max_size=80))
 def test_every_text_is_a_query(text: str) -> None:
-    terms = query.parse(text)
-    assert len(terms.words) <= query.MAX_WORDS
+    terms = queries.parse(text)
+    assert len(terms.words) <= queries.MAX_WORDS
     for run in (*terms.words, *terms.phrases):
         assert run
         for word in run:
@@ -686,13 +687,13 @@ def test_every_text_is_a_query(text: str) -> None:
 @many
 @given(found=st.lists(st.sampled_from(["granite", "quartz", "vein", "deep"]), min_size=1, max_size=5))
 def test_a_phrase_holds_its_words_in_order(found: list[str]) -> None:
-    assert query.parse('"' + " ".join(found) + '"').phrases == (tuple(found),)
+    assert queries.parse('"' + " ".join(found) + '"').phrases == (tuple(found),)
 
 
 @pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": 1001}, {"budget": -1}])
 def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(Invalid):
-        query.check(query.Query(**wrong))  # type: ignore[arg-type]  # the names are valid, the numbers are not
+        queries.check(queries.Query(**wrong))  # type: ignore[arg-type]  # the names are valid, the numbers are not
 
 
 # names and tokens

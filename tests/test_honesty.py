@@ -19,7 +19,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Unavailable
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 
 
 @contextmanager
@@ -237,6 +237,6 @@ def test_a_watching_memory_says_as_of_when_it_answers(root: Path) -> None:
 
 
 def holdfast_now() -> str:
-    from holdfast.times import utc_now
+    from holdfast.model.times import utc_now
 
     return utc_now()

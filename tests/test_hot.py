@@ -24,10 +24,10 @@ from holdfast import templates
 from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound, OverBudget
 from holdfast.formats import budgets, headings, markdown
 from holdfast.formats.budgets import Budget
-from holdfast.memory.hot import Hot
-from holdfast.query import Query
-from holdfast.records import version_of
-from holdfast.store.starting import make_root
+from holdfast.memories.hot import Hot
+from holdfast.model.queries import Query
+from holdfast.model.records import version_of
+from holdfast.roots import make_root
 
 RULES = "agent/rules/common"
 

@@ -28,10 +28,10 @@ import holdfast
 import pgserver
 from holdfast import Memory
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound
-from holdfast.index import Index
-from holdfast.index.sqlite import SqliteIndex
-from holdfast.store.refreshing import Refreshed
-from holdfast.times import utc_now
+from holdfast.model.times import utc_now
+from holdfast.storage.files.index import SqliteIndex
+from holdfast.storage.index import Index
+from holdfast.storage.refresh import Refreshed
 
 Answers = list[list[tuple[str, float, str]]]
 QUERIES = ("granite", "quartz vein", '"deep quartz"', "kind:fact colour", "tag:stone", "", "nothing like that")

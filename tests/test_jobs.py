@@ -21,9 +21,9 @@ import pytest
 import holdfast
 from databaseroot import place
 from holdfast.errors import Conflict, Invalid, NotFound, OverBudget
-from holdfast.memory import _due
-from holdfast.memory.jobs import Due, Ended, Job
-from holdfast.settings import load
+from holdfast.memories import _due
+from holdfast.memories.jobs import Due, Ended, Job
+from holdfast.model.settings import load
 from holdfast.tools import every
 from terminal import on_terminal
 

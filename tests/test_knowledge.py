@@ -16,7 +16,7 @@ from ryaml import loads  # type: ignore[attr-defined]  # its stub forgets to exp
 
 import holdfast
 from holdfast.formats import yaml
-from holdfast.times import today
+from holdfast.model.times import today
 
 Reply = dict[str, Any]
 

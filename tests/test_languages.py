@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 import holdfast
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 
 SAID: dict[str, list[tuple[str, list[str]]]] = {
     "Chinese": [

@@ -17,7 +17,7 @@ import holdfast
 from holdfast import Memory
 from holdfast.cli.tidying import lint as command
 from holdfast.errors import NotFound
-from holdfast.memory.linting import Report, lint
+from holdfast.memories.lint import Report, lint
 
 WORKSPACES = "resources/workspaces"
 LEARNED = "user/memory/workspaces"

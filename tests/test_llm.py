@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import settings, templates
+from holdfast import templates
 from holdfast.errors import Invalid, OverBudget, Unavailable
 from holdfast.llm import Model
-from holdfast.tokens import count_tokens
+from holdfast.model import settings
+from holdfast.model.tokens import count_tokens
 
 KEY = "sk-unmistakable-0123456789abcdef"
 TEXT = " ".join(f"Step {number} of the migration took {number * 7} minutes." for number in range(60))

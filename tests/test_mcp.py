@@ -19,7 +19,7 @@ from mcp.client.stdio import stdio_client
 
 import holdfast
 from holdfast.mcp.server import MAX_MESSAGE, described
-from holdfast.times import today
+from holdfast.model.times import today
 from holdfast.tools import every
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}

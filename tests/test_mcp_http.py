@@ -27,8 +27,8 @@ from holdfast.mcp.http import serve_http
 from holdfast.mcp.limiting import Limits
 from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.mcp.tokens import token_for
-from holdfast.postgres import addresses
-from holdfast.store.opening import is_address
+from holdfast.opening import is_address
+from holdfast.storage.postgres import addresses
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
 STATE: dict[str, Any] = {

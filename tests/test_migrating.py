@@ -14,9 +14,9 @@ from holdfast import Memory
 from holdfast.cli.tidying import migrate
 from holdfast.errors import Invalid
 from holdfast.formats import markdown
-from holdfast.memory.linting import lint
-from holdfast.memory.migrating import Change, apply, plan_changes
-from holdfast.records import version_of
+from holdfast.memories.lint import lint
+from holdfast.memories.migrating import Change, apply, plan_changes
+from holdfast.model.records import version_of
 
 WORKSPACES = "resources/workspaces"
 PLAN = f"{WORKSPACES}/w/_plans/260208-workflow-engine.md"

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats.summaries import Gist
-from holdfast.memory import _relevant
-from holdfast.settings import load
-from holdfast.tokens import count_tokens
+from holdfast.memories import _relevant
+from holdfast.model.settings import load
+from holdfast.model.tokens import count_tokens
 
 Reply = dict[str, Any]
 STEP = {"iteration": 42, "action": "analyzed dataset", "result": "found 3 anomalies", "timestamp": 1770000000000}

@@ -18,11 +18,11 @@ import pytest
 import holdfast
 import pgserver
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, Unavailable
-from holdfast.formats import logs
-from holdfast.memory.linting import lint
-from holdfast.postgres._schema import READER
-from holdfast.query import Query
-from holdfast.store.starting import make_root
+from holdfast.formats import jsonl
+from holdfast.memories.lint import lint
+from holdfast.model.queries import Query
+from holdfast.roots import make_root
+from holdfast.storage.postgres._schema import READER
 from killing import kills
 from terminal import on_terminal
 
@@ -459,7 +459,7 @@ def test_a_push_that_was_killed_is_finished_by_another(root: Path, other: str) -
     assert any(killed), "no push was killed in time"
     with holdfast.open(other) as there:
         assert records(there) == wanted
-        ids = [key for line in there.vault.scan("user/memory/history.jsonl") for key in logs.keys(line.data)]
+        ids = [key for line in there.vault.scan("user/memory/history.jsonl") for key in jsonl.keys(line.data)]
         assert len(ids) == len(set(ids)) == 60
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast.errors import Invalid, NotFound
-from holdfast.query import Query
-from holdfast.store.starting import make_root
+from holdfast.model.queries import Query
+from holdfast.roots import make_root
 from terminal import on_terminal
 
 

@@ -9,11 +9,11 @@ import pytest
 import pgserver
 from contract.vault_contract import say
 from holdfast.errors import AlreadyExists, Damaged, Invalid, Unavailable
-from holdfast.postgres import _rows
-from holdfast.postgres.connecting import Waits
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
-from holdfast.vault import ABSENT, LogEnd
+from holdfast.storage.postgres import _rows
+from holdfast.storage.postgres.connecting import Waits
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.tree import ABSENT, LogEnd
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ import holdfast
 import pgserver
 from holdfast.cli.main import cli
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.postgres import migrations
-from holdfast.postgres.migrations import MIGRATIONS
-from holdfast.postgres.transactions import Database
-from holdfast.store import restoring
-from holdfast.store.opening import open_folder
-from holdfast.store.starting import make_root
+from holdfast.opening import open_folder
+from holdfast.owner import restoring
+from holdfast.roots import make_root
+from holdfast.storage.postgres import migrations
+from holdfast.storage.postgres.migrations import MIGRATIONS
+from holdfast.storage.postgres.transactions import Database
 
 PASSWORD = "s3cret-Pa55word"
 

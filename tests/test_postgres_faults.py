@@ -21,11 +21,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 import pgserver
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, Unavailable
-from holdfast.memory._runs import Runs
-from holdfast.postgres.connecting import Waits
-from holdfast.postgres.transactions import Database, Turn
-from holdfast.postgres.vault import PgVault
-from holdfast.vault import ABSENT, LogEnd, RootGone
+from holdfast.memories._runs import Runs
+from holdfast.storage.postgres.connecting import Waits
+from holdfast.storage.postgres.transactions import Database, Turn
+from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.tree import ABSENT, LogEnd, RootGone
 
 PROCESSES, APPENDS = 8, 60
 

@@ -11,16 +11,16 @@ import pytest
 
 import holdfast
 from holdfast.errors import Busy
-from holdfast.index import Filter, Index, Stale
-from holdfast.index.sqlite import SqliteIndex
-from holdfast.kinds import KINDS
-from holdfast.postgres._index_schema import TABLES
-from holdfast.postgres.index import PgIndex
-from holdfast.postgres.transactions import Database
-from holdfast.query import parse
-from holdfast.records import path_of
-from holdfast.settings import Search
-from holdfast.store.refreshing import Refreshed, Refresher
+from holdfast.model.kinds import KINDS
+from holdfast.model.queries import parse
+from holdfast.model.records import path_of
+from holdfast.model.settings import Search
+from holdfast.storage.files.index import SqliteIndex
+from holdfast.storage.index import Filter, Index, Stale
+from holdfast.storage.postgres._index_schema import TABLES
+from holdfast.storage.postgres.index import PgIndex
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.refresh import Refreshed, Refresher
 
 OF_TEST = (
     "SELECT DISTINCT r.generation FROM holdfast.index_records r JOIN holdfast.index_generations g"

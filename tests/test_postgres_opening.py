@@ -20,13 +20,13 @@ from psycopg.conninfo import conninfo_to_dict
 
 import pgserver
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.postgres import addresses, migrations
-from holdfast.postgres._schema import OWNER, READER, WRITER
-from holdfast.postgres.connecting import Waits
-from holdfast.postgres.migrations import MIGRATIONS
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
-from holdfast.vault import ABSENT, RootGone
+from holdfast.storage.postgres import addresses, migrations
+from holdfast.storage.postgres._schema import OWNER, READER, WRITER
+from holdfast.storage.postgres.connecting import Waits
+from holdfast.storage.postgres.migrations import MIGRATIONS
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.tree import ABSENT, RootGone
 
 PASSWORD = "s3cret-Pa55word"
 KNOWN = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}

@@ -12,12 +12,12 @@ import pytest
 import holdfast
 import pgserver
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.postgres import _lexemes, connecting
-from holdfast.postgres.index import PgIndex
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
-from holdfast.store.refreshing import Refreshed
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
+from holdfast.storage.postgres import _lexemes, connecting
+from holdfast.storage.postgres.index import PgIndex
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.refresh import Refreshed
 
 
 def test_threads_of_a_watched_memory_find_what_was_kept_before_they_asked(address: str) -> None:

@@ -15,8 +15,8 @@ import pytest
 import holdfast
 import pgserver
 from holdfast.errors import Conflict, HoldfastError, Unavailable
-from holdfast.formats.logs import parse
-from holdfast.memory.tasks import Tasks
+from holdfast.formats.jsonl import parse
+from holdfast.memories.tasks import Tasks
 from test_postgres_faults import Proxy, proxied
 
 __all__ = ["proxied"]  # a fixture, which tests name

@@ -13,11 +13,11 @@ from psycopg import errors as pg
 
 import pgserver
 from holdfast.errors import HoldfastError
-from holdfast.postgres._schema import OWNER, PARTITIONS, READER, WRITER
-from holdfast.postgres.connecting import Waits
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
-from holdfast.vault import ABSENT, LogEnd, Vault
+from holdfast.storage.postgres._schema import OWNER, PARTITIONS, READER, WRITER
+from holdfast.storage.postgres.connecting import Waits
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.tree import ABSENT, LogEnd, Vault
 
 DOCUMENT, LOG, FOLDER = "work/secret.md", "work/secret.jsonl", "work"
 TEXT = b"the launch is on Tuesday"
@@ -292,7 +292,7 @@ def test_a_type_that_a_caller_makes_does_not_run_with_the_rights_of_the_owner(
         connection.execute(f"CREATE DOMAIN pg_temp.{name} AS pg_catalog.{name} CHECK (pg_temp.mine(VALUE))")
         connection.execute("SELECT holdfast.analyze_index()")
         guarded = connection.execute(
-            "SELECT relrowsecurity FROM pg_class WHERE oid = 'holdfast.tokens'::pg_catalog.regclass"
+            "SELECT relrowsecurity FROM pg_class WHERE oid = 'holdfast.model.tokens'::pg_catalog.regclass"
         )
         assert guarded.fetchone() == (True,)
         connection.rollback()

@@ -14,8 +14,8 @@ import pytest
 import holdfast
 import pgserver
 from holdfast.errors import Busy, Invalid
-from holdfast.postgres.vault import PgVault
-from holdfast.vault import Appended, LogEnd
+from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.tree import Appended, LogEnd
 from test_postgres_faults import between, lines, opened, sound
 
 THREADS = 6

@@ -19,22 +19,24 @@ import pytest
 
 import holdfast
 import pgserver
-from holdfast import Memory, embedding
+from holdfast import Memory
 from holdfast.errors import Unavailable
-from holdfast.postgres._schema import READER, WRITER
-from holdfast.postgres.transactions import Database
-from holdfast.store.engines import OnFiles
-from holdfast.store.starting import make_root
+from holdfast.recall import embedders
+from holdfast.roots import make_root
+from holdfast.storage.engines import OnFiles
+from holdfast.storage.postgres._schema import READER, WRITER
+from holdfast.storage.postgres.transactions import Database
 
-if not embedding.is_installed("semantic"):
+if not embedders.is_installed("semantic"):
     pytest.skip("the extra semantic is not installed", allow_module_level=True)
 
 import numpy
 
-from holdfast.embedding import NoVectors, static
-from holdfast.embedding.vectors import RESCORED, FileVectors
-from holdfast.postgres import vectors as on_database
-from holdfast.postgres.vectors import PgVectors
+from holdfast.recall import static_vectors
+from holdfast.recall.embedders import NoVectors
+from holdfast.storage.files.vectors import RESCORED, FileVectors
+from holdfast.storage.postgres import vectors as on_database
+from holdfast.storage.postgres.vectors import PgVectors
 
 PASSWORD = "some-password"
 ASKED = "kitten napping couch"
@@ -424,13 +426,13 @@ def test_recall_by_meaning_is_the_same_with_vectors_in_a_database(
         assert (told.vectors, told.missing) == (34, 0)
         assert told.bytes > 34 * 256
     made: list[str] = []
-    real = static.Static.texts
+    real = static_vectors.Static.texts
 
-    def noted(self: static.Static, texts: Any) -> Any:
+    def noted(self: static_vectors.Static, texts: Any) -> Any:
         made.extend(texts)
         return real(self, texts)
 
-    monkeypatch.setattr(static.Static, "texts", noted)
+    monkeypatch.setattr(static_vectors.Static, "texts", noted)
     with holdfast.open(root) as memory:
         memory.refresh(rebuild=True)
         assert answers(memory) == expected
@@ -490,7 +492,9 @@ def test_programs_that_share_a_memory_share_its_vectors(
             raise AssertionError("a vector was made twice")
 
         with holdfast.open(address) as other, monkeypatch.context() as patched:
-            patched.setattr(static.Static, "texts", lambda _, texts: numpy.zeros((0, 256)) if not texts else refuse())
+            patched.setattr(
+                static_vectors.Static, "texts", lambda _, texts: numpy.zeros((0, 256)) if not texts else refuse()
+            )
             assert answers(other) == expected
             other.refresh(rebuild=True)
             assert answers(other) == expected

@@ -31,10 +31,10 @@ import databaseroot
 import holdfast
 from holdfast import Memory, Record
 from holdfast.errors import AlreadyExists, Conflict
-from holdfast.formats import logs
-from holdfast.kinds import KINDS
-from holdfast.memory import archiving
-from holdfast.times import mint
+from holdfast.formats import jsonl
+from holdfast.memories import archiving
+from holdfast.model.kinds import KINDS
+from holdfast.model.times import mint
 
 WORDS = ("amber", "basalt", "cedar", "dune", "ember", "fjord", "grove", "harbor")
 SAME_LENGTH = ("amber", "cedar", "ember", "fjord", "grove")
@@ -85,7 +85,7 @@ def holding_facts(path: Path) -> set[str]:
     marks: dict[str, tuple[str, bool]] = {}
     for data in log_lines(path):
         for value in parsed(data):
-            identifier, order, _ = logs.identity(value, "time")
+            identifier, order, _ = jsonl.identity(value, "time")
             if isinstance(value.get("hide"), str):
                 mark = (order, value.get("hidden") is not False)
                 marks[value["hide"]] = max(marks.get(value["hide"], mark), mark)
@@ -99,7 +99,7 @@ def holding_facts(path: Path) -> set[str]:
 
 
 def parsed(data: bytes) -> list[dict[str, Any]]:
-    found = logs.parse(data)
+    found = jsonl.parse(data)
     return found if isinstance(found, list) else []
 
 

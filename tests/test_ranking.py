@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import measuring
 from holdfast.cli.main import cli
-from holdfast.query import Query
-from holdfast.settings import STEPS, Search
+from holdfast.model.queries import Query
+from holdfast.model.settings import STEPS, Search
 
 SYLLABLES = ("bra", "klo", "mi", "ste", "dun", "fel", "gor", "ta", "no", "xi")
 HISTORY = "user/memory/history.jsonl"

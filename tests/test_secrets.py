@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import secrets, settings
+from holdfast import secrets
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.memory.linting import lint
-from holdfast.scope import Scope
+from holdfast.memories.lint import lint
+from holdfast.model import settings
+from holdfast.model.scopes import Scope
 from holdfast.tools import every
 
 BASE62 = string.ascii_letters + string.digits

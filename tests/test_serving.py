@@ -23,18 +23,18 @@ from mcp.client.streamable_http import streamable_http_client
 import holdfast as library
 import pgserver
 import teamserver
-from holdfast import grants
-from holdfast.door import Memory
 from holdfast.errors import Busy
 from holdfast.mcp import granting
 from holdfast.mcp.granting import issue
 from holdfast.mcp.journal import Journal
 from holdfast.mcp.memories import Key, Memories
 from holdfast.mcp.metrics import Metrics
-from holdfast.postgres.connecting import Waits
-from holdfast.postgres.transactions import Database
+from holdfast.memory import Memory
+from holdfast.model import grants
+from holdfast.storage.postgres.connecting import Waits
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.tree import ABSENT
 from holdfast.tools.context import Context
-from holdfast.vault import ABSENT
 from teamserver import serving, until
 
 SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? -?[0-9.e+-]+|[a-z_]+\{.*le="\+Inf"\} \d+')

@@ -17,8 +17,8 @@ import pytest
 
 import holdfast
 from holdfast.errors import Invalid, NotFound, Unavailable
-from holdfast.query import Query
-from holdfast.store.starting import make_root
+from holdfast.model.queries import Query
+from holdfast.roots import make_root
 from terminal import on_terminal
 
 
@@ -190,7 +190,7 @@ def test_it_is_asked_again_when_it_is_back(root: Path, tmp_path: Path, monkeypat
             late.put("note", "They deploy on Fridays.", title="Theirs")
         assert "warnings" in memory.call("recall", {"query": "deploy"})
         later = time.monotonic() + 1_000
-        monkeypatch.setattr("holdfast.store.sharing.monotonic", lambda: later)
+        monkeypatch.setattr("holdfast.owner.shared.monotonic", lambda: later)
         assert hits(memory.call("recall", {"query": "deploy"})) == {("here", "Deploys"), ("shared", "Theirs")}
 
 

@@ -26,9 +26,9 @@ from ryaml import loads  # type: ignore[attr-defined]  # its stub forgets to exp
 
 import holdfast
 from holdfast.errors import OverBudget
-from holdfast.query import Query
-from holdfast.store.starting import make_root
-from holdfast.times import mint, today
+from holdfast.model.queries import Query
+from holdfast.model.times import mint, today
+from holdfast.roots import make_root
 
 Reply = dict[str, Any]
 

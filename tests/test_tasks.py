@@ -21,8 +21,8 @@ import pytest
 import holdfast
 from holdfast.errors import Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats.graphs import Graph
-from holdfast.formats.logs import parse
-from holdfast.memory.tasks import Task
+from holdfast.formats.jsonl import parse
+from holdfast.memories.tasks import Task
 from holdfast.tools import every
 from terminal import on_terminal
 
@@ -61,7 +61,7 @@ def lines(memory: holdfast.Memory) -> list[dict[str, Any]]:
 
 def past(memory: holdfast.Memory, until: str) -> None:
     """Wait until a moment has passed by the clock that leases go by."""
-    from holdfast.times import parse_ms
+    from holdfast.model.times import parse_ms
 
     while memory.tasks.outlook()[0] <= (parse_ms(until) or 0):
         time.sleep(0.02)

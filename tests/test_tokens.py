@@ -17,18 +17,18 @@ import pytest
 import holdfast as library
 import pgserver
 import teamserver
-from holdfast import grants
-from holdfast.door import Memory, open_within
 from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound
 from holdfast.mcp import granting
 from holdfast.mcp.granting import issue
-from holdfast.places import Places
-from holdfast.settings import Paths
-from holdfast.store.fencing import Fence
-from holdfast.store.opening import open_folder
-from holdfast.store.starting import make_root
+from holdfast.memory import Memory, open_within
+from holdfast.model import grants
+from holdfast.model.layout import Places
+from holdfast.model.settings import Paths
+from holdfast.opening import open_folder
+from holdfast.roots import make_root
+from holdfast.storage.fencing import Fence
+from holdfast.storage.tree import Vault
 from holdfast.tools import every
-from holdfast.vault import Vault
 from teamserver import serving
 
 STATE: dict[str, Any] = {"conversationContext": "Half way.", "activeTask": "Quince", "activeFiles": [], "nextSteps": []}

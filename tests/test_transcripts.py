@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import transcripts
-from holdfast.memory._sources import Report
-from holdfast.memory.transcripts import find_sources
-from holdfast.times import mint
+from holdfast.memories._sources import Report
+from holdfast.memories.cold import find_sources
+from holdfast.model.times import mint
 from terminal import on_terminal
 
 SESSION = "550e8400-e29b-41d4-a716-446655440000"

@@ -16,7 +16,7 @@ import tempfile
 import time
 
 from holdfast.mcp.tokens import token_for
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "conformance.md"
 APPLICABLE = (

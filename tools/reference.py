@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from holdfast import errors, settings
+from holdfast import errors
 from holdfast.cli.main import cli
-from holdfast.kinds import KINDS
+from holdfast.model import settings
+from holdfast.model.kinds import KINDS
 from holdfast.tools import every
 from holdfast.tools.registry import Param
 

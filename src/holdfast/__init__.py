@@ -16,22 +16,22 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.door import Memory
-    from holdfast.query import Query
-    from holdfast.records import Draft, Receipt, Record
-    from holdfast.scope import Scope
-    from holdfast.store.restoring import Restored
+    from holdfast.memory import Memory
+    from holdfast.model.queries import Query
+    from holdfast.model.records import Draft, Receipt, Record
+    from holdfast.model.scopes import Scope
+    from holdfast.owner.restoring import Restored
 
 __version__ = "0.1.0"
 __all__ = ["Draft", "Memory", "Query", "Receipt", "Record", "Scope", "__version__", "open", "restore"]
 
 _HOME = {
-    "Draft": "holdfast.records",
-    "Memory": "holdfast.door",
-    "Query": "holdfast.query",
-    "Receipt": "holdfast.records",
-    "Record": "holdfast.records",
-    "Scope": "holdfast.scope",
+    "Draft": "holdfast.model.records",
+    "Memory": "holdfast.memory",
+    "Query": "holdfast.model.queries",
+    "Receipt": "holdfast.model.records",
+    "Record": "holdfast.model.records",
+    "Scope": "holdfast.model.scopes",
 }
 
 
@@ -41,14 +41,14 @@ def open(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "")
     `watch` follows file changes in a thread, for processes that live long; `writer` is noted beside everything
     that is written.
     """
-    from holdfast.door import open_memory
+    from holdfast.memory import open_memory
 
     return open_memory(root, watch=watch, writer=writer)
 
 
 def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> Restored:
     """Make a memory of a backup, in a folder that is new or empty; nothing is there unless all of it is."""
-    from holdfast.store.restoring import restore
+    from holdfast.owner.restoring import restore
 
     return restore(os.fspath(backup), os.fspath(path))
 

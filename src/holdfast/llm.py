@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast import _posting, settings, templates, times
+from holdfast import _posting, templates
 from holdfast._posting import LATER, Answer, Target
 from holdfast.errors import Invalid, OverBudget, Unavailable
 from holdfast.formats import summaries
-from holdfast.names import check_text
+from holdfast.model import settings, times
+from holdfast.model.names import check_text
+from holdfast.model.tokens import count_tokens
 from holdfast.secrets import redact
-from holdfast.tokens import count_tokens
 
 LONGEST_WAIT = 5.0
 """Seconds: a server that asks for more patience than this is not asked a second time."""

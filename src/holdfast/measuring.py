@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from holdfast.door import Memory, open_memory
 from holdfast.errors import Invalid
-from holdfast.settings import FILE, Search
-from holdfast.store.opening import driver
+from holdfast.memory import Memory, open_memory
+from holdfast.model.settings import FILE, Search
+from holdfast.opening import driver
 
 TURNS, SESSIONS = 50, 20
 """How many of each are asked for."""
@@ -136,7 +136,7 @@ def fresh(search: Search, store: str = "") -> Iterator[Memory]:
 def _place(store: str, settings: str) -> Iterator[str]:
     if store:
         with driver():
-            from holdfast.postgres import tenants  # few need it
+            from holdfast.storage.postgres import tenants  # few need it
         with tenants.passing(store, settings) as address:
             yield address
         return

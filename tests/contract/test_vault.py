@@ -15,12 +15,12 @@ import pytest
 
 from contract.vault_contract import MEGABYTE, Engine, VaultContract
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound
-from holdfast.postgres import _rows
-from holdfast.postgres.connecting import Waits
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
-from holdfast.vault import ABSENT, Vault
-from holdfast.vault.files import Files
+from holdfast.storage.files.tree import Files
+from holdfast.storage.postgres import _rows
+from holdfast.storage.postgres.connecting import Waits
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.tree import ABSENT, Vault
 
 
 class FileEngine:

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget
-from holdfast.records import version_of
-from holdfast.vault import ABSENT, Line, LogEnd, Stamp, Vault
+from holdfast.model.records import version_of
+from holdfast.storage.tree import ABSENT, Line, LogEnd, Stamp, Vault
 
 LONGEST = 64
 """The line limit of vaults that are opened to meet over-long lines."""

@@ -28,7 +28,7 @@ def _names(_context: click.Context, _parameter: click.Parameter, start: str) -> 
 def tools(tool: str, root: str | None, as_json: bool) -> None:
     """List the tools that agents can call, or describe TOOL with its parameters."""
     del root  # the tools are the same in every root
-    from holdfast.names import close_to
+    from holdfast.model.names import close_to
     from holdfast.tools import every
 
     known = every.registry().tools
@@ -115,7 +115,7 @@ def traces(workspace: str, count: int, root: str | None, as_json: bool) -> None:
     elif not found:
         click.echo("No tool was called yet.")
     else:
-        from holdfast.times import local
+        from holdfast.model.times import local
 
         show.table(
             ("time", "session", "tool", "ms", "ended", "what"),

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from holdfast import clients, settings
+from holdfast import clients
 from holdfast.cli import show
 from holdfast.cli.common import common, nearest, open_root
 from holdfast.clients import CLIENTS, Client, files, hooks, probing
 from holdfast.errors import Busy, HoldfastError, Unavailable
-from holdfast.store.opening import is_address, look_at
-from holdfast.wording import amount
+from holdfast.model import settings
+from holdfast.model.wording import amount
+from holdfast.opening import is_address, look_at
 
 if TYPE_CHECKING:
-    from holdfast.postgres.condition import Condition
+    from holdfast.storage.postgres.condition import Condition
 
 _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"
@@ -171,11 +172,11 @@ def _index(location: str) -> Check:
 
 def _shared(location: str) -> Iterator[Check]:
     """Look at the memory that this one shares with others, if it names one; without it all else still works."""
-    from holdfast.store import sharing
+    from holdfast.owner import shared
 
     try:
         with open_root(location) as memory:
-            address = sharing.address(memory) if memory.settings.shared.store else ""
+            address = shared.address(memory) if memory.settings.shared.store else ""
         if not address:
             return
         with open_root(address) as there:
@@ -191,7 +192,7 @@ def _shared(location: str) -> Iterator[Check]:
 
 
 def _lock(location: str) -> Check:
-    from holdfast.vault._locks import hold
+    from holdfast.storage.files.locks import hold
 
     try:
         fd = os.open(location, os.O_RDONLY | os.O_CLOEXEC)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast import settings
 from holdfast.errors import Invalid, Unavailable
+from holdfast.model import settings
 
 if TYPE_CHECKING:
-    from holdfast.door import Memory
+    from holdfast.memory import Memory
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,14 +26,14 @@ def common(command: Command) -> Command:
 
 def open_root(root: str | None) -> Memory:
     """Open the memory that a command is about."""
-    from holdfast.door import open_memory
+    from holdfast.memory import open_memory
 
     return open_memory(root or nearest(), writer="cli")
 
 
 def store_of(root: str | None, store: str) -> str:
     """Return the store that a server is about, as it was given; a folder has to be there."""
-    from holdfast.store.opening import folder_of, is_address
+    from holdfast.opening import folder_of, is_address
 
     given = store or root or nearest()
     if not is_address(given):

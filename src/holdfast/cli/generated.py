@@ -20,9 +20,9 @@ import msgspec
 from holdfast.cli import scheduling, show, tasking, tidying
 from holdfast.cli.common import common, open_root, read_stdin
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.kinds import PLAN_STATUS
-from holdfast.times import local
-from holdfast.tokens import count_tokens
+from holdfast.model.kinds import PLAN_STATUS
+from holdfast.model.times import local
+from holdfast.model.tokens import count_tokens
 from holdfast.tools import every
 from holdfast.tools.calling import Reply
 from holdfast.tools.context import Context

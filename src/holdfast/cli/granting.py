@@ -11,7 +11,7 @@ import click
 from holdfast.cli import show
 from holdfast.cli.common import Command, common, store_of
 from holdfast.errors import Invalid, NotFound
-from holdfast.grants import Grant
+from holdfast.model.grants import Grant
 
 
 def _placed(command: Command) -> Command:
@@ -83,7 +83,7 @@ def list_(root: str | None, as_json: bool, store: str, tenant: str | None) -> No
 @_placed
 def revoke(root: str | None, as_json: bool, store: str, tenant: str | None, wanted: str) -> None:
     """Take a token back: a running server refuses it within seconds."""
-    from holdfast import grants
+    from holdfast.model import grants
 
     def work(kept: Any) -> Grant:
         try:
@@ -109,7 +109,7 @@ def _with(store: str, work: Callable[[Any], Any]) -> Any:
 
 def _scope(store: str, scope: str) -> str:
     """Return the path of a scope that there is: a token for one that is not would show what comes to be there."""
-    from holdfast.door import open_memory
+    from holdfast.memory import open_memory
 
     if not scope.strip():  # as of a variable that is not set
         raise Invalid("--scope names nothing.", "Name a workspace, or leave it out: then the token sees everything.")

@@ -9,11 +9,11 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
-from holdfast.wording import amount
+from holdfast.model.wording import amount
 
 if TYPE_CHECKING:
-    from holdfast.memory.hot import Order
-    from holdfast.records import Receipt
+    from holdfast.memories.hot import Order
+    from holdfast.model.records import Receipt
 
 _op = click.option("--op-id", default="", help="Repeating a call with the same op id has no further effect.")
 

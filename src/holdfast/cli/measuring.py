@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
-from holdfast.settings import STEPS, Search
+from holdfast.model.settings import STEPS, Search
 
 if TYPE_CHECKING:
     from holdfast.measuring import Measured, Ranking

@@ -10,11 +10,11 @@ import click
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid, Unavailable
-from holdfast.wording import amount
+from holdfast.model.wording import amount
 
 if TYPE_CHECKING:
-    from holdfast.store.moving import Moved, Mover
-    from holdfast.store.refreshing import Progress
+    from holdfast.owner.transfer import Moved, Mover
+    from holdfast.storage.refresh import Progress
 
 _SHOWN = 20
 _MEANING = {

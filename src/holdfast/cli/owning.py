@@ -16,12 +16,12 @@ import click
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
-from holdfast.wording import amount
+from holdfast.model.wording import amount
 
 if TYPE_CHECKING:
-    from holdfast.records import Record
-    from holdfast.store.forgetting import Forgotten
-    from holdfast.store.rolling import RolledBack
+    from holdfast.model.records import Record
+    from holdfast.owner.forget import Forgotten
+    from holdfast.owner.rolling import RolledBack
 
 _SHOWN = 20
 _yes = click.option("--yes", is_flag=True, help="Do it; without this, it is only shown.")
@@ -46,7 +46,7 @@ def history(id: str, version: str, root: str | None, as_json: bool) -> None:
     elif show.wants_json(as_json):
         show.as_json(found)
     else:
-        from holdfast.times import local
+        from holdfast.model.times import local
 
         rows = [
             (local(one.time) if one.time else "?", one.what, one.writer, one.version[:36],
@@ -99,7 +99,7 @@ def _preview(records: Sequence[Record], count: int, what: str, much: bool) -> No
     if not count:
         click.echo("There is nothing like that.")
         return
-    from holdfast.times import local
+    from holdfast.model.times import local
 
     rows = [(local(one.time), one.kind, one.id, " ".join(f"{one.title} {one.text}".split())[:120]) for one in records]
     show.table(("time", "kind", "id", "what"), rows)
@@ -201,7 +201,7 @@ def restore(backup: str, path: str | None, root: str | None, as_json: bool) -> N
 
     Every file is compared with the manifest first.
     """
-    from holdfast.store import restoring
+    from holdfast.owner import restoring
 
     target = path or root
     if not target:

@@ -23,10 +23,10 @@ from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
-from holdfast.store.opening import is_address
+from holdfast.opening import is_address
 
 if TYPE_CHECKING:
-    from holdfast.door import Memory
+    from holdfast.memory import Memory
 
 _WITHIN, _WITHIN_DATABASE = 300, 1500
 """Milliseconds; to load what speaks to a database and to connect takes most of what files need."""
@@ -56,7 +56,7 @@ class Gathering(threading.Thread):
     """Has the parts that need small files alone, and gathers the others on the side; `found` grows."""
 
     def __init__(self, wanted: Wanted) -> None:
-        from holdfast.tools import assembling
+        from holdfast.tools import prompt
         from holdfast.tools.context import Context
 
         super().__init__(daemon=True)
@@ -64,8 +64,8 @@ class Gathering(threading.Thread):
         try:
             workspace = wanted.workspace or _workspace(memory, wanted.folder)
             context = Context(workspaceId=workspace, sessionId=wanted.session, runId=wanted.run, goal=wanted.task)
-            self._parts = assembling.gather(memory.tools, context, wanted.budget)
-            self.found = list(itertools.islice(self._parts, assembling.AT_ONCE))
+            self._parts = prompt.gather(memory.tools, context, wanted.budget)
+            self.found = list(itertools.islice(self._parts, prompt.AT_ONCE))
         except BaseException:
             memory.close()
             raise

@@ -12,15 +12,15 @@ import click
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root, read_stdin
 from holdfast.errors import Damaged, Invalid, Unavailable
-from holdfast.wording import amount
+from holdfast.model.wording import amount
 
 if TYPE_CHECKING:
-    from holdfast.records import Receipt, Record
+    from holdfast.model.records import Receipt, Record
 
 
 def _kinds(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Complete the name of a kind."""
-    from holdfast.kinds import KINDS
+    from holdfast.model.kinds import KINDS
 
     return [name for name, row in KINDS.items() if name.startswith(start) and not row.owned]
 
@@ -34,8 +34,8 @@ def init(path: str | None, template: bool, root: str | None, as_json: bool) -> N
 
     Nothing that is there is overwritten.
     """
-    from holdfast.store.opening import is_address
-    from holdfast.store.starting import make_root, set_up
+    from holdfast.opening import is_address
+    from holdfast.roots import make_root, set_up
 
     given = path or root or "."
     if is_address(given):
@@ -73,7 +73,7 @@ def put(kind: str, text: str | None, root: str | None, as_json: bool, **given: A
 
     KIND is note, decision, lesson, fact, episode, plan, overview or another; an unknown one lists them all.
     """
-    from holdfast.kinds import KINDS
+    from holdfast.model.kinds import KINDS
 
     fields = dict(_field(item) for item in given.pop("fields"))
     if key := given.pop("key"):
@@ -96,13 +96,13 @@ def put(kind: str, text: str | None, root: str | None, as_json: bool, **given: A
 @common
 def get(id: str, root: str | None, as_json: bool) -> None:
     """Print one record by its ID (a path, path#entry or the id of a line; shared:ID is one of the shared memory)."""
-    from holdfast.store import sharing
+    from holdfast.owner import shared
 
     with open_root(root) as memory:
         record = memory.get(id)
-        store = sharing.NAME if memory.shared and id.startswith(sharing.PREFIX) else ""
+        store = shared.NAME if memory.shared and id.startswith(shared.PREFIX) else ""
     if show.wants_json(as_json):
-        show.as_json(_told_of(record, sharing.PREFIX, store) if store else record)
+        show.as_json(_told_of(record, shared.PREFIX, store) if store else record)
         return
     head = [
         ("store", store),
@@ -174,7 +174,7 @@ def search(query: str, root: str | None, as_json: bool, **given: Any) -> None:
 @common
 def why(query: str, id: str, root: str | None, as_json: bool, **given: Any) -> None:
     """Show how recall ranks the record ID for QUERY, step by step, or why it leaves it out."""
-    from holdfast.query import Query
+    from holdfast.model.queries import Query
 
     with open_root(root) as memory:
         told = memory.explain(Query(text=query, associate=True, above=True, **given), id)
@@ -206,7 +206,7 @@ def why(query: str, id: str, root: str | None, as_json: bool, **given: Any) -> N
 @common
 def related(what: str, scope: str | None, limit: int, root: str | None, as_json: bool) -> None:
     """List what has to do with WHAT, a record's id or a name: by links, by what both speak of, by tags."""
-    from holdfast.query import Query
+    from holdfast.model.queries import Query
 
     with open_root(root) as memory:
         found = memory.related(what, Query(scope=scope, limit=limit))
@@ -235,7 +235,7 @@ def tail(kind: str, count: int, session: str, scope: str | None, root: str | Non
         where = f" in session {session or 'default'}; name another one with --session" if kind == "episode" else ""
         click.echo(f"No {kind} was kept yet{where}.")
     else:
-        from holdfast.times import local
+        from holdfast.model.times import local
 
         show.table(("time", "id", "what"), [(local(r.time), r.id, _headline(r.title, r.text)) for r in records])
 

@@ -23,9 +23,9 @@ from typing import IO, Any
 
 import msgspec
 
-from holdfast.door import Memory
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.memory.jobs import MOST_OUTPUT, Due, Ended, Run, fault, text_of
+from holdfast.memories.jobs import MOST_OUTPUT, Due, Ended, Run, fault, text_of
+from holdfast.memory import Memory
 from holdfast.tools.jobs import told_missed
 
 LOOK_SECONDS = 2.0

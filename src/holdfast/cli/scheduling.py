@@ -14,9 +14,9 @@ import msgspec
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
-from holdfast.memory.jobs import counted, is_more
+from holdfast.memories.jobs import counted, is_more
+from holdfast.model.wording import amount
 from holdfast.tools.jobs import told_missed
-from holdfast.wording import amount
 
 
 @click.command()
@@ -61,7 +61,7 @@ def log(id: str, count: int, root: str | None, as_json: bool) -> None:
     elif not found:
         click.echo("Nothing was run yet.")
     else:
-        from holdfast.times import local
+        from holdfast.model.times import local
 
         rows = [
             (local(one.slot), one.job, one.name, one.status, "" if one.exit is None else one.exit, f"{one.seconds:.1f}",
@@ -114,7 +114,7 @@ def _tell(event: dict[str, Any], in_json: bool) -> None:
 
 def _sentence(event: dict[str, Any]) -> str:
     """Say in one line what happened."""
-    from holdfast.times import local, utc_now
+    from holdfast.model.times import local, utc_now
 
     about = f"{event.get('job', '')} {event.get('name', '')}".strip()
     told = {

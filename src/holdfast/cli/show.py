@@ -14,8 +14,8 @@ import msgspec
 from click.globals import resolve_color_default
 
 if TYPE_CHECKING:
-    from holdfast.index import Tied
-    from holdfast.store.recalling import Hit
+    from holdfast.recall.answers import Hit
+    from holdfast.storage.index import Tied
 
 
 _GAP = 2

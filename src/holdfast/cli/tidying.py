@@ -11,9 +11,9 @@ from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 
 if TYPE_CHECKING:
-    from holdfast.memory.archiving import Moved
-    from holdfast.memory.linting import Report
-    from holdfast.memory.migrating import Change, Result
+    from holdfast.memories.archiving import Moved
+    from holdfast.memories.lint import Report
+    from holdfast.memories.migrating import Change, Result
 
 _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
 
@@ -28,10 +28,10 @@ def lint(scope: str | None, fix: bool, strict: bool, root: str | None, as_json: 
 
     Exit code 1 when errors are left.
     """
-    from holdfast.memory import linting
+    from holdfast.memories import lint
 
     with open_root(root) as memory, show.progress("reading") as progress:
-        report = linting.lint(memory, scope, fix, progress)
+        report = lint.lint(memory, scope, fix, progress)
     if show.wants_json(as_json):
         show.as_json(
             {"files": report.files, "errors": report.errors, "warnings": report.warnings, "fixed": report.fixed,
@@ -70,7 +70,7 @@ def front_matter(scope: str | None, really: bool, status: str, root: str | None,
 
     Exit code 1 when a file could not be changed.
     """
-    from holdfast.memory import migrating
+    from holdfast.memories import migrating
 
     results: list[Result] = []
     with open_root(root) as memory:
@@ -122,7 +122,7 @@ def _results(results: list[Result]) -> None:
 @common
 def archive(scope: str | None, keep: int | None, dry_run: bool, root: str | None, as_json: bool) -> None:
     """Move the oldest decisions and lessons of SCOPE (default: all) to files by year, like decisions-2024.md."""
-    from holdfast.memory import archiving
+    from holdfast.memories import archiving
 
     with open_root(root) as memory:
         moved = archiving.archive(memory, scope, keep, dry_run)

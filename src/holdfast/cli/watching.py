@@ -9,10 +9,10 @@ import msgspec
 
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
-from holdfast.times import local
+from holdfast.model.times import local
 
 if TYPE_CHECKING:
-    from holdfast.store.following import Change
+    from holdfast.owner.changes import Change
 
 _COLOURS = {"added": "green", "changed": "yellow", "removed": "red", "hidden": "red", "restored": "green"}
 

@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from holdfast import names
 from holdfast.clients import _blocks
+from holdfast.core import Core
 from holdfast.errors import (
     AlreadyExists,
     Conflict,
@@ -26,10 +26,10 @@ from holdfast.errors import (
     OverBudget,
     Unavailable,
 )
-from holdfast.memory._rules import OWN
-from holdfast.store.memory import Memory
-from holdfast.store.opening import open_folder
-from holdfast.vault import ABSENT, Vault
+from holdfast.memories._rules import OWN
+from holdfast.model import names
+from holdfast.opening import open_folder
+from holdfast.storage.tree import ABSENT, Vault
 
 _LINKS = (
     (OWN, ".mdc", "rules"),
@@ -52,7 +52,7 @@ class Made(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str = ""
 
 
-def link(memory: Memory, into: str = "") -> list[Made]:
+def link(memory: Core, into: str = "") -> list[Made]:
     """Make rules and commands known to the clients of a project: the memory's own folder, or the folder `into`."""
     with _opened(memory, into) as vault:
         rules = _ours(memory, memory.settings.paths.rules)
@@ -61,7 +61,7 @@ def link(memory: Memory, into: str = "") -> list[Made]:
         return [*links, *(_written(vault, block, _lines(memory, vault, block.path, rules)) for block in blocks)]
 
 
-def unlink(memory: Memory, into: str = "") -> list[Made]:
+def unlink(memory: Core, into: str = "") -> list[Made]:
     """Take back what `link` made, and nothing else."""
     with _opened(memory, into) as vault:
         blocks = [_block(vault, name, []) for name in _BLOCKS]
@@ -75,7 +75,7 @@ def unlink(memory: Memory, into: str = "") -> list[Made]:
 
 
 @contextlib.contextmanager
-def _opened(memory: Memory, into: str) -> Iterator[Vault]:
+def _opened(memory: Core, into: str) -> Iterator[Vault]:
     """Give a vault of the project's folder."""
     memory.tree("Making rules known to clients, which read files,")
     if not into:
@@ -88,7 +88,7 @@ def _opened(memory: Memory, into: str) -> Iterator[Vault]:
         vault.close()
 
 
-def _ours(memory: Memory, top: str) -> list[str]:
+def _ours(memory: Core, top: str) -> list[str]:
     """Return the Markdown files below a folder of the memory; a single one that is out of reach is left out."""
 
     def blocked(path: str, why: str) -> None:
@@ -98,7 +98,7 @@ def _ours(memory: Memory, top: str) -> list[str]:
     return sorted(path for path, _ in memory.vault.walk(top, (".md",), blocked) if path != top)
 
 
-def _address(memory: Memory, vault: Vault, path: str, start: str) -> str:
+def _address(memory: Core, vault: Vault, path: str, start: str) -> str:
     """Return how a file of the project names a file of the memory: relative below the root, else absolute."""
     there = os.path.join(memory.root, path)
     if not f"{vault.location}/".startswith(f"{memory.root}/"):
@@ -109,7 +109,7 @@ def _address(memory: Memory, vault: Vault, path: str, start: str) -> str:
 # links
 
 
-def _link(memory: Memory, vault: Vault, folder: str, suffix: str, setting: str) -> Iterator[Made]:
+def _link(memory: Core, vault: Vault, folder: str, suffix: str, setting: str) -> Iterator[Made]:
     """Bring the links in one folder up to what is there to be linked."""
     top = getattr(memory.settings.paths, setting)
     wanted = {f"{folder}/{name}{suffix}": path for name, path in _named(_ours(memory, top), top).items()}
@@ -124,7 +124,7 @@ def _link(memory: Memory, vault: Vault, folder: str, suffix: str, setting: str) 
             yield Made(path, "kept", error.message)
 
 
-def _one(memory: Memory, vault: Vault, path: str, ours: str, setting: str) -> Made:
+def _one(memory: Core, vault: Vault, path: str, ours: str, setting: str) -> Made:
     target = vault.target(path)
     leads_to = _leads_to(memory, vault, path, setting)
     if leads_to == ours:
@@ -158,7 +158,7 @@ def _there(vault: Vault, folder: str, suffix: str) -> list[str]:
     return sorted(path for path in found if path.rpartition("/")[0] == folder and path.endswith(suffix))
 
 
-def _leads_to(memory: Memory, vault: Vault, path: str, setting: str) -> str:
+def _leads_to(memory: Core, vault: Vault, path: str, setting: str) -> str:
     """Return the rule or command that a link of ours leads to, whether it is there or not; "" for all else."""
     try:
         target = vault.target(path)
@@ -171,7 +171,7 @@ def _leads_to(memory: Memory, vault: Vault, path: str, setting: str) -> str:
     return ours if ours.startswith(f"{top}/") and ours.endswith(".md") and name in _forms(ours, top) else ""
 
 
-def _is_gone(memory: Memory, path: str) -> bool:
+def _is_gone(memory: Core, path: str) -> bool:
     try:
         return memory.vault.stat(path) is None
     except HoldfastError:
@@ -247,7 +247,7 @@ def _block(vault: Vault, path: str, lines: list[str]) -> _Block:
         raise Damaged(f"{path}: {error.message}.", error.next_step) from None
 
 
-def _lines(memory: Memory, vault: Vault, path: str, rules: list[str]) -> list[str]:
+def _lines(memory: Core, vault: Vault, path: str, rules: list[str]) -> list[str]:
     """Return what a file says of the rules: imports where the client follows those, else what to read."""
     addresses = [_address(memory, vault, rule, path) for rule in rules]
     if path == "CLAUDE.md":

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.names import same
+from holdfast.model.names import same
 
 MEMORY = "## Your Memory"
 """What stands above long-term memory in every prompt."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from holdfast.query import QUESTION_WORDS, fold
-from holdfast.tokens import WIDE
+from holdfast.model.queries import QUESTION_WORDS, fold
+from holdfast.model.tokens import WIDE
 
 LONGEST = 240
 """Characters of a sentence, or of a piece of one."""

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.formats import markdown
-from holdfast.tokens import count_tokens
+from holdfast.model.tokens import count_tokens
 
 NEARLY = 0.9
 """Above this share of a budget it is time to review."""

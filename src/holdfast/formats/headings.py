@@ -10,9 +10,9 @@ import re
 
 import msgspec
 
-from holdfast import names
 from holdfast.formats import fences
 from holdfast.formats.markdown import lines_of
+from holdfast.model import names
 
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t](.*)", re.DOTALL)
 

@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.formats import fences
 from holdfast.formats.markdown import lines_of
-from holdfast.kinds import KINDS
-from holdfast.names import same
-from holdfast.records import Record
+from holdfast.model.kinds import KINDS
+from holdfast.model.names import same
+from holdfast.model.records import Record
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _DATED = re.compile(r"\d{6}-(?=.)")

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.formats._messages import MEMORY, Alias, Message, label, messages, one_line, usable
 from holdfast.formats.summaries import head
-from holdfast.tokens import count_tokens
+from holdfast.model.tokens import count_tokens
 
 __all__ = [
     "BUDGET", "MEMORY", "PARTS", "RUN", "Alias", "Assembled", "Gathered", "Message", "Part", "Piece",

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.names import close_to
+from holdfast.model.names import close_to
 
 LOCAL = "local"
 MOST_COUNTED = 1_000

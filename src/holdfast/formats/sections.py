@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from holdfast import names
 from holdfast.errors import Invalid
 from holdfast.formats.fences import FENCE
 from holdfast.formats.fences import closes as ends
 from holdfast.formats.markdown import lines_of
-from holdfast.records import version_of
-from holdfast.times import parse_ms
+from holdfast.model import names
+from holdfast.model.records import version_of
+from holdfast.model.times import parse_ms
 
 _HEADING = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\](.*)", re.DOTALL)
 _FIELD = re.compile(r"\*\*(Category|Tags|Archived):\*\*(.*)", re.DOTALL)

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from holdfast.formats import _telling
-from holdfast.tokens import WIDE, count_tokens
+from holdfast.model.tokens import WIDE, count_tokens
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _DIGITS = re.compile(r"\d+")

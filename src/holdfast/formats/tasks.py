@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.formats import logs
-from holdfast.records import USUAL_PRIORITY, priority_of
-from holdfast.times import parse_ms
+from holdfast.formats import jsonl
+from holdfast.model.records import USUAL_PRIORITY, priority_of
+from holdfast.model.times import parse_ms
 
 Line = dict[str, Any]
 CREATED, CLAIMED, HEARTBEAT, REPORTED, CANCELLED, RETRIED = EVENTS = (
@@ -178,7 +178,7 @@ def take_in(task: Task, line: Mapping[str, Any]) -> None:
     if speaks is None:
         return
     event, _, about = speaks
-    _, order, time = logs.identity(line, "time")
+    _, order, time = jsonl.identity(line, "time")
     if event == CREATED:
         if not task.order or order < task.order:  # two lines of one task: the first holds
             _create(task, line, order, time)

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.formats import logs
-from holdfast.times import is_id, parse_ms
+from holdfast.formats import jsonl
+from holdfast.model.times import is_id, parse_ms
 
 MAX_TOOL = 2_000
 """Characters that are kept of a tool's call and of what it returned."""
@@ -55,9 +55,9 @@ Said = tuple[str, str]
 
 def parse(data: bytes) -> list[dict[str, Any]] | str:
     """Read the objects of one line, as `logs.parse` does; half a character, which some programs leave, is replaced."""
-    found = logs.parse(data)
+    found = jsonl.parse(data)
     if isinstance(found, str) and (mended := _HALF.sub(rb"\\ufffd", data)) != data:
-        return logs.parse(mended)
+        return jsonl.parse(mended)
     return found
 
 

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 
-from holdfast import grants
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.grants import Grant, Grants, Token
 from holdfast.mcp.callers import Caller
 from holdfast.mcp.limiting import Bucket, Limits
-from holdfast.times import today
+from holdfast.model import grants
+from holdfast.model.grants import Grant, Grants, Token
+from holdfast.model.times import today
 
 READ, WRITE = "read", "write"
 BELIEVED = 2.0

@@ -9,8 +9,8 @@ from contextvars import ContextVar
 
 import msgspec
 
-from holdfast.door import Memory
 from holdfast.mcp.opening import Opening
+from holdfast.memory import Memory
 
 
 class Caller(msgspec.Struct, frozen=True):

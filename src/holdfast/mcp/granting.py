@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast import grants
+from holdfast import opening
 from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound, Unavailable
-from holdfast.grants import Grant, Grants
 from holdfast.mcp import tokens
-from holdfast.store import opening
-from holdfast.store.opening import is_address, open_folder
-from holdfast.times import today, utc_now
+from holdfast.model import grants
+from holdfast.model.grants import Grant, Grants
+from holdfast.model.times import today, utc_now
+from holdfast.opening import is_address, open_folder
 
 _TRIES = 50
 _MOST = 4 << 20
@@ -29,7 +29,7 @@ def of(store: str) -> Grants:
     if not is_address(store):
         return FileGrants(store)
     with opening.driver():
-        from holdfast.postgres.grants import PgGrants  # few need it
+        from holdfast.storage.postgres.grants import PgGrants  # few need it
     return PgGrants(store)
 
 
@@ -40,7 +40,7 @@ def for_tenant(store: str, tenant: str) -> str:
     if not is_address(store):
         raise Invalid("A memory in a folder has no tenants.", "Leave --tenant out, or name a database.")
     with opening.driver():
-        from holdfast.postgres.addresses import for_tenant as address_for
+        from holdfast.storage.postgres.addresses import for_tenant as address_for
     return address_for(store, tenant)
 
 
@@ -49,7 +49,7 @@ def tenant_of(store: str) -> str:
     if not is_address(store):
         return ""
     with opening.driver():
-        from holdfast.postgres.addresses import parse
+        from holdfast.storage.postgres.addresses import parse
     return parse(store).tenant
 
 

@@ -25,7 +25,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.door import Memory
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.mcp import callers, opening, pages, server
 from holdfast.mcp.admitting import WRITE, Admission, Bearer, Tokens
@@ -34,6 +33,7 @@ from holdfast.mcp.journal import Form, Journal
 from holdfast.mcp.limiting import Bucket, Limits, Patience, body, replay
 from holdfast.mcp.metrics import Metrics
 from holdfast.mcp.pages import Pages
+from holdfast.memory import Memory
 from holdfast.tools.context import Context
 
 HOST = "127.0.0.1"

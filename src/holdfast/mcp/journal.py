@@ -12,7 +12,7 @@ from typing import Literal, TextIO
 
 import msgspec
 
-from holdfast.times import utc_now
+from holdfast.model.times import utc_now
 
 Form = Literal["text", "json", "none"]
 FORMS: tuple[Form, ...] = ("text", "json", "none")

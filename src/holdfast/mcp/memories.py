@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast.door import Memory, open_memory, open_tenant, open_within
 from holdfast.errors import HoldfastError
 from holdfast.mcp.opening import WRITER, Opening
-from holdfast.store.opening import Tenants, is_address
+from holdfast.memory import Memory, open_memory, open_tenant, open_within
+from holdfast.opening import Tenants, is_address
 from holdfast.tools.context import Context
 
 MOST = 32

@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.tools.context import Context
 
 if TYPE_CHECKING:
-    from holdfast.door import Memory
+    from holdfast.memory import Memory
 
 
 WRITER = "mcp"
@@ -63,7 +63,7 @@ def at(root: str, defaults: Context) -> Opening:
     """Return the opening of the memory in a folder, for a server that was started with these defaults."""
 
     def opener() -> Memory:
-        from holdfast.door import open_memory
+        from holdfast.memory import open_memory
 
         memory = open_memory(root, watch=True, writer=WRITER)
         memory.context = defaults

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from holdfast.errors import Busy, Damaged, HoldfastError, Invalid
 from holdfast.mcp.journal import Journal
 from holdfast.mcp.metrics import TYPE, Metrics
-from holdfast.vault import RootGone
+from holdfast.storage.tree import RootGone
 
 HEALTH, READY, METRICS = "/healthz", "/readyz", "/metrics"
 _PATIENCE = 3.0

@@ -9,9 +9,9 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
 from holdfast import templates
-from holdfast.door import Memory
 from holdfast.errors import NotFound
 from holdfast.formats import headings, markdown
+from holdfast.memory import Memory
 
 _RESUME = """\
 Continue earlier work from memory.

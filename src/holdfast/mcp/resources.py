@@ -10,11 +10,11 @@ from urllib.parse import quote, unquote
 
 import mcp_types as types
 
-from holdfast import names
-from holdfast.door import Memory
 from holdfast.errors import NotFound
-from holdfast.query import Query
-from holdfast.records import Record, text_of
+from holdfast.memory import Memory
+from holdfast.model import names
+from holdfast.model.queries import Query
+from holdfast.model.records import Record, text_of
 
 MARKDOWN = "text/markdown"
 PAGE = 500

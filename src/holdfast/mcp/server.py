@@ -19,11 +19,11 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from holdfast import __version__
-from holdfast.door import Memory
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.mcp import callers, prompts, resources
 from holdfast.mcp.callers import Caller
 from holdfast.mcp.opening import WRITER, Opening
+from holdfast.memory import Memory
 from holdfast.secrets import redact
 from holdfast.tools import every
 from holdfast.tools.calling import UNKNOWN, Reply, failed

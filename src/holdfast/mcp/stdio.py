@@ -25,9 +25,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
-from holdfast.door import Memory
 from holdfast.mcp import opening
 from holdfast.mcp.server import MAX_MESSAGE, build
+from holdfast.memory import Memory
 from holdfast.tools.context import Context
 
 _CHUNK = 1 << 16

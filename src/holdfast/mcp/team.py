@@ -14,9 +14,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.door import Memory
 from holdfast.errors import Busy, HoldfastError, Unavailable
-from holdfast.grants import Grant
 from holdfast.mcp import callers, granting, http, pages
 from holdfast.mcp.admitting import READ, WRITE, Admission, Tokens
 from holdfast.mcp.callers import Caller
@@ -26,7 +24,9 @@ from holdfast.mcp.memories import Key, Memories
 from holdfast.mcp.metrics import Metrics
 from holdfast.mcp.pages import Pages
 from holdfast.mcp.tokens import token_for
-from holdfast.store.opening import is_address
+from holdfast.memory import Memory
+from holdfast.model.grants import Grant
+from holdfast.opening import is_address
 from holdfast.tools.context import Context
 
 

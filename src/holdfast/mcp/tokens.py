@@ -13,7 +13,7 @@ import secrets
 import stat
 
 from holdfast.errors import Damaged, Unavailable
-from holdfast.store.opening import driver, is_address
+from holdfast.opening import driver, is_address
 
 READ_ONLY = ".read"
 """What the name of the file ends with that holds the token which may only read."""
@@ -42,7 +42,7 @@ def _location(root: str) -> str:
     if not is_address(root):
         return os.path.realpath(os.path.expanduser(root))
     with driver():
-        from holdfast.postgres.addresses import parse
+        from holdfast.storage.postgres.addresses import parse
     return parse(root).shown
 
 

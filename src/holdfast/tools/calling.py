@@ -10,21 +10,21 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.memory._window import Windows
-from holdfast.memory.chat import Chat
-from holdfast.memory.compartments import Compartments
-from holdfast.memory.jobs import Jobs
-from holdfast.memory.knowledge import Knowledge
-from holdfast.memory.skills import Skills
-from holdfast.memory.states import States
-from holdfast.memory.tasks import Tasks
-from holdfast.memory.traces import Trace, Traces
-from holdfast.memory.values import Values
-from holdfast.memory.workspaces import Workspaces
-from holdfast.names import close_to
-from holdfast.scope import DEFAULT, Scope
-from holdfast.store.memory import Memory
+from holdfast.memories._window import Windows
+from holdfast.memories.chat import Chat
+from holdfast.memories.compartments import Compartments
+from holdfast.memories.jobs import Jobs
+from holdfast.memories.knowledge import Knowledge
+from holdfast.memories.skills import Skills
+from holdfast.memories.states import States
+from holdfast.memories.tasks import Tasks
+from holdfast.memories.traces import Trace, Traces
+from holdfast.memories.values import Values
+from holdfast.memories.workspaces import Workspaces
+from holdfast.model.names import close_to
+from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.tools import context as contexts
 from holdfast.tools.context import Context
 from holdfast.tools.registry import Registry, Tool
@@ -66,7 +66,7 @@ class Runner:
     """All tools over one memory, with the context that the server was started with."""
 
     def __init__(
-        self, memory: Memory, registry: Registry, defaults: Context | None = None,
+        self, memory: Core, registry: Registry, defaults: Context | None = None,
         compartments: Compartments | None = None,
     ) -> None:  # fmt: skip
         self.memory = memory

@@ -9,11 +9,11 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.formats.prompts import Message, one_line
-from holdfast.memory.chat import MOST, Match, Saved
-from holdfast.times import local
+from holdfast.memories.chat import MOST, Match, Saved
+from holdfast.model.times import local
+from holdfast.model.wording import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
-from holdfast.wording import amount
 
 _LINE = 300
 """Characters that a search shows of a message."""

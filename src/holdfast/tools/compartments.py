@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.memory import compartments
-from holdfast.memory.compartments import Entry, Note, Owner, filtered
+from holdfast.memories import compartments
+from holdfast.memories.compartments import Entry, Note, Owner, filtered
+from holdfast.model.wording import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
-from holdfast.wording import amount
 
 Compartment = Annotated[
     Literal["run", "session", "plan"],

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.names import is_text
+from holdfast.model.names import is_text
 
 _SEND = {
     "workspaceId": 'send the workspace\'s name, or "default"',

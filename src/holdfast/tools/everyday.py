@@ -6,17 +6,17 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast import kinds as table
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid
-from holdfast.formats import unseen
+from holdfast.formats import invisible
 from holdfast.formats.prompts import QUOTED, one_line
-from holdfast.kinds import KINDS
-from holdfast.names import short_hash
-from holdfast.query import Query
-from holdfast.records import Draft, Record, text_of
-from holdfast.store.recalling import Found, Hit
-from holdfast.store.sharing import NAME, PREFIX
-from holdfast.store.trusting import Source
+from holdfast.model import kinds as table
+from holdfast.model.kinds import KINDS
+from holdfast.model.names import short_hash
+from holdfast.model.queries import Query
+from holdfast.model.records import Draft, Record, text_of
+from holdfast.owner.provenance import Source
+from holdfast.owner.shared import NAME, PREFIX
+from holdfast.recall.answers import Found, Hit
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
@@ -144,7 +144,7 @@ def _others(call: Call, records: list[Record]) -> dict[str, Source]:
 def _told(hit: Hit, source: Source) -> dict[str, Any]:
     """Return where a hit comes from, and what a reader does not see in it."""
     told = {"by": source.by, "channel": source.channel, "trust": source.trust}
-    told["unseen"] = unseen.sorts(f"{hit.record.title}\n{hit.record.text}")
+    told["unseen"] = invisible.sorts(f"{hit.record.title}\n{hit.record.text}")
     return {name: value for name, value in told.items() if value}
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast.formats import schedules
-from holdfast.memory.jobs import CHANNEL, Job, Jobs, counted, fault, is_more
+from holdfast.memories.jobs import CHANNEL, Job, Jobs, counted, fault, is_more
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 

@@ -11,9 +11,9 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.formats import yaml
-from holdfast.memory.knowledge import BUDGET, Learned
-from holdfast.records import Draft, Receipt
-from holdfast.scope import Scope
+from holdfast.memories.knowledge import BUDGET, Learned
+from holdfast.model.records import Draft, Receipt
+from holdfast.model.scopes import Scope
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.memory import values
-from holdfast.memory.mind import TYPES, Mind
+from holdfast.memories import values
+from holdfast.memories.mind import TYPES, Mind
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.names import close_to
+from holdfast.model.names import close_to
 from holdfast.tools import context as contexts
 from holdfast.tools.calling import Call, Reply, Runner, failed
 from holdfast.tools.context import Context

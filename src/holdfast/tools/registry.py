@@ -14,8 +14,8 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.names import close_to
-from holdfast.records import check_plain
+from holdfast.model.names import close_to
+from holdfast.model.records import check_plain
 from holdfast.tools.context import Context
 
 

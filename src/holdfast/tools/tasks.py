@@ -13,12 +13,12 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.formats.graphs import Standing
 from holdfast.formats.tasks import CANCELLED, DONE, USUAL_ATTEMPTS, USUAL_LEASE, USUAL_PAUSE, Attempt, Outlook, Task
-from holdfast.memory.tasks import Claim, Listed, New
-from holdfast.records import USUAL_PRIORITY
-from holdfast.times import iso, parse_ms
+from holdfast.memories.tasks import Claim, Listed, New
+from holdfast.model.records import USUAL_PRIORITY
+from holdfast.model.times import iso, parse_ms
+from holdfast.model.wording import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
-from holdfast.wording import amount
 
 MOST_LISTED = 200
 Id = Annotated[str, "the task's id"]

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.memory.traces import activity
-from holdfast.memory.workspaces import FIELDS
-from holdfast.query import Query
-from holdfast.records import Record, text_of
-from holdfast.store.recalling import Hit
+from holdfast.memories.traces import activity
+from holdfast.memories.workspaces import FIELDS
+from holdfast.model.queries import Query
+from holdfast.model.records import Record, text_of
+from holdfast.recall.answers import Hit
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 

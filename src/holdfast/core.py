@@ -1,0 +1,729 @@
+"""`Memory`: what every door holds. It composes; the work is done by the modules beside it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from time import time_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from holdfast.errors import Invalid, NotFound, Unavailable
+from holdfast.model import kinds, settings
+from holdfast.model.kinds import FOREIGN, KINDS, Kind
+from holdfast.model.layout import Places, session_folder
+from holdfast.model.names import check_text
+from holdfast.model.queries import Query, Terms, both, check, parse
+from holdfast.model.records import Draft, Problem, Receipt, Record, path_of
+from holdfast.model.scopes import Scope
+from holdfast.model.times import bound, is_id, iso, now_ms
+from holdfast.owner import provenance, undoing
+from holdfast.owner.provenance import Source
+from holdfast.recall import answers, explaining
+from holdfast.recall import question as asking
+from holdfast.recall.answers import Answer, Gathered
+from holdfast.recall.ranking import Near
+from holdfast.recall.semantic import Embedded, Meaning
+from holdfast.storage import parsing, tailing, verify
+from holdfast.storage.engines import Engine
+from holdfast.storage.index import Filter, Index, Pool, Tied, Unusable
+from holdfast.storage.index_sync import Keeper, once
+from holdfast.storage.refresh import Progress, Refreshed
+from holdfast.storage.scopes import Scopes
+from holdfast.storage.secret_policy import Screen
+from holdfast.storage.tree import LogEnd
+from holdfast.storage.writing import ANY, Writer
+
+if TYPE_CHECKING:
+    from holdfast.owner.backing import Backup
+    from holdfast.owner.changes import Changes
+    from holdfast.owner.forget import Forgotten
+    from holdfast.owner.history import Version
+    from holdfast.owner.owning import Owner
+    from holdfast.owner.restoring import Restored
+    from holdfast.owner.rolling import RolledBack
+    from holdfast.owner.shared import Shared
+    from holdfast.owner.transfer import Moved, Mover
+    from holdfast.storage.receiving import Receiver
+
+_AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
+
+
+class Core:
+    """One memory root. Safe to use from several threads; close it, or use it as a context manager."""
+
+    def __init__(self, engine: Engine, config: settings.Settings, writer: str = "") -> None:
+        self.settings = config
+        self.writer = writer
+        self.vault = vault = engine.vault
+        self.places = Places(config.paths)
+        self.scopes = Scopes(vault, self.places)
+        self._tree = engine.tree
+        self.address = engine.address
+        """What another program opens this memory with; never with a password."""
+        self.reads_only = engine.reads_only
+        """May nothing be written here?"""
+        self.queue = engine.queue
+        self._keeper = Keeper(engine, self.places, config)
+        embedder = config.search.embedder if config.search.meaning else "none"
+        self._meaning = Meaning(embedder, engine.vectors, engine.no_vectors)
+        self.screen = Screen(config.secrets)
+        self._writer = Writer(
+            vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, self.screen, writer
+        )
+
+    @property
+    def root(self) -> str:
+        """The folder that this memory is, or the address of the database that it is in, without a password."""
+        return self.address
+
+    @property
+    def in_files(self) -> bool:
+        """Is this memory a folder, which other programs can look into?"""
+        return bool(self._tree)
+
+    def tree(self, what: str) -> str:
+        """Return the folder that this memory is, for what needs one; a memory in a database says that it has none."""
+        if not self._tree:
+            raise Invalid(
+                f"{what} needs a memory in files; this one is in a database.",
+                "Run it where the files are, or get them with: holdfast export",
+            )
+        return self._tree
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Bring the index up to what was written here, and let go of everything."""
+        if self.settings.shared.store and self.shared:
+            self.shared.close()
+        self._meaning.close()
+        self._keeper.close()
+        self.vault.close()
+
+    # writing
+
+    def put(self, kind: str = "", text: str | None = None, **given: Any) -> Receipt:
+        """Keep a record: durable when this returns. `given` are the other fields of `Draft`."""
+        return self.keep(draft(kind=kind, text=text, **given))
+
+    def keep(self, wanted: Draft) -> Receipt:
+        """Keep what the draft says, or change the record that it names."""
+        if wanted.id and not wanted.kind and self.places.classify(path_of(wanted.id)) is None:
+            self.get(wanted.id)  # an unknown id is NotFound; a known line cannot be changed
+        return self._writer.put(wanted)
+
+    def hide(self, identifier: str, *, restore: bool = False, op_id: str = "") -> Receipt:
+        """Hide a record from search and lists, or show it again; its text stays where it is."""
+        return self._writer.hide(self.get(identifier), not restore, op_id)
+
+    def replace(
+        self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "", known: bool = False
+    ) -> Receipt:
+        """Write a whole document that was made from version `expect`, "" for a new one; Conflict when it is another.
+
+        Without a version it takes the place of whatever is there, which is kept. With `known` all of its text stood in
+        the memory before, whoever wrote it.
+        """
+        return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
+
+    def receive(self, path: str, data: bytes, expect: str, *, accounted: bool) -> Receipt:
+        """Put a document of another memory in the place of version `expect`; its writer's account may come as well."""
+        return self._writer.replace(path, data, expect, moved=not accounted)
+
+    def written_by(self, writer: str) -> AbstractContextManager[None]:
+        """Note somebody else as the writer in this thread, for a door that serves several."""
+        return self._writer.by(writer)
+
+    def undo(self, identifier: str, op_id: str = "") -> Receipt:
+        """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
+        check_text(identifier)
+        path = path_of(identifier)
+        place = self.places.classify(path)
+        if path != identifier and place and place.kind.shape == "section":
+            raise Invalid(
+                "An entry is not undone by itself: the last write to its page may be another's.",
+                f"Hide it, or take back the last write to the page: {path}.",
+            )
+        return undoing.undo(self.vault, self.places, self._writer, self._file_of(path), op_id)
+
+    def _file_of(self, identifier: str) -> str:
+        """Return the file that an id means: the path itself, or the log that a line stands in."""
+        return identifier if self.places.classify(identifier) else self.get(identifier).path
+
+    def retire(self, path: str, expect: str, op_id: str = "") -> None:
+        """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
+        self._writer.retire(path, expect, op_id)
+
+    # reading
+
+    def get(self, identifier: str) -> Record:
+        """Return one record as it is on disk now; `shared:` before an id means one of the shared memory."""
+        check_text(identifier)
+        if identifier.startswith("shared:") and self.shared:
+            return self.shared.ask(lambda there: there.get(identifier.removeprefix("shared:")))
+        if place_in_file := _AT_LINE.match(identifier):
+            identifier = self._at(place_in_file[1], int(place_in_file[2]))
+        path = path_of(identifier)
+        place = self.places.classify(path)
+        if place and place.kind.shape != "line":
+            document = self.vault.read(path, self.settings.limits.document_bytes)
+            record = parsing.record_at(place, document, identifier)
+            if record is None:
+                raise _unknown(identifier)
+            if place.kind.write_once:
+                return next(iter(self._keeper.steady(lambda: self._marked(identifier))), record)
+            return record
+        found = self._keeper.steady(lambda: self._by_id(identifier))
+        if len(found) > 1:
+            files = ", ".join(record.path for record in found)
+            raise Invalid(f"{identifier} stands in several logs: {files}.", "Merge them, or remove the copy.")
+        return found[0]
+
+    def _marked(self, path: str) -> list[Record]:
+        """Return a record with what the ledger beside it says."""
+        self._keeper.refresh_below((path.rpartition("/")[0],))
+        return self._keeper.ask(lambda index: index.by_id(path))
+
+    def _in_file(self, path: str, question: Callable[[Index], list[Record]]) -> list[Record]:
+        """Ask about one file, as it is now."""
+
+        def work() -> list[Record]:
+            self._keeper.note(path)
+            self._keeper.catch_up()
+            return self._keeper.ask(question)
+
+        return self._keeper.steady(work)
+
+    def _at(self, path: str, line: int) -> str:
+        """Return the id of the record at a line of a file, as a search shows it."""
+        found = self._in_file(path, lambda index: index.records(path))
+        before = [record for record in found if record.line <= line]
+        if not before:
+            raise _unknown(f"{path}:{line}")
+        return max(before, key=lambda record: record.line).id
+
+    def _by_id(self, identifier: str) -> list[Record]:
+        found = self._keeper.ask(lambda index: index.by_id(identifier))
+        if found:
+            for path in {record.path for record in found}:
+                self._keeper.note(path)
+            self._keeper.catch_up()
+        else:
+            self.refresh()
+            if is_id(identifier):
+                self._keeper.refresh_below(self.places.below(FOREIGN, ""))
+        found = self._keeper.ask(lambda index: index.by_id(identifier))
+        if not found:
+            raise _unknown(identifier)
+        return found
+
+    def find(self, query: Query | str = "", **given: Any) -> answers.Found:
+        """Answer a query: the best matches for its text or, without text, the newest records."""
+        wanted = _query(query, given)
+        check(wanted)
+        if wanted.where != "here":
+            from holdfast.owner import shared
+
+            return shared.find(self, wanted)
+        terms = parse(wanted.text)
+        among = both(wanted.kinds, terms.kinds)
+        if among is None or (wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds)):
+            return answers.Found([], iso(now_ms()))
+        where = self._filter(wanted, among, (*wanted.tags, *terms.tags))
+        done, ranked = self._keeper.steady(lambda: self._search(terms, where, wanted))
+        near = functools.partial(
+            self._near, where=msgspec.structs.replace(where, tags=(), since="", until=""), most=wanted.related
+        )
+        with self._keeper.reading():
+            kept, left_out = answers.hits(ranked, terms, wanted, answers.each(near))
+            damaged = self._keeper.ask(lambda index: index.problem_count())
+        return answers.Found(kept, self._keeper.as_of(), done.behind, left_out, done.problems, damaged)
+
+    def gathered(self, query: Query) -> Gathered:
+        """Return what this memory has for a query, for whoever ranks it together with what another one has."""
+        check(query)
+        terms = parse(query.text)
+        among = both(query.kinds, terms.kinds)
+        if among is None or (query.text.strip() and terms.empty and not (terms.tags or terms.kinds)):
+            return Gathered(as_of=iso(now_ms()))
+        where = self._filter(query, among, (*query.tags, *terms.tags))
+        ties = msgspec.structs.replace(where, tags=(), since="", until="")
+
+        def related(identifiers: list[str]) -> dict[str, list[Tied]]:
+            return self._near(identifiers, ties, query.related)
+
+        def work() -> tuple[Refreshed, list[Pool], Near]:
+            done = self._keeper.look(where, searching=True)
+            with self._keeper.reading():
+                return (done, *self._pools(terms, where, query))
+
+        if terms.empty:
+            done, newest = self._keeper.steady(lambda: self._newest(where, query.limit))
+            pools, near = list[Pool](), Near()
+        else:
+            done, pools, near = self._keeper.steady(work)
+            newest = []
+        damaged = self._keeper.ask(lambda index: index.problem_count())
+        return Gathered(
+            pools, near, newest, self._load, related, self._keeper.as_of(), done.behind, done.problems, damaged
+        )
+
+    @functools.cached_property
+    def shared(self) -> Shared | None:
+        """The memory that this one shares with others, None when the settings name none."""
+        from holdfast.owner.shared import Shared
+
+        return Shared(self) if self.settings.shared.store else None
+
+    def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Answer]]:
+        if terms.empty:
+            done, newest = self._newest(where, query.limit)
+            return done, [Answer(record) for record in newest]
+        if not query.associate and query.level == "records":
+            done = self._keeper.look(where, searching=True)
+            best = self._keeper.ask(lambda index: index.best(terms, where, query.limit))
+            return done, [Answer(record, score) for record, score in best]
+        done = self._keeper.look(where, searching=True)
+        with self._keeper.reading():
+            pools, near = self._pools(terms, where, query)
+            return done, answers.choose(pools, query, self.settings.search, self._load, near)
+
+    def explain(self, query: Query, identifier: str) -> explaining.Explained:
+        """Say step by step what ranking makes of one record, whether it is among the answers or not."""
+        record = self.get(identifier)
+        pools, near, where = self.gather(query)
+
+        def passes() -> bool:
+            only = msgspec.structs.replace(where, only=record.id)
+            return bool(self._keeper.ask(lambda index: index.newest(only, 1)))
+
+        return explaining.explain(record, pools, near, query, self.settings.search, self._load, passes)
+
+    def gather(self, query: Query) -> tuple[list[Pool], Near, Filter]:
+        """Return what the ranking is given for a query, and the filter that was used."""
+        check(query)
+        terms = parse(query.text)
+        where = self._filter(query, both(query.kinds, terms.kinds) or query.kinds, (*query.tags, *terms.tags))
+
+        def work() -> tuple[list[Pool], Near]:
+            self._keeper.look(where, searching=True)
+            return self._pools(terms, where, query)
+
+        return (*self._keeper.steady(work), where)
+
+    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[list[Pool], Near]:
+        candidates = self.settings.search.candidates  # what only stands beside them is no answer to a plain search
+        most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
+        pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
+        if terms.phrases and query.associate and not any(pool.candidates for pool in pools):
+            terms = terms.loose  # a title in a question need not stand there word for word
+            pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
+        near = Near()
+        if query.associate:
+            pools, near = self._keeper.ask(lambda index: self._meaning.widen(index, pools, query, terms, where))
+            if self._keeper.watching:
+                self._meaning.fill(self._keeper.ask)
+        return pools, near
+
+    def _load(self, rows: list[int]) -> dict[int, Record]:
+        return self._keeper.ask(lambda index: index.load(rows))
+
+    def related(self, identifier: str, query: Query | None = None) -> list[Tied]:
+        """Return what has to do with a record, or with a name: by links, by what both speak of, by tags. One hop."""
+        wanted = query or Query(limit=10)
+        check(wanted)
+        check_text(identifier)
+        if place_in_file := _AT_LINE.match(identifier):
+            identifier = self._at(place_in_file[1], int(place_in_file[2]))
+        if not identifier.strip():
+            raise Invalid("There is no name to look for.", "Give the id of a record, or a name.")
+        where = self._filter(wanted, wanted.kinds, wanted.tags)
+
+        def work() -> list[Tied]:
+            self._keeper.look(where, searching=True)
+            return self._near([identifier], where, wanted.limit)[identifier]
+
+        found = self._keeper.steady(work)
+        if not found and (is_id(identifier) or self.places.classify(path_of(identifier))):
+            self.get(identifier)  # nothing is related to it, or it is not there at all
+        return found
+
+    def _near(self, identifiers: list[str], where: Filter, most: int) -> dict[str, list[Tied]]:
+        return self._keeper.ask(lambda index: index.related(identifiers, where, most))
+
+    def tail(self, kind: str, count: int = 20, *, session: str = "", scope: str | Scope | None = None) -> list[Record]:
+        """Return the last records of a log, oldest first, read from the end of the file."""
+        row = kinds.kind(kind)
+        if row.shape != "line":
+            raise Invalid(f"{row.one} is not kept in a log.", "Use find, which returns the newest first.")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise Invalid(f"The count is {count!r}.", "Use a number from 1 on.")
+        if not isinstance(session, str):
+            raise Invalid(f"The session is {session!r}.", "Use text.")
+        check_text(session)
+        where = Scope(session=session) if scope is None else self.scopes.resolve(scope)
+        if row.key or row.foreign:  # which line of a key holds is the index's business, and which log is the last one
+            return self.every(Query(kinds=(kind,), scope=scope, session=session))[:count][::-1]
+        path = self.places.path_for(row, where, month=iso(now_ms())[:7], session=session)
+        return list(itertools.islice(self.backwards(path, where.path, session), count))[::-1]
+
+    def every(self, query: Query) -> list[Record]:
+        """Return all records that pass the filters, newest first, however many there are."""
+        return self.survey(query)[0]
+
+    def survey(self, query: Query) -> tuple[list[Record], list[Problem]]:
+        """Return all records that pass the filters, newest first, and what could not be read where they lie."""
+        where = self._filter(query, query.kinds, query.tags)
+        done, found = self._keeper.steady(lambda: self._newest(where))
+        wanted = where.kinds or where.searchable
+        below = self.places.below(wanted, where.scope, above=where.above)
+        known = self._keeper.ask(lambda index: index.problems(below))
+        problems = [
+            problem for problem in known if (place := self.places.classify(problem.path)) and place.kind.name in wanted
+        ]
+        return found, once([*done.problems, *problems])
+
+    def _newest(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
+        done = self._keeper.look(where, searching=False)
+        return done, self._keeper.ask(lambda index: index.newest(where, limit))
+
+    def backwards(
+        self, path: str, scope: str = "", session: str = "", problems: list[Problem] | None = None
+    ) -> Iterator[Record]:
+        """Yield the records of a log from its end; nothing when there is no such log.
+
+        `problems` is told of lines that could not be read on the way.
+        """
+        place = self.places.classify(path)
+        if place is None or self.vault.stat(path) is None:
+            return
+        # a merge may put a mark before its line, or part what belongs together
+        known = self._keeper.glance(lambda index: (index.hidden_in(path), self._halves(index, path)), path)
+        marks, halves = known or ({}, None)
+        told = [] if problems is None else problems
+        reader = tailing.Reader(self.vault, place, marks, halves, self._keeper.refresher.blob, told)
+        for record in reader.newest_first():
+            inside = not scope or f"{record.scope.path}/".startswith(f"{scope}/")
+            if inside and (not session or record.scope.session in ("", *_sessions(session))):
+                yield record
+
+    def _halves(self, index: Index, path: str) -> set[str] | None:
+        """Return which records of a log are half of a pair, None when the index has not read all of it."""
+        seen, stamp = index.look(path), self.vault.stat(path)
+        return index.halves(path) if seen and stamp and seen.offset >= stamp.size else None
+
+    def beside(self, record: Record, count: int, *, after: bool = False) -> list[Record]:
+        """Return the records before or after a line in its log, the nearest first, as the index has them."""
+        return self._keeper.ask(lambda index: index.beside(record.path, record.order, count, after=after))
+
+    def sources(self, records: Iterable[Record]) -> dict[str, Source]:
+        """Return where records come from, by their id: who wrote them, over which channel, with which trust."""
+        return provenance.sources(self.vault, self.places, records, self.settings.chat.aliases())
+
+    def held(self, kind: Kind, key: str) -> Record | None:
+        """Return the line that holds for a key of a keyed kind, None when there is none or it is hidden."""
+        path = self.places.path_for(kind, Scope())
+        found = [one for one in self._in_file(path, lambda index: index.by_key(path, key)) if not one.hidden]
+        return found[0] if found else None
+
+    def history(self, kind: Kind, key: str) -> list[Record]:
+        """Return every line that a key of a keyed kind ever had, oldest first."""
+        path = self.places.path_for(kind, Scope())
+        return self._in_file(path, lambda index: index.by_key(path, key, history=True))
+
+    def count(self, path: str, after: str = "") -> int:
+        """Return how many records of a log hold, with an order greater than `after`."""
+
+        def work() -> int:
+            self._keeper.note(path)
+            self._keeper.catch_up()
+            return self._keeper.ask(lambda index: index.count(path, after))
+
+        return self._keeper.steady(work)
+
+    def damage(self, *paths: str) -> list[Problem]:
+        """Return what cannot be read in these files, as they are now."""
+
+        def work() -> list[Problem]:
+            for path in paths:
+                self._keeper.note(path)
+            self._keeper.catch_up()
+            return self._keeper.ask(lambda index: index.problems(paths))
+
+        return [problem for problem in self._keeper.steady(work) if not problem.minor and problem.path in paths]
+
+    def knows_op(self, op_id: str) -> bool:
+        """Was something done, or about to be done, under this op_id?"""
+        return bool(op_id) and bool(self._keeper.known(op_id).applied)
+
+    def add(
+        self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
+        after: str = "", durable: bool = True, op_id: str = "", time: str = "time",
+    ) -> list[str]:  # fmt: skip
+        """Append lines to a log in one piece and return their ids, which are greater than `after`.
+
+        `guard` sees the held log first, and may refuse. Under one op_id they are added once. `time` is the field that
+        says when.
+        """
+        return self._writer.add(path, lines, guard=guard, after=after, durable=durable, op_id=op_id, time=time)
+
+    def compose(self, path: str, make: Callable[[LogEnd], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+        """Append the lines that `make` calls for while it holds the log, all or none; return them as they are kept."""
+        return self._writer.compose(path, make)
+
+    def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
+        """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
+        return self._writer.offload(data, session, fits)
+
+    def bring(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
+        """Add lines from elsewhere, which carry their own ids, to a log of this name, each once; return how many."""
+        return self._writer.bring(self._log_of(kind, name), lines)
+
+    def missing(self, kind: str, name: str, ids: set[str]) -> int:
+        """Return how many lines of these ids `bring` would add."""
+        return self._writer.missing(self._log_of(kind, name), ids)
+
+    def _log_of(self, kind: str, name: str) -> str:
+        """Return the path of a log for lines from elsewhere; without a name, the one that all lines of a kind go to."""
+        row = kinds.kind(kind)
+        template = next((place for place in (row.place, row.also) if ("{any}" in place) == bool(name)), "")
+        if row.shape != "line" or row.key or not template:
+            raise Invalid(f"{row.one} is not brought from elsewhere.", "Use put.")
+        path = template.format(any=name, **msgspec.structs.asdict(self.settings.paths))
+        place = self.places.classify(path)
+        if place is None or place.kind is not row:
+            raise Invalid(f"{name!r} is not the name of a {kind}.", "Use a name without a leading dot.")
+        return path
+
+    @property
+    def receiver(self) -> Receiver:
+        """What takes in documents and lines of another memory."""
+        return self._writer.receiver
+
+    def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
+        """Add a line to one of Holdfast's own logs, without waiting for the disk."""
+        self._writer.note(kind, line, folder)
+
+    # index and files
+
+    def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
+        """Bring the index up to the files; `rebuild` throws it away first."""
+        if rebuild:
+            try:
+                done = self._keeper.rebuild(progress)
+            except Unusable as error:
+                raise Unavailable(
+                    f"The index cannot be made anew: {error}.", "Use a login, or a folder, that may be written."
+                ) from None
+            self._meaning.forget()
+            return done
+        done = self._keeper.refresh_below((), progress)
+        known = self._keeper.ask(lambda index: [*index.problems(), *self._keeper.refresher.torn(index)])
+        done.problems = once([*done.problems, *known])
+        return done
+
+    def verify(self, progress: Progress | None = None) -> verify.Report:
+        """Prove that the index says what the files say, and name what is damaged."""
+        begun = time_ns()
+        self.refresh()
+        outside = self._keeper.ask(lambda index: [path for path in index.seen() if not self.places.watched(path)])
+        if outside:
+            self._keeper.refresh_below(tuple(outside))
+        report = self._keeper.verify(begun, progress)
+        report.damage += self._keeper.vanished()
+        return report
+
+    def stats(self) -> dict[str, Any]:
+        """Return what is kept, where, and how far the index is behind."""
+        done = Refreshed()
+        refresher = self._keeper.refresher
+        behind = self._keeper.ask(lambda index: refresher.stale(index, done))
+        counts = self._keeper.ask(lambda index: index.counts())
+        size = sum(stamp.size for stamp in refresher.walk(Refreshed()).values())
+        vanished = self._keeper.vanished()
+        problems = [*done.problems, *vanished]
+        return {
+            "root": self.root,
+            "records": sum(counts.values()),
+            "kinds": counts,
+            "files": done.files,
+            "bytes": size,
+            "index_bytes": self._keeper.size(),
+            "behind": behind,
+            "problems": len(once([*problems, *self._keeper.ask(lambda index: index.problems())])),
+            "vanished": [str(problem) for problem in vanished],
+            **({"words_alone": self._meaning.problem} if self._meaning.problem else {}),
+        }
+
+    @property
+    def embedder(self) -> str:
+        """Which embedder is installed and meant by the settings, "" when records are found by words alone."""
+        return self._meaning.embedder
+
+    def embed(self, progress: Progress | None = None) -> Embedded:
+        """Make the vectors that records lack by which they are found by meaning; Unavailable without an embedder."""
+        if self.reads_only:
+            raise Unavailable("This login only reads: it can keep no vectors.", "Make them with a login that writes.")
+        self.refresh()
+        return self._keeper.ask(lambda index: self._meaning.embed(index, progress))
+
+    def embedded(self) -> Embedded:
+        """Say how far the vectors are, and with which model."""
+        self.refresh()
+        return self._keeper.ask(self._meaning.status)
+
+    # the owner's
+
+    @functools.cached_property
+    def _owner(self) -> Owner:
+        from holdfast.owner.owning import Owner  # few ask for it, and every start would pay
+
+        return Owner(self, self._keeper, self._writer, self._meaning)
+
+    def versions(self, identifier: str) -> list[Version]:
+        """Return what happened to a document, or to a line and its key, oldest first: when, by whom, which version."""
+        return self._owner.versions(identifier)
+
+    def text_at(self, identifier: str, version: str) -> str:
+        """Return the text that a document had in a version, of which the first digits are enough."""
+        return self._owner.text_at(identifier, version)
+
+    def forget(
+        self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None
+    ) -> Forgotten:
+        """Remove the text of records for good, by id, or all that have a text word for word; without `yes`, list them.
+
+        Much at once needs the `count`. The owner's, never a model's. What was interrupted is finished by calling again.
+        """
+        return self._owner.forget(identifiers, query, yes, count, progress)
+
+    def rollback(
+        self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
+    ) -> RolledBack:
+        """Take back what one writer wrote, since a time if one is given; without `yes`, list it.
+
+        Much at once needs the `count`. With `back`, the id that a rollback told, it is the rollback that is taken back.
+        """
+        return self._owner.rollback(writer, since, yes, count, back)
+
+    def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
+        """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
+        return self._owner.backup(target, progress)
+
+    @property
+    def waiting(self) -> int:
+        """How many files are known to have changed and are not in the index yet."""
+        return self._keeper.waiting
+
+    def push(self, to: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
+        """Move what is here to another memory, by its folder or address; without `yes`, say what would move.
+
+        Without a name it is the shared one of the settings. With a scope, only what belongs to that workspace moves.
+        """
+        with self.moving(to, scope=scope, push=True) as mover:
+            planned = mover.plan()
+            return mover.move(progress) if yes else planned
+
+    def pull(self, source: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
+        """Move what another memory has to this one, as `push` does the other way round."""
+        with self.moving(source, scope=scope, push=False) as mover:
+            planned = mover.plan()
+            return mover.move(progress) if yes else planned
+
+    def moving(self, other: str = "", *, scope: str = "", push: bool) -> AbstractContextManager[Mover]:
+        """Open another memory to move something there or from there: first `plan`, then `move`."""
+        return self._owner.moving(other, scope, push=push)
+
+    def export(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Restored:
+        """Give all of this memory as plain files, in a folder that is new or empty."""
+        return self._owner.export(target, progress)
+
+    def watch(self) -> None:
+        """Follow changes of files from now on, so that a search need not look at every file."""
+        self._keeper.watch()
+
+    def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:
+        """Follow what is added, changed, removed and hidden from now on: iterate over it, and close it.
+
+        `since` is the id of a record: those that came after it are told first.
+        """
+        from holdfast.owner.changes import Changes, Reader, Wanted  # few follow
+
+        query = Query(kinds=tuple(kinds), scope=scope)
+        where = self._filter(query, query.kinds, ())
+        reader = Reader(self.vault, self.places, self._keeper.refresher)
+        last = self.get(since) if since else None
+        found = Changes(self._keeper.follow, reader, Wanted(where.scope, query.kinds), self._writers_of)
+        try:
+            self._keeper.ask(lambda index: reader.begin(index.seen(self.places.roots), index.records))
+            if last:
+                found.first(self._after(last, query))
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    def _after(self, last: Record, query: Query) -> list[Record]:
+        """Return the records that came after one, oldest first."""
+        every = self._keeper.ask(lambda index: index.newest(self._filter(query, query.kinds, ()), -1))
+        later = [record for record in every if (record.time, record.id) > (last.time, last.id)]
+        return sorted(later, key=lambda record: (record.time, record.id))
+
+    def _writers_of(self, records: list[Record]) -> dict[str, str]:
+        return {identifier: source.by for identifier, source in self.sources(records).items()} if records else {}
+
+    def _filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
+        for name in wanted:
+            kinds.kind(name)
+        since = bound(query.since) if query.since else ""
+        until = bound(query.until, end=True) if query.until else ""
+        if since and until and since > until:
+            raise Invalid(f"since {query.since} is after until {query.until}.", "Swap them.")
+        where = self.scopes.resolve(query.scope) if query.scope else Scope()
+        return Filter(
+            kinds=wanted, scope=where.path, above=query.above, shared=query.shared,
+            sessions=_sessions(query.session), tags=tags, since=since, until=until,
+            known=asking.end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
+            searchable=tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm")),
+        )  # fmt: skip
+
+
+def draft(**given: Any) -> Draft:
+    """Make a draft of loose arguments, naming the valid ones when one is unknown or of the wrong type."""
+    try:
+        return msgspec.convert(given, Draft)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise Invalid(f"{error}.", f"A draft takes {', '.join(Draft.__struct_fields__)}.") from None
+
+
+def _query(query: Query | str, given: dict[str, Any]) -> Query:
+    if isinstance(query, Query):
+        given = {name: getattr(query, name) for name in Query.__struct_fields__} | given
+    else:
+        given = {"text": query} | given
+    try:
+        return msgspec.convert(given, Query)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise Invalid(f"{error}.", f"A query takes {', '.join(Query.__struct_fields__)}.") from None
+
+
+def _sessions(session: str) -> tuple[str, ...]:
+    """Return the strings under which a session's records are known: lines without one bear their folder's name."""
+    return (session, session_folder(session)) if session else ()
+
+
+def _unknown(identifier: str) -> NotFound:
+    return NotFound(f"There is no record {identifier!r}.", "Use search to find its id.")

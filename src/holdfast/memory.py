@@ -1,0 +1,159 @@
+"""`holdfast.open`: the memory as Python programs hold it, with every tool and every module on it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast import core, opening
+from holdfast.errors import HoldfastError
+from holdfast.formats import prompts
+from holdfast.memories.chat import Chat
+from holdfast.memories.cold import Transcripts
+from holdfast.memories.compartments import Compartments, Run
+from holdfast.memories.hot import Hot
+from holdfast.memories.jobs import Jobs
+from holdfast.memories.knowledge import Knowledge
+from holdfast.memories.skills import Skills
+from holdfast.memories.states import States
+from holdfast.memories.tasks import Tasks
+from holdfast.memories.traces import Traces
+from holdfast.memories.values import Values
+from holdfast.memories.workspaces import Workspaces
+from holdfast.model.names import check_given
+from holdfast.model.scopes import DEFAULT
+from holdfast.tools import every, pair, prompt
+from holdfast.tools.calling import Reply, Runner
+from holdfast.tools.context import Context
+
+if TYPE_CHECKING:
+    from holdfast.memories.mind import Mind
+
+
+class Memory(core.Core):
+    """A store, with what agents can do with it."""
+
+    context = Context()
+    """What a call's context lacks is taken from here; a server sets it when it starts."""
+
+    @functools.cached_property
+    def tools(self) -> Runner:
+        return Runner(self, every.registry(), self.context, self.compartments)
+
+    @property
+    def workspaces(self) -> Workspaces:
+        return self.tools.workspaces
+
+    @property
+    def states(self) -> States:
+        return self.tools.states
+
+    @property
+    def knowledge(self) -> Knowledge:
+        return self.tools.knowledge
+
+    @property
+    def skills(self) -> Skills:
+        return self.tools.skills
+
+    @property
+    def jobs(self) -> Jobs:
+        return self.tools.jobs
+
+    @property
+    def tasks(self) -> Tasks:
+        return self.tools.tasks
+
+    @property
+    def values(self) -> Values:
+        return self.tools.values
+
+    @property
+    def traces(self) -> Traces:
+        return self.tools.traces
+
+    @functools.cached_property
+    def hot(self) -> Hot:
+        return Hot(self)
+
+    @property
+    def chat(self) -> Chat:
+        return self.tools.chat
+
+    @functools.cached_property
+    def transcripts(self) -> Transcripts:
+        return Transcripts(self)
+
+    @functools.cached_property
+    def compartments(self) -> Compartments:
+        return Compartments(self)
+
+    def run(self, session: str = "", run_id: str = "", workspace: str | None = None) -> Run:
+        """Return a run of an agent in a session, to be used as a context manager: its own memory ends with it."""
+        check_given(workspace=workspace or "")
+        where = self.scopes.resolve(workspace).path if workspace else ""
+        return Run(self.compartments, session, run_id, where)
+
+    def close(self) -> None:
+        """End the runs that live here, bring the index up to what was written, and let go of everything."""
+        try:
+            self.compartments.close()
+        finally:
+            super().close()
+
+    def mind(self, session: str = "", scope: str | None = None, *, on_error: Literal["raise", "log"] = "raise") -> Mind:
+        """Return the four memories of a session; two of the same session share what they work on."""
+        from holdfast.memories.mind import Mind
+
+        check_given(session=session, scope=scope or "")
+        return Mind(self, session, scope, window=self.tools.windows.of(session or DEFAULT), on_error=on_error)
+
+    def prompt(
+        self, workspace: str = "", session: str = "", run: str = "", task: str = "", budget: int = prompts.BUDGET
+    ) -> str:
+        """Return what an agent should know when it starts: rules, memory, the workspace, what the task brings to mind.
+
+        At most `budget` tokens; the same as `holdfast context` prints.
+        """
+        check_given(workspace=workspace, session=session, run=run, task=task)
+        context = Context(workspaceId=workspace, sessionId=session, runId=run, goal=task)
+        return prompts.together(prompt.gather(self.tools, context, budget), budget).text
+
+    def call(self, tool: str, params: Any = None, context: Any = None, *, reads_only: bool = False) -> Reply:
+        """Run any tool by its contract name and return the reply that an agent would get; an error is a reply.
+
+        With `reads_only`, a tool that writes is refused, also inside `useTools`.
+        """
+        runner = self.tools.reading if reads_only else self.tools
+        if tool == "useTools":
+            given = params if context is None or not isinstance(params, dict) else {"context": context} | params
+            return pair.use(runner, given)
+        return runner.call(tool, params, context)
+
+
+def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
+    """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
+    return _swept(opening.open_memory(root, watch=watch, writer=writer, kind=Memory))
+
+
+def _swept(memory: Memory) -> Memory:
+    with contextlib.suppress(HoldfastError):
+        memory.compartments.sweep()  # what is left of runs whose process is gone
+    return memory
+
+
+def open_tenant(tenants: opening.Tenants, tenant: str, *, writer: str = "") -> Memory:
+    """Open the memory of a tenant over the connections that it shares with others."""
+    return _swept(tenants.open_memory(tenant, writer=writer, kind=Memory))
+
+
+def open_within(memory: Memory, scope: str) -> Memory:
+    """Open one scope of an open memory, for callers who may neither see nor change anything else."""
+    made = opening.open_within(memory, scope)
+    made.context = msgspec.structs.replace(memory.context, workspaceId=scope)
+    made.tools.bound = scope
+    return made

@@ -1,0 +1,62 @@
+"""The settings of a memory: what holds and why, and putting others in their place.
+
+They can be read and mended also where they keep the memory from being opened, on files and in a database.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+
+import msgspec
+
+from holdfast import secrets
+from holdfast.errors import NotFound, OverBudget
+from holdfast.model import settings
+from holdfast.model.layout import Places
+from holdfast.opening import MOST_SETTINGS, open_vault, settings_text
+from holdfast.storage.tree import ABSENT
+from holdfast.storage.writing import kept
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting as it holds, without the secrets that it may have."""
+
+    name: str
+    value: object
+    source: str
+    """`holdfast.toml`, the variable of the environment that it comes from, or `default`."""
+
+
+def text_of(root: str) -> str:
+    """Return the text of the settings as it is, "" when there is none."""
+    with open_vault(root) as vault:
+        return settings_text(vault)
+
+
+def settled(text: str) -> list[Setting]:
+    """Return all settings as they hold with this text and this environment."""
+    config, given = settings.load(text), tomllib.loads(text)
+    found = [Setting("format", config.format, settings.FILE if "format" in given else "default")]
+    for section, fields in settings.tables().items():
+        for field in fields:
+            variable = f"HOLDFAST_{section}_{field}".upper()
+            source = settings.FILE if field in given.get(section, {}) else "default"
+            value = secrets.redact_all(msgspec.to_builtins(getattr(getattr(config, section), field)))
+            found.append(Setting(f"{section}.{field}", value, variable if variable in os.environ else source))
+    return found
+
+
+def put(root: str, text: str) -> None:
+    """Make this text the settings, if it can be read as such; the text before it is kept."""
+    data = text.encode()
+    if len(data) > MOST_SETTINGS:
+        raise OverBudget(f"The new text is longer than {MOST_SETTINGS:,} bytes.", "Shorten it.")
+    config = settings.load(text, environment={}, source="The new text")
+    with open_vault(root) as vault:
+        try:
+            version = vault.read(settings.FILE).version
+        except NotFound:
+            version = ABSENT
+        keep = kept(Places(config.paths), version) if version != ABSENT else ""
+        vault.write(settings.FILE, data, expect=version, keep=keep)

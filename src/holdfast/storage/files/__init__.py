@@ -1,0 +1,1 @@
+"""The file engine: a folder of plain files, and a SQLite index of them that can be deleted at any time."""

@@ -1,0 +1,74 @@
+"""Following the files of a root in a thread, for processes that live long."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from holdfast.model.times import now_ms
+from holdfast.storage.engines import Tell
+from holdfast.storage.refresh import SUFFIXES
+
+_LAG_MS = 100
+
+
+class Watcher:
+    """Tells which paths changed, about 50 ms after they did. `alive` turns False if the system stops telling."""
+
+    def __init__(self, root: str, folders: list[str], tell: Tell) -> None:
+        for folder in folders:
+            os.makedirs(folder, exist_ok=True)
+        self.alive = True
+        self.told_ms = now_ms()
+        """Up to this moment every change was told."""
+        self._root = root
+        self._folders = folders
+        self._tell = tell
+        self._stop = threading.Event()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast-watch", daemon=True)
+        self._thread.start()
+        self._started.wait(5)
+
+    def look(self) -> None:
+        """Do nothing: the system tells of changes by itself."""
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(5)
+        self.alive = False
+
+    def _run(self) -> None:
+        import watchfiles  # starts a native library, which only long-lived processes need
+
+        try:
+            changes = watchfiles.watch(
+                *self._folders, stop_event=self._stop, debounce=50, step=10, rust_timeout=200,
+                yield_on_timeout=True, watch_filter=None, raise_interrupt=False,
+            )  # fmt: skip
+            for found in changes:
+                self._started.set()
+                self.told_ms = now_ms() - _LAG_MS
+                if found:
+                    self._pass_on([path for _, path in found if not _temporary(path)])
+        except (OSError, RuntimeError):
+            pass  # too many watches, or none to be had: every search looks at all files again
+        finally:
+            self.alive = False
+            self._started.set()
+
+    def _pass_on(self, full: list[str]) -> None:
+        files = [path for path in full if path.endswith(SUFFIXES)]
+        folders = [path for path in full if not path.endswith(SUFFIXES) and _came_or_went(path)]
+        self._tell(
+            [os.path.relpath(path, self._root) for path in files],
+            {os.path.relpath(path, self._root) for path in folders},
+        )
+
+
+def _came_or_went(path: str) -> bool:
+    return os.path.isdir(path) or not os.path.lexists(path)
+
+
+def _temporary(path: str) -> bool:
+    return os.path.basename(path).startswith(".")

@@ -1,0 +1,243 @@
+"""From bytes to records: what a file at a place says.
+
+One function per shape. Nothing here fails on what it reads: what cannot be understood becomes a `Problem` with file
+and line, and everything else is still a record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.formats import headings, jsonl, links, markdown, sections, transcripts
+from holdfast.model.kinds import Kind
+from holdfast.model.layout import Place
+from holdfast.model.records import Mark, Problem, Record, text_of, version_of
+from holdfast.model.scopes import Scope, from_path
+from holdfast.model.times import from_ns, from_prefix, normal
+from holdfast.storage.index import Facts
+from holdfast.storage.tree import Document, Line
+
+_HEADING = re.compile(r"^#[ \t](.+)$", re.MULTILINE)
+Blob = Callable[[str], str]
+
+
+def documents(place: Place, document: Document) -> Facts:
+    """Read a Markdown file that is one record."""
+    page = markdown.parse(document.data)
+    fields = page.fields
+    kind = place.kind
+    problems = _faults(place, page) if not (kind.write_once and page.conflict) else []
+    for name, values in kind.choices.items():
+        if name in fields and fields[name] not in values:
+            head = document.data[: len(document.data) - len(page.body.encode())].decode("utf-8", "replace")
+            what = f"{name} is {fields[name]!r}; it can be {', '.join(values)}"
+            problems.append(Problem(place.path, what, markdown.line_of(head, name), minor=True))
+    changed = from_ns(document.stamp.mtime)
+    named = text_of(fields) if fields else ""
+    record = Record(
+        id=place.path,
+        kind=kind.name,
+        path=place.path,
+        scope=place.scope,
+        title=_title(place, fields, page.body),
+        text=page.body.strip("\r\n"),
+        tags=_tags(fields.get("tags")),
+        time=normal(fields.get(kind.time)) or _dated(place) or changed,
+        updated=normal(fields.get("updated")) or changed,
+        fields={name: value for name, value in fields.items() if name not in (kind.title, "tags")},
+        line=1,
+        version=document.version,
+        hidden=is_archived(fields),
+        links=links.targets(f"{named}\n{page.body}" if "[[" in named else page.body, place.path),
+    )
+    return Facts([record], (), problems)
+
+
+def record_at(place: Place, document: Document, identifier: str) -> Record | None:
+    """Return the record of this id from a file that was just read."""
+    read = entries if place.kind.shape == "section" else documents
+    return next((record for record in read(place, document).records if record.id == identifier), None)
+
+
+def is_archived(fields: Mapping[str, Any]) -> bool:
+    return fields.get("archived") is True or fields.get("isArchived") is True
+
+
+def entries(place: Place, document: Document) -> Facts:
+    """Read a Markdown file of dated entries."""
+    page = markdown.parse(document.data)
+    problems = _faults(place, page)
+    records = []
+    for section in sections.parse(page.body):
+        line = section.line + page.body_line - 1
+        if section.fault:
+            problems.append(Problem(place.path, section.fault, line, minor=True))
+        records.append(
+            Record(
+                id=f"{place.path}#{section.anchor}",
+                kind=place.kind.name,
+                path=place.path,
+                scope=place.scope,
+                title=section.title,
+                text=section.text,
+                tags=section.tags,
+                time=normal(section.date),
+                fields={"date": section.date} | ({"category": section.category} if section.category else {}),
+                line=line,
+                version=section.version,
+                hidden=bool(section.archived),
+                links=links.targets(section.text, place.path),
+            )
+        )
+    return Facts(records, (), problems)
+
+
+def _faults(place: Place, page: markdown.Page) -> list[Problem]:
+    return [Problem(place.path, page.fault, page.fault_line)] if page.fault else []
+
+
+def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
+    """Read lines of a log; `first` is the number of the first one, `blob` reads large text that lies beside it.
+
+    Lines that are not given have no number: it would tell how many there are.
+    """
+    records: list[Record] = []
+    marks: list[Mark] = []
+    problems: list[Problem] = []
+    for number, line in enumerate((line for line in found if not line.veiled), first):
+        found_here = objects(place, line)
+        if isinstance(found_here, str):
+            problems.append(Problem(place.path, f"skipped: {found_here}", number))
+            continue
+        for value in found_here:
+            if place.kind.name == "entry" and isinstance(value.get("access"), list) and place.kind.text not in value:
+                continue  # which entries of a compartment were read
+            if value.get("hide") == "":
+                problems.append(Problem(place.path, "skipped: it hides nothing", number))
+            elif isinstance(value.get("hide"), str):
+                marks.append(mark(place, value))
+            elif what := fault(place.kind, value):
+                problems.append(Problem(place.path, f"skipped: {what}", number))
+            else:
+                record, problem = line_record(place, value, number, blob)
+                records.append(record)
+                if problem:
+                    problems.append(Problem(place.path, problem, number))
+    return Facts(records, marks, problems)
+
+
+def objects(place: Place, line: Line) -> list[dict[str, Any]] | str:
+    """Read the objects of a line, or say what is wrong with it; of a log that others write, the turns it tells."""
+    if line.cut:
+        return "longer than a line may be"
+    if not place.kind.foreign:
+        return jsonl.parse(line.data)
+    found = transcripts.parse(line.data)
+    if isinstance(found, str):
+        return found
+    session = place.name.rpartition("/")[2]
+    return [{"session": session, **turn} for value in found for turn in transcripts.turns(value)]
+
+
+def fault(kind: Kind, value: Mapping[str, Any]) -> str:
+    """Say why an object cannot be a record of a kind, "" when it can."""
+    for name, values in kind.choices.items():
+        if name in kind.required and value.get(name) not in values:
+            return f"its {name} is {str(value.get(name))[:40]!r}, not {', '.join(values)}"
+    if kind.inline and not isinstance(value.get(kind.text, ""), str | None):
+        return f"its {kind.text} is not text"
+    return ""
+
+
+def mark(place: Place, value: Mapping[str, Any]) -> Mark:
+    """Read a line that hides or shows; a ledger names files of its own folder."""
+    target = value["hide"]
+    if place.kind.name == "ledger":
+        target = f"{place.path.rpartition('/')[0]}/{target}"
+    order = jsonl.identity(value, "time")[1]
+    op = value.get("op")
+    return Mark(
+        target=target, order=order, hidden=value.get("hidden") is not False, op=op if isinstance(op, str) else ""
+    )
+
+
+def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) -> tuple[Record, str]:
+    """Read one object of a log; the second part says what was wrong with it."""
+    kind = place.kind
+    identifier, order, time = jsonl.identity(value, kind.time)
+    text, problem = _line_text(kind, value, blob)
+    key = value.get(kind.key) if kind.key else None
+    title = value.get(kind.title)
+    known = {"id", "workspace", "session", "run", "tags", kind.time, kind.title}
+    if isinstance(value.get(kind.text), str):
+        known.add(kind.text)  # what is no text stays among the fields as it is
+    record = Record(
+        id=identifier,
+        kind=kind.name,
+        path=place.path,
+        scope=_line_scope(place.scope, value, kind.session),
+        title=title if isinstance(title, str) else "",
+        text=text,
+        tags=_tags(value.get("tags")),
+        time=time,
+        fields={name: inner for name, inner in value.items() if name not in known},
+        line=number,
+        version=version_of(jsonl.render(value)),
+        key=key if isinstance(key, str) else "",
+        hidden=isinstance(value.get("forgotten"), str),
+        order=order,
+        links=links.targets(text, "") if "[[" in text else (),
+    )
+    return record, problem
+
+
+def _line_text(kind: Kind, value: Mapping[str, Any], blob: Blob) -> tuple[str, str]:
+    ref = value.get("ref")
+    if isinstance(ref, str) and kind.text not in value:
+        try:
+            return blob(ref), ""
+        except HoldfastError as error:
+            return text_of(value.get("head")), f"its text is missing: {error.message}"
+    return text_of(value.get(kind.text)), ""
+
+
+def _line_scope(scope: Scope, value: Mapping[str, Any], field: str) -> Scope:
+    workspace, session, run = (value.get(name) for name in ("workspace", field, "run"))
+    session = session or value.get("session")
+    if not (workspace or session or run):
+        return scope
+    tree = from_path(workspace) if isinstance(workspace, str) and workspace else scope
+    return Scope(
+        tree.workspace,
+        tree.domain,
+        tree.repository,
+        session if isinstance(session, str) else scope.session,
+        run if isinstance(run, str) else scope.run,
+    )
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    return (
+        tuple(str(tag) for tag in value if isinstance(tag, str | int) and str(tag)) if isinstance(value, list) else ()
+    )
+
+
+def _title(place: Place, fields: Mapping[str, Any], body: str) -> str:
+    named = fields.get(place.kind.title) or fields.get("title")
+    if isinstance(named, str | int | float) and str(named).strip():
+        return str(named)
+    if place.kind.name == "overview":
+        return place.path.rsplit("/", 2)[1]
+    heading = _HEADING.search(body, 0, 2000)
+    if place.kind.name in ("document", "rule") and heading:
+        return headings.title(heading[1])
+    return place.name.rpartition("/")[2] or place.path.rpartition("/")[2].removesuffix(".md")
+
+
+def _dated(place: Place) -> str:
+    return normal(from_prefix(place.name)) if place.kind.dated else ""

@@ -1,0 +1,293 @@
+"""Bringing the index up to the files: look at every stamp, read only what changed.
+
+A document is read again when its stamp changed. A log is read from where the index stopped, if the bytes before
+that are still the same (a merge may insert lines); else from its start. A stamp that is as young as the look that
+took it proves nothing, so such a file is compared by content the next time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+import zlib
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from holdfast.errors import Busy, HoldfastError, NotFound, OverBudget
+from holdfast.formats import jsonl
+from holdfast.model.kinds import KINDS
+from holdfast.model.layout import Place, Places
+from holdfast.model.records import Problem
+from holdfast.model.settings import Limits
+from holdfast.storage import parsing
+from holdfast.storage.index import Facts, Index, Seen
+from holdfast.storage.tree import Line, RootGone, Stamp, Vault
+
+SUFFIXES = (".md", ".jsonl")
+YOUNG_NS = 2_000_000_000
+WHOLE = 8 << 20
+"""Up to this many bytes of a log are compared in full when it has grown; beyond that, the last WINDOW of them."""
+WINDOW = 64 << 10
+_BATCH_LINES = 5_000
+_BATCH_BYTES = 16 << 20
+_BATCH_FILES = 500
+_MOST_MISSING = 100
+Progress = Callable[[int, int], None]
+
+
+class Refreshed(msgspec.Struct, omit_defaults=True):
+    """What a refresh did."""
+
+    files: int = 0
+    changed: int = 0
+    removed: int = 0
+    records: int = 0
+    behind: int = 0
+    """Files that are known to have changed and could not be indexed now."""
+    problems: list[Problem] = []
+
+
+class Refresher:
+    """Reads what changed in a vault into an index."""
+
+    def __init__(self, vault: Vault, places: Places, limits: Limits) -> None:
+        self._vault = vault
+        self._places = places
+        self._limits = limits
+        self._classified: dict[str, Place | None] = {}
+        self.linked: set[str] = set()
+        """Links that were followed when everything was looked at last, and since."""
+
+    def walk(self, done: Refreshed, below: tuple[str, ...] = ()) -> dict[str, Stamp]:
+        """Look at every file that may be memory."""
+        found: dict[str, Stamp] = {}
+
+        def blocked(path: str, why: str) -> None:
+            done.problems.append(Problem(path, why))
+
+        if not below:
+            self.linked.clear()
+        for folder in below or self._places.roots:
+            found.update(self._vault.walk(folder, SUFFIXES, blocked, self.linked.add))
+        return {path: stamp for path, stamp in found.items() if self._place(path)}
+
+    def changed(self, index: Index, done: Refreshed, below: tuple[str, ...] = ()) -> list[str]:
+        """Return the paths that the index must look at again, vanished ones included."""
+        stamps = self.walk(done, below)
+        done.files = len(stamps)
+        places = below or self._places.roots
+        seen = index.seen(places)
+        lost = [problem.path for problem in done.problems]
+        result = [
+            path
+            for path, stamp in stamps.items()
+            if not self._settled(known := seen.get(path), stamp) or (known and self._arrived(known))
+        ]
+        gone = seen.keys() - stamps.keys()
+        return result + [path for path in gone if not any(_within(path, place) for place in lost)]
+
+    def torn(self, index: Index) -> list[Problem]:
+        """Name the logs whose last line is incomplete."""
+        what = "the last line is incomplete: torn, or still being written"
+        return [
+            Problem(path, what, seen.lines + 1)
+            for path, seen in index.seen().items()
+            if seen.kind and KINDS[seen.kind].shape == "line" and seen.offset < seen.stamp.size
+        ]
+
+    def stale(self, index: Index, done: Refreshed) -> int:
+        """Count the files that changed since the index read them."""
+        seen = index.seen(self._places.roots)
+        stamps = self.walk(done)
+        done.files = len(stamps)
+        changed = sum(1 for path, stamp in stamps.items() if path not in seen or seen[path].stamp != stamp)
+        return changed + len(seen.keys() - stamps.keys())
+
+    def apply(self, index: Index, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
+        """Index these paths as they are now, in small transactions, so that nobody waits long for the index."""
+        logs_there = [path for path in paths if path.endswith(".jsonl")]
+        pages = [path for path in paths if not path.endswith(".jsonl")]
+        batches = [pages[start : start + _BATCH_FILES] for start in range(0, len(pages), _BATCH_FILES)]
+        ready = 0
+        for batch in (*batches, *([path] for path in logs_there)):
+            try:
+                with contextlib.nullcontext() if batch[0].endswith(".jsonl") else index.writing():
+                    for path in batch:
+                        self.one(index, path, done)
+            except Busy:
+                done.behind += len(paths) - ready
+                return
+            ready += len(batch)
+            if progress:
+                progress(ready, len(paths))
+
+    def one(self, index: Index, path: str, done: Refreshed, end: int | None = None) -> None:
+        """Index one path as it is now; of a log only what lies before `end`, if that is given."""
+        place = self._place(path)
+        seen = index.look(path)
+        try:
+            stamp = self._vault.stat(path) if place else None
+            if stamp is None or place is None:
+                if seen:
+                    with index.writing():
+                        index.remove(path)
+                    done.removed += 1
+            elif place.kind.shape == "line":
+                while not self._log(index, place, seen, stamp, done, end):
+                    seen, stamp = index.look(path), self._vault.stat(path) or stamp  # somebody else read on: so do we
+            else:
+                self._document(index, place, seen, done)
+        except (Busy, RootGone):
+            raise
+        except HoldfastError as error:
+            self._unreadable(index, path, place, error, done)
+
+    def _unreadable(self, index: Index, path: str, place: Place | None, error: HoldfastError, done: Refreshed) -> None:
+        """Report a file that is there and cannot be read; what was known of it stays known."""
+        done.problems.append(Problem(path, error.message))
+        if isinstance(error, OverBudget) and place:
+            stamp = self._vault.stat(path)
+            if stamp:
+                seen = Seen(kind=place.kind.name, stamp=stamp, looked=time.time_ns())
+                index.replace(path, seen, Facts((), (), [Problem(path, error.message)]))
+
+    def _document(self, index: Index, place: Place, seen: Seen | None, done: Refreshed) -> None:
+        looked = time.time_ns()
+        document = self._vault.read(place.path, self._limits.document_bytes)
+        now = Seen(kind=place.kind.name, stamp=document.stamp, looked=looked, version=document.version)
+        if seen and seen.version == document.version and seen.stamp.mtime == document.stamp.mtime:
+            self._touch(index, place.path, now)
+            return
+        read = parsing.entries if place.kind.shape == "section" else parsing.documents
+        facts = read(place, document)
+        index.replace(place.path, now, facts)
+        done.changed += 1
+        done.records += len(facts.records)
+
+    def _log(
+        self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed, end: int | None
+    ) -> bool:
+        """Index a log; False when another thread or process changed what was known of it meanwhile."""
+        looked = time.time_ns()
+        path = place.path
+        if seen and self._settled(seen, stamp) and seen.offset == stamp.size and not self._arrived(seen):
+            return True
+        if seen and (self._arrived(seen) or not self._grown(path, seen, stamp)):
+            seen = None
+        if seen and seen.offset == stamp.size:
+            self._touch(index, path, msgspec.structs.replace(seen, stamp=stamp, looked=looked))
+            return True
+        if seen is None:  # anew, as a whole: nobody must meet half a log
+            with index.writing():
+                fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
+                index.replace(path, fresh, Facts())
+                complete = self._read_on(index, place, fresh, stamp.size if end is None else end, done)
+        else:
+            now = msgspec.structs.replace(seen, stamp=stamp, looked=looked)
+            complete = self._read_on(index, place, now, stamp.size if end is None else end, done)
+        done.changed += 1
+        return complete
+
+    def _read_on(self, index: Index, place: Place, now: Seen, end: int, done: Refreshed) -> bool:
+        """Index a log from where it was read to, in small transactions of their own."""
+        path = place.path
+        for batch in _batches(self._vault.scan(path, now.offset, end)):
+            missing: list[str] = []
+            facts = parsing.lines(place, batch, now.lines + 1, functools.partial(self.blob, missing=missing))
+            last = batch[-1].end
+            before = now
+            now = msgspec.structs.replace(
+                now,
+                offset=last,
+                lines=now.lines + sum(line.whole and not line.veiled for line in batch),
+                open=not batch[-1].whole,
+                checksum=self._checksum(path, batch, now.checksum),
+                tail=0 if self._vault.exact else self._vault.fingerprint(path, max(0, last - WINDOW), last),
+                missing=(*now.missing, *missing)[:_MOST_MISSING],
+            )
+            with index.writing():
+                if not _same_place(index.look(path), before):
+                    return False
+                index.extend(path, now, facts)
+            done.records += len(facts.records)
+        return True
+
+    def _checksum(self, path: str, batch: list[Line], checksum: int) -> int:
+        """Continue the checksum of a log over the bytes that were read, not over what may stand there by now."""
+        for line in batch:
+            if line.cut or line.veiled:
+                checksum = self._vault.fingerprint(path, line.offset, line.end, checksum)
+            else:
+                checksum = zlib.crc32(b"\n" if line.whole else b"", zlib.crc32(line.data, checksum))
+        return checksum
+
+    def _grown(self, path: str, seen: Seen, stamp: Stamp) -> bool:
+        """Has this log, at most, grown by whole lines since it was read?"""
+        if stamp.inode != seen.stamp.inode or stamp.size < seen.offset:
+            return False
+        if seen.open and stamp.size > seen.offset and next(self._vault.scan(path, seen.offset)).data.strip():
+            return False
+        if self._vault.exact:  # there other bytes are another inode
+            return True
+        edited = stamp.size == seen.stamp.size and stamp != seen.stamp
+        if edited or seen.offset <= WHOLE:
+            return self._vault.fingerprint(path, 0, seen.offset) == seen.checksum
+        return self._vault.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
+
+    def _settled(self, seen: Seen | None, stamp: Stamp) -> bool:
+        """Does the stamp alone prove that the file is as it was read?"""
+        if seen is None or seen.stamp != stamp:
+            return False
+        return self._vault.exact or stamp.mtime < seen.looked - YOUNG_NS
+
+    def _touch(self, index: Index, path: str, seen: Seen) -> None:
+        """Note the look, once it is late enough for the stamp to prove something; who cannot is not behind for that."""
+        if self._settled(seen, seen.stamp):
+            with contextlib.suppress(Busy), index.writing():
+                index.touch(path, seen)
+
+    def _arrived(self, seen: Seen) -> bool:
+        """Is something there now that lines of this log refer to and that was missing?"""
+        return any(self._vault.stat(ref) for ref in seen.missing)
+
+    def blob(self, ref: str, missing: list[str] | None = None) -> str:
+        """Read the text that a line keeps in a file of its own."""
+        try:
+            return self._vault.read(ref, self._limits.document_bytes).data.decode("utf-8", "replace")
+        except NotFound:
+            if missing is not None:
+                missing.append(ref)
+            raise
+
+    def _place(self, path: str) -> Place | None:
+        if path not in self._classified:
+            self._classified[path] = self._places.classify(path)
+        return self._classified[path]
+
+
+def _within(path: str, place: str) -> bool:
+    """Is this path the place or below it? What is there may only be out of sight."""
+    return path == place or path.startswith(place + "/")
+
+
+def _same_place(seen: Seen | None, other: Seen) -> bool:
+    """Was the log read up to the same place? When somebody last looked at it does not matter."""
+    return seen is not None and (seen.offset, seen.checksum) == (other.offset, other.checksum)
+
+
+def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    """Group lines; a last line that is neither ended nor complete is left for the next look."""
+    batch: list[Line] = []
+    size = 0
+    for line in lines:
+        if not line.whole and (line.cut or isinstance(jsonl.parse(line.data), str)):
+            break
+        batch.append(line)
+        size += len(line.data)
+        if len(batch) >= _BATCH_LINES or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,141 @@
+"""From a name that somebody typed to a scope: one resolver for every door.
+
+At each level the folder's own name is tried first, then names compared without case: the folder's, then the one in
+its overview. A repository without its domain is accepted when there is only one. `default` always exists. An
+unknown name is an error, never an empty answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.errors import Invalid, NotFound, OverBudget
+from holdfast.formats import markdown
+from holdfast.model import names
+from holdfast.model.layout import Places
+from holdfast.model.scopes import DEFAULT, LEVELS, Scope, from_path, split
+from holdfast.storage.tree import Vault
+
+_MOST = 1 << 20
+_NEXT = "Use listWorkspaces to see available workspaces."
+
+
+class Scopes:
+    """The tree of workspaces, domains and repositories, as it is in the vault now."""
+
+    def __init__(self, vault: Vault, places: Places) -> None:
+        self._vault = vault
+        self._places = places
+
+    def resolve(self, given: str | Scope | None) -> Scope:
+        """Return the scope that is meant; None is the workspace `default`."""
+        if isinstance(given, Scope):
+            return given.at(self.resolve(given.path or None).path)
+        if given is None or given == DEFAULT:
+            return Scope(DEFAULT)
+        wanted = split(given)
+        path = ""
+        for level, name in enumerate(wanted):
+            found = self._child(path, name)
+            if not found and level == 1 and len(wanted) == 2:
+                found = self._grandchild(path, name)
+            if not found and not (level == 0 and names.same(name) == DEFAULT):
+                raise self._unknown(level, path, name)
+            path = f"{path}/{found or DEFAULT}".lstrip("/")
+        return from_path(path)
+
+    def within(self, workspace: str, domain: str = "", repository: str = "") -> Scope:
+        """Return the scope of these names, each at its own level; a repository may leave its domain out."""
+        for name in (workspace, domain, repository):
+            if "/" in name:
+                raise Invalid(f'"{name}" has a slash.', "Give workspace, domain and repository one by one.")
+        if not workspace.strip():
+            level = "domain" if domain else "repository" if repository else ""
+            what = f"The {level} was given without its workspace." if level else "The workspace is blank."
+            raise Invalid(what, "Give scope.workspace as well." if level else "Give its name.")
+        if repository and not domain:
+            path = self.resolve(workspace).path
+            split(repository)
+            if found := self._grandchild(path, repository):
+                return from_path(f"{path}/{found}")
+            raise self._no_repository(path, repository)
+        return self.resolve("/".join(name for name in (workspace, domain, repository) if name))
+
+    def folder_for(self, name: str, parent: str = "") -> str:
+        """Return the path of a new workspace, domain or repository of this name."""
+        folder = names.slug(name, "workspace")
+        known = self.children(parent)
+        taken = {names.same(other) for other in known}
+        if folder in known and self._begun(f"{parent}/{folder}".lstrip("/"), name):
+            taken.discard(folder)
+        if folder in taken or folder in _RESERVED:
+            folder = names.unique(name, "workspace", ignore_case=True)
+        return f"{parent}/{folder}".lstrip("/")
+
+    def _begun(self, path: str, name: str) -> bool:
+        """Is a folder one that somebody is just making for this name, or died over? It is empty, or has it by now."""
+        places = (self._places.workspaces, f"{self._places.memory}/workspaces")
+        within = (self._vault.walk(f"{place}/{path}", ("",), lambda _path, _why: None) for place in places)
+        return not any(True for found in within for _ in found) or names.same(self.name(path)) == names.same(name)
+
+    def children(self, path: str) -> list[str]:
+        """Return the folder names one level below, workspaces for ""; learned things count as well."""
+        places = (self._places.workspaces, f"{self._places.memory}/workspaces")
+        return sorted({name for place in places for name in self._vault.folders(f"{place}/{path}".rstrip("/"))})
+
+    def name(self, path: str) -> str:
+        """Return the name that the overview gives, or the folder's."""
+        try:
+            front = markdown.parse(self._vault.read(self._places.overview(path), _MOST).data).fields
+        except (NotFound, Invalid, OverBudget):
+            front = {}
+        named = front.get("name")
+        return named if isinstance(named, str) and named.strip() else path.rpartition("/")[2]
+
+    def _child(self, path: str, name: str) -> str:
+        known = self.children(path)
+        if name in known:
+            return name
+        wanted = names.same(name)
+        by_form: tuple[Callable[[str], str], ...] = (
+            lambda folder: folder,
+            lambda folder: self.name(f"{path}/{folder}".lstrip("/")),
+        )
+        for form in by_form:
+            found = [folder for folder in known if names.same(form(folder)) == wanted]
+            if len(found) > 1:
+                raise Invalid(f'"{name}" names several: {", ".join(found)}.', "Use the folder's name.")
+            if found:
+                return found[0]
+        return ""
+
+    def _grandchild(self, workspace: str, name: str) -> str:
+        """Return `domain/repository` for a repository that was named without its domain."""
+        found = [
+            f"{domain}/{repository}"
+            for domain in self.children(workspace)
+            if (repository := self._child(f"{workspace}/{domain}", name))
+        ]
+        if len(found) > 1:
+            raise Invalid(f'Repository "{name}" is in several domains: {", ".join(found)}.', "Name the domain too.")
+        return found[0] if found else ""
+
+    def _no_repository(self, path: str, name: str) -> NotFound:
+        known = [f"{domain}/{child}" for domain in self.children(path) for child in self.children(f"{path}/{domain}")]
+        hint = names.close_to(name, [child.rpartition("/")[2] for child in known])
+        return NotFound(f'Repository "{name}" not found in {path}.', f"There are: {', '.join(known) or 'none'}.{hint}")
+
+    def _unknown(self, level: int, path: str, name: str) -> NotFound:
+        hint = names.close_to(
+            name,
+            [form for folder in self.children(path) for form in (folder, self.name(f"{path}/{folder}".lstrip("/")))],
+        )
+        if level == 0:
+            return NotFound(f'Workspace "{name}" not found.', _NEXT + hint)
+        known = ", ".join(self.children(path)) or "none"
+        return NotFound(f'{LEVELS[level].title()} "{name}" not found in {path}.', f"There are: {known}.{hint}")
+
+
+_RESERVED = frozenset(
+    {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))}
+)

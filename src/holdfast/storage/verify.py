@@ -1,0 +1,127 @@
+"""Proof that files and index agree, and a list of what is damaged.
+
+Everything is read again from the files into a second index, and the two are compared record by record. Save points
+are compared with the hash that was noted when they were written. Nothing is repaired here: the index can be
+rebuilt, and files belong to their owner.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.errors import HoldfastError, NotFound
+from holdfast.model.layout import Places
+from holdfast.model.records import Problem, Record
+from holdfast.model.times import iso, now_ms
+from holdfast.model.wording import amount
+from holdfast.storage import accounts
+from holdfast.storage.index import Index, Seen
+from holdfast.storage.refresh import YOUNG_NS, Progress, Refreshed, Refresher
+from holdfast.storage.tree import Stamp, Vault
+
+_ON_THE_WAY_MS = 10_000
+"""How long after it was announced a save point may still be on its way to the disk."""
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    files: int = 0
+    records: int = 0
+    differences: list[Problem] = []
+    """Where the index does not say what the files say."""
+    damage: list[Problem] = []
+    """What in the files cannot be read, or is not as it was written."""
+
+    @property
+    def sound(self) -> bool:
+        return not self.differences and not self.damage
+
+    @property
+    def next_step(self) -> str:
+        """What to do about it, "" when all is sound."""
+        index = "The index can be thrown away and made anew: holdfast refresh --rebuild."
+        files = (
+            "All else is still used. Mend what is named here in the files themselves, or take them from git or a"
+            " backup; then run holdfast verify again."
+        )
+        return " ".join(([index] if self.differences else []) + ([files] if self.damage else []))
+
+
+def verify(
+    vault: Vault, refresher: Refresher, places: Places, index: Index, scratch: Index, begun: int,
+    progress: Progress | None,
+) -> Report:  # fmt: skip
+    """Compare the index with what a fresh reading gives of the same files, as far as the index had read them.
+
+    Others may go on writing: what they add meanwhile is read neither here nor there.
+    """
+    seen, held = index.snapshot()
+    done = Refreshed()
+    outside = tuple(path for path in seen if not places.watched(path))  # what is read on request, as far as it was
+    stamps = refresher.walk(done) | (refresher.walk(done, outside) if outside else {})
+    for number, path in enumerate(stamps, 1):
+        refresher.one(scratch, path, done, seen[path].offset if path in seen else None)
+        if progress:
+            progress(number, len(stamps))
+    report = Report(files=len(stamps), damage=list(done.problems))
+    read, wanted = scratch.seen(), scratch.proof()
+    for path in sorted(wanted.keys() | held.keys()):
+        if wanted.get(path) != held.get(path) and not _changed_since(
+            begun, stamps.get(path), seen.get(path), read.get(path)
+        ):
+            report.differences.append(Problem(path, _difference(scratch.records(path), index.records(path))))
+    report.records = sum(scratch.counts().values())
+    report.damage += [*scratch.problems(), *refresher.torn(index), *_ledgers(vault, places, scratch)]
+    report.damage = [problem for problem in dict.fromkeys(report.damage) if not problem.minor]
+    return report
+
+
+def _changed_since(begun: int, stamp: Stamp | None, seen: Seen | None, read: Seen | None) -> bool:
+    """Did somebody change this file while it was compared?"""
+    if stamp and max(stamp.mtime, stamp.ctime) > begun - YOUNG_NS and (seen is None or seen.stamp != stamp):
+        return True
+    return (
+        seen is not None and read is not None and seen.version != read.version and read.stamp.ctime > begun - YOUNG_NS
+    )
+
+
+def _difference(fresh: list[Record], held: list[Record]) -> str:
+    here = {record.id for record in held}
+    there = {record.id for record in fresh}
+    missing, more, both = len(there - here), len(here - there), len(here & there)
+    lacks, has = amount(missing, "record is", "records are"), amount(more, "is", "are")
+    return f"{lacks} missing in the index, {has} too many; of {both} in both, some may differ"
+
+
+def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
+    """Name save points that were edited, and announced ones that never came to be."""
+    result = []
+
+    def written_to(path: str) -> bool:
+        return any("intent" not in line for line in accounts.of(vault, places.memory, path))
+
+    for path in scratch.seen():
+        place = places.classify(path)
+        if place is None or place.kind.name != "ledger":
+            continue
+        folder = path.rpartition("/")[0]
+        written: dict[str, set[str]] = {}
+        announced: dict[str, str] = {}
+        for line in scratch.records(path):
+            if isinstance(line.fields.get("state"), str):
+                written.setdefault(line.fields["state"], set()).add(str(line.fields.get("version")))
+                announced[line.fields["state"]] = line.time
+        for name, versions in written.items():
+            try:
+                if vault.read(f"{folder}/{name}").version not in versions:
+                    result.append(
+                        Problem(f"{folder}/{name}", "was changed after it was written; save points never are")
+                    )
+            except HoldfastError as error:
+                if isinstance(error, NotFound) and _just_now(announced[name]) and not written_to(f"{folder}/{name}"):
+                    continue  # its writer is on the way from the ledger to the file
+                result.append(Problem(f"{folder}/{name}", f"is in the ledger and cannot be read: {error.message}"))
+    return result
+
+
+def _just_now(time: str) -> bool:
+    return iso(now_ms() - _ON_THE_WAY_MS) <= time <= iso(now_ms() + _ON_THE_WAY_MS)
