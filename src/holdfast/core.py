@@ -37,8 +37,9 @@ from holdfast.storage.index_sync import Keeper, once
 from holdfast.storage.refresh import Progress, Refreshed
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import Screen
+from holdfast.storage.store import ANY, Store
 from holdfast.storage.tree import LogEnd
-from holdfast.storage.writing import ANY, Writer
+from holdfast.storage.writing import Writer
 
 if TYPE_CHECKING:
     from holdfast.owner.backing import Backup
@@ -74,9 +75,8 @@ class Core:
         embedder = config.search.embedder if config.search.meaning else "none"
         self._meaning = Meaning(embedder, engine.vectors, engine.no_vectors)
         self.screen = Screen(config.secrets)
-        self._writer = Writer(
-            vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, self.screen, writer
-        )
+        self.store = Store(vault, self.places, config.limits, self._keeper.known, self._keeper.note, writer)
+        self._writer = Writer(self.store, self.places, self.scopes, config.limits, self.screen)
 
     @property
     def root(self) -> str:

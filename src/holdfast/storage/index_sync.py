@@ -23,8 +23,8 @@ from holdfast.storage import vanishing, verify
 from holdfast.storage.engines import Engine, Tell, Watch
 from holdfast.storage.index import Applied, Filter, Index, Seen, Stale, Unusable
 from holdfast.storage.refresh import Progress, Refreshed, Refresher
+from holdfast.storage.store import Known
 from holdfast.storage.tree import RootGone
-from holdfast.storage.writing import Known
 
 _MANY = 10
 _TRIES = 10

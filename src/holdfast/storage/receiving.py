@@ -21,7 +21,7 @@ from holdfast.model.records import Problem, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Limits
 from holdfast.model.times import mint, utc_now
-from holdfast.storage import sayings
+from holdfast.storage import store
 from holdfast.storage.bringing import Bringer, Carried
 from holdfast.storage.secret_policy import Screen
 from holdfast.storage.tree import Appended, LogEnd, Vault
@@ -105,7 +105,7 @@ class Receiver:
         rendered = [jsonl.render(line) for line in lines]
 
         def compose(end: LogEnd) -> bytes:
-            last, found = sayings.last_id(end), []
+            last, found = store.last_id(end), []
             for rest in rendered:
                 last = mint(last)
                 found.append(jsonl.with_id(last, rest))
