@@ -23,7 +23,7 @@ from mcp.client.stdio import stdio_client
 
 import holdfast
 from holdfast.errors import Invalid, NotFound, OverBudget
-from holdfast.memories._fold import Filter, Fold
+from holdfast.memories.compartments import Filter, Fold
 from holdfast.model.times import mint
 from holdfast.roots import make_root
 from terminal import on_terminal

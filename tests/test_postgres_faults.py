@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 import pgserver
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, Unavailable
-from holdfast.memories._runs import Runs
+from holdfast.memories.runs import Runs
 from holdfast.storage.postgres.connecting import Waits
 from holdfast.storage.postgres.transactions import Database, Turn
 from holdfast.storage.postgres.vault import PgVault

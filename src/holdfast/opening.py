@@ -48,7 +48,7 @@ def open_within(memory: Opened, scope: str) -> Opened:
     It is to be closed before the memory that it is a part of.
     """
     path = "/".join(split(scope))  # as a folder: a name might be that of another by now
-    engine = Within(memory.vault, memory.places, path, memory.settings.search)
+    engine = Within(memory.vault, memory.places, path, memory.settings.search, memory.clock)
     alone = msgspec.structs.replace(memory.settings, shared=settings.Shared())  # what is shared lies outside
     return type(memory)(engine, alone, memory.writer)
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.formats.tasks import Line, Outlook, Task, View, Wanted
 from holdfast.model.layout import Places
 from holdfast.model.settings import Search
+from holdfast.model.times import now_ms
 from holdfast.storage.fencing import Fence
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.locks import hold
 from holdfast.storage.index import Index, Unusable
-from holdfast.storage.tree import LogEnd, Vault
+from holdfast.storage.tree import Vault
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, NoVectors, Vectors
@@ -47,35 +47,6 @@ class Watch(Protocol):
     def stop(self) -> None: ...
 
 
-class Queue(Protocol):
-    """The tasks of logs, to be looked at and changed. The log is the truth; what else there is follows from it."""
-
-    def now(self) -> int:
-        """Return the milliseconds of the clock that leases go by."""
-        ...
-
-    def change(self, path: str, decide: Callable[[View], list[Line]], write: Write) -> list[Line]:
-        """Add the lines that the tasks of a log as they are now call for, all or none; return them as they are kept.
-
-        `decide` may be asked more than once; what it looked at is as it saw it when the lines are added.
-        """
-        ...
-
-    def look(self, path: str, ids: Iterable[str] | None = None) -> dict[str, Task]:
-        """Return the tasks of a log, or those of these ids that are there; oldest first."""
-        ...
-
-    def outlook(self, path: str, wanted: Wanted) -> Outlook:
-        """Say what there is of the wanted tasks when none of them is ready."""
-        ...
-
-    def find(self, identifier: str) -> str:
-        """Return the log that has a task, "" when none has."""
-        ...
-
-
-Write = Callable[[str, Callable[[LogEnd], list[Line]]], list[Line]]
-"""Adds to a log the lines that a function calls for while the log is held; returns them as they are kept."""
 Tell = Callable[[list[str], set[str]], None]
 """Is told which files changed, and below which folders everything must be looked at; "" is all of them."""
 
@@ -94,9 +65,8 @@ class Engine(Protocol):
     reads_only: bool
     """May nothing be written here, not even what is derived?"""
 
-    @property
-    def queue(self) -> Queue | None:
-        """What knows the tasks without reading their logs; None where the logs are read."""
+    def clock(self) -> int:
+        """Return the milliseconds of the clock that leases go by: one for all programs that use the memory."""
         ...
 
     def alone(self) -> AbstractContextManager[None]:
@@ -137,12 +107,12 @@ class OnFiles:
 
     no_vectors: NoVectors | None = None
     reads_only = False
+    clock = staticmethod(now_ms)
 
     def __init__(self, vault: Vault, derived: str, identity: str, search: Search) -> None:
         self.vault = vault
         self.tree = self.address = vault.location
         self.lasting = bool(derived)
-        self.queue: Queue | None = None
         self._derived = derived
         self._search = search
         self.index: Index = SqliteIndex(derived or None, identity, search)
@@ -213,9 +183,9 @@ class Within:
     no_vectors: NoVectors | None = None
     reads_only = False
 
-    def __init__(self, vault: Vault, places: Places, scope: str, search: Search) -> None:
+    def __init__(self, vault: Vault, places: Places, scope: str, search: Search, clock: Callable[[], int]) -> None:
         self.vault: Vault = Fence(vault, places, scope)
-        self.queue: Queue | None = None
+        self.clock = clock
         self._search = search
         self.index: Index = SqliteIndex(None, f"within {scope}", search)
 

@@ -11,9 +11,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats.graphs import Standing
-from holdfast.formats.tasks import CANCELLED, DONE, USUAL_ATTEMPTS, USUAL_LEASE, USUAL_PAUSE, Attempt, Outlook, Task
-from holdfast.memories.tasks import Claim, Listed, New
+from holdfast.formats.tasks import (
+    CANCELLED,
+    DONE,
+    USUAL_ATTEMPTS,
+    USUAL_LEASE,
+    USUAL_PAUSE,
+    Attempt,
+    New,
+    Outlook,
+    Standing,
+    Task,
+)  # fmt: skip
+from holdfast.memories.tasks import Claim, Listed
 from holdfast.model.records import USUAL_PRIORITY
 from holdfast.model.times import iso, parse_ms
 from holdfast.model.wording import amount
