@@ -31,7 +31,7 @@ from holdfast.recall.answers import Answer, Gathered
 from holdfast.recall.ranking import Near
 from holdfast.recall.semantic import Embedded, Meaning
 from holdfast.storage import parsing, tailing, verify
-from holdfast.storage.engines import Engine
+from holdfast.storage.engine import Engine
 from holdfast.storage.index import Filter, Index, Pool, Tied, Unusable
 from holdfast.storage.index_sync import Keeper, once
 from holdfast.storage.refresh import Progress, Refreshed

@@ -20,7 +20,7 @@ from holdfast.model.settings import Settings
 from holdfast.model.times import iso, now_ms
 from holdfast.model.wording import amount
 from holdfast.storage import refresh, verify
-from holdfast.storage.engines import Engine, Tell, Watch
+from holdfast.storage.engine import Engine, Tell, Watch
 from holdfast.storage.index import Applied, Filter, Index, Seen, Stale, Unusable
 from holdfast.storage.refresh import Progress, Refreshed, Refresher
 from holdfast.storage.store import Known

@@ -6,7 +6,7 @@ import os
 import threading
 
 from holdfast.model.times import now_ms
-from holdfast.storage.engines import Tell
+from holdfast.storage.engine import Tell
 from holdfast.storage.refresh import SUFFIXES
 
 _LAG_MS = 100
