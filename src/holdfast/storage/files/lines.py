@@ -32,6 +32,7 @@ class HeldEnd:
         self._read = read
         self._line_bytes = line_bytes
         self._end = read(_END, max(0, size - _END)) if size else b""
+        self.torn = size > 0 and not self._end.endswith(b"\n")
 
     def back(self) -> Iterator[bytes]:
         ended = self._end.rstrip()
@@ -47,9 +48,6 @@ class HeldEnd:
 
     def lines(self, offset: int) -> Iterable[bytes]:
         return (line.data for line in forwards(self._read, offset, self.size, self._line_bytes))
-
-    def torn(self) -> bool:
-        return self.size > 0 and not self._end.endswith(b"\n")
 
 
 def forwards(read: Read, offset: int, end: int, longest: int) -> Iterator[Line]:

@@ -188,7 +188,7 @@ class Files:
                 data = compose(end)
                 if not data:
                     return None
-                if end.torn():
+                if end.torn:
                     data = b"\n" + data
                 try:
                     raw.write_all(fd, data)
@@ -225,7 +225,7 @@ class Files:
                         f"{path} has a second name (a hard link), perhaps outside the root; nothing was written.",
                         "Copy the log, and put the copy in its place.",
                     )
-                if self._names(path, now):
+                if self._beneath.names(path, now):
                     if not now.st_size:  # the name becomes durable before the first line does
                         folder = self._folder(parts[:-1])
                         try:
@@ -239,14 +239,6 @@ class Files:
                 raise
             raw.let_go(fd)
         raise Busy(f"{path} keeps being replaced by other processes; nothing was written.", "Try again.")
-
-    def _names(self, path: str, held: os.stat_result) -> bool:
-        """Does the path still name this open file?"""
-        try:
-            found = self._beneath.stat(path)
-        except FileNotFoundError:
-            return False
-        return found.st_ino == held.st_ino and found.st_dev == held.st_dev
 
     def _sync(self, fd: int, path: str, start: int, end: int) -> None:
         """Make the lines durable; when that fails, remove them unless another process has written after them."""
@@ -280,7 +272,7 @@ class Files:
                 copy.up_to(lines.whole_lines(fd))
                 raw.flush(target)
                 locks.hold(fd, self._lock_seconds, path)
-                usable = self._names(path, os.fstat(fd)) and copy.unchanged()
+                usable = self._beneath.names(path, os.fstat(fd)) and copy.unchanged()
                 if usable:
                     copy.up_to(os.fstat(fd).st_size)
                 if usable and copy.changed:
@@ -330,7 +322,7 @@ class Files:
                 fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
                 try:
                     held = locks.claim(fd)
-                    if held and self._names(path, os.fstat(fd)):
+                    if held and self._beneath.names(path, os.fstat(fd)):
                         return functools.partial(os.close, fd)
                 except BaseException:
                     os.close(fd)
