@@ -64,7 +64,13 @@ def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
 
 
 def _seal() -> None:
-    _put(lines.HeldEnd, torn=_always(False))
+    begin = lines.HeldEnd.__init__
+
+    def unsealed(self: lines.HeldEnd, *given: Any) -> None:
+        begin(self, *given)
+        self.torn = False
+
+    _put(lines.HeldEnd, __init__=unsealed)
 
 
 def _comparison() -> None:

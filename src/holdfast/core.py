@@ -32,7 +32,7 @@ from holdfast.recall.answers import Answer, Gathered
 from holdfast.recall.ranking import Near
 from holdfast.recall.semantic import Embedded, Meaning
 from holdfast.storage import parsing, tailing, verify
-from holdfast.storage.engines import Engine
+from holdfast.storage.engine import Engine
 from holdfast.storage.index import Filter, Index, Pool, Tied, Unusable
 from holdfast.storage.index_sync import Keeper, once
 from holdfast.storage.refresh import Progress, Refreshed
@@ -71,7 +71,7 @@ class Core:
         """What another program opens this memory with; never with a password."""
         self.reads_only = engine.reads_only
         """May nothing be written here?"""
-        self.clock = engine.clock
+        self.clock: Callable[[], int] = engine.clock
         """Returns the milliseconds of the clock that leases go by."""
         self._keeper = Keeper(engine, self.places, config)
         embedder = config.search.embedder if config.search.meaning else "none"

@@ -72,7 +72,7 @@ def backup(vault: Vault, config: Settings, target: str, progress: Progress | Non
     location = _target(vault.location, target)
     folder, name = os.path.split(location)
     source = _Source(vault, config, progress)
-    from holdfast.opening import open_folder  # which knows the engines, and everything below
+    from holdfast.roots import open_folder  # which knows the engines, and everything below
 
     there = open_folder(folder)
     try:
@@ -99,7 +99,7 @@ def check_outside(root: str, location: str) -> None:
 
 
 def _target(root: str, target: str) -> str:
-    from holdfast.opening import on_disk
+    from holdfast.roots import on_disk
 
     folder, name = os.path.split(os.path.abspath(on_disk(target)))
     location = os.path.join(os.path.realpath(folder), name)

@@ -28,7 +28,7 @@ from holdfast.storage.tree import Stamp, Vault
 
 def export(memory: Core, target: str, progress: Progress | None = None) -> Restored:
     """Write all files of a memory to a folder, and prove that they are a memory."""
-    from holdfast.opening import open_folder  # which knows the engines, and everything below
+    from holdfast.roots import open_folder  # which knows the engines, and everything below
 
     made_at = utc_now()
     folder, name = restoring.place(target)

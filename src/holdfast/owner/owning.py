@@ -123,7 +123,7 @@ class Owner:
     def _another(self, address: str) -> Core:
         """Open the other memory of a move: the one that is named, or else the shared one of the settings."""
         from holdfast.core import Core
-        from holdfast.opening import open_memory
+        from holdfast.roots import open_memory
 
         try:
             return open_memory(shared.address(self._memory, address), writer=self._writer.name, kind=Core)

@@ -49,7 +49,7 @@ class Restored(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def restore(source: str, target: str, progress: Progress | None = None) -> Restored:
     """Make a memory of a backup, in a folder that is new or empty; nothing is there unless all of it is."""
-    from holdfast.opening import on_disk, open_folder  # which knows the engines, and everything below
+    from holdfast.roots import on_disk, open_folder  # which knows the engines, and everything below
 
     origin, target = os.path.realpath(on_disk(source)), on_disk(target)
     if not os.path.exists(origin):
@@ -80,7 +80,7 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
 
 def place(target: str) -> tuple[str, str]:
     """Return folder and name of where the memory shall be."""
-    from holdfast.opening import on_disk
+    from holdfast.roots import on_disk
 
     location = os.path.abspath(on_disk(target))
     if os.path.lexists(location) and (not os.path.isdir(location) or os.path.islink(location) or os.listdir(location)):
@@ -93,7 +93,7 @@ def place(target: str) -> tuple[str, str]:
 
 
 def _from_folder(origin: str, there: Vault, progress: Progress | None) -> Manifest:
-    from holdfast.opening import open_folder
+    from holdfast.roots import open_folder
 
     here = open_folder(origin)
     try:
@@ -212,7 +212,7 @@ def proved(location: str) -> tuple[int, list[Problem]]:
     The index that this makes stays there: it is one of these files, whatever their folder is called.
     """
     from holdfast.core import Core
-    from holdfast.opening import open_memory
+    from holdfast.roots import open_memory
 
     with open_memory(location, kind=Core) as memory:
         report = memory.verify()

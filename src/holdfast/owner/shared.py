@@ -49,7 +49,7 @@ def address(memory: Core, given: str = "") -> str:
         raise Invalid(
             "There is no other memory.", 'Name one, or set it in holdfast.toml: [shared] store = "postgresql://…"'
         )
-    from holdfast.opening import is_address, without_clear_passwords  # which open what this module names
+    from holdfast.roots import is_address, without_clear_passwords  # which open what this module names
 
     database = is_address(named)
 
@@ -138,7 +138,7 @@ class Shared:
 
     def open(self) -> Core:
         from holdfast import core
-        from holdfast.opening import open_memory
+        from holdfast.roots import open_memory
 
         with self._opening:
             if self._opened is None:
