@@ -15,13 +15,13 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import HoldfastError
-from holdfast.formats import jsonl, summaries
+from holdfast.formats import summaries
 from holdfast.formats.summaries import Entry, Gist
 from holdfast.model.kinds import KINDS
 from holdfast.model.records import Record, line_of
 from holdfast.model.tokens import count_tokens
 from holdfast.model.wording import amount
-from holdfast.storage.log import Logs
+from holdfast.storage.log import Logs, Marks
 
 BEFORE = "What happened before"
 """The title of the summary in a prompt."""
@@ -64,15 +64,11 @@ class Summaries:
 
     def __init__(self) -> None:
         self._every: list[Summary] = []
-        self._marks: dict[str, tuple[str, bool]] = {}
+        self._marks = Marks()
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        if isinstance(entry.get("hide"), str):
-            mark = (jsonl.identity(entry, "time")[1], entry.get("hidden") is not False)
-            self._marks[entry["hide"]] = max(mark, self._marks.get(entry["hide"], ("", False)))
-            return
         covers = entry.get("covers")
-        if not isinstance(covers, dict) or not isinstance(covers.get("last"), str):
+        if self._marks.add(entry) or not isinstance(covers, dict) or not isinstance(covers.get("last"), str):
             return
         id, type, text, time = (str(entry.get(name, "")) for name in ("id", "type", "text", "time"))
         count = covers["count"] if isinstance(covers.get("count"), int) else 0
@@ -84,7 +80,7 @@ class Summaries:
 
     def newest(self, type: str) -> Summary | None:
         """Return the summary of a memory that covers most."""
-        found = (one for one in self._every if one.type == type and not self._marks.get(one.id, ("", False))[1])
+        found = (one for one in self._every if one.type == type and not self._marks.newest(one.id)[1])
         return max(found, key=lambda one: (one.last, one.id), default=None)
 
 
@@ -153,7 +149,7 @@ class Summariser:
         return Gist(made, tuple(("", line.strip()) for line in made.splitlines() if line.strip()))
 
 
-class Log(msgspec.Struct, frozen=True):
+class SummaryLog(msgspec.Struct, frozen=True):
     """Where the summaries of a memory are."""
 
     path: str
@@ -162,7 +158,7 @@ class Log(msgspec.Struct, frozen=True):
 
 
 def compact(
-    memory: Core, log: Log, live: Callable[[str], list[Record]], keep: int, summariser: Summariser,
+    memory: Core, log: SummaryLog, live: Callable[[str], list[Record]], keep: int, summariser: Summariser,
     warnings: list[str],
 ) -> Compacted:  # fmt: skip
     """Cover all but the last `keep` entries; `live(after)` returns those that are not covered, oldest first."""
@@ -219,7 +215,7 @@ def _recorded(record: Record) -> Entry:
 # what a prompt gets
 
 
-class _Part(msgspec.Struct):
+class _Section(msgspec.Struct):
     """One part of the prompt; `chosen` are the lines that have room, by their place."""
 
     title: str
@@ -245,7 +241,7 @@ def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) 
     shorter ones; the first line of a part that would be empty is cut. The summary is shortened to what is left.
     """
     summary = _part_of(gist)
-    parts = [_Part(title, lines) for title, lines in offers.items() if lines]
+    parts = [_Section(title, lines) for title, lines in offers.items() if lines]
     share = budget // max(1, len(parts) + bool(gist.text))
     for part in parts:
         part.take(share)
@@ -267,11 +263,11 @@ def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) 
     return "\n\n".join(texts[title] for title in offers if title in texts)
 
 
-def _part_of(gist: Gist) -> _Part:
-    return _Part(BEFORE, (), {place: f"- {line}" for place, line in enumerate(gist.text.splitlines())})
+def _part_of(gist: Gist) -> _Section:
+    return _Section(BEFORE, (), {place: f"- {line}" for place, line in enumerate(gist.text.splitlines())})
 
 
-def _shortened(gist: Gist, room: int) -> _Part:
+def _shortened(gist: Gist, room: int) -> _Section:
     """Return as much of a summary as fits into so many tokens, title included."""
     said = [Entry(str(place), day, text, single=True) for place, (day, text) in enumerate(gist.said)]
     tokens = room - _cost(f"## {BEFORE}\n")
@@ -280,7 +276,7 @@ def _shortened(gist: Gist, room: int) -> _Part:
         if part.cost <= room:
             return part
         tokens -= part.cost - room
-    return _Part(BEFORE, ())
+    return _Section(BEFORE, ())
 
 
 def _cost(text: str) -> int:

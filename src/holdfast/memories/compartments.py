@@ -24,7 +24,7 @@ from holdfast.model.names import check_given, check_text
 from holdfast.model.records import PRIORITIES, USUAL_PRIORITY, priority_of
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.times import mint
-from holdfast.storage.log import Logs
+from holdfast.storage.log import Logs, Marks
 
 COMPARTMENTS = ("run", "session", "plan")
 Answer = TypeVar("Answer")
@@ -107,7 +107,7 @@ class Fold:
     def __init__(self, usual: str) -> None:
         self._usual = usual
         self._entries: dict[str, tuple[str, Entry]] = {}
-        self._marks: dict[str, tuple[str, bool]] = {}
+        self._marks = Marks()
         self._reads: Counter[str] = Counter()
         self.saved: dict[tuple[str, str], str] = {}
         """The entry that was saved under an op_id in a compartment."""
@@ -119,9 +119,7 @@ class Fold:
         compartment = compartment or self._usual
         if isinstance(line.get("access"), list):
             self._reads.update(read for read in line["access"] if isinstance(read, str))
-        elif isinstance(line.get("hide"), str):
-            mark = (jsonl.identity(line, "time")[1], line.get("hidden") is not False)
-            self._marks[line["hide"]] = max(mark, self._marks.get(line["hide"], ("", False)))
+        elif self._marks.add(line):
             self.cleared[op] += 1
         elif isinstance(line.get("cleared"), int):
             self.cleared[op] += line["cleared"]
@@ -137,12 +135,12 @@ class Fold:
         found = [
             msgspec.structs.replace(entry, access_count=self._reads[entry.id])
             for place, entry in self._entries.values()
-            if compartment in ("", place) and not self._marks.get(entry.id, ("", False))[1] and wanted.fits(entry)
+            if compartment in ("", place) and not self._marks.newest(entry.id)[1] and wanted.fits(entry)
         ]
         return sorted(found, key=lambda entry: (-entry.priority, entry.created_at, entry.id))
 
 
-class _Log(msgspec.Struct, frozen=True):
+class _Place(msgspec.Struct, frozen=True):
     """The log of a compartment, and who uses it."""
 
     path: str
@@ -254,7 +252,7 @@ class Compartments:
         """End the runs that live in this process, or the one of this name, in all its sessions."""
         self._runs.close(run)
 
-    def _log(self, owner: Owner, compartment: str, *, join: bool = True) -> _Log:
+    def _log(self, owner: Owner, compartment: str, *, join: bool = True) -> _Place:
         check({"compartment": compartment})
         check_text(owner.session, owner.run, owner.workspace, owner.op_id)
         session = owner.session or DEFAULT
@@ -263,15 +261,15 @@ class Compartments:
             path = self._runs.path(session, run)
             if join:
                 self._runs.join(path)
-            return _Log(path, owner, session, run)
-        return _Log(self._memory.places.path_for(KINDS["entry"], Scope(), session=session), owner, session, "")
+            return _Place(path, owner, session, run)
+        return _Place(self._memory.places.path_for(KINDS["entry"], Scope(), session=session), owner, session, "")
 
-    def _ask(self, log: _Log, question: Callable[[Fold], Answer]) -> Answer:
+    def _ask(self, log: _Place, question: Callable[[Fold], Answer]) -> Answer:
         logs = self._run_logs if log.run else self._session_logs
         return logs.ask(log.path, question, log.owner.warnings)
 
     def _transact(
-        self, log: _Log, decide: Callable[[Fold], list[dict[str, Any]]], *, durable: bool = True
+        self, log: _Place, decide: Callable[[Fold], list[dict[str, Any]]], *, durable: bool = True
     ) -> list[str]:
         if not log.run:
             return self._session_logs.transact(log.path, decide, log.owner.warnings, durable=durable)

@@ -26,7 +26,7 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_flag, check_given, close_to, nearest
 from holdfast.model.scopes import Scope
 from holdfast.model.times import normal, parse_ms, utc_now
-from holdfast.storage.log import Logs
+from holdfast.storage.log import Logs, Marks
 from holdfast.storage.writing import check_op
 
 CHANNEL = "cli:local"
@@ -97,7 +97,7 @@ class Table:
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[str, str, Job]] = {}
-        self._marks: dict[str, tuple[str, bool]] = {}
+        self._marks = Marks()
         self._first: dict[str, str] = {}
         self.ops: dict[str, str] = {}
         """The job that was changed under an op_id."""
@@ -110,9 +110,7 @@ class Table:
             return
         if isinstance(op, str) and op:
             self.ops[op] = about
-        if isinstance(hides, str):
-            mark = (order, entry.get("hidden") is not False)
-            self._marks[hides] = max(mark, self._marks.get(hides, ("", False)))
+        if self._marks.add(entry):
             return
         self._first[about] = min(order, self._first.get(about, order))
         if about not in self._newest or self._newest[about][0] <= order:
@@ -126,7 +124,7 @@ class Table:
         if id not in self._newest:
             return None
         order, entry, job = self._newest[id]
-        of_entry, of_job = (self._marks.get(target, ("", False)) for target in (entry, id))
+        of_entry, of_job = self._marks.newest(entry), self._marks.newest(id)
         newest = max(of_entry, of_job) if of_job[0] > order else of_entry  # a job's mark is about entries before it
         return None if newest[1] else job
 

@@ -339,7 +339,7 @@ class Mind:
             raise Invalid(f"summarizeOlder is {summarize_older!r}.", "Use true or false.")
         summariser = Summariser(self._memory, summarize=summarize_older)
         if type != "working":
-            log = compaction.Log(self._summaries(type), type, self.session if type == "episodic" else "")
+            log = compaction.SummaryLog(self._summaries(type), type, self.session if type == "episodic" else "")
             return compaction.compact(
                 self._memory, log, lambda after: list(self._newest(type, after))[::-1], keep_last, summariser,
                 self.warnings,

@@ -24,7 +24,7 @@ from holdfast.storage.tree import LogEnd, Vault
 _FOLDER = "runs"
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Held(msgspec.Struct, frozen=True):
     inode: int
     """Of the claimed file; the path may name another file by now."""
     release: Callable[[], None]
@@ -36,7 +36,7 @@ class Runs:
     def __init__(self, vault: Vault, memory: str) -> None:
         self._vault = vault
         self._sessions = f"{memory}/sessions"
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, Held] = {}
         self._shared: set[str] = set()
         """Runs that another process has claimed."""
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Runs:
             self._shared.add(path)
 
     def claim(self, path: str) -> None:
-        """Claim the file of a run, unless that is done, so that no other process removes it. Its log must be locked."""
+        """Held the file of a run, unless that is done, so that no other process removes it. Its log must be locked."""
         stamp = self._vault.stat(path)
         with self._lock:
             claim = self._claims.get(path)
@@ -65,7 +65,7 @@ class Runs:
                 del self._claims[path]
                 claim.release()
             if release := self._vault.hold(path):
-                self._claims[path] = Claim(stamp.inode, release)
+                self._claims[path] = Held(stamp.inode, release)
                 self._shared.discard(path)
             else:
                 self._shared.add(path)

@@ -15,31 +15,8 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import Conflict, Invalid, NotFound, OverBudget
-from holdfast.formats.tasks import (
-    CANCELLED,
-    CLAIMED,
-    CREATED,
-    ENDS,
-    FAILED,
-    HEARTBEAT,
-    LEASES,
-    REPORTED,
-    RETRIED,
-    STATUSES,
-    Attempt,
-    Graph,
-    New,
-    Outlook,
-    Standing,
-    Task,
-    Wanted,
-    arranged,
-    check_number,
-    check_texts,
-    in_order,
-    in_tree,
-    standings,
-)  # fmt: skip
+from holdfast.formats import tasks as forms
+from holdfast.formats.tasks import Attempt, Graph, New, Outlook, Standing, Task, Wanted
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_given, close_to
 from holdfast.model.records import check_plain
@@ -101,20 +78,20 @@ class Tasks:
     ) -> list[Task]:  # fmt: skip
         """Add tasks, all or none; `after` has names of tasks in the same call, and ids of tasks that exist."""
         _check_op_given(op_id, graph=graph)
-        check_texts("graph", [graph] if graph else [])
-        made = arranged(tasks)
-        ordered, ids, path = in_order(made), list(made), self._path(workspace)
+        forms.check_texts("graph", [graph] if graph else [])
+        made = forms.arranged(tasks)
+        ordered, ids, path = forms.in_order(made), list(made), self._path(workspace)
         named = graph or (next(iter(ordered)) if len(made) > 1 else "")
         outside = sorted({one for new in made.values() for one in new.after} - made.keys())
 
         def decide(known: Graph, now: int) -> list[Entry]:
             nonlocal ids
-            if repeated := _repeated(known, op_id, CREATED):
+            if repeated := _repeated(known, op_id, forms.CREATED):
                 ids = [task for _, task, _ in repeated]
                 return []
             _check_known(outside, known.get(outside))
             return [
-                _entry(CREATED, id, now, op_id, **msgspec.structs.asdict(new), graph=named)
+                _entry(forms.CREATED, id, now, op_id, **msgspec.structs.asdict(new), graph=named)
                 for id, new in ordered.items()
             ]
 
@@ -127,14 +104,12 @@ class Tasks:
         _check_op_given(op_id, id=id, why=why)
         _check_length("error", why, MOST_RESULT)
 
-        def decide(task: Task, now: int) -> Entry | None:
-            if task.is_cancelled:
-                return None
-            if task.done:
+        def decide(task: Task, _now: int) -> Entry | None:
+            if task.done and not task.is_cancelled:
                 raise Conflict(f"Task {id} is done; nothing was cancelled.", "Create another one that takes it back.")
-            return _entry(CANCELLED, id, now, op_id, error=why)
+            return None if task.is_cancelled else {"error": why}
 
-        return self._change_one(id, workspace, CANCELLED, op_id, decide)
+        return self._change_one(id, workspace, forms.CANCELLED, op_id, decide)
 
     def retry(self, id: str, *, workspace: str | Scope | None = None, op_id: str = "") -> Task:
         """Give a task that failed or was cancelled all its attempts again, without a pause."""
@@ -142,12 +117,12 @@ class Tasks:
 
         def decide(task: Task, now: int) -> Entry | None:
             outcome, last = task.outcome(now), task.last
-            pauses = outcome == "open" and last is not None and last.status == FAILED
-            if outcome not in (FAILED, CANCELLED) and not pauses:
+            pauses = outcome == "open" and last is not None and last.status == forms.FAILED
+            if outcome not in (forms.FAILED, forms.CANCELLED) and not pauses:
                 raise Conflict(f"Task {id} is {outcome}, so there is nothing to retry.", _FIND)
-            return _entry(RETRIED, id, now, op_id)
+            return {}
 
-        return self._change_one(id, workspace, RETRIED, op_id, decide)
+        return self._change_one(id, workspace, forms.RETRIED, op_id, decide)
 
     def get(self, id: str, workspace: str | Scope | None = None) -> Task:
         """Return one task by its id."""
@@ -160,11 +135,11 @@ class Tasks:
     ) -> Listed:  # fmt: skip
         """Return tasks with their statuses: all of a workspace, or of a graph, of some statuses, of these ids."""
         check_given(graph=graph, **{f"ids {number}": one for number, one in enumerate(ids)})
-        if unknown := [one for one in status if one not in STATUSES]:
-            raise Invalid(f"There is no status {unknown[0]!r}.", f"Use one of: {', '.join(STATUSES)}.")
+        if unknown := [one for one in status if one not in forms.STATUSES]:
+            raise Invalid(f"There is no status {unknown[0]!r}.", f"Use one of: {', '.join(forms.STATUSES)}.")
         now, every = self._memory.clock(), self._logs.ask(self._path(workspace), Graph.every, self.warnings)
         _check_known(ids, every)
-        stand = standings(every, now)
+        stand = forms.standings(every, now)
         of_graph = {one: task for one, task in every.items() if graph in ("", task.graph)}
         wanted = {
             one: task
@@ -176,7 +151,9 @@ class Tasks:
         for one, task in of_graph.items():
             if stand[one].status == "running" and task.last:
                 workers.setdefault(task.last.worker, []).append(one)
-        return Listed(now, in_tree(wanted), stand, {one: counted[one] for one in STATUSES if counted[one]}, workers)
+        return Listed(
+            now, forms.in_tree(wanted), stand, {one: counted[one] for one in forms.STATUSES if counted[one]}, workers
+        )
 
     # for workers
 
@@ -195,7 +172,7 @@ class Tasks:
         claimed: list[tuple[str, str]] = []
 
         def decide(known: Graph, now: int) -> list[Entry]:
-            claimed[:] = [(task, attempt) for _, task, attempt in _repeated(known, op_id, CLAIMED)]
+            claimed[:] = [(task, attempt) for _, task, attempt in _repeated(known, op_id, forms.CLAIMED)]
             task = None if claimed else known.best(wanted, now)
             if task is None:
                 return []
@@ -203,15 +180,21 @@ class Tasks:
             attempt = f"{number}-{secrets.token_hex(4)}"
             claimed[:] = [(task.id, attempt)]
             until = iso(now + int((lease or task.lease) * 1000))
-            return [_entry(CLAIMED, task.id, now, op_id, attempt=attempt, number=number, worker=worker, until=until)]
+            return [
+                _entry(forms.CLAIMED, task.id, now, op_id, attempt=attempt, number=number, worker=worker, until=until)
+            ]
 
         self._change(path, decide)
         if not claimed:
             return None
         (identifier, token), *_ = claimed
-        task = self._tasks(path, [identifier])[identifier]
-        attempt = next(one for one in task.attempts if one.id == token)
-        return Claim(task, attempt, list(self._tasks(path, task.after).values()))
+
+        def made(known: Graph) -> Claim:
+            task = known.get([identifier])[identifier]
+            attempt = next(one for one in task.attempts if one.id == token)
+            return Claim(task, attempt, list(known.get(task.after).values()))
+
+        return self._logs.ask(path, made, self.warnings)
 
     def outlook(
         self, *, tags: Sequence[str] = (), graph: str = "", workspace: str | Scope | None = None
@@ -229,7 +212,7 @@ class Tasks:
         _check_lease(lease)
         _check_length("progress", progress, MOST_PROGRESS)
         if percent is not None:
-            check_number("percent", percent, 0, 100)
+            forms.check_number("percent", percent, 0, 100)
 
         def decide(task: Task, now: int) -> Entry | None:
             mine = _own_attempt(task, attempt)
@@ -237,9 +220,9 @@ class Tasks:
                 raise _ended(task, mine)
             until = iso(now + int((lease or task.lease) * 1000))
             more = {"progress": progress or mine.progress, "percent": mine.percent if percent is None else percent}
-            return _entry(HEARTBEAT, id, now, op_id, attempt=attempt, until=until, **more)
+            return {"attempt": attempt, "until": until, **more}
 
-        return self._change_one(id, workspace, HEARTBEAT, op_id, decide)
+        return self._change_one(id, workspace, forms.HEARTBEAT, op_id, decide)
 
     def report(
         self, id: str, attempt: str, status: str, *, result: Any = None, error: str = "",
@@ -251,21 +234,22 @@ class Tasks:
         """
         _check_op_given(op_id, id=id, attempt=attempt, status=status, error=error)
         check_plain(result)
-        if status not in ENDS:
-            raise Invalid(f"status is {status!r}.{close_to(status, ENDS)}", f"Use one of: {', '.join(ENDS)}.")
+        if status not in forms.ENDS:
+            raise Invalid(
+                f"status is {status!r}.{close_to(status, forms.ENDS)}", f"Use one of: {', '.join(forms.ENDS)}."
+            )
         _check_length("result", msgspec.json.encode(result).decode(), MOST_RESULT)
         _check_length("error", error, MOST_RESULT)
 
-        def decide(task: Task, now: int) -> Entry | None:
+        def decide(task: Task, _now: int) -> Entry | None:
             mine = _own_attempt(task, attempt)
             if mine.status == status:
                 return None
             if mine.status:
                 raise _ended(task, mine)
-            more = {"worker": mine.worker, "status": status, "result": result, "error": error}
-            return _entry(REPORTED, id, now, op_id, attempt=attempt, **more)
+            return {"attempt": attempt, "worker": mine.worker, "status": status, "result": result, "error": error}
 
-        return self._change_one(id, workspace, REPORTED, op_id, decide)
+        return self._change_one(id, workspace, forms.REPORTED, op_id, decide)
 
     # the log
 
@@ -294,15 +278,15 @@ class Tasks:
         self, id: str, workspace: str | Scope | None, event: str, op_id: str,
         decide: Callable[[Task, int], Entry | None],
     ) -> Task:  # fmt: skip
-        """Change one task, which must exist; return it as it is then."""
+        """Add the event that `decide` returns the fields of to one task, which must exist; return the task."""
         path = self._home(id, workspace)
 
         def about(known: Graph, now: int) -> list[Entry]:
             task = known.get([id]).get(id)
             if task is None:
                 raise _unknown(id)
-            entry = None if _repeated(known, op_id, event, id) else decide(task, now)
-            return [entry] if entry else []
+            fields = None if _repeated(known, op_id, event, id) else decide(task, now)
+            return [] if fields is None else [_entry(event, id, now, op_id, **fields)]
 
         self._change(path, about)
         return self._tasks(path, [id])[id]
@@ -371,15 +355,15 @@ def _check_known(ids: Iterable[str], found: Mapping[str, Task]) -> None:
 
 
 def _wanted(tags: Sequence[str], graph: str) -> Wanted:
-    check_texts("tags", tags)
+    forms.check_texts("tags", tags)
     check_given(graph=graph)
-    check_texts("graph", [graph] if graph else [])
+    forms.check_texts("graph", [graph] if graph else [])
     return Wanted(tuple(tags), graph)
 
 
 def _check_lease(lease: float) -> None:
     if type(lease) is bool or lease != 0:  # 0 is the lease of the task
-        check_number("lease", lease, *LEASES)
+        forms.check_number("lease", lease, *forms.LEASES)
 
 
 def _check_length(name: str, text: str, most: int) -> None:

@@ -26,16 +26,16 @@ _MOST_NAMED = 5
 Answer = TypeVar("Answer")
 
 
-class Fold(Protocol):
+class Folded(Protocol):
     """What the entries of a log add up to, in whatever order they come."""
 
     def add(self, entry: Mapping[str, Any], /) -> None: ...
 
 
-F = TypeVar("F", bound=Fold)
+F = TypeVar("F", bound=Folded)
 
 
-class Memory(Protocol):
+class Appender(Protocol):
     vault: Vault
 
     def add(
@@ -54,7 +54,7 @@ class Cursor(msgspec.Struct, frozen=True):
     checksum: int = 0
 
 
-class _Known(msgspec.Struct, Generic[F]):
+class _State(msgspec.Struct, Generic[F]):
     """A fold, and how far its log was read."""
 
     fold: F
@@ -65,18 +65,38 @@ class _Known(msgspec.Struct, Generic[F]):
     warnings: list[str] = []
 
 
-class Changed(Exception):
+class Marks:
+    """Which entries or keys of a log are hidden: the newest `hide` entry about each counts."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[str, bool]] = {}
+
+    def add(self, entry: Mapping[str, Any]) -> bool:
+        """Apply a `hide` entry; return False for any other."""
+        target = entry.get("hide")
+        if not isinstance(target, str):
+            return False
+        mark = (jsonl.identity(entry, "time")[1], entry.get("hidden") is not False)
+        self._newest[target] = max(mark, self.newest(target))
+        return True
+
+    def newest(self, target: str) -> tuple[str, bool]:
+        """Return the order of the newest `hide` entry about a target, and whether it hides it."""
+        return self._newest.get(target, ("", False))
+
+
+class _Changed(Exception):
     """The log is no longer as it was at the cursor."""
 
 
 class Logs(Generic[F]):
     """The folds of logs of one sort. Safe to use from several threads, also while a log is locked."""
 
-    def __init__(self, memory: Memory, empty: Callable[[], F]) -> None:
+    def __init__(self, memory: Appender, empty: Callable[[], F]) -> None:
         self._memory = memory
         self._vault = memory.vault
         self._empty = empty
-        self._known: dict[str, _Known[F]] = {}
+        self._known: dict[str, _State[F]] = {}
         self._lock = threading.Lock()
 
     def ask(self, path: str, question: Callable[[F], Answer], warnings: list[str]) -> Answer:
@@ -101,7 +121,7 @@ class Logs(Generic[F]):
                 return []
             try:
                 return self._append(path, entries, cursor, order, durable, locked)
-            except Changed:
+            except _Changed:
                 continue
         raise AssertionError("attempts() ends in an error")
 
@@ -118,7 +138,7 @@ class Logs(Generic[F]):
             else:
                 unchanged = stamp.size == cursor.size and self._continues(path, cursor, stamp)
             if not unchanged:
-                raise Changed
+                raise _Changed
             locked()
 
         return self._memory.add(path, entries, guard=guard, after=order, durable=durable)
@@ -135,25 +155,25 @@ class Logs(Generic[F]):
         except NotFound:
             return -1
 
-    def _read(self, path: str, warnings: list[str]) -> _Known[F]:
+    def _read(self, path: str, warnings: list[str]) -> _State[F]:
         """Read a log on; a log that does not exist is an empty one."""
         known = self._known.pop(path, None)
         stamp = self._vault.stat(path)
         if stamp is None:
-            return _Known(self._empty())
+            return _State(self._empty())
         if known is None or not self._continues(path, known.cursor, stamp):
-            known = _Known(self._empty())
+            known = _State(self._empty())
         try:
             self._read_on(path, known, stamp)
         except NotFound:  # it was removed just now
-            return _Known(self._empty())
+            return _State(self._empty())
         warnings += [warning for warning in known.warnings if warning not in warnings]
         self._known[path] = known  # the one that was read last is last
         if len(self._known) > _MOST_LOGS:
             del self._known[next(iter(self._known))]
         return known
 
-    def _read_on(self, path: str, known: _Known[F], stamp: Stamp) -> None:
+    def _read_on(self, path: str, known: _State[F], stamp: Stamp) -> None:
         damaged: list[tuple[int, Line]] = []
         offset, checksum = known.cursor.offset, known.cursor.checksum
         for line in self._vault.scan(path, offset, stamp.size):
