@@ -74,13 +74,13 @@ def _seal() -> None:
 
 
 def _comparison() -> None:
-    write = Store.write
+    update = Store.update
 
     def anyhow(self: Store, path: str, make: Any, *, expect: str, **more: Any) -> Any:
-        return write(self, path, make, expect=expect if expect == ABSENT else ANY, **more)
+        return update(self, path, make, expect=expect if expect == ABSENT else ANY, **more)
 
     _put(Files, _compare=_always(0o644))
-    _put(Store, write=anyhow)
+    _put(Store, update=anyhow)
 
 
 def _operations() -> None:

@@ -119,7 +119,12 @@ class Store:
 
         return sorted(path for path, _ in self.tree.walk(folder, (suffix,), unreadable))
 
-    def write(
+    def write(self, path: str, data: bytes, *, expect: str, op_id: str = "") -> Receipt:
+        """Write a whole document made from version `expect`; ABSENT creates, ANY replaces whatever is there."""
+        made = Made(data, path, version_of(data))
+        return self.update(path, lambda _: made, expect=expect, op_id=op_id, status="changed" if expect else "stored")
+
+    def update(
         self, path: str, make: Callable[[bytes | None], Made], *, expect: str, op_id: str = "", status: str = "changed",
         keep: bool = True, note: Mapping[str, Any] = {},
     ) -> Receipt:  # fmt: skip
