@@ -19,7 +19,7 @@ from holdfast.owner import backing, exporting, forget, history, leftovers, resto
 from holdfast.recall.semantic import Meaning
 from holdfast.storage import guarding
 from holdfast.storage.index import Index
-from holdfast.storage.index_sync import Keeper
+from holdfast.storage.index_sync import IndexSync
 from holdfast.storage.refresh import Progress
 from holdfast.storage.writing import Writer
 
@@ -32,7 +32,7 @@ _ACCOUNTS = ("write", "ledger", "claim", "trace")
 class Owner:
     """The owner's hand on one memory and its parts."""
 
-    def __init__(self, memory: Core, keeper: Keeper, writer: Writer, meaning: Meaning) -> None:
+    def __init__(self, memory: Core, keeper: IndexSync, writer: Writer, meaning: Meaning) -> None:
         self._memory = memory
         self._vault, self._places = memory.vault, memory.places
         self._keeper, self._writer, self._meaning = keeper, writer, meaning
@@ -67,7 +67,7 @@ class Owner:
         if not identifiers and not query.strip():
             raise Invalid("There is nothing to forget.", "Give ids, or a text with query.")
         forgetter = forget.Forgetter(self._vault, self._places, self._writer, self._purge, self._place())
-        every = self._keeper.steady(self._all)
+        every = self._keeper.retry_if_replaced(self._all)
         wanted: dict[str, Record] = {}
         again: list[str] = []
         for identifier in identifiers:
@@ -97,7 +97,7 @@ class Owner:
             return roller.back(back)
         if not writer:
             raise Invalid("There is no writer to roll back.", "Name one: history and get show who wrote.")
-        plan = roller.plan(writer, bound(since) if since else "", self._keeper.steady(self._all))
+        plan = roller.plan(writer, bound(since) if since else "", self._keeper.retry_if_replaced(self._all))
         if not yes:
             return plan
         guarding.check(plan.count, plan.total, count, "taken back")

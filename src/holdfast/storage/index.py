@@ -85,6 +85,17 @@ class Applied(msgspec.Struct, frozen=True):
     marks: bool = False
 
 
+class Known(msgspec.Struct, frozen=True):
+    """What the index knows before an entry is appended."""
+
+    applied: list[Applied] = []
+    """What was done under the op_id."""
+    offset: int = 0
+    """How far the log was read."""
+    order: str = ""
+    """The greatest order of all entries about the target."""
+
+
 class Candidate(msgspec.Struct, frozen=True, gc=False):
     """The facts that ranking needs about a record that may answer a question."""
 

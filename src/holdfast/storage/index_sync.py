@@ -21,9 +21,8 @@ from holdfast.model.times import iso, now_ms
 from holdfast.model.wording import amount
 from holdfast.storage import refresh, verify
 from holdfast.storage.engine import Engine, Tell, Watch
-from holdfast.storage.index import Applied, Filter, Index, Seen, Stale, Unusable
+from holdfast.storage.index import Applied, Filter, Index, Known, Seen, Stale, Unusable
 from holdfast.storage.refresh import Progress, Refreshed, Refresher
-from holdfast.storage.store import Known
 from holdfast.storage.tree import RootGone
 
 _MANY = 10
@@ -33,7 +32,7 @@ _NEAR = 1 << 20
 Answer = TypeVar("Answer")
 
 
-class Keeper:
+class IndexSync:
     """One index over one tree."""
 
     def __init__(self, engine: Engine, places: Places, settings: Settings) -> None:
@@ -82,7 +81,7 @@ class Keeper:
             self.rebuild(progress)
         return question(self._index)
 
-    def steady(self, work: Callable[[], Answer]) -> Answer:
+    def retry_if_replaced(self, work: Callable[[], Answer]) -> Answer:
         """Run work that refreshes and asks the index, again when another process replaced the index in between.
 
         A lost connection to a database costs another try, too.
@@ -106,7 +105,7 @@ class Keeper:
                 stack.enter_context(self._index.reading())
             yield
 
-    def glance(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
+    def peek(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
         """Ask the index if it is there and free, None otherwise; `path` is indexed first unless much of it is new."""
         try:
             with self._index.impatient():
@@ -118,7 +117,7 @@ class Keeper:
         except (Stale, Unusable, Busy):
             return None
 
-    def look(self, where: Filter, *, searching: bool) -> Refreshed:
+    def ensure_current(self, where: Filter, *, searching: bool) -> Refreshed:
         """Bring the index up to date for a question: check the files that its answer can come from."""
         kinds = where.kinds or where.searchable
         if not searching:
@@ -144,7 +143,7 @@ class Keeper:
         """
         below = (self._places.memory,)
         if op_id:
-            self.glance(lambda index: self._refresh_into(index, below), path)
+            self.peek(lambda index: self._refresh_into(index, below), path)
 
         def question(index: Index) -> tuple[dict[str, Seen], str, list[Applied]]:
             # asked first: a line that is added in between is then found twice rather than never
@@ -155,7 +154,7 @@ class Keeper:
                 raise Stale("the index was replaced between two questions")
             return seen, order, read
 
-        seen, order, read = self.glance(question, path if not op_id else "") or ({}, "", [])
+        seen, order, read = self.peek(question, path if not op_id else "") or ({}, "", [])
         applied = {(each.path, each.id): each for each in read}
         for log, stamp in self._vault.walk(*below, (".jsonl",), lambda _path, _why: None) if op_id else ():
             offset = seen[log].offset if log in seen else 0
