@@ -1,4 +1,4 @@
-"""Tasks: what the entries of a task log add up to, in whatever order they come.
+"""Tasks, as the entries of a task log make them, in whatever order these come.
 
 A task waits for others, is claimed by a worker for a time (a lease), and ends by a report. Each claim is an attempt
 with its own id, which heartbeats and reports must name, so no worker can end what another took over. An expired lease
@@ -41,7 +41,7 @@ class New(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     title: str
     name: str = ""
-    """What other tasks of the same call name it by in `after`."""
+    """The name that other tasks of the same call use in `after`."""
     instructions: str = ""
     after: list[str] = []
     tags: list[str] = []
@@ -224,7 +224,7 @@ class Graph:
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
         self.ops: dict[str, list[tuple[str, str, str]]] = {}
-        """What was done under each op_id: event, task and attempt of each entry."""
+        """The event, task and attempt of each entry that was added under an op_id."""
         self.waiting: dict[str, int] = {}
         """How many tasks each task still waits for."""
         self._dependants: dict[str, dict[str, None]] = {}

@@ -60,7 +60,7 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Summaries:
-    """What a log of summaries adds up to, in whatever order its entries come."""
+    """The state of a log of summaries, the same in whatever order its entries come."""
 
     def __init__(self) -> None:
         self._every: list[Summary] = []
@@ -85,7 +85,7 @@ class Summaries:
 
 
 class Spent:
-    """What the model cost, by day: one entry per call, in a log beside the memories."""
+    """The cost of the model by day: one entry per call, in a log beside the memories."""
 
     def __init__(self, memory: Core) -> None:
         self._memory = memory

@@ -57,7 +57,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Month:
-    """What the log of a month adds up to, in whatever order its entries come."""
+    """The state of the log of a month, the same in whatever order its entries come."""
 
     def __init__(self) -> None:
         self.slots: dict[str, set[int]] = {}
@@ -97,7 +97,7 @@ class JobRuns:
         self._memory = memory
         self._logs = Logs(memory, Month)
         self.warnings: list[str] = []
-        """What could not be read so far."""
+        """Warnings of lines that could not be read so far."""
 
     def claim(self, job: str, name: str, slot: datetime, missed: int) -> bool:
         """Claim a slot: True, and durable, for exactly one of all callers."""

@@ -93,7 +93,7 @@ def due(jobs: Iterable[Job], claimed: Callable[[Job, datetime], datetime | None]
 
 
 class Table:
-    """What the log of jobs adds up to, in whatever order its entries come."""
+    """The state of the log of jobs, the same in whatever order its entries come."""
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[str, str, Job]] = {}

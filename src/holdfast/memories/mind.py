@@ -189,7 +189,7 @@ class Mind:
         self.working = Window(memory.settings.mind) if window is None else window
         self.on_error = on_error
         self.warnings: list[str] = []
-        """What could not be read so far."""
+        """Warnings of lines that could not be read so far."""
 
     # adding
 

@@ -32,12 +32,12 @@ Entry = dict[str, Any]
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a worker needs to know of the task that it claimed."""
+    """A task that a worker claimed."""
 
     task: Task
     attempt: Attempt
     before: list[Task]
-    """What the task waited for, with the results."""
+    """The tasks that it waited for, with their results."""
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Tasks:
         self._memory = memory
         self._logs = Logs(memory, Graph)
         self.warnings: list[str] = []
-        """What could not be read so far."""
+        """Warnings of lines that could not be read so far."""
 
     # for orchestrators
 
@@ -100,7 +100,7 @@ class Tasks:
         return [found[one] for one in ids if one in found]
 
     def cancel(self, id: str, why: str = "", *, workspace: str | Scope | None = None, op_id: str = "") -> Task:
-        """End a task that is not done; its worker is told by its next heartbeat or report."""
+        """End a task that is not done; its worker learns it from its next heartbeat or report."""
         _check_op_given(op_id, id=id, why=why)
         _check_length("error", why, MOST_RESULT)
 

@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 
 class Folded(Protocol):
-    """What the entries of a log add up to, in whatever order they come."""
+    """The state that the entries of a log add up to, the same in whatever order they come."""
 
     def add(self, entry: Mapping[str, Any], /) -> None: ...
 
