@@ -102,7 +102,7 @@ EVERYTHING = Filter()
 
 
 class Fold:
-    """The state of a log, the same in whatever order its lines come; `usual` is the compartment of lines without one."""
+    """The state of a log, the same in any order of its lines; `usual` is the compartment of lines without one."""
 
     def __init__(self, usual: str) -> None:
         self._usual = usual
