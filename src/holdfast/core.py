@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from holdfast.errors import Invalid, Unavailable
+from holdfast.formats import jsonl
 from holdfast.model import kinds, settings
 from holdfast.model.kinds import KINDS, Kind
 from holdfast.model.layout import Places, session_folder
@@ -38,7 +39,7 @@ from holdfast.storage.refresh import Progress, Refreshed
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import Screen
 from holdfast.storage.store import ANY, Store
-from holdfast.storage.tree import LogEnd
+from holdfast.storage.tree import Document, LogEnd
 from holdfast.storage.writing import Writer
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class Core:
         """What another program opens this memory with; never with a password."""
         self.reads_only = engine.reads_only
         """May nothing be written here?"""
-        self.queue = engine.queue
+        self.clock: Callable[[], int] = engine.clock
+        """Returns the milliseconds of the clock that leases go by."""
         self.store = Store(engine, self.places, config, writer)
         self._keeper = self.store.sync
         embedder = config.search.embedder if config.search.meaning else "none"
@@ -393,10 +395,6 @@ class Core:
         """
         return self._writer.add(path, lines, guard=guard, after=after, durable=durable, op_id=op_id, time=time)
 
-    def compose(self, path: str, make: Callable[[LogEnd], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        """Append the lines that `make` calls for while it holds the log, all or none; return them as they are kept."""
-        return self._writer.compose(path, make)
-
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
         """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
         return self._writer.offload(data, session, fits)
@@ -429,6 +427,25 @@ class Core:
     def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own logs, without waiting for the disk."""
         self._writer.note(kind, line, folder)
+
+    def read(self, path: str) -> Document:
+        """Return a document; NotFound, or OverBudget when it is larger than the settings allow."""
+        return self.store.read(path)
+
+    def exists(self, path: str) -> bool:
+        return self.store.exists(path)
+
+    def paths(self, folder: str, suffix: str) -> list[str]:
+        """Return all files below a folder whose names end so; Unavailable when a part of it cannot be read."""
+        return self.store.paths(folder, suffix)
+
+    def newest_entries(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield the entries of a log from its end, without what cannot be parsed; nothing when there is no log."""
+        if not self.exists(path):
+            return
+        for line in self.vault.scan_back(path):
+            found = jsonl.parse(line.data)
+            yield from reversed(found) if isinstance(found, list) else ()
 
     # index and files
 

@@ -70,7 +70,9 @@ def open_within(memory: Opened, scope: str) -> Opened:
     tree = Fence(memory.vault, memory.places, path)
     engine = FileEngine(tree, "", "", f"within {path}", memory.settings.search)
     alone = msgspec.structs.replace(memory.settings, shared=settings.Shared())  # the shared memory is outside
-    return type(memory)(engine, alone, memory.writer)
+    opened = type(memory)(engine, alone, memory.writer)
+    opened.clock = memory.clock
+    return opened
 
 
 def is_address(root: str) -> bool:

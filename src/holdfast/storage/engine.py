@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.formats.tasks import Line, Outlook, Task, View, Wanted
 from holdfast.storage.index import Index
-from holdfast.storage.tree import LogEnd, Vault
+from holdfast.storage.tree import Vault
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, NoVectors, Vectors
@@ -50,37 +49,6 @@ class NoWatch:
         pass
 
 
-class Queue(Protocol):
-    """The tasks of logs, to be looked at and changed. The log is the truth; what else there is follows from it."""
-
-    def now(self) -> int:
-        """Return the milliseconds of the clock that leases go by."""
-        ...
-
-    def change(self, path: str, decide: Callable[[View], list[Line]], write: Write) -> list[Line]:
-        """Add the lines that the tasks of a log as they are now call for, all or none; return them as they are kept.
-
-        `decide` may be asked more than once; what it looked at is as it saw it when the lines are added.
-        """
-        ...
-
-    def look(self, path: str, ids: Iterable[str] | None = None) -> dict[str, Task]:
-        """Return the tasks of a log, or those of these ids that are there; oldest first."""
-        ...
-
-    def outlook(self, path: str, wanted: Wanted) -> Outlook:
-        """Say what there is of the wanted tasks when none of them is ready."""
-        ...
-
-    def find(self, identifier: str) -> str:
-        """Return the log that has a task, "" when none has."""
-        ...
-
-
-Write = Callable[[str, Callable[[LogEnd], list[Line]]], list[Line]]
-"""Adds to a log the lines that a function calls for while the log is held; returns them as they are kept."""
-
-
 class Engine(Protocol):
     vault: Vault
     index: Index
@@ -95,9 +63,8 @@ class Engine(Protocol):
     reads_only: bool
     """Is writing not allowed, not even derived data?"""
 
-    @property
-    def queue(self) -> Queue | None:
-        """What knows the tasks without reading their logs; None where the logs are read."""
+    def clock(self) -> int:
+        """Return the milliseconds of the clock that leases go by: one for all programs that use the memory."""
         ...
 
     def alone(self) -> AbstractContextManager[None]:

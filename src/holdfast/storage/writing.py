@@ -393,30 +393,6 @@ class Writer:
         entries = [self._screen.line(kind, line) for line in lines]
         return self._store.append(path, entries, op_id=op_id, time=time, after=after, durable=durable, guard=guard).ids
 
-    def compose(self, path: str, make: Callable[[LogEnd], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        made: list[dict[str, Any]] = []
-        lines: list[Mapping[str, Any]] = []
-
-        def guard(end: LogEnd) -> None:
-            lines[:] = make(end)
-
-        def run(end: LogEnd) -> bytes:
-            from holdfast.model.times import mint
-            from holdfast.storage.store import last_id
-
-            guard(end)
-            last, out = last_id(end), b""
-            for line in lines:
-                last = mint(last)
-                entry = {"time": utc_now(), **self._screen.line(self._kind(path), line)}
-                made.append({"id": last, **entry})
-                out += jsonl.with_id(last, jsonl.render(entry))
-            return out
-
-        if self._store.tree.append(path, run):
-            self._store.changed(path)
-        return made
-
 
 _NOWHERE = Scope()
 _OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)

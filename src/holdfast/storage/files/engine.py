@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.model.settings import Search
-from holdfast.storage.engine import NoWatch, Queue, Tell, Watch
+from holdfast.model.times import now_ms
+from holdfast.storage.engine import NoWatch, Tell, Watch
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.locks import hold
 from holdfast.storage.index import Index, Unusable
@@ -25,12 +26,12 @@ class FileEngine:
 
     no_vectors: NoVectors | None = None
     reads_only = False
+    clock = staticmethod(now_ms)
 
     def __init__(self, tree: Vault, folder: str, derived: str, identity: str, search: Search) -> None:
         self.vault = tree
         self.tree = self.address = folder
         self.lasting = bool(derived)
-        self.queue: Queue | None = None
         self._derived = derived
         self._search = search
         self.index: Index = SqliteIndex(derived or None, identity, search)
