@@ -27,7 +27,7 @@ from holdfast.model.records import Receipt, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Limits
 from holdfast.model.times import is_id, mint, utc_now
-from holdfast.storage import accounts
+from holdfast.storage import write_log
 from holdfast.storage.index import Applied
 from holdfast.storage.retry import attempts
 from holdfast.storage.tree import ABSENT, Document, LogEnd, Vault
@@ -212,7 +212,7 @@ class Store:
                 raise _other_use(op_id, str(line.get("path") or applied.path))
             after = str(line.get("after") or ABSENT)
             if "intent" in line and self._now(path)[0] != after:
-                writes = accounts.of(self.tree, self._layout.memory, path)
+                writes = write_log.about(self.tree, self._layout.memory, path)
                 if not any(one.get("before") == after and str(one.get("id")) > applied.id for one in writes):
                     continue  # announced, and never written
             return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))

@@ -14,10 +14,11 @@ from holdfast.errors import Unavailable
 from holdfast.model.records import Problem
 from holdfast.model.times import utc_now
 from holdfast.model.wording import amount
-from holdfast.storage import guarding
 from holdfast.storage.index import Index
 from holdfast.storage.tree import Vault
 
+MANY = 50
+SHARE = 0.1
 _NOTE = "vanished"
 _NAMED = 1_000
 
@@ -32,6 +33,11 @@ class Gone(msgspec.Struct, frozen=True):
     paths: list[str]
 
 
+def is_much(count: int, total: int) -> bool:
+    """Return whether this is too much to remove without asking: over 50 records, or over a tenth of all."""
+    return count > MANY or (count > 1 and count > SHARE * total)
+
+
 def look(vault: Vault, index: Index, paths: list[str]) -> None:
     """Note it if many of these paths are gone, before the index forgets what was in them."""
     gone = [path for path in paths if _is_gone(vault, path)]
@@ -39,7 +45,7 @@ def look(vault: Vault, index: Index, paths: list[str]) -> None:
         return
     lost = sum(index.count(path, "") for path in gone)
     total = sum(index.counts().values())
-    if lost > guarding.MANY or (len(gone) > 1 and guarding.is_much(lost, total)):  # somebody removed one small file
+    if lost > MANY or (len(gone) > 1 and is_much(lost, total)):  # somebody removed one small file
         before = _noted(index)
         found = Gone(
             before.time if before else utc_now(), len(gone) + (before.files if before else 0),

@@ -23,7 +23,8 @@ from holdfast.model.scopes import Scope
 from holdfast.model.settings import Limits
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
-from holdfast.storage import bringing, drafts, receiving
+from holdfast.storage import drafts
+from holdfast.storage.imports import Importer
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import Screen
 from holdfast.storage.store import ANY, Made, Store
@@ -39,8 +40,7 @@ class Writer:
         self._scopes = scopes
         self._limits = limits
         self._screen = screen
-        self._bringer = bringing.Bringer(store.tree, limits.line_bytes)
-        self.receiver = receiving.Receiver(store.tree, layout, limits, screen, self._bringer, lambda: store.writer)
+        self._importer = Importer(store.tree, limits.line_bytes)
 
     @property
     def name(self) -> str:
@@ -173,11 +173,12 @@ class Writer:
         """Add lines that carry their own ids to a log, each once; return how many were added."""
         by = {"writer": self.name} if self.name else {}
         kind = self._kind(path)
-        return self._bringer.bring(path, [{**self._screen.line(kind, line, waits=False), **by} for line in lines])
+        entries = [{**self._screen.line(kind, line, waits=False), **by} for line in lines]
+        return self._importer.add_entries(path, entries)
 
     def missing(self, path: str, ids: set[str]) -> int:
         """Return how many of these ids `bring` would add to a log."""
-        return self._bringer.missing(path, ids)
+        return self._importer.missing(path, ids)
 
     # changes
 
