@@ -31,7 +31,7 @@ def settings(root: str | None, as_json: bool, text: bool, put: BinaryIO | None) 
     elif text:
         click.echo(settings_file.text_of(location), nl=False)
     else:
-        _listed(settings_file.settled(settings_file.text_of(location)), as_json)
+        _listed(settings_file.in_effect(settings_file.text_of(location)), as_json)
 
 
 def _read(file: BinaryIO) -> str:
