@@ -14,9 +14,10 @@ from typing import Any
 from holdfast.storage import refresh, store
 from holdfast.storage.files import descriptors, index, lines, locks
 from holdfast.storage.files.tree import Files
-from holdfast.storage.index_sync import Keeper
+from holdfast.storage.index import Known
+from holdfast.storage.index_sync import IndexSync
 from holdfast.storage.refresh import Refresher
-from holdfast.storage.store import ANY, Known, Store
+from holdfast.storage.store import ANY, Store
 from holdfast.storage.tree import ABSENT
 from prove import hostile_defences
 
@@ -64,26 +65,32 @@ def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
 
 
 def _seal() -> None:
-    _put(lines.HeldEnd, torn=_always(False))
+    begin = lines.HeldEnd.__init__
+
+    def unsealed(self: lines.HeldEnd, *given: Any) -> None:
+        begin(self, *given)
+        self.torn = False
+
+    _put(lines.HeldEnd, __init__=unsealed)
 
 
 def _comparison() -> None:
-    write = Store.write
+    update = Store.update
 
     def anyhow(self: Store, path: str, make: Any, *, expect: str, **more: Any) -> Any:
-        return write(self, path, make, expect=expect if expect == ABSENT else ANY, **more)
+        return update(self, path, make, expect=expect if expect == ABSENT else ANY, **more)
 
     _put(Files, _compare=_always(0o644))
-    _put(Store, write=anyhow)
+    _put(Store, update=anyhow)
 
 
 def _operations() -> None:
-    known = Keeper.known
+    known = IndexSync.known
 
-    def forgetful(self: Keeper, _op_id: str, path: str = "", target: str = "") -> Known:
+    def forgetful(self: IndexSync, _op_id: str, path: str = "", target: str = "") -> Known:
         return known(self, "", path, target) if target else Known()
 
-    _put(Keeper, known=forgetful)
+    _put(IndexSync, known=forgetful)
     _put(store, ids_of_op=_always([]))
 
 

@@ -25,9 +25,9 @@ LAYERS = (
 )
 ENGINES = ("holdfast.storage.files.tree", "holdfast.storage.files.index", "holdfast.storage.postgres.vault")
 KNOW_ENGINES = {
-    "holdfast.storage.engines",
+    "holdfast.storage.files.engine",
     "holdfast.storage.index_sync",
-    "holdfast.opening",
+    "holdfast.roots",
     "holdfast.storage.postgres.engine",
     "holdfast.storage.postgres.tenants",
 }

@@ -23,7 +23,7 @@ import pytest
 import databaseroot
 import holdfast
 from holdfast.errors import Busy
-from holdfast.opening import is_address
+from holdfast.roots import is_address
 
 PROCESSES = 8
 APPENDS = 1_000

@@ -20,9 +20,8 @@ import holdfast
 import pgserver
 from holdfast.cli.main import cli
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.opening import open_folder
 from holdfast.owner.restore import restore
-from holdfast.roots import make_root
+from holdfast.roots import make_root, open_folder
 from holdfast.storage.postgres import migrations
 from holdfast.storage.postgres.migrations import MIGRATIONS
 from holdfast.storage.postgres.transactions import Database

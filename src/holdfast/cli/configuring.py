@@ -10,8 +10,8 @@ import msgspec
 from holdfast.cli import show
 from holdfast.cli.common import common, nearest
 from holdfast.errors import Invalid
-from holdfast.opening import MOST_SETTINGS
 from holdfast.owner import settings_file
+from holdfast.roots import MOST_SETTINGS
 
 
 @click.command()

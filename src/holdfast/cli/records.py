@@ -34,8 +34,7 @@ def init(path: str | None, template: bool, root: str | None, as_json: bool) -> N
 
     Nothing that is there is overwritten.
     """
-    from holdfast.opening import is_address
-    from holdfast.roots import make_root, set_up
+    from holdfast.roots import is_address, make_root, set_up
 
     given = path or root or "."
     if is_address(given):

@@ -13,7 +13,7 @@ from holdfast.memories._following import Follower
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Places
 from holdfast.model.times import now_ms
-from holdfast.storage.engines import Write
+from holdfast.storage.engine import Write
 from holdfast.storage.tree import LogEnd, Vault
 
 

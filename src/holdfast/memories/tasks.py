@@ -43,7 +43,7 @@ from holdfast.model.records import check_plain
 from holdfast.model.scopes import Scope
 from holdfast.model.times import iso
 from holdfast.model.wording import amount
-from holdfast.storage.engines import Queue
+from holdfast.storage.engine import Queue
 from holdfast.storage.writing import check_op
 
 __all__ = ["MOST_RESULT", "Claim", "Listed", "New", "Outlook", "Standing", "Task", "Tasks"]

@@ -25,7 +25,6 @@ from holdfast.model import settings
 from holdfast.model.records import Problem
 from holdfast.model.settings import Paths
 from holdfast.model.times import utc_now
-from holdfast.opening import on_disk, open_folder
 from holdfast.owner.restore import (
     FILES,
     MANIFEST,
@@ -37,7 +36,7 @@ from holdfast.owner.restore import (
     new_place,
     unfinished_folder,
 )
-from holdfast.roots import make_root
+from holdfast.roots import make_root, on_disk, open_folder
 from holdfast.storage.refresh import Progress
 from holdfast.storage.tree import Snapshot, Stamp, Vault
 

@@ -20,7 +20,7 @@ from holdfast.model.layout import Place, Places
 from holdfast.model.records import Record
 from holdfast.model.times import utc_now
 from holdfast.storage import parsing
-from holdfast.storage.engines import Tell, Watch
+from holdfast.storage.engine import Tell, Watch
 from holdfast.storage.index import Seen
 from holdfast.storage.refresh import Refreshed, Refresher
 from holdfast.storage.tree import Stamp, Vault

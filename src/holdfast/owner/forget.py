@@ -29,10 +29,8 @@ from holdfast.owner.history import NOT_RECORDS, all_records, check_count, count_
 from holdfast.recall.semantic import Meaning
 from holdfast.storage import parsing, write_log
 from holdfast.storage.files.descriptors import TEMPORARY
-from holdfast.storage.index_sync import Keeper
-from holdfast.storage.refresh import Progress
+from holdfast.storage.refresh import Progress, is_much
 from holdfast.storage.tree import Line
-from holdfast.storage.vanishing import is_much
 
 if TYPE_CHECKING:
     from holdfast.core import Core
@@ -90,8 +88,8 @@ class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
 class Forgetter:
     """Forgets records of one memory."""
 
-    def __init__(self, memory: Core, keeper: Keeper, meaning: Meaning) -> None:
-        self._memory, self._keeper, self._meaning = memory, keeper, meaning
+    def __init__(self, memory: Core, meaning: Meaning) -> None:
+        self._memory, self._meaning = memory, meaning
         self._tree, self._places, self._store = memory.vault, memory.places, memory.store
         self._changed: dict[tuple[str, str], int] = {}
 
@@ -102,7 +100,7 @@ class Forgetter:
         check_text(query, *identifiers)
         if not identifiers and not query.strip():
             raise Invalid("There is nothing to forget.", "Give ids, or a text with query.")
-        every = all_records(self._memory, self._keeper)
+        every = all_records(self._memory)
         wanted: dict[str, Record] = {}
         again: list[str] = []
         for identifier in identifiers:
@@ -151,7 +149,7 @@ class Forgetter:
             self._remove_values(records)
             self._remove_records(records, terms)
         self._meaning.forget()
-        self._keeper.purge()
+        self._store.sync.purge()
         remains = find_remains(self._memory, terms, progress) if terms else []
         for batch in batches:
             self._store.log_write({"forget": batch})

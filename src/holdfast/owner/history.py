@@ -20,11 +20,10 @@ from holdfast.model.times import from_ns, is_id
 from holdfast.model.wording import amount
 from holdfast.storage import write_log
 from holdfast.storage.index import Index
-from holdfast.storage.index_sync import Keeper
+from holdfast.storage.refresh import is_much
 from holdfast.storage.retry import attempts
 from holdfast.storage.store import Made
 from holdfast.storage.tree import ABSENT
-from holdfast.storage.vanishing import is_much
 from holdfast.storage.writing import check_op
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ def _write_back(memory: Core, path: str, version: str, current: str, op_id: str)
         ) from None
     made = Made(data, path, version_of(data))
     status = "changed" if current else "stored"
-    return memory.store.write(path, lambda _: made, expect=current, op_id=op_id, status=status, note={"undo": True})
+    return memory.store.update(path, lambda _: made, expect=current, op_id=op_id, status=status, note={"undo": True})
 
 
 def _version_before(entries: list[dict[str, Any]], path: str, current: str) -> str:
@@ -244,8 +243,9 @@ def _version_before(entries: list[dict[str, Any]], path: str, current: str) -> s
 # records, for commands that take many of them back
 
 
-def all_records(memory: Core, keeper: Keeper) -> list[Record]:
+def all_records(memory: Core) -> list[Record]:
     """Return every record that was written, including older values, hidden ones and imports."""
+    sync = memory.store.sync
 
     def question(index: Index) -> list[Record]:
         paths = [path for path, seen in index.seen().items() if seen.kind not in (*NOT_RECORDS, "trace")]
@@ -253,10 +253,10 @@ def all_records(memory: Core, keeper: Keeper) -> list[Record]:
 
     def work() -> list[Record]:
         memory.refresh()
-        keeper.refresh_below(memory.places.below(FOREIGN, ""))
-        return keeper.ask(question)
+        sync.refresh_below(memory.places.below(FOREIGN, ""))
+        return sync.ask(question)
 
-    return keeper.steady(work)
+    return sync.retry_if_replaced(work)
 
 
 def count_units(records: Iterable[Record]) -> int:

@@ -26,7 +26,7 @@ from holdfast.errors import AlreadyExists, Damaged, Invalid, NotFound, OverBudge
 from holdfast.model import settings
 from holdfast.model.names import check_path
 from holdfast.model.records import Problem
-from holdfast.opening import on_disk, open_folder, open_memory
+from holdfast.roots import on_disk, open_folder, open_memory
 from holdfast.storage.files import locks
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.refresh import Progress

@@ -21,9 +21,8 @@ from holdfast.model.records import Record
 from holdfast.model.times import bound, mint
 from holdfast.owner.history import all_records, check_count, completed, count_units, covers, ends
 from holdfast.storage import parsing, write_log
-from holdfast.storage.index_sync import Keeper
+from holdfast.storage.refresh import is_much
 from holdfast.storage.tree import ABSENT
-from holdfast.storage.vanishing import is_much
 
 if TYPE_CHECKING:
     from holdfast.core import Core
@@ -69,7 +68,7 @@ class RolledBack(msgspec.Struct, frozen=True, omit_defaults=True):
         return is_much(self.count, self.total)
 
 
-def rollback(memory: Core, keeper: Keeper, writer: str, since: str, *, yes: bool, count: int, back: str) -> RolledBack:
+def rollback(memory: Core, writer: str, since: str, *, yes: bool, count: int, back: str) -> RolledBack:
     """Take back what one writer wrote, or revert a rollback; without `yes`, list what one writer wrote."""
     check_text(writer, since, back)
     if back and (writer or since):
@@ -78,7 +77,7 @@ def rollback(memory: Core, keeper: Keeper, writer: str, since: str, *, yes: bool
         return _revert(memory, back)
     if not writer:
         raise Invalid("There is no writer to roll back.", "Name one: history and get show who wrote.")
-    plan = _plan(memory, writer, bound(since) if since else "", all_records(memory, keeper))
+    plan = _plan(memory, writer, bound(since) if since else "", all_records(memory))
     if not yes:
         return plan
     check_count(plan.count, plan.total, count, "taken back")

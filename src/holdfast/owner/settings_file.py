@@ -14,7 +14,7 @@ from holdfast import secrets
 from holdfast.errors import NotFound, OverBudget
 from holdfast.model import settings
 from holdfast.model.layout import Places
-from holdfast.opening import MOST_SETTINGS, open_vault, settings_text
+from holdfast.roots import MOST_SETTINGS, open_vault, settings_text
 from holdfast.storage.tree import ABSENT
 from holdfast.storage.writing import kept
 

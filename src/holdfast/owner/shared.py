@@ -23,10 +23,10 @@ from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model.queries import Query, parse
 from holdfast.model.records import Problem, Record
-from holdfast.opening import is_address, open_memory, without_clear_passwords
 from holdfast.recall import answers as recalling
 from holdfast.recall.answers import Answer, Found, Gathered
 from holdfast.recall.ranking import Near
+from holdfast.roots import is_address, open_memory, without_clear_passwords
 from holdfast.storage.index import Candidate, Pool, Tied
 
 if TYPE_CHECKING:

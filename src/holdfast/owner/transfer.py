@@ -23,9 +23,9 @@ from holdfast.model.names import check_text
 from holdfast.model.records import Problem, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.times import utc_now
-from holdfast.opening import open_memory
 from holdfast.owner import backup, merge, shared
 from holdfast.owner.merge import Act, Pair, Share, Wanted
+from holdfast.roots import open_memory
 from holdfast.storage import write_log
 from holdfast.storage.refresh import Progress
 from holdfast.storage.store import Made
@@ -400,7 +400,7 @@ class Mover:
 
         note = {} if self._scope else {"moved": True}  # the entry of the write is transferred as well
         with self._target.store.written_by(self._writers.get(path, {}).get(path, "")):
-            return self._target.store.write(path, make, expect=expect, note=note).version
+            return self._target.store.update(path, make, expect=expect, note=note).version
 
     def _store_beside(self, step: Step, data: bytes) -> None:
         path = step.beside or merge.conflict_path(step.path, version_of(data))

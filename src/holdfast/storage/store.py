@@ -13,41 +13,36 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound, OverBudget, Unavailable
+from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
-from holdfast.model.kinds import KINDS
+from holdfast.model.kinds import FOREIGN, KINDS
 from holdfast.model.layout import Places
-from holdfast.model.records import Receipt, version_of
+from holdfast.model.records import Problem, Receipt, Record, path_of, version_of
 from holdfast.model.scopes import Scope
-from holdfast.model.settings import Limits
+from holdfast.model.settings import Settings
 from holdfast.model.times import is_id, mint, utc_now
-from holdfast.storage import write_log
-from holdfast.storage.index import Applied
+from holdfast.storage import parsing, tailing, write_log
+from holdfast.storage.engine import Engine
+from holdfast.storage.index import Filter, Index, Known
+from holdfast.storage.index_sync import IndexSync
+from holdfast.storage.refresh import Refreshed
 from holdfast.storage.retry import attempts
-from holdfast.storage.tree import ABSENT, Document, LogEnd, Vault
+from holdfast.storage.tree import ABSENT, Document, LogEnd
 
 ANY = "any"
 """Write over whatever version is there."""
 _LOOK_BACK = 1_000
+_AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
+Answer = TypeVar("Answer")
 _KEYS = tuple(row.key for row in KINDS.values() if row.key)
 _WRITER: ContextVar[str] = ContextVar("writer", default="")
-
-
-class Known(msgspec.Struct, frozen=True):
-    """What the index knows before an entry is appended."""
-
-    applied: list[Applied] = []
-    """What was done under the op_id."""
-    offset: int = 0
-    """How far the log was read."""
-    order: str = ""
-    """The greatest order of all entries about the target."""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -66,27 +61,20 @@ class Appended(msgspec.Struct, frozen=True):
 
 
 class Store:
-    """Documents and logs of one tree.
+    """One memory on one engine. `writer` is recorded beside every write."""
 
-    `known(op_id, path, target)` asks the index what it knows of an op_id and of a key or id of a log. `changed(path)`
-    notes that a path must be indexed again. `writer` is recorded beside every write.
-    """
-
-    def __init__(
-        self,
-        tree: Vault,
-        layout: Places,
-        limits: Limits,
-        known: Callable[[str, str, str], Known],
-        changed: Callable[[str], None],
-        writer: str = "",
-    ) -> None:
-        self.tree = tree
-        self.changed = changed
+    def __init__(self, engine: Engine, layout: Places, settings: Settings, writer: str = "") -> None:
+        self.tree = engine.vault
+        self.sync = IndexSync(engine, layout, settings)
+        self.changed = self.sync.note
         self._layout = layout
-        self._limits = limits
-        self._known = known
+        self._limits = settings.limits
         self._default_writer = writer
+
+    def close(self) -> None:
+        """Index what was written here, and close everything."""
+        self.sync.close()
+        self.tree.close()
 
     @property
     def writer(self) -> str:
@@ -119,7 +107,12 @@ class Store:
 
         return sorted(path for path, _ in self.tree.walk(folder, (suffix,), unreadable))
 
-    def write(
+    def write(self, path: str, data: bytes, *, expect: str, op_id: str = "") -> Receipt:
+        """Write a whole document made from version `expect`; ABSENT creates, ANY replaces whatever is there."""
+        made = Made(data, path, version_of(data))
+        return self.update(path, lambda _: made, expect=expect, op_id=op_id, status="changed" if expect else "stored")
+
+    def update(
         self, path: str, make: Callable[[bytes | None], Made], *, expect: str, op_id: str = "", status: str = "changed",
         keep: bool = True, note: Mapping[str, Any] = {},
     ) -> Receipt:  # fmt: skip
@@ -206,7 +199,7 @@ class Store:
         """
         if not op_id:
             return None
-        for applied in self._known(op_id, "", "").applied:
+        for applied in self.sync.known(op_id, "", "").applied:
             line = applied.fields
             if line.get("path") != path:
                 raise _other_use(op_id, str(line.get("path") or applied.path))
@@ -222,7 +215,7 @@ class Store:
 
     def done_in(self, log: str, op_id: str, target: str) -> bool:
         """Did this op_id hide or show this target before? Conflict when it did something else."""
-        applied = self._known(op_id, log, "").applied
+        applied = self.sync.known(op_id, log, "").applied
         if any(one.path != log or one.id != target for one in applied):
             raise _other_use(op_id, str(applied[0].fields.get("path") or applied[0].path))
         return bool(applied)
@@ -238,7 +231,7 @@ class Store:
         """
         if not entries:
             return Appended([])
-        known = self._known(op_id, log, target) if op_id or target else Known()
+        known = self.sync.known(op_id, log, target) if op_id or target else Known()
         about = target if "hide" in entries[0] else ""
         for applied in known.applied:
             if applied.path != log or (applied.id != about if about else applied.marks):
@@ -275,6 +268,96 @@ class Store:
         self.tree.append(log, compose, durable=durable, again=guard is None)
         self.changed(log)
         return done
+
+    def newest(self, log: str, problems: list[Problem] | None = None) -> Iterator[Record]:
+        """Yield the records of a log from its end, without hidden ones; add to `problems` what cannot be read."""
+        place = self._layout.classify(log)
+        if place is None or not self.exists(log):
+            return
+
+        def ask(index: Index) -> tuple[dict[str, bool], set[str] | None]:
+            seen, stamp = index.look(log), self.tree.stat(log)
+            complete = seen and stamp and seen.offset >= stamp.size
+            return index.hidden_in(log), index.halves(log) if complete else None
+
+        # a merge may put a mark before its entry, or separate a pair
+        marks, halves = self.sync.peek(ask, log) or ({}, None)
+        reader = tailing.Reader(
+            self.tree, place, marks, halves, self.sync.refresher.blob, [] if problems is None else problems
+        )
+        yield from reader.newest_first()
+
+    # records
+
+    def get(self, identifier: str) -> Record:
+        """Return one record as it is on disk now: by its id, or as `path:line`, as a search shows it."""
+        if at := _AT_LINE.match(identifier):
+            identifier = self.id_at(at[1], int(at[2]))
+        path = path_of(identifier)
+        place = self._layout.classify(path)
+        if place is None or place.kind.shape == "line":
+            found = self.sync.retry_if_replaced(lambda: self._by_id(identifier))
+            if len(found) > 1:
+                files = ", ".join(record.path for record in found)
+                raise Invalid(f"{identifier} is in several logs: {files}.", "Merge them, or remove the copy.")
+            return found[0]
+        record = parsing.record_at(place, self.read(path), identifier)
+        if record is None:
+            raise _unknown(identifier)
+        if not place.kind.write_once:
+            return record
+
+        def with_ledger() -> list[Record]:
+            self.sync.refresh_below((path.rpartition("/")[0],))
+            return self.sync.ask(lambda index: index.by_id(path))
+
+        return next(iter(self.sync.retry_if_replaced(with_ledger)), record)
+
+    def _by_id(self, identifier: str) -> list[Record]:
+        found = self.sync.ask(lambda index: index.by_id(identifier))
+        if found:
+            for path in {record.path for record in found}:
+                self.sync.note(path)
+            self.sync.catch_up()
+        else:
+            self.sync.refresh_below(())
+            if is_id(identifier):
+                self.sync.refresh_below(self._layout.below(FOREIGN, ""))
+        if not (found := self.sync.ask(lambda index: index.by_id(identifier))):
+            raise _unknown(identifier)
+        return found
+
+    def id_at(self, path: str, line: int) -> str:
+        """Return the id of the record at a line of a file."""
+        found = self.ask_about(lambda index: index.records(path), path)
+        before = [record for record in found if record.line <= line]
+        if not before:
+            raise _unknown(f"{path}:{line}")
+        return max(before, key=lambda record: record.line).id
+
+    def ask_about(self, question: Callable[[Index], Answer], *paths: str) -> Answer:
+        """Ask the index about some files, as they are now."""
+
+        def work() -> Answer:
+            for path in paths:
+                self.sync.note(path)
+            self.sync.catch_up()
+            return self.sync.ask(question)
+
+        return self.sync.retry_if_replaced(work)
+
+    def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
+        """Return the newest records that pass a filter, all of them by default, and what the refresh found."""
+
+        def work() -> tuple[Refreshed, list[Record]]:
+            done = self.sync.ensure_current(where, searching=False)
+            return done, self.sync.ask(lambda index: index.newest(where, limit))
+
+        return self.sync.retry_if_replaced(work)
+
+
+def _unknown(identifier: str) -> NotFound:
+    return NotFound(f"There is no record {identifier!r}.", "Use search to find its id.")
 
 
 def last_id(end: LogEnd) -> str:

@@ -93,7 +93,7 @@ class Writer:
             entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version}
             self._store.append(f"{path.rpartition('/')[0]}/{LEDGER}", [entry])
         made = Made(data, path, version)
-        return self._store.write(path, lambda _: made, expect=ABSENT, op_id=draft.op_id, status="stored")
+        return self._store.update(path, lambda _: made, expect=ABSENT, op_id=draft.op_id, status="stored")
 
     def _new_path(self, kind: Kind, draft: Draft) -> str:
         if "{any}" in kind.place:
@@ -138,7 +138,7 @@ class Writer:
 
         note = ({"undo": True} if undoes else {}) | ({"moved": True} if moved else {})
         status = "changed" if expect else "stored"
-        return self._store.write(path, make, expect=expect, op_id=op_id, status=status, keep=keep, note=note)
+        return self._store.update(path, make, expect=expect, op_id=op_id, status=status, keep=keep, note=note)
 
     def _kind(self, path: str) -> Kind | None:
         place = self._places.classify(path)
@@ -217,7 +217,7 @@ class Writer:
             data = self._screen.document(kind, data, current)
             return Made(data, place.path, version_of(data))
 
-        return self._store.write(place.path, make, expect=expect, op_id=draft.op_id)
+        return self._store.update(place.path, make, expect=expect, op_id=draft.op_id)
 
     def hide(self, record: Record, hidden: bool, op_id: str = "") -> Receipt:
         """Hide a record or show it again: a line by a mark in its log, a document by a field, an entry likewise."""
@@ -238,7 +238,7 @@ class Writer:
             data = markdown.edit(current or b"", flag)
             return Made(data, record.path, version_of(data))
 
-        return self._store.write(record.path, make, expect=ANY, op_id=op_id, status=status)
+        return self._store.update(record.path, make, expect=ANY, op_id=op_id, status=status)
 
     def _mark(self, record: Record, hidden: bool, op_id: str) -> Receipt:
         """Append an entry that hides or shows a record, newer than all entries about it."""
@@ -285,7 +285,7 @@ class Writer:
             data = (text[:start] + body).encode("utf-8", "surrogateescape")
             return Made(data, f"{path}#{added.anchor}", added.version)
 
-        return self._store.write(path, make, expect=ANY, op_id=draft.op_id, status="stored", keep=False)
+        return self._store.update(path, make, expect=ANY, op_id=draft.op_id, status="stored", keep=False)
 
     def _rewrite_section(
         self, record: Record, expect: str, op_id: str, status: str, changes: Mapping[str, Any]
@@ -317,7 +317,7 @@ class Writer:
             new = next(one for one in sections.parse(result[start:]) if one.start == old.start)
             return Made(result.encode("utf-8", "surrogateescape"), f"{record.path}#{new.anchor}", new.version)
 
-        return self._store.write(record.path, make, expect=ANY, op_id=op_id, status=status)
+        return self._store.update(record.path, make, expect=ANY, op_id=op_id, status=status)
 
     # lines
 
