@@ -13,10 +13,9 @@ import msgspec
 from holdfast import secrets
 from holdfast.errors import NotFound, OverBudget
 from holdfast.model import settings
-from holdfast.model.layout import Places
 from holdfast.roots import MOST_SETTINGS, open_vault, settings_text
 from holdfast.storage.tree import ABSENT
-from holdfast.storage.writing import kept
+from holdfast.storage.write_log import kept_path
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -58,5 +57,5 @@ def put(root: str, text: str) -> None:
             version = tree.read(settings.FILE).version
         except NotFound:
             version = ABSENT
-        keep = kept(Places(config.paths), version) if version != ABSENT else ""
+        keep = kept_path(config.paths.memory, version) if version != ABSENT else ""
         tree.write(settings.FILE, data, expect=version, keep=keep)

@@ -169,7 +169,7 @@ class Store:
 
     def kept(self, version: str) -> str:
         """Return the path under which the text of an earlier version is kept."""
-        return f"{self._layout.memory}/writes/kept/{version}"
+        return write_log.kept_path(self._layout.memory, version)
 
     def check_size(self, path: str, data: bytes) -> None:
         if len(data) > self._limits.document_bytes:

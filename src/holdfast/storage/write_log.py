@@ -18,6 +18,11 @@ def logs(tree: Vault, memory: str) -> list[str]:
     return sorted(path for path, _ in tree.walk(f"{memory}/writes", (".jsonl",), lambda _path, _why: None))
 
 
+def kept_path(memory: str, version: str) -> str:
+    """Return the path under which the text of an earlier version is kept."""
+    return f"{memory}/writes/kept/{version}"
+
+
 def entries(tree: Vault, memory: str, containing: str = "") -> Iterator[dict[str, Any]]:
     """Yield the entries, oldest first; with `containing`, only those from lines with this text."""
     for log in logs(tree, memory):
