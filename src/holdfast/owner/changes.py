@@ -49,8 +49,8 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its first words."""
 
 
-Event = Change | tuple[What, Record]
-"""What happened to a record, or a change in which no record can be read."""
+Event = tuple[Change, Record | None]
+"""A change and the record that it is about, if that can be read."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -129,7 +129,7 @@ class Reader:
         facts = parsing.lines(place, found, 1, self._refresher.blob)
         self._known[place.path] = State(stamp, found[-1].end if found else offset)
         for record in facts.records:
-            yield ("hidden" if record.hidden else "added"), record
+            yield _event("hidden" if record.hidden else "added", record)
         for mark in facts.marks:
             yield _without_record("hidden" if mark.hidden else "restored", place, mark.target)
 
@@ -144,17 +144,17 @@ class Reader:
             if (version, hidden) == now[record.id]:
                 continue
             if version and hidden != record.hidden:
-                yield ("hidden" if record.hidden else "restored"), record
+                yield _event("hidden" if record.hidden else "restored", record)
             else:
-                yield ("changed" if version else "added"), record
+                yield _event("changed" if version else "added", record)
         for gone in before.keys() - now.keys():
             yield _without_record("removed", place, gone)
 
 
-def _without_record(what: What, place: Place, identifier: str = "") -> Change:
+def _without_record(what: What, place: Place, identifier: str = "") -> Event:
     ledger = identifier and place.kind.name == "ledger"  # its entries are about the states beside it
     kind, scope = "state" if ledger else place.kind.name, place.scope.path
-    return Change(what=what, noticed=utc_now(), path=place.path, id=identifier, kind=kind, scope=scope)
+    return Change(what=what, noticed=utc_now(), path=place.path, id=identifier, kind=kind, scope=scope), None
 
 
 class Changes:
@@ -206,21 +206,19 @@ class Changes:
 
     def first(self, earlier: Iterable[Record]) -> None:
         """Report these existing records before anything else."""
-        self._ready = [*self._changes(("added", record) for record in earlier), *self._ready]
+        self._ready = [*self._changes(_event("added", record) for record in earlier), *self._ready]
 
     def _changes(self, events: Iterable[Event]) -> list[Change]:
-        wanted = [event for event in events if self._is_wanted(event)]
-        writers = self._writers([event[1] for event in wanted if isinstance(event, tuple)])
-        return [event if isinstance(event, Change) else _change(*event, writers) for event in wanted]
-
-    def _is_wanted(self, event: Event) -> bool:
-        if isinstance(event, Change):
-            return self._wanted.takes(event.kind, event.scope)
-        return self._wanted.takes(event[1].kind, event[1].scope.path)
+        wanted = [event for event in events if self._wanted.takes(event[0].kind, event[0].scope)]
+        writers = self._writers([record for _, record in wanted if record])
+        return [
+            msgspec.structs.replace(change, writer=writers.get(record.id, "")) if record else change
+            for change, record in wanted
+        ]
 
 
-def _change(what: What, record: Record, writers: dict[str, str]) -> Change:
-    return Change(
+def _event(what: What, record: Record) -> Event:
+    change = Change(
         what=what,
         noticed=utc_now(),
         path=record.path,
@@ -229,7 +227,7 @@ def _change(what: What, record: Record, writers: dict[str, str]) -> Change:
         scope=record.scope.path,
         session=record.scope.session,
         time=record.updated or record.time,
-        writer=writers.get(record.id, ""),
         title=record.title,
         text=" ".join(record.text.split())[:_HEAD],
     )
+    return change, record

@@ -107,7 +107,8 @@ class Forgetter:
             try:
                 record = self._memory.get(identifier)
             except NotFound:
-                if not self._was_begun(identifier):
+                entries = write_log.entries(self._tree, self._places.memory, '"forget"')
+                if not any(isinstance(ids := one.get("forget"), list) and identifier in ids for one in entries):
                     raise
                 again.append(identifier)
                 continue
@@ -115,8 +116,9 @@ class Forgetter:
             if record.key and not record.superseded:  # the older values of the key go with the current one
                 values = self._memory.history(KINDS[record.kind], record.key)
             wanted |= {one.id: one for one in values}
-        if query.strip():
-            wanted |= {record.id: record for record in every if _contains(record, query)}
+        if text := query.strip().casefold():  # copies are cleaned, not forgotten
+            parts = ((one, (one.title, one.text, text_of(one.fields))) for one in every if one.kind not in _COPIES)
+            wanted |= {one.id: one for one, found in parts if any(text in part.casefold() for part in found)}
         again += [record.id for record in wanted.values() if record.fields.get("forgotten")]
         records = [record for record in wanted.values() if record.id not in again]
         listed = Forgotten([one.id for one in records], count_units(records), count_units(every), already=again)
@@ -127,11 +129,6 @@ class Forgetter:
             if record.kind in NOT_RECORDS:
                 raise Invalid(f"{KINDS[record.kind].one} is not forgotten by itself.", "Forget the record it is about.")
         return self._remove_all(listed, records, every, query, progress)
-
-    def _was_begun(self, identifier: str) -> bool:
-        """Return whether an id was forgotten before, completely or in part."""
-        entries = write_log.entries(self._tree, self._places.memory, '"forget"')
-        return any(isinstance(ids := entry.get("forget"), list) and identifier in ids for entry in entries)
 
     def _remove_all(
         self, listed: Forgotten, records: list[Record], every: list[Record], query: str, progress: Progress | None
@@ -202,17 +199,15 @@ class Forgetter:
     def _remove_values(self, records: list[Record]) -> None:
         """Remove the large texts that are stored beside a log, unless another entry refers to them."""
         gone = {record.id for record in records}
-        for ref in {str(record.fields["ref"]) for record in records if isinstance(record.fields.get("ref"), str)}:
-            if "/values/" in ref and self._places.classify(ref) is None and not self._is_referred(ref, gone):
-                self._remove(ref, "large text removed")
-
-    def _is_referred(self, ref: str, gone: set[str]) -> bool:
-        for path in self._logs_and_copies():
+        refs = {str(record.fields["ref"]) for record in records if isinstance(record.fields.get("ref"), str)}
+        refs = {ref for ref in refs if "/values/" in ref and self._places.classify(ref) is None}
+        for path in self._logs_and_copies() if refs else ():
             place = self._places.classify(path) if path.endswith(".jsonl") else None
-            for value in write_log.objects(self._tree.scan(path), ref) if place else ():
-                if place and value.get("ref") == ref and jsonl.identity(value, place.kind.time)[0] not in gone:
-                    return True
-        return False
+            for value in write_log.objects(self._tree.scan(path), '"ref"') if place else ():
+                if place and text_of(value.get("ref")) in refs and jsonl.identity(value, place.kind.time)[0] not in gone:
+                    refs.discard(value["ref"])
+        for ref in refs:
+            self._remove(ref, "large text removed")
 
     # records
 
@@ -240,7 +235,7 @@ class Forgetter:
             found = parsing.objects(place, Line(0, line, len(line)))
             if isinstance(found, str):
                 return b"" if _has_text(line, terms) else line
-            hit = [one for one in found if jsonl.identity(one, kind.time)[0] in ids or _hides(one, keys)]
+            hit = [one for one in found if jsonl.identity(one, kind.time)[0] in ids or text_of(one.get("hide")) in keys]
             if not hit:
                 return line
             if kind.foreign:
@@ -291,10 +286,6 @@ class Forgetter:
         self._changed[path, what] = self._changed.get((path, what), 0) + count
 
 
-def _hides(value: Mapping[str, Any], keys: set[str]) -> bool:
-    return isinstance(value.get("hide"), str) and value["hide"] in keys
-
-
 def _cleaned(terms: SearchTerms, names: frozenset[str]) -> Callable[[bytes], bytes]:
     """Return the function that cuts the texts out of a line, except from the named fields."""
 
@@ -321,13 +312,6 @@ def _tombstone(line: Mapping[str, Any], kind: Kind) -> bytes:
     left = {"id": identifier} | {name: line[name] for name in _TOMBSTONE if name in line}
     when = line.get(kind.time) if kind.time in line else time
     return jsonl.render(left | ({kind.time: when} if when else {}) | {"forgotten": utc_now()})[:-1]
-
-
-def _contains(record: Record, text: str) -> bool:
-    """Return whether a record has a text verbatim, ignoring case; copies are cleaned, not forgotten."""
-    wanted = text.strip().casefold()
-    parts = (record.title, record.text, text_of(record.fields))
-    return record.kind not in _COPIES and any(wanted in part.casefold() for part in parts)
 
 
 def _texts(record: Record) -> Iterator[str]:
@@ -358,14 +342,18 @@ def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = N
     paths = _paths(memory)
     found: list[Problem] = []
     for number, path in enumerate(paths, 1):
-        with contextlib.suppress(FileNotFoundError, NotFound):  # removed meanwhile
-            try:
-                problem = _remains_in(memory, path, terms)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError):
-                    raise
-                problem = Problem(path, f"could not be looked into: {error.strerror}")
-            found += [problem] if problem else []
+        problem = None
+        try:
+            if not memory.in_files:
+                problem = _occurrence(memory.vault.read(path).data, path, terms)
+            elif os.path.getsize(full := os.path.join(memory.root, path)):
+                with open(full, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    problem = _occurrence(data, path, terms)
+        except (FileNotFoundError, NotFound):  # removed meanwhile
+            continue
+        except OSError as error:
+            problem = Problem(path, f"could not be looked into: {error.strerror}")
+        found += [problem] if problem else []
         if progress:
             progress(number, len(paths))
     if all(problem.path.startswith(f"{DERIVED}/") for problem in found):
@@ -376,16 +364,6 @@ def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = N
         else one
         for one in found
     ]
-
-
-def _remains_in(memory: Core, path: str, terms: SearchTerms) -> Problem | None:
-    if not memory.in_files:
-        return _occurrence(memory.vault.read(path).data, path, terms)
-    with open(os.path.join(memory.root, path), "rb") as file:
-        if not os.fstat(file.fileno()).st_size:
-            return None
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _occurrence(data, path, terms)
 
 
 def _occurrence(data: bytes | mmap.mmap, path: str, terms: SearchTerms) -> Problem | None:
@@ -425,8 +403,7 @@ def out_of_reach(memory: Core) -> list[str]:
     folder = memory.root
     while True:
         if os.path.lexists(os.path.join(folder, _GIT)):
-            remotes = ", and its remotes and clones" if _has_remotes(folder) else ""
-            found.append(f"the git history of {folder}, if it was committed{remotes}: use git filter-repo")
+            found.append(f"the git history of {folder} and of its clones, if it was committed: use git filter-repo")
         if folder == os.path.dirname(folder):
             break
         folder = os.path.dirname(folder)
@@ -436,11 +413,3 @@ def out_of_reach(memory: Core) -> list[str]:
         "snapshots of the file system, and freed disk blocks that were not overwritten yet",
         "what clients and models store of conversations outside of the root",
     ]
-
-
-def _has_remotes(folder: str) -> bool:
-    try:
-        with open(os.path.join(folder, _GIT, "config"), encoding="utf-8", errors="replace") as file:
-            return "[remote " in file.read(1 << 20)
-    except OSError:
-        return False

@@ -61,8 +61,21 @@ def versions(memory: Core, identifier: str) -> list[Version]:
             memory.get(identifier)  # NotFound for a section that does not exist
         return _of_document(memory, path)
     record = memory.get(identifier)
-    older = memory.history(KINDS[record.kind], record.key) if record.key else []
-    return _of_entry(memory, record, older or [record])
+    entries = memory.history(KINDS[record.kind], record.key) if record.key else []
+    found: list[tuple[str, Version]] = []
+    for number, one in enumerate(entries or [record]):
+        what: What = "forgotten" if "forgotten" in one.fields else "changed" if number else "made"
+        kept, current = what != "forgotten", not one.superseded and not one.hidden
+        writer, op = text_of(one.fields.get("writer")), text_of(one.fields.get("op"))
+        event = Version(time=one.time, what=what, version=one.id, writer=writer, op=op, kept=kept, current=current)
+        found.append((one.order, event))
+    for mark in write_log.objects(memory.vault.scan(record.path), '"hide"'):
+        if mark.get("hide") == (record.key or record.id):
+            _, order, time = jsonl.identity(mark, KINDS[record.kind].time)
+            what = "shown" if mark.get("hidden") is False else "hidden"
+            writer, op = text_of(mark.get("writer")), text_of(mark.get("op"))
+            found.append((order, Version(time=time, what=what, writer=writer, op=op)))
+    return [event for _, event in sorted(found, key=lambda one: one[0])]
 
 
 def text_at(memory: Core, identifier: str, version: str) -> str:
@@ -151,30 +164,6 @@ def _of_document(memory: Core, path: str) -> list[Version]:
         )
         for number, one in enumerate(found)
     ]
-
-
-def _of_entry(memory: Core, record: Record, entries: list[Record]) -> list[Version]:
-    """Return the history of a log entry; `entries` are all with its key, oldest first."""
-    found: list[tuple[str, Version]] = []
-    for number, one in enumerate(entries):
-        forgotten = "forgotten" in one.fields
-        event = Version(
-            time=one.time,
-            what="forgotten" if forgotten else "changed" if number else "made",
-            version=one.id,
-            writer=text_of(one.fields.get("writer")),
-            op=text_of(one.fields.get("op")),
-            kept=not forgotten,
-            current=not one.superseded and not one.hidden,
-        )
-        found.append((one.order, event))
-    for mark in write_log.objects(memory.vault.scan(record.path), '"hide"'):
-        if mark.get("hide") == (record.key or record.id):
-            _, order, time = jsonl.identity(mark, KINDS[record.kind].time)
-            what: What = "shown" if mark.get("hidden") is False else "hidden"
-            writer, op = text_of(mark.get("writer")), text_of(mark.get("op"))
-            found.append((order, Version(time=time, what=what, writer=writer, op=op)))
-    return [event for _, event in sorted(found, key=lambda one: one[0])]
 
 
 def undo(memory: Core, path: str, op_id: str = "") -> Receipt:

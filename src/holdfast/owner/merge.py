@@ -208,11 +208,16 @@ class Logs:
 
     def copy(self, path: str, wanted: Wanted, progress: Callable[[int], None]) -> None:
         """Copy the wanted entries that the target lacks, durably, some at a time."""
+        log = path
         new = (line for line in self._lines(path, wanted) if line is not None)
-        place = ""
-        for piece in batches(new, len, _PIECE):
-            place = place or self._place(path, piece[0])
-            self._importer.add(place, piece)
+        for number, piece in enumerate(batches(new, len, _PIECE)):
+            if not number and self._is_chat(path) and self._target.store.exists(path):
+                # the chat history is read from its end: older messages get a log of their own
+                last = next(filter(None, (_order(line.data) for line in self._target.vault.scan_back(path))), "")
+                if last and _order(piece[0]) <= last:
+                    name = short_hash(f"{path} {jsonl.keys(piece[0])}")
+                    log = f"{self._target.places.memory}/history/{name}.jsonl"
+            self._importer.add(log, piece)
             progress(len(piece))
 
     def _lines(self, path: str, wanted: Wanted) -> Iterator[bytes | None]:
@@ -220,7 +225,9 @@ class Logs:
 
         A line that is too long or refused is reported; one that is being written is left for the next time.
         """
-        known = self._keys(path)
+        chats, tree = self._chats if self._is_chat(path) else [], self._target.vault
+        logs = [log for log in {*chats, path} if tree.stat(log)]
+        known = {key for log in logs for line in tree.scan(log) for key in jsonl.keys(line.data)}
         for line in self._source.vault.scan(path):
             if line.cut:
                 self.refused.append(Problem(path, f"a line at byte {line.offset:,} is longer than lines may be"))
@@ -253,27 +260,9 @@ class Logs:
             raise Invalid(f"It has {len(data):,} bytes; the limit there is {longest:,}.", "Shorten it.")
         return data
 
-    def _keys(self, path: str) -> set[str]:
-        """Return what identifies the lines of the target's log; for the chat, those of all its logs."""
-        paths = {*self._chats, path} if self._is_chat(path) else {path}
-        tree = self._target.vault
-        return {key for each in paths if tree.stat(each) for line in tree.scan(each) for key in jsonl.keys(line.data)}
-
     def _is_chat(self, path: str) -> bool:
         place = self._source.places.classify(path) if path.endswith(".jsonl") else None
         return place is not None and place.kind.name == "message"
-
-    def _place(self, path: str, first: bytes) -> str:
-        """Return the log to add lines to.
-
-        The chat history is read from its end, so messages that are older than its last one get a log of their own.
-        """
-        if not self._is_chat(path) or not self._target.store.exists(path):
-            return path
-        last = next((order for line in self._target.vault.scan_back(path) if (order := _order(line.data))), "")
-        if not last or _order(first) > last:
-            return path
-        return f"{self._target.places.memory}/history/{short_hash(f'{path} {jsonl.keys(first)}')}.jsonl"
 
 
 def _order(data: bytes) -> str:

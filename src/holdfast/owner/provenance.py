@@ -49,45 +49,12 @@ class Provenance:
         self._logs: list[str] = []
         self._stamp: object = None
         self._writers: dict[str, str] = {}
+        """Who wrote documents and their sections last, as far as the end of the write log tells."""
 
     def sources(self, records: Iterable[Record]) -> dict[str, Source]:
         """Return where records come from, by their id."""
         found = list(records)
-        logged = any(KINDS[record.kind].shape != "line" for record in found)
-        writers = self._last_writers() if logged else {}
-        return {record.id: self._source(record, writers) for record in found}
-
-    def _source(self, record: Record, writers: dict[str, str]) -> Source:
-        kind = KINDS[record.kind]
-        if kind.name == "message":
-            return self._source_of_message(record)
-        if kind.foreign:
-            return Source("other", str(record.fields.get("source") or record.fields.get("role") or ""))
-        if kind.layer == "hot":
-            return Source("owner")
-        if kind.shape == "line":
-            writer = str(record.fields.get("writer") or "")
-        elif record.id in writers or record.path in writers:
-            writer = writers.get(record.id, writers.get(record.path, ""))
-        else:  # written by hand
-            return Source("user")
-        return Source("user" if writer in _PEOPLE else "agent", writer)
-
-    def _source_of_message(self, record: Record) -> Source:
-        role, channel = str(record.fields.get("role")), str(record.fields.get("channel") or "")
-        sender = str(record.fields.get("sender_id") or "")
-        imported = record.path.startswith(f"{self._places.memory}/history/")
-        if imported or role not in ("user", "assistant"):
-            return Source("other", sender or role, channel)
-        if role == "assistant":
-            return Source("agent", "assistant", channel)
-        message = prompts.Message(role=role, content="", channel=channel or "-", sender_id=sender)
-        owner = prompts.label(message, self._aliases).endswith(" / owner]") or not (sender or channel)
-        return Source("user" if owner else "other", "owner" if owner else sender, channel)
-
-    def _last_writers(self) -> dict[str, str]:
-        """Return who wrote documents and their sections last, as far as the end of the write log tells."""
-        if self._stamp != self._current_stamp():
+        if any(KINDS[record.kind].shape != "line" for record in found) and self._stamp != self._current_stamp():
             self._logs = write_log.logs(self._tree, self._places.memory)
             stamp = self._current_stamp()  # taken before reading, so that a change meanwhile is read next time
             lines = itertools.chain.from_iterable(map(self._tree.scan_back, reversed(self._logs)))
@@ -95,7 +62,31 @@ class Provenance:
             for entry in write_log.objects(itertools.islice(lines, _LOOK_BACK)):
                 writers.setdefault(str(entry.get("record") or entry.get("path")), str(entry.get("writer") or ""))
             self._writers, self._stamp = writers, stamp
-        return self._writers
+        return {record.id: self._source(record) for record in found}
+
+    def _source(self, record: Record) -> Source:
+        kind, fields = KINDS[record.kind], record.fields
+        if kind.name == "message":
+            role, channel = str(fields.get("role")), str(fields.get("channel") or "")
+            sender = str(fields.get("sender_id") or "")
+            imported = record.path.startswith(f"{self._places.memory}/history/")
+            if imported or role not in ("user", "assistant"):
+                return Source("other", sender or role, channel)
+            if role == "assistant":
+                return Source("agent", "assistant", channel)
+            message = prompts.Message(role=role, content="", channel=channel or "-", sender_id=sender)
+            owner = prompts.label(message, self._aliases).endswith(" / owner]") or not (sender or channel)
+            return Source("user" if owner else "other", "owner" if owner else sender, channel)
+        if kind.foreign:
+            return Source("other", str(fields.get("source") or fields.get("role") or ""))
+        if kind.layer == "hot":
+            return Source("owner")
+        writer: str | None = str(fields.get("writer") or "")
+        if kind.shape != "line":
+            writer = self._writers.get(record.id, self._writers.get(record.path))
+        if writer is None:  # written by hand
+            return Source("user")
+        return Source("user" if writer in _PEOPLE else "agent", writer)
 
     def _current_stamp(self) -> object:
         """Return a value that changes with the write log: with its folder, its known files and this month's file."""

@@ -8,6 +8,7 @@ than the disk has room for or an archive of its size can contain are refused.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import hashlib
 import os
@@ -17,7 +18,7 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -261,15 +262,10 @@ def _members(source: _Unpacked) -> Iterator[tuple[str, Iterator[bytes]]]:
         source.expect(member.size)
         file = archive.extractfile(member)
         assert file is not None  # a regular file
-        yield member.name, _chunks(file)
+        yield member.name, iter(functools.partial(file.read, _CHUNK), b"")
     while rest := source.read(_CHUNK):  # to the end, which checks the checksum of the whole
         if rest.strip(b"\0"):
             raise Invalid("The archive goes on after its end.", _OTHER)
-
-
-def _chunks(file: IO[bytes]) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK):
-        yield chunk
 
 
 def _write(there: Vault, path: str, chunks: Iterable[bytes]) -> tuple[int, str]:

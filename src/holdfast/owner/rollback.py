@@ -15,7 +15,6 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS, LEDGER
-from holdfast.model.layout import Place
 from holdfast.model.names import check_text
 from holdfast.model.records import Record
 from holdfast.model.times import bound, mint
@@ -177,23 +176,18 @@ def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
         if current == to:
             continue
         if place.kind.shape == "section":
-            yield from _section_steps(memory, place, [entries[number] for number in own])
+            # the page may have several writers, so its sections are hidden one by one
+            mine = [entries[number] for number in own if entries[number].get("record")]
+            written = {str(entry["record"]): str(entry.get("version")) for entry in mine}
+            for record in parsing.entries(place, memory.vault.read(path)).records:
+                if record.id in written and not record.hidden:
+                    changed = "" if record.version == written[record.id] else "it was changed since"
+                    yield Step("hide", record.id, path, written[record.id], conflict=changed)
         elif place.kind.write_once:
             yield Step("hide", path, path, target=path.rpartition("/")[2])
         else:
             conflict = _conflict(memory, entries[own[0] :], writer, current, to)
             yield Step("text back" if to else "remove", path, path, current, to, conflict=conflict)
-
-
-def _section_steps(memory: Core, place: Place, entries: list[dict[str, Any]]) -> Iterator[Step]:
-    """Yield steps for the sections that a writer wrote; the page itself may have several writers."""
-    facts = parsing.entries(place, memory.vault.read(place.path))
-    shown = {record.id: record for record in facts.records if not record.hidden}
-    last = {str(entry["record"]): str(entry.get("version")) for entry in entries if entry.get("record")}
-    for identifier, version in last.items():
-        if identifier in shown:
-            changed = "" if shown[identifier].version == version else "it was changed since"
-            yield Step("hide", identifier, place.path, version, conflict=changed)
 
 
 def _conflict(memory: Core, entries: list[dict[str, Any]], writer: str, current: str, to: str) -> str:
@@ -261,7 +255,14 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
             by_log.setdefault(log, []).append(step)
             continue
         try:
-            _apply_to_document(memory, step)
+            if step.act in ("hide", "show"):
+                if memory.get(step.id).hidden == (step.act == "hide"):
+                    raise NotFound("it was changed since", "Check it.")
+                memory.hide(step.id, restore=step.act == "show")
+            elif step.to == ABSENT:
+                memory.retire(step.path, step.version)
+            else:
+                memory.replace(step.path, memory.vault.read(memory.store.kept(step.to)).data, step.version)
         except HoldfastError as error:
             failed[step] = msgspec.structs.replace(step, conflict=error.message)
     for log, found in by_log.items():
@@ -277,18 +278,6 @@ def _log_of(memory: Core, step: Step) -> str:
     if kind.write_once:
         return f"{step.path.rpartition('/')[0]}/{LEDGER}"
     return step.path if kind.shape == "line" else ""
-
-
-def _apply_to_document(memory: Core, step: Step) -> None:
-    if step.act in ("hide", "show"):
-        hide = step.act == "hide"
-        if memory.get(step.id).hidden == hide:
-            raise NotFound("it was changed since", "Check it.")
-        memory.hide(step.id, restore=not hide)
-    elif step.to == ABSENT:
-        memory.retire(step.path, step.version)
-    else:
-        memory.replace(step.path, memory.vault.read(memory.store.kept(step.to)).data, step.version)
 
 
 def _entry_for(memory: Core, log: str, step: Step) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import os
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -28,9 +29,6 @@ from holdfast.recall.answers import Answer, Found, Gathered
 from holdfast.recall.ranking import Near
 from holdfast.roots import is_address, open_memory, without_clear_passwords
 from holdfast.storage.index import Candidate, Pool, Tied
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
 
 NAME = "shared"
 PREFIX = f"{NAME}:"
@@ -99,8 +97,6 @@ class Shared:
 
         Unavailable at once during the pause after a failure.
         """
-        from concurrent.futures import Future
-
         if self._error and monotonic() < self._until:
             raise self._error
         future: Future[T] = Future()
@@ -112,26 +108,25 @@ class Shared:
             except Exception as error:  # raised again where the result is waited for
                 future.set_exception(error)
 
-        threading.Thread(target=run, name="holdfast-shared", daemon=True).start()
-        return lambda: self._result(future, deadline)
+        def result() -> T:
+            try:
+                found = future.result(max(0.0, deadline - monotonic()))
+            except TimeoutError:
+                late = f"It gave no answer within {self._seconds:g} seconds."
+                raise self._failed(Unavailable(late, "Look whether its server can be reached.")) from None
+            except Unavailable as error:
+                raise self._failed(as_written(error, self._memory)) from None
+            except HoldfastError as error:
+                self._error, self._pause = None, _FIRST_PAUSE
+                raise as_written(error, self._memory) from None
+            except Exception as error:  # the private answer must come in any case
+                failed = Unavailable(f"It failed: {type(error).__name__}: {error}"[:300], "Please report this.")
+                raise self._failed(as_written(failed, self._memory)) from None
+            self._error, self._pause = None, _FIRST_PAUSE
+            return found
 
-    def _result(self, future: Future[T], deadline: float) -> T:
-        try:
-            found = future.result(max(0.0, deadline - monotonic()))
-        except TimeoutError:
-            late = f"It gave no answer within {self._seconds:g} seconds."
-            raise self._failed(Unavailable(late, "Look whether its server can be reached.")) from None
-        except HoldfastError as error:
-            written = as_written(error, self._memory)
-            if isinstance(error, Unavailable):
-                raise self._failed(written) from None
-            self._answered()
-            raise written from None
-        except Exception as error:  # the private answer must come in any case
-            failed = Unavailable(f"It failed: {type(error).__name__}: {error}"[:300], "Please report this.")
-            raise self._failed(as_written(failed, self._memory)) from None
-        self._answered()
-        return found
+        threading.Thread(target=run, name="holdfast-shared", daemon=True).start()
+        return result
 
     def _open(self) -> Core:
         with self._opening:
@@ -148,9 +143,6 @@ class Shared:
         self._error = Unavailable(f"The shared memory was not asked: {error.message}", error.next_step)
         self._until, self._pause = monotonic() + self._pause, min(self._pause * 2, _LONGEST_PAUSE)
         return self._error
-
-    def _answered(self) -> None:
-        self._error, self._pause = None, _FIRST_PAUSE
 
     def close(self) -> None:
         if self._opening.acquire(blocking=False):  # a thread that still opens it ends with the process

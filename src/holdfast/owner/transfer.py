@@ -126,6 +126,8 @@ class Mover:
         self._refused: list[Problem] = []
         self._steps: list[Step] = []
         self._shares: list[Share] = []
+        self._writers: dict[str, dict[str, str]] = {}
+        """Who wrote documents and their sections, by path and id."""
         self._late: list[Step] = []
         """Conflicts that were found while pages were merged."""
         self._equal: dict[str, Pair] = {}
@@ -140,7 +142,9 @@ class Mover:
         self._shares = [share for path in ours if path.endswith(".jsonl") for share in self._share(path)]
         self._agreed = self._agreements.read()
         self._forgotten = merge.Forgotten(self._target, self._source, [share.path for share in self._shares])
-        refs = self._refs_of_scope() if self._scope else set()
+        shared_logs = [share.path for share in self._shares if not self._is_in_scope(share.path)]
+        entries = (one for path in shared_logs for one in write_log.objects(self._source.vault.scan(path), '"ref"'))
+        refs = {str(entry["ref"]) for entry in entries if "ref" in entry and self._names_scope(entry)}
         documents = [path for path in ours if not path.endswith(".jsonl") and (self._is_in_scope(path) or path in refs)]
         steps: list[Step] = []
         for start in range(0, len(documents), _MANY):
@@ -186,12 +190,6 @@ class Mover:
 
     def _names_scope(self, entry: Mapping[str, Any]) -> bool:
         return f"{entry.get('workspace')}/".startswith(f"{self._scope}/")
-
-    def _refs_of_scope(self) -> set[str]:
-        """Return the files that entries of the scope store their text in."""
-        paths = [share.path for share in self._shares if not self._is_in_scope(share.path)]
-        entries = (one for path in paths for one in write_log.objects(self._source.vault.scan(path), '"ref"'))
-        return {str(entry["ref"]) for entry in entries if "ref" in entry and self._names_scope(entry)}
 
     def _versions(self, paths: list[str]) -> dict[str, str]:
         """Return the versions of our documents; one that cannot be read is reported."""
@@ -273,7 +271,11 @@ class Mover:
                 progress(done, max(total, done))
 
         self._agreements.note(self._equal)
-        self._writers = self._find_writers({step.path for step in self._steps if step.act in _MOVES})
+        wanted = {step.path for step in self._steps if step.act in _MOVES}
+        for entry in write_log.entries(self._source.vault, self._source.places.memory):
+            path, writer = str(entry.get("path")), entry.get("writer")
+            if path in wanted and isinstance(writer, str):
+                self._writers.setdefault(path, {})[str(entry.get("record") or path)] = writer
         new = (step for step in self._steps if step.act == "new")
         for batch in merge.batches(new, lambda step: step.bytes, _MUCH, _MANY):
             self._create_new(batch)
@@ -291,15 +293,6 @@ class Mover:
             if share.lines:
                 self._logs.copy(share.path, self._wanted(share.path), moved)
         return self._report(done=True)
-
-    def _find_writers(self, paths: set[str]) -> dict[str, dict[str, str]]:
-        """Return who wrote documents and their sections, by path and id, as the write log of the source says."""
-        found: dict[str, dict[str, str]] = {}
-        for entry in write_log.entries(self._source.vault, self._source.places.memory):
-            path, writer = str(entry.get("path")), entry.get("writer")
-            if path in paths and isinstance(writer, str):
-                found.setdefault(path, {})[str(entry.get("record") or path)] = writer
-        return found
 
     def _create_new(self, batch: list[Step]) -> None:
         data: dict[str, bytes] = {}
@@ -385,9 +378,14 @@ class Mover:
             forgotten = self._forgotten.sections_of(step.path)
             merged = merge.merge_pages(ours.data, theirs.data, ours.version, forgotten)
         if merged is None:
-            self._store_beside(step, ours.data)
-            return
-        if merged != theirs.data:
+            path = step.beside or merge.conflict_path(step.path, ours.version)
+            writer = self._writers.get(step.path, {}).get(step.path, "")
+            _, refused = self._create({path: ours.data}, {path: {path: writer} if writer else {}}, logged=False)
+            if not step.beside:  # a page whose entries could not be merged
+                self._late.append(msgspec.structs.replace(step, act="conflict", beside=path))
+            if refused:
+                return
+        elif merged != theirs.data:
             self._replace(step.path, merged, theirs.version)
         self._agreements.note({step.path: self._sent(step.path, ours.version)})
 
@@ -401,15 +399,6 @@ class Mover:
         note = {} if self._scope else {"moved": True}  # the entry of the write is transferred as well
         with self._target.store.written_by(self._writers.get(path, {}).get(path, "")):
             return self._target.store.update(path, make, expect=expect, note=note).version
-
-    def _store_beside(self, step: Step, data: bytes) -> None:
-        path = step.beside or merge.conflict_path(step.path, version_of(data))
-        writer = self._writers.get(step.path, {}).get(step.path, "")
-        _, refused = self._create({path: data}, {path: {path: writer} if writer else {}}, logged=False)
-        if not refused:
-            self._agreements.note({step.path: self._sent(step.path, version_of(data))})
-        if not step.beside:  # a page whose entries could not be merged
-            self._late.append(msgspec.structs.replace(step, act="conflict", beside=path))
 
     def _sent(self, path: str, version: str) -> Pair:
         """Return the pair after the target got a version of ours; we have no more of theirs than before."""
