@@ -22,9 +22,9 @@ from holdfast.formats import jsonl, summaries
 from holdfast.formats.summaries import Entry, Gist
 from holdfast.memories._window import Remembered
 from holdfast.model.kinds import KINDS
+from holdfast.model.names import amount
 from holdfast.model.records import Record, line_of
 from holdfast.model.tokens import count_tokens
-from holdfast.model.wording import amount
 from holdfast.storage.tree import LogEnd
 
 _TRIES = 20

@@ -13,9 +13,9 @@ from holdfast.formats import budgets, headings, markdown
 from holdfast.model import names
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Place
+from holdfast.model.names import amount
 from holdfast.model.records import Record
 from holdfast.model.scopes import Scope
-from holdfast.model.wording import amount
 from holdfast.storage import parsing
 from holdfast.storage.tree import Document, Vault
 

@@ -18,11 +18,11 @@ from holdfast.memories import _rules
 from holdfast.memories._rules import Finding, Rule
 from holdfast.model import names
 from holdfast.model.kinds import KINDS
+from holdfast.model.names import amount
 from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Receipt, Record
 from holdfast.model.scopes import Scope
 from holdfast.model.times import age, local
-from holdfast.model.wording import amount
 from holdfast.storage.tree import Document
 
 _MOST = 999_999

@@ -18,12 +18,12 @@ from holdfast.memories import _entries
 from holdfast.memories._entries import Entry, Tier
 from holdfast.model import names
 from holdfast.model.kinds import KINDS, PLAN_STATUS
+from holdfast.model.names import amount
 from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Problem, Receipt, Record, text_of
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.times import normal, today
 from holdfast.model.tokens import count_tokens
-from holdfast.model.wording import amount
 
 BUDGET = 20_000
 """Tokens of decisions and lessons in one reply, unless the caller says otherwise."""

@@ -38,11 +38,10 @@ from holdfast.memories import _graph
 from holdfast.memories._graph import New
 from holdfast.memories._queue import LogQueue
 from holdfast.model.kinds import KINDS
-from holdfast.model.names import check_given, close_to
+from holdfast.model.names import amount, check_given, close_to
 from holdfast.model.records import check_plain
 from holdfast.model.scopes import Scope
 from holdfast.model.times import iso
-from holdfast.model.wording import amount
 from holdfast.storage.engines import Queue
 from holdfast.storage.writing import check_op
 

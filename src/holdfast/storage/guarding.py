@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.errors import Invalid
+from holdfast.model.names import amount
 from holdfast.model.records import Record
-from holdfast.model.wording import amount
 
 MANY = 50
 SHARE = 0.1

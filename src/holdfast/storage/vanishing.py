@@ -11,9 +11,9 @@ import os
 import msgspec
 
 from holdfast.errors import Unavailable
+from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.times import utc_now
-from holdfast.model.wording import amount
 from holdfast.storage import guarding
 from holdfast.storage.index import Index
 from holdfast.storage.tree import Vault

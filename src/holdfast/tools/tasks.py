@@ -14,9 +14,9 @@ from holdfast.errors import Invalid
 from holdfast.formats.graphs import Standing
 from holdfast.formats.tasks import CANCELLED, DONE, USUAL_ATTEMPTS, USUAL_LEASE, USUAL_PAUSE, Attempt, Outlook, Task
 from holdfast.memories.tasks import Claim, Listed, New
+from holdfast.model.names import amount
 from holdfast.model.records import USUAL_PRIORITY
 from holdfast.model.times import iso, parse_ms
-from holdfast.model.wording import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
