@@ -161,11 +161,11 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Secrets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     written: Literal["refuse", "redact", "keep"] = "refuse"
-    """What to do with a known secret in notes, documents and other text written on purpose: refuse the write, redact the
+    """What to do with a known secret in text that is written on purpose, such as a note: refuse the write, redact the
     secret, or keep it."""
     heard: Literal["refuse", "redact", "keep"] = "redact"
-    """The same for text recorded as it happens: chat, traces, job output, imports. With `refuse`, traces and imports are
-    redacted, because there is no caller to refuse."""
+    """The same for text recorded as it happens: chat, traces, job output, imports. With `refuse`, traces and imports
+    are redacted, because there is no caller to refuse."""
     allow: tuple[str, ...] = ()
     """Secret formats to ignore, by the names in the refusal, like `["JSON web token"]`."""
 
@@ -252,8 +252,8 @@ def _check_each(given: Mapping[str, Any], variables: Mapping[str, str], source: 
     """Name the first invalid setting, where it was set, and its valid choices if it has any."""
     for section, table in _TABLES.items():
         values = given.get(section)
-        for field in msgspec.structs.fields(table) if isinstance(values, dict) else ():
-            if field.name not in values:
+        for field in msgspec.structs.fields(table):
+            if not isinstance(values, dict) or field.name not in values:
                 continue
             try:
                 msgspec.convert(values[field.name], field.type)
