@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Invalid, NotFound
-from holdfast.formats import yaml
+from holdfast.formats import markdown
 from holdfast.memories import _entries
 from holdfast.memories._entries import Entry, Tier
 from holdfast.model import names
@@ -257,7 +257,7 @@ def _within(entries: Iterable[Entry], budget: int) -> list[Entry]:
 
 def _cost(entries: list[Entry]) -> int:
     """Return how many tokens a model reads for these entries."""
-    return count_tokens(yaml.render({"": entries}))
+    return count_tokens(markdown.yaml({"": entries}))
 
 
 def _unsaid(count: int) -> str:
