@@ -36,7 +36,8 @@ def _second(seconds: int) -> str:
 
 
 def utc_now() -> str:
-    return iso(time.time_ns() // 1_000_000)
+    ms = time.time_ns() // 1_000_000
+    return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
 
 
 def from_ns(nanoseconds: int) -> str:
