@@ -62,7 +62,15 @@ def messages(
     block = f"{MEMORY}\n\n{memory}" if memory.strip() else ""
     system = "\n\n".join(part for part in (system_prompt, block) if part.strip())
     made: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-    made += [_shown(message, owner_aliases) for message in usable(history)]
+    for message in usable(history):
+        above = label(message, owner_aliases) if message.content.strip() else ""
+        content = message.content if message.role == "tool" else _LIKE_A_LABEL.sub(r"\\\g<0>", message.content)
+        shown: dict[str, Any] = {"role": message.role, "content": f"{above}\n{content}" if above else content}
+        if message.tool_calls:
+            shown["tool_calls"] = list(message.tool_calls)
+        if message.role == "tool":
+            shown["tool_call_id"] = message.tool_call_id
+        made.append(shown)
     return [*made, {"role": "user", "content": user_message}]
 
 
@@ -92,17 +100,6 @@ def one_line(text: str) -> str:
     if not text.isprintable():
         text = "".join([char if char.isprintable() else " " for char in text])
     return " ".join(text.split())
-
-
-def _shown(message: Message, owner_aliases: Sequence[Alias]) -> dict[str, Any]:
-    above = label(message, owner_aliases) if message.content.strip() else ""
-    content = message.content if message.role == "tool" else _LIKE_A_LABEL.sub(r"\\\g<0>", message.content)
-    shown: dict[str, Any] = {"role": message.role, "content": f"{above}\n{content}" if above else content}
-    if message.tool_calls:
-        shown["tool_calls"] = list(message.tool_calls)
-    if message.role == "tool":
-        shown["tool_call_id"] = message.tool_call_id
-    return shown
 
 
 def _plain(name: str) -> str:

@@ -15,7 +15,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -173,7 +173,9 @@ def _read(entries: Sequence[Entry]) -> tuple[list[_Sentence], int]:
             if (same := found.get(key)) is not None:
                 same.entries.append(number)
                 useful = True
-            elif (words := _words(sentence)) and not _is_greeting(sentence, words):
+            elif (words := _words(sentence)) and not (
+                _GREETINGS.issuperset(words) or (not sentence.isascii() and "".join(fold(sentence)) in _GREETINGS)
+            ):
                 found[key] = _Sentence(sentence, tuple(words), [number])
                 useful = True
         empty += not useful
@@ -201,7 +203,8 @@ def _choose(found: list[_Sentence], days: Sequence[str], room: int) -> list[_Sen
         if sentence.ranked != len(chosen) and reranks:
             reranks -= 1
             sentence.ranked = len(chosen)
-            value = sentence.value * _new_share(sentence.words, rare, known)
+            new = sum(rare[word] * known.get(word, 1.0) for word in sentence.words)
+            value = sentence.value * (new / sum(map(rare.__getitem__, sentence.words)))
             heapq.heappush(heap, (-_rank(sentence, value), place))
             continue
         run = runs[sentence.entries[0]]
@@ -244,15 +247,6 @@ def _evaluate(found: Sequence[_Sentence]) -> dict[str, float]:
 def _rank(sentence: _Sentence, value: float) -> float:
     """Return the value of a sentence for its length."""
     return value / math.sqrt(_size(sentence.text))
-
-
-def _new_share(words: Sequence[str], rare: Mapping[str, float], known: Mapping[str, float]) -> float:
-    """Return the share of these words, by rarity, that is not in the summary yet."""
-    left = total = 0.0
-    for word in words:
-        total += rare[word]
-        left += rare[word] * known.get(word, 1.0)
-    return left / total
 
 
 def _lines(said: Sequence[tuple[str, str]]) -> str:
@@ -368,10 +362,6 @@ def _words(text: str) -> list[str]:
         elif not place or not WIDE.match(found[place - 1]):
             result.append(word)
     return result
-
-
-def _is_greeting(text: str, found: Sequence[str]) -> bool:
-    return _GREETINGS.issuperset(found) or (not text.isascii() and "".join(fold(text)) in _GREETINGS)
 
 
 def _weight(text: str, found: Sequence[str]) -> float:
