@@ -152,7 +152,7 @@ class Model:
             text = _text(reply)
             used = _usage(reply, prompt + count_tokens(text))
             if not text:
-                raise Unavailable("The model's answer holds no text.", _LATER)
+                raise Unavailable("The model's answer contains no text.", _LATER)
             return answer, text
         finally:
             with self._lock:
@@ -200,11 +200,11 @@ def _target(url: str, key_env: str) -> _Target:
     if not host or parts.scheme not in ("http", "https") or not _plain(url):
         raise Invalid("The url in [model] is no http or https address.", "Use one like http://127.0.0.1:8080/v1.")
     if parts.username is not None or parts.query or parts.fragment:
-        raise Invalid("The url in [model] holds more than an address.", "Keep the key in the environment (key_env).")
+        raise Invalid("The url in [model] contains more than an address.", "Keep the key in the environment (key_env).")
     headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "holdfast"}
     if key := os.environ.get(key_env, "").strip():
         if not _plain(key):
-            raise Invalid(f"What the variable {key_env} holds cannot be a key.", "Set it to the key alone.")
+            raise Invalid(f"The variable {key_env} does not contain a valid key.", "Set it to the key alone.")
         headers["Authorization"] = f"Bearer {key}"
     tls = parts.scheme == "https"
     return _Target(tls, host, port or (443 if tls else 80), f"{parts.path.rstrip('/')}/chat/completions", headers)

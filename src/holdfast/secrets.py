@@ -27,7 +27,10 @@ class Secret(msgspec.Struct, frozen=True):
 
 
 class Format(msgspec.Struct, frozen=True):
-    """One format of secrets. `pattern` is tried where a text contains one of the marks; its group `s` is the secret."""
+    """One format of secrets.
+
+    `pattern` is tried where a text contains one of the marks; its group `s`, or the whole match, is the secret.
+    """
 
     name: str
     marks: tuple[str, ...]
@@ -228,18 +231,12 @@ _OTHERS = (
 )  # fmt: skip
 
 
-def _format(
-    name: str, marks: tuple[str, ...], pattern: str, check: Callable[[re.Match[str]], bool], lead: int = 0
-) -> Format:
-    return Format(name, marks, pattern if "(?P<s>" in pattern else f"(?P<s>{pattern})", check, lead)
-
-
 FORMATS = (
     *(
-        _format(name, tuple(heads.split()), f"{_NOT_IN_WORD}(?:{'|'.join(map(re.escape, heads.split()))}){rest}", _real)
+        Format(name, tuple(heads.split()), f"{_NOT_IN_WORD}(?:{'|'.join(map(re.escape, heads.split()))}){rest}", _real)
         for name, heads, rest in _PREFIXES
     ),
-    *(_format(*row) for row in _OTHERS),
+    *(Format(*row) for row in _OTHERS),
 )
 """All formats; where two match, the earlier one names the secret."""
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
@@ -287,7 +284,8 @@ def _inner_mark() -> re.Pattern[str]:
 
 @functools.cache
 def _pattern(rank: int) -> re.Pattern[str]:
-    return re.compile(FORMATS[rank].pattern)
+    pattern = FORMATS[rank].pattern
+    return re.compile(pattern if "(?P<s>" in pattern else f"(?P<s>{pattern})")
 
 
 @functools.cache

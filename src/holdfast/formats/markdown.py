@@ -211,7 +211,7 @@ def _load(block: str) -> tuple[dict[str, Any], str, int]:
     try:
         plain = msgspec.json.decode(msgspec.json.encode(value))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        return {}, f"front matter holds what JSON cannot: {error}", 1
+        return {}, f"front matter contains a value that JSON cannot store: {error}", 1
     return plain, "", 0
 
 
@@ -309,7 +309,7 @@ def scalar(value: Any, *, quoted: bool = False) -> str:
     try:
         return _BREAKS.sub(lambda found: f"\\u{ord(found.group()):04x}", msgspec.json.encode(value).decode("utf-8"))
     except (TypeError, ValueError) as error:
-        raise Invalid(f"A field cannot hold {value!r}: {error}.", "Use text, numbers, lists or mappings.") from None
+        raise Invalid(f"A field cannot contain {value!r}: {error}.", "Use text, numbers, lists or mappings.") from None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -327,11 +327,11 @@ def _decode(data: bytes) -> str:
 def _encode(text: str, body: str = "") -> bytes:
     """Encode a file; refuse a new body that would make it binary."""
     if "\0" in body:
-        raise Invalid(f"The text holds a NUL character at position {body.index(chr(0))}.", "Leave it out.")
+        raise Invalid(f"The text contains a NUL character at position {body.index(chr(0))}.", "Leave it out.")
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise Invalid(f"The text holds half a character at position {error.start}.", "Send valid Unicode.") from None
+        raise Invalid(f"The text contains half a character at position {error.start}.", "Send valid Unicode.") from None
 
 
 # Replies as YAML

@@ -197,7 +197,7 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
             "Shorten it; the rest belongs into the text.",
         )
     if "\0" in text:
-        raise Invalid("The text holds a NUL character.", "Leave it out.")
+        raise Invalid("The text contains a NUL character.", "Leave it out.")
     if any("," in tag or not tag.strip() or tag.splitlines() != [tag] for tag in tags):
         raise Invalid("A tag of an entry is one word or phrase without a comma.", "Split it into several tags.")
     category, tags = category.strip(), tuple(tag.strip() for tag in tags)
@@ -210,7 +210,7 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
     entry = f"### [{date}] {title.strip()}\n\n{head}{chr(10) if head else ''}{text.strip()}\n\n---\n"
     if len(list(_entries(entry))) != 1 or _code_in_entries(lines_of(entry))[1]:
         raise Invalid(
-            "The text holds an entry heading of its own, or a code fence that is never closed.",
+            "The text contains an entry heading of its own, or a code fence that is never closed.",
             "Indent the heading or close the fence, so that the next entry stays an entry.",
         )
     return entry

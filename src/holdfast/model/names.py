@@ -78,7 +78,7 @@ def check_text(*texts: str) -> None:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
                 raise Invalid(
-                    f"The text holds half a character at position {error.start}.", "Send valid Unicode."
+                    f"The text contains half a character at position {error.start}.", "Send valid Unicode."
                 ) from None
 
 

@@ -181,9 +181,9 @@ def check_plain(value: object) -> None:
             waiting += zip(parts, itertools.repeat(depth + 1))
         elif isinstance(item, float):
             if not math.isfinite(item):
-                raise Invalid(f"A field holds {item}, which JSON cannot store.", "Leave it out or use null.")
+                raise Invalid(f"A field contains {item}, which JSON cannot store.", "Leave it out or use null.")
         elif isinstance(item, int):
             if not -(1 << 63) <= item < 1 << 63:
-                raise Invalid("A field holds a number beyond 64 bits.", "Send it as text.")
+                raise Invalid("A field contains a number beyond 64 bits.", "Send it as text.")
         elif item is not None:
-            raise Invalid(f"A field holds {type(item).__name__}.", "Use text, numbers, lists or mappings.")
+            raise Invalid(f"A field contains {type(item).__name__}.", "Use text, numbers, lists or mappings.")

@@ -110,4 +110,4 @@ class Screen:
 
 def _raise(name: str, where: str) -> NoReturn:
     shown = where if len(where) <= _LONGEST else f"…{where[-_LONGEST:]}"
-    raise Invalid(f"The text ({shown}) holds what looks like a secret: {name}. Nothing was written.", _NEXT)
+    raise Invalid(f"The text ({shown}) contains what looks like a secret: {name}. Nothing was written.", _NEXT)
