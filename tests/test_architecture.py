@@ -13,7 +13,7 @@ import pytest
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 LAYERS = (
     ("errors", "secrets", "model", "templates"),
-    ("formats", "llm", "_posting"),
+    ("formats", "llm"),
     ("storage", "recall"),
     ("core", "opening", "roots", "owner"),
     ("memories",),

@@ -204,7 +204,11 @@ class Forgetter:
         for path in self._logs_and_copies() if refs else ():
             place = self._places.classify(path) if path.endswith(".jsonl") else None
             for value in write_log.objects(self._tree.scan(path), '"ref"') if place else ():
-                if place and text_of(value.get("ref")) in refs and jsonl.identity(value, place.kind.time)[0] not in gone:
+                if (
+                    place
+                    and text_of(value.get("ref")) in refs
+                    and jsonl.identity(value, place.kind.time)[0] not in gone
+                ):
                     refs.discard(value["ref"])
         for ref in refs:
             self._remove(ref, "large text removed")

@@ -14,10 +14,9 @@ import msgspec
 from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound
 from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, KINDS
-from holdfast.model.names import check_text
+from holdfast.model.names import amount, check_text
 from holdfast.model.records import Receipt, Record, path_of, text_of, version_of
 from holdfast.model.times import from_ns, is_id
-from holdfast.model.wording import amount
 from holdfast.storage import write_log
 from holdfast.storage.index import Index
 from holdfast.storage.refresh import is_much

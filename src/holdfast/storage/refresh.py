@@ -20,10 +20,10 @@ from holdfast.errors import Busy, HoldfastError, NotFound, OverBudget, Unavailab
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Place, Places
+from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Limits
 from holdfast.model.times import utc_now
-from holdfast.model.wording import amount
 from holdfast.storage import parsing
 from holdfast.storage.index import Facts, Index, Seen
 from holdfast.storage.tree import Line, RootGone, Stamp, Vault

@@ -11,9 +11,9 @@ import msgspec
 
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.model.layout import Places
+from holdfast.model.names import amount
 from holdfast.model.records import Problem, Record
 from holdfast.model.times import iso, now_ms
-from holdfast.model.wording import amount
 from holdfast.storage import write_log
 from holdfast.storage.index import Index, Seen
 from holdfast.storage.refresh import YOUNG_NS, Progress, Refreshed, Refresher

@@ -24,9 +24,9 @@ from holdfast.formats.tasks import (
     Task,
 )  # fmt: skip
 from holdfast.memories.tasks import Claim, Listed
+from holdfast.model.names import amount
 from holdfast.model.records import USUAL_PRIORITY
 from holdfast.model.times import iso, parse_ms
-from holdfast.model.wording import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
