@@ -21,9 +21,9 @@ import holdfast
 from holdfast.errors import Conflict
 from holdfast.model.settings import DERIVED
 from holdfast.opening import is_address
-from holdfast.storage.postgres._index_schema import TABLES
-from holdfast.storage.postgres.connecting import Waits
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.connections import Waits
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.schema import TABLES
 from holdfast.storage.postgres.vault import PgVault
 from holdfast.storage.tree import ABSENT
 

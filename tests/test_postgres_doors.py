@@ -24,8 +24,8 @@ from holdfast.opening import open_folder
 from holdfast.owner import restoring
 from holdfast.roots import make_root
 from holdfast.storage.postgres import migrations
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.migrations import MIGRATIONS
-from holdfast.storage.postgres.transactions import Database
 
 PASSWORD = "s3cret-Pa55word"
 

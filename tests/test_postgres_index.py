@@ -17,9 +17,9 @@ from holdfast.model.records import path_of
 from holdfast.model.settings import Search
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.index import Filter, Index, Stale
-from holdfast.storage.postgres._index_schema import TABLES
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.index import PgIndex
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.schema import TABLES
 from holdfast.storage.refresh import Refreshed, Refresher
 
 OF_TEST = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.storage.postgres._schema import tenanted
+from holdfast.storage.postgres.schema import tenanted
 
 _TASKS = """
 CREATE TABLE holdfast.tasks (

@@ -11,7 +11,7 @@ from holdfast.formats import tasks as forms
 from holdfast.formats.graphs import Graph
 from holdfast.formats.tasks import CREATED, Line, Outlook, Task, Wanted
 from holdfast.model.times import parse_ms
-from holdfast.storage.postgres.transactions import Turn
+from holdfast.storage.postgres.database import Transaction
 
 _CLOCK: LiteralString = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _CURRENT: LiteralString = """
@@ -75,7 +75,7 @@ _decode = msgspec.json.Decoder(Task).decode
 _encode = msgspec.json.encode
 
 
-def clock(turn: Turn) -> int:
+def clock(turn: Transaction) -> int:
     """Return the milliseconds of the server's clock."""
     row = turn.row(_CLOCK)
     return int(row[0]) if row else 0
@@ -84,7 +84,7 @@ def clock(turn: Turn) -> int:
 class Tables:
     """The tasks of one log, within a transaction."""
 
-    def __init__(self, turn: Turn, path: str) -> None:
+    def __init__(self, turn: Transaction, path: str) -> None:
         self._turn = turn
         self._path = path
         self._held: dict[str, Task] = {}

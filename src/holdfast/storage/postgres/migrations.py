@@ -1,6 +1,6 @@
-"""Bringing a database to the schema that this program knows: each migration once, one program at a time.
+"""Set up a database and upgrade its schema: each migration once, one program at a time.
 
-An empty database is set up by whoever opens it first, if he may. A schema that is newer than this program is refused.
+The first program that opens an empty database sets it up. A schema that is newer than this program is refused.
 """
 
 from __future__ import annotations
@@ -15,34 +15,33 @@ from psycopg.rows import TupleRow
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.recall.embedders import NoVectors
-from holdfast.storage.postgres._change_schema import CHANGES
-from holdfast.storage.postgres._index_schema import INDEX
-from holdfast.storage.postgres._schema import APPENDING, APPENDING_ALL, MAKING, OWNER, READER, TOKENS, VAULT, WRITER
+from holdfast.storage.postgres import schema
 from holdfast.storage.postgres._task_schema import TASKS
-from holdfast.storage.postgres._vector_schema import COMPARING, VECTORS
+from holdfast.storage.postgres.schema import OWNER, READER, WRITER
 from holdfast.storage.tree import RootGone
 
 MIGRATIONS = (
-    ("documents and logs", VAULT),
-    ("appends in one message", APPENDING),
-    ("what changed, and who listens", CHANGES),
-    ("the index", INDEX),
-    ("vectors", VECTORS),
+    ("documents and logs", schema.VAULT),
+    ("appends in one message", schema.APPENDING),
+    ("what changed, and who listens", schema.CHANGES),
+    ("the index", schema.INDEX),
+    ("vectors", schema.VECTORS),
     ("tasks", TASKS),
-    ("tokens", TOKENS),
-    ("documents in one message", MAKING),
-    ("appends of many threads in one message", APPENDING_ALL),
+    ("tokens", schema.TOKENS),
+    ("documents in one message", schema.MAKING),
+    ("appends of many threads in one message", "SELECT 1"),
 )
-"""In order. What was released here is never edited: a change is one more row."""
+"""In order. Released migrations are never edited: a change is one more row. The last one used to create functions that
+are no longer called; databases that have them keep them."""
 
 ROLES = (OWNER, WRITER, READER)
 OLDEST_SERVER = 16
 _KEY = 7_406_297_183_640_291_011
 _LONGEST_WAIT = "60s"
 _TRIES = 8
-_IN_THE_WAY = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
+_CONCURRENT = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
 
-_COMPARING = (
+_HAS_COMPARE = (
     "SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
     " WHERE n.nspname = 'holdfast' AND p.proname = 'apart'"
 )
@@ -51,15 +50,15 @@ Connection = psycopg.Connection[TupleRow]
 
 
 class Access(msgspec.Struct, frozen=True):
-    """With which rights this login works here."""
+    """The rights of this login."""
 
     role: str
     forgetful: bool
-    """Does the server acknowledge by default what it may yet lose? Then each write has to ask for more."""
+    """By default the server acknowledges writes that it may still lose, so each write sets `synchronous_commit`."""
 
 
 def prepare(connection: Connection) -> Access:
-    """See that this database can be used, set it up or bring it up to date, and say with which role to work."""
+    """Set up or upgrade the database if necessary, and return the role to work with."""
     forgetful = _check_server(connection)
     version = installed(connection)
     if version > len(MIGRATIONS):
@@ -74,12 +73,12 @@ def prepare(connection: Connection) -> Access:
 
 
 def check(connection: Connection) -> None:
-    """See that a database which was opened before still has the schema that this program knows."""
+    """Check that an open database still has the schema that this program knows."""
     version = installed(connection)
     if version > len(MIGRATIONS):
         raise _newer(version)
     if version < len(MIGRATIONS):
-        raise RootGone("The database is not set up any more, or is an older one.", "Open it again, then look.")
+        raise RootGone("The database is no longer set up, or is an older one.", "Open it again and check it.")
 
 
 def _newer(version: int) -> HoldfastError:
@@ -107,7 +106,7 @@ def installed(connection: Connection) -> int:
 
 
 def need_extension(connection: Connection, name: str, package: str) -> None:
-    """See that an extension of the server is there, making it known to this database if that is all it needs."""
+    """Add an extension of the server to this database, if it is missing."""
     if connection.execute("SELECT 1 FROM pg_extension WHERE extname = %s", [name]).fetchone():
         return
     if not connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = %s", [name]).fetchone():
@@ -126,17 +125,17 @@ def need_extension(connection: Connection, name: str, package: str) -> None:
 
 
 def can_compare(connection: Connection) -> NoVectors | None:
-    """See that vectors can be compared here, or say why not; whoever may sets that up, once the extension is there."""
-    if connection.execute(_COMPARING).fetchone():
+    """Create the function that compares vectors, if it is missing; return the reason where that is impossible."""
+    if connection.execute(_HAS_COMPARE).fetchone():
         return None
     major = connection.info.server_version // 10_000
     try:
         with connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = '{_LONGEST_WAIT}'")
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_KEY])
-            if not connection.execute(_COMPARING).fetchone():
+            if not connection.execute(_HAS_COMPARE).fetchone():
                 need_extension(connection, "vector", f"pgvector (on Debian: apt install postgresql-{major}-pgvector)")
-                _make_comparing(connection)
+                _create_compare(connection)
         return None
     except Unavailable as error:
         return NoVectors(error.message, error.next_step)
@@ -148,11 +147,11 @@ def can_compare(connection: Connection) -> NoVectors | None:
     except psycopg.Error as error:
         return NoVectors(
             f"The extension vector cannot be used ({error.sqlstate}): {error.diag.message_primary}.",
-            "Look into the log of the server, then open it again.",
+            "See the server's log, then open it again.",
         )
 
 
-def _make_comparing(connection: Connection) -> None:
+def _create_compare(connection: Connection) -> None:
     row = connection.execute(
         "SELECT nspname, extversion FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
         " WHERE extname = 'vector'"
@@ -160,7 +159,7 @@ def _make_comparing(connection: Connection) -> None:
     place, version = row or ("", "")
     connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(OWNER)))
     try:
-        connection.execute(sql.SQL(COMPARING).format(place=sql.Identifier(place)))
+        connection.execute(sql.SQL(schema.COMPARING).format(place=sql.Identifier(place)))
     except pg.UndefinedFunction:
         raise Unavailable(
             f"The extension vector is {version} here, which is too old.",
@@ -176,13 +175,14 @@ def _check_server(connection: Connection) -> bool:
     encoding, commit = row or ("", "")
     if encoding != "UTF8":
         raise Unavailable(
-            f"The database keeps text as {encoding}.", "Make one with ENCODING 'UTF8' TEMPLATE template0, and use that."
+            f"The encoding of the database is {encoding}.",
+            "Create one with ENCODING 'UTF8' TEMPLATE template0, and use that.",
         )
     return bool(commit == "off")
 
 
 def _roles(connection: Connection) -> list[str]:
-    """Return which of our roles this login may take on, the mightiest first."""
+    """Return which of our roles this login may set, the most powerful first."""
     rows = connection.execute(
         "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND pg_has_role(oid, 'SET')", [list(ROLES)]
     ).fetchall()
@@ -190,13 +190,13 @@ def _roles(connection: Connection) -> list[str]:
 
 
 def _upgrade(connection: Connection) -> None:
-    """Run what is missing; when another database of the same server makes the same roles at this moment, once more."""
+    """Run the missing migrations; retry when another database of the server creates the same roles meanwhile."""
     for attempt in range(1, _TRIES + 1):
         try:
             with connection.transaction():
                 _upgrade_alone(connection)
             return
-        except _IN_THE_WAY as error:
+        except _CONCURRENT as error:
             if attempt == _TRIES:
                 raise _failed(error) from None
             time.sleep(0.05 * attempt)
@@ -217,7 +217,7 @@ def _upgrade_alone(connection: Connection) -> None:
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [_KEY])
     version = installed(connection)
     if version >= len(MIGRATIONS):
-        return  # somebody did it while we waited
+        return  # another program did it meanwhile
     if version == 0:
         _make_roles(connection)
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
@@ -258,5 +258,5 @@ def _may_not_set_up(connection: Connection) -> HoldfastError:
 def _failed(error: psycopg.Error) -> HoldfastError:
     return Unavailable(
         f"The database could not be set up ({error.sqlstate}): {error.diag.message_primary}; nothing was changed.",
-        "Look into the log of the server, then open it again.",
+        "See the server's log, then open it again.",
     )

@@ -17,9 +17,9 @@ from holdfast.errors import Busy
 from holdfast.formats import jsonl
 from holdfast.formats.graphs import Graph
 from holdfast.formats.tasks import Line, Outlook, Task, View, Wanted
-from holdfast.storage.postgres import _rows
+from holdfast.storage.postgres import rows as _rows
 from holdfast.storage.postgres._tasks import Tables, clock
-from holdfast.storage.postgres.transactions import Database, Turn
+from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.tree import LogEnd, RootGone, Vault
 
 _PAUSE = 0.01
@@ -55,7 +55,7 @@ class PgQueue:
     def look(self, path: str, ids: Iterable[str] | None = None) -> dict[str, Task]:
         wanted = None if ids is None else list(ids)
 
-        def work(turn: Turn) -> dict[str, Task] | None:
+        def work(turn: Transaction) -> dict[str, Task] | None:
             tables = Tables(turn, path)
             return tables.tasks(wanted) if tables.current() else None
 
@@ -66,7 +66,7 @@ class PgQueue:
         return found
 
     def outlook(self, path: str, wanted: Wanted) -> Outlook:
-        def work(turn: Turn) -> Outlook | None:
+        def work(turn: Transaction) -> Outlook | None:
             tables = Tables(turn, path)
             return tables.outlook(wanted) if tables.current() else None
 
@@ -86,7 +86,7 @@ class PgQueue:
                 graph.add(value)
         return graph
 
-    def _rebuild(self, turn: Turn, path: str) -> None:
+    def _rebuild(self, turn: Transaction, path: str) -> None:
         """Make the tables say what the log says."""
         tables = Tables(turn, path)
         tables.hold()
@@ -94,7 +94,7 @@ class PgQueue:
         if not tables.current():  # somebody else did it while we waited
             tables.replace(self._fold(path))
 
-    def _is_there(self, turn: Turn, path: str, lines: list[Line]) -> bool:
+    def _is_there(self, turn: Transaction, path: str, lines: list[Line]) -> bool:
         """Was what an earlier try added saved after all? Its end is waited for."""
         if not lines or not _rows.look(turn, path, hold=True):
             return False
@@ -107,7 +107,7 @@ class _Changing:
 
     def __init__(
         self, path: str, decide: Callable[[View], list[Line]], write: Write,
-        is_there: Callable[[Turn, str, list[Line]], bool],
+        is_there: Callable[[Transaction, str, list[Line]], bool],
     ) -> None:  # fmt: skip
         self._path = path
         self._decide = decide
@@ -115,7 +115,7 @@ class _Changing:
         self._is_there = is_there
         self._sent: list[Line] = []
 
-    def attempt(self, turn: Turn) -> list[Line]:
+    def attempt(self, turn: Transaction) -> list[Line]:
         if turn.doubtful and self._is_there(turn, self._path, self._sent):
             return self._sent
         tables = Tables(turn, self._path)

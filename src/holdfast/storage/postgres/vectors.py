@@ -19,8 +19,8 @@ from psycopg import errors as pg
 from holdfast.errors import Busy, Unavailable
 from holdfast.recall.embedders import NoVectors
 from holdfast.storage.files.vectors import RESCORED, Array, FileVectors, cosines, small
-from holdfast.storage.postgres._filters import listed
-from holdfast.storage.postgres.transactions import Database, Turn
+from holdfast.storage.postgres.database import Database, Transaction
+from holdfast.storage.postgres.search import listed
 from holdfast.storage.tree import RootGone
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ class PgVectors:
     def bytes_on_disk(self) -> int:
         return self._database.run(_WHAT, self._bytes)
 
-    def _bytes(self, turn: Turn) -> int:
-        row = turn.row(
+    def _bytes(self, tx: Transaction) -> int:
+        row = tx.row(
             "SELECT (SELECT sum(pg_column_size(c.*)) FROM holdfast.vector_codes c"
             " WHERE tenant = %(tenant)s AND set = %(set)s)"
             " + (SELECT sum(pg_column_size(v.*)) FROM holdfast.vectors v WHERE tenant = %(tenant)s AND set = %(set)s)",
@@ -153,7 +153,7 @@ class PgVectors:
         self.doubted = False
         if time.monotonic() > self._touched_at + _TOUCH:
             self._touched_at = time.monotonic()
-            self._try(lambda turn: turn.change(_USED, set=self._set))
+            self._try(lambda tx: tx.change(_USED, set=self._set))
         return again
 
     def _read(self) -> None:
@@ -162,13 +162,11 @@ class PgVectors:
         self._read_at = time.monotonic()
         step = max(1, len(self._held) // _SAMPLE)
         some = self._held[::step][:_SAMPLE].tolist() if len(self._held) > _SPARE * RESCORED else []
-        codes = (
-            self._database.run(_WHAT, lambda turn: turn.row(_CODES, set=self._set, rows=listed(some))) if some else None
-        )
+        codes = self._database.run(_WHAT, lambda tx: tx.row(_CODES, set=self._set, rows=listed(some))) if some else None
         self._sample = numpy.frombuffer((codes and codes[0]) or b"", numpy.uint64).reshape(-1, BITS // 64)
 
-    def _all_rows(self, turn: Turn) -> Array:
-        row = turn.row(_ROWS, set=self._set)
+    def _all_rows(self, tx: Transaction) -> Array:
+        row = tx.row(_ROWS, set=self._set)
         return numpy.sort(_numbers(row[0] if row else None))
 
     def missing(self, rows: Sequence[int]) -> list[int]:
@@ -177,9 +175,7 @@ class PgVectors:
             self._read()
             lacking = self._unknown(lacking)
         elif 0 < len(lacking) <= _MANY:
-            found = self._database.run(
-                _WHAT, lambda turn: turn.rows(_KNOWN, set=self._set, rows=listed(lacking.tolist()))
-            )
+            found = self._database.run(_WHAT, lambda tx: tx.rows(_KNOWN, set=self._set, rows=listed(lacking.tolist())))
             self._know([row for (row,) in found])
             lacking = self._unknown(lacking)
         return self._extra.missing(lacking.tolist())
@@ -213,7 +209,7 @@ class PgVectors:
 
     def _compared(self, rows: Sequence[int], question: Floats) -> tuple[dict[int, int], dict[int, float]]:
         """Return the marks of those rows that have a vector, and how near each lies."""
-        found = self._database.run(_WHAT, lambda turn: turn.rows(_ENTRIES, set=self._set, rows=listed(rows)))
+        found = self._database.run(_WHAT, lambda tx: tx.rows(_ENTRIES, set=self._set, rows=listed(rows)))
         whole = [one for one in found if len(one[2]) == self._model.size]
         vectors = numpy.frombuffer(b"".join(one[2] for one in whole), numpy.int8).reshape(-1, self._model.size)
         near = cosines(vectors, question).tolist()
@@ -226,7 +222,7 @@ class PgVectors:
         rows = [row for row, _ in self._near(question, among)]
         near = self._compared(rows, question)[1] if rows else {}
         if broken := [row for row in rows if row not in near]:  # a code without its vector: both are made anew
-            self._try(lambda turn: self._remove_rows(turn, broken))
+            self._try(lambda tx: self._remove_rows(tx, broken))
         expected = min(len(self._rows), RESCORED) if among is None else 0
         self.doubted = self.doubted or len(near) < max(len(rows), expected)
         return list((dict(self._extra.nearest(question, among)) | near).items())
@@ -252,10 +248,10 @@ class PgVectors:
         return int(apart[place]) if place < len(apart) else BITS
 
     def _ask(self, statement: LiteralString, given: dict[str, object]) -> list[TupleRow]:
-        def work(turn: Turn) -> list[TupleRow]:
+        def work(tx: Transaction) -> list[TupleRow]:
             try:
-                with turn.session.transaction():  # what fails may be a part of other work, which goes on
-                    return turn.rows(statement, **given)
+                with tx.session.transaction():  # what fails may be a part of other work, which goes on
+                    return tx.rows(statement, **given)
             except pg.UndefinedFunction:
                 raise NoVectors(
                     "The extension vector was removed from the database while the memory was open.",
@@ -282,7 +278,7 @@ class PgVectors:
             "vectors": [vector.tobytes() for vector in entries],
         }
         try:
-            self._database.run(_WHAT, lambda turn: self._add(turn, given), writes=True, durable=False)
+            self._database.run(_WHAT, lambda tx: self._add(tx, given), writes=True, durable=False)
         except (Unavailable, Busy) as error:
             if isinstance(error, RootGone):
                 raise
@@ -290,16 +286,16 @@ class PgVectors:
         else:
             self._know(rows)
 
-    def _add(self, turn: Turn, given: dict[str, object]) -> None:
-        self._use(turn)
-        turn.change(_ADD_CODES, **given)
-        turn.change(_ADD, **given)
+    def _add(self, tx: Transaction, given: dict[str, object]) -> None:
+        self._use(tx)
+        tx.change(_ADD_CODES, **given)
+        tx.change(_ADD, **given)
 
-    def _use(self, turn: Turn) -> None:
+    def _use(self, tx: Transaction) -> None:
         """Hold the entry of this set until the transaction ends: who removes a set waits, or is waited for."""
         held = "SELECT 1 FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s FOR SHARE"
-        if not turn.row(held, set=self._set):
-            turn.change(
+        if not tx.row(held, set=self._set):
+            tx.change(
                 "INSERT INTO holdfast.vector_sets (tenant, id, model, version, size, generation)"
                 " VALUES (%(tenant)s, %(set)s, %(model)s, %(version)s, %(size)s, %(generation)s)"
                 " ON CONFLICT (tenant, id) DO UPDATE SET used = clock_timestamp()",
@@ -319,25 +315,25 @@ class PgVectors:
         at = numpy.minimum(numpy.searchsorted(known, wanted), len(known) - 1)
         places = numpy.flatnonzero(known[at] == wanted)
         found = self._database.run(
-            _WHAT, lambda turn: self._taken(turn, wanted[places], sets[at[places]], rows[at[places]])
+            _WHAT, lambda tx: self._taken(tx, wanted[places], sets[at[places]], rows[at[places]])
         )
         for place in places.tolist():
             result[place] = found.get(int(wanted[place]))
         return result
 
-    def _read_earlier(self, turn: Turn) -> tuple[Array, Array, Array]:
+    def _read_earlier(self, tx: Transaction) -> tuple[Array, Array, Array]:
         """Return the marks of all vectors that this model has for other generations, in order, and where each is."""
-        row = turn.row(
+        row = tx.row(
             "SELECT string_agg(int8send(mark), ''), string_agg(int8send(set), ''), string_agg(int8send(row), '')"
             " FROM holdfast.vectors WHERE tenant = %(tenant)s AND set = ANY(%(sets)s::bigint[])",
-            sets=[id for (id,) in turn.rows(_ALIKE, **self._named())],
+            sets=[id for (id,) in tx.rows(_ALIKE, **self._named())],
         )
         marks, sets, rows = (_numbers(part) for part in row or (None,) * 3)
         marks, first = numpy.unique(marks, return_index=True)
         return marks, sets[first], rows[first]
 
-    def _taken(self, turn: Turn, marks: Array, sets: Array, rows: Array) -> dict[int, Array]:
-        found = turn.rows(
+    def _taken(self, tx: Transaction, marks: Array, sets: Array, rows: Array) -> dict[int, Array]:
+        found = tx.rows(
             "SELECT v.mark, v.vector FROM unnest(%(sets)s::bigint[], %(rows)s::bigint[], %(marks)s::bigint[])"
             " AS given(set, row, mark) JOIN holdfast.vectors v"
             " ON v.tenant = %(tenant)s AND v.set = given.set AND v.row = given.row AND v.mark = given.mark",
@@ -352,29 +348,29 @@ class PgVectors:
         self._old = None
         self._try(self._tidy)
 
-    def _tidy(self, turn: Turn) -> None:
-        others = turn.rows(_OTHERS, **self._named(), unused=_UNUSED)
+    def _tidy(self, tx: Transaction) -> None:
+        others = tx.rows(_OTHERS, **self._named(), unused=_UNUSED)
         living = self._living() if self._living and others else None  # asked later: an index is older than its vectors
         for other, generation, unused in others:
             if unused or (living is not None and generation not in living):
-                turn.change("DELETE FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s", set=other)
+                tx.change("DELETE FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s", set=other)
                 for statement in _REMOVE:
-                    turn.change(statement, set=other)
+                    tx.change(statement, set=other)
 
     def keep_only(self, rows: Sequence[int]) -> None:
         """Remove the vectors of rows that are gone; of one that came since, nothing is known here yet."""
         gone = numpy.setdiff1d(self._rows, numpy.asarray(rows, numpy.int64))
         if len(gone):
-            self._try(lambda turn: self._remove_rows(turn, gone.tolist()))
+            self._try(lambda tx: self._remove_rows(tx, gone.tolist()))
             self._held = None
             self.read_on()
 
-    def _remove_rows(self, turn: Turn, rows: list[int]) -> None:
-        self._use(turn)
+    def _remove_rows(self, tx: Transaction, rows: list[int]) -> None:
+        self._use(tx)
         for statement in _REMOVE:
-            turn.change(statement + _REMOVE_ROWS, set=self._set, rows=listed(rows))
+            tx.change(statement + _REMOVE_ROWS, set=self._set, rows=listed(rows))
 
-    def _try(self, work: Callable[[Turn], object]) -> None:
+    def _try(self, work: Callable[[Transaction], object]) -> None:
         """Do what can as well be done later, or by somebody who may."""
         try:
             self._database.run(_WHAT, work, writes=True, durable=False)
@@ -386,9 +382,9 @@ class PgVectors:
 def remove_all(database: Database) -> None:
     """Remove all vectors of the tenant, whatever model they are of."""
 
-    def work(turn: Turn) -> None:
+    def work(tx: Transaction) -> None:
         for table in ("vector_sets", "vector_codes", "vectors"):
-            turn.change(f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s")
+            tx.change(f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s")
 
     database.run(_WHAT, work, writes=True)
 
