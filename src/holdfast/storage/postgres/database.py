@@ -105,7 +105,7 @@ class Database:
         self.tenant = self._address.tenant
         with connections.connect(self._address) as first:
             self._access = migrations.prepare(first)
-            self.no_vectors = migrations.can_compare(first)
+            self.no_vectors = migrations.prepare_vectors(first)
         self._prepare_settings()
         self._pool = connections.Pool(self._address, self.waits, migrations.check)
         self._local = threading.local()

@@ -59,7 +59,16 @@ class Access(msgspec.Struct, frozen=True):
 
 def prepare(connection: Connection) -> Access:
     """Set up or upgrade the database if necessary, and return the role to work with."""
-    forgetful = _check_server(connection)
+    major = connection.info.server_version // 10_000
+    if major < OLDEST_SERVER:
+        raise Unavailable(f"The server is PostgreSQL {major}.", f"Use PostgreSQL {OLDEST_SERVER} or newer.")
+    row = connection.execute("SELECT getdatabaseencoding(), current_setting('synchronous_commit')").fetchone()
+    encoding, commit = row or ("", "")
+    if encoding != "UTF8":
+        raise Unavailable(
+            f"The encoding of the database is {encoding}.",
+            "Create one with ENCODING 'UTF8' TEMPLATE template0, and use that.",
+        )
     version = installed(connection)
     if version > len(MIGRATIONS):
         raise _newer(version)
@@ -69,7 +78,7 @@ def prepare(connection: Connection) -> Access:
     role = next((role for role in (WRITER, READER) if role in mine), "")
     if not role:
         raise _not_granted(connection)
-    return Access(role, forgetful)
+    return Access(role, forgetful=commit == "off")
 
 
 def check(connection: Connection) -> None:
@@ -124,7 +133,7 @@ def need_extension(connection: Connection, name: str, package: str) -> None:
         ) from None
 
 
-def can_compare(connection: Connection) -> NoVectors | None:
+def prepare_vectors(connection: Connection) -> NoVectors | None:
     """Create the function that compares vectors, if it is missing; return the reason where that is impossible."""
     if connection.execute(_HAS_COMPARE).fetchone():
         return None
@@ -167,20 +176,6 @@ def _create_compare(connection: Connection) -> None:
         ) from None
 
 
-def _check_server(connection: Connection) -> bool:
-    major = connection.info.server_version // 10_000
-    if major < OLDEST_SERVER:
-        raise Unavailable(f"The server is PostgreSQL {major}.", f"Use PostgreSQL {OLDEST_SERVER} or newer.")
-    row = connection.execute("SELECT getdatabaseencoding(), current_setting('synchronous_commit')").fetchone()
-    encoding, commit = row or ("", "")
-    if encoding != "UTF8":
-        raise Unavailable(
-            f"The encoding of the database is {encoding}.",
-            "Create one with ENCODING 'UTF8' TEMPLATE template0, and use that.",
-        )
-    return bool(commit == "off")
-
-
 def _roles(connection: Connection) -> list[str]:
     """Return which of our roles this login may set, the most powerful first."""
     rows = connection.execute(
@@ -196,20 +191,27 @@ def _upgrade(connection: Connection) -> None:
             with connection.transaction():
                 _upgrade_alone(connection)
             return
-        except _CONCURRENT as error:
-            if attempt == _TRIES:
-                raise _failed(error) from None
-            time.sleep(0.05 * attempt)
         except pg.LockNotAvailable:
             raise Busy("Another program is setting up this database.", "Try again in a minute.") from None
         except pg.InsufficientPrivilege:
-            raise _may_not_set_up(connection) from None
+            user = connection.info.user
+            raise Unavailable(
+                f'The database is not set up for this version, and the login "{user}" may not do that.',
+                "Open it once with a login that may create roles and schemas in this database, or was granted "
+                f'{OWNER}; then GRANT {WRITER} TO "{user}";',
+            ) from None
         except pg.ReadOnlySqlTransaction:
             raise Unavailable(
                 "The database is not set up, and this server takes no writes.", "Open it on the primary."
             ) from None
         except psycopg.Error as error:
-            raise _failed(error) from None
+            if attempt == _TRIES or not isinstance(error, _CONCURRENT):
+                raise Unavailable(
+                    f"The database could not be set up ({error.sqlstate}): {error.diag.message_primary};"
+                    " nothing was changed.",
+                    "See the server's log, then open it again.",
+                ) from None
+            time.sleep(0.05 * attempt)
 
 
 def _upgrade_alone(connection: Connection) -> None:
@@ -219,23 +221,17 @@ def _upgrade_alone(connection: Connection) -> None:
     if version >= len(MIGRATIONS):
         return  # another program did it meanwhile
     if version == 0:
-        _make_roles(connection)
+        known = connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", [list(ROLES)]).fetchall()
+        for role in ROLES:
+            if (role,) not in known:
+                connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
+        for role in set(ROLES) - set(_roles(connection)):
+            connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
     connection.execute(f"SET LOCAL ROLE {OWNER}")
     for number, (name, statements) in enumerate(MIGRATIONS[version:], version + 1):
         connection.execute(statements)
         connection.execute("INSERT INTO holdfast.migrations (version, name) VALUES (%s, %s)", [number, name])
-
-
-def _make_roles(connection: Connection) -> None:
-    there = {
-        row[0] for row in connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", [list(ROLES)])
-    }
-    for role in ROLES:
-        if role not in there:
-            connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
-    for role in set(ROLES) - set(_roles(connection)):
-        connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
 
 
 def _not_granted(connection: Connection) -> HoldfastError:
@@ -252,11 +248,4 @@ def _may_not_set_up(connection: Connection) -> HoldfastError:
         f'The database is not set up for this version, and the login "{user}" may not do that.',
         "Open it once with a login that may create roles and schemas in this database, or was granted "
         f'{OWNER}; then GRANT {WRITER} TO "{user}";',
-    )
-
-
-def _failed(error: psycopg.Error) -> HoldfastError:
-    return Unavailable(
-        f"The database could not be set up ({error.sqlstate}): {error.diag.message_primary}; nothing was changed.",
-        "See the server's log, then open it again.",
     )
