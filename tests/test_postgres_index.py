@@ -231,7 +231,7 @@ def test_a_rebuild_that_lost_its_turn_is_told_so_and_takes_no_place(both: Both, 
             with shared.rebuilding() as quick:
                 both.refresher.apply(quick, paths, Refreshed())
 
-    with pytest.raises(Busy, match="made the index anew meanwhile"):
+    with pytest.raises(Busy, match="rebuilt the index meanwhile"):
         overtaken()
     ask_everything(both)
     held = tenant.run("test", lambda turn: turn.rows(OF_TEST))

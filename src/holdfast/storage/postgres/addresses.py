@@ -70,7 +70,10 @@ def parse(dsn: str) -> Address:
     tenant = check_tenant(tenants[-1] if tenants else DEFAULT_TENANT)
     try:
         given = conninfo.conninfo_to_dict(f"{start}?{others}" if others else start)
-        _check_misread(given)
+        port, name, host = (str(given.get(key) or "") for key in ("port", "dbname", "host"))
+        # an unescaped / or @ in a password moves parts of it elsewhere; a host that begins with @ is an abstract socket
+        if port.strip("0123456789,") or "@" in name or any("@" in one[1:] for one in host.split(",")):
+            raise Invalid("The address of the database cannot be read.", _EXAMPLE)
         whole = conninfo.make_conninfo("", **{**_ALIVE, **given})
         bare = _bare(given, tenants[-1] if tenants else "")
         return Address(whole, tenant, _shown(given, tenant), bare, any(map(_SECRET.search, given)))
@@ -112,16 +115,6 @@ def for_tenant(dsn: str, tenant: str) -> str:
     start, _, query = dsn.partition("?")
     parts = [part for part in query.split("&") if part and part.partition("=")[0] != "tenant"]
     return f"{start}?{'&'.join([*parts, f'tenant={quote_plus(check_tenant(tenant))}'])}"
-
-
-def _check_misread(given: Mapping[str, object]) -> None:
-    """Refuse an address with an unescaped / or @ in its password: parts of it would be taken for other things.
-
-    A host that begins with @ is an abstract socket.
-    """
-    port, name, host = (str(given.get(key) or "") for key in ("port", "dbname", "host"))
-    if port.strip("0123456789,") or "@" in name or any("@" in one[1:] for one in host.split(",")):
-        raise Invalid("The address of the database cannot be read.", _EXAMPLE)
 
 
 def _bare(given: Mapping[str, object], tenant: str) -> str:

@@ -107,7 +107,8 @@ class Session(psycopg.Connection[TupleRow]):
         They are one transaction. After `seconds` they are cancelled: no time-out of the server covers the wait for a
         synchronous standby.
         """
-        self._deallocate_oldest()
+        while len(self._statements) >= _MOST_PREPARED:
+            self.execute(b"DEALLOCATE %s" % self._statements.pop(next(iter(self._statements))))
         known = set(self._statements)
         self.pgconn.enter_pipeline_mode()
         try:
@@ -143,11 +144,6 @@ class Session(psycopg.Connection[TupleRow]):
             name = self._statements[key] = b"holdfast_%d" % next(self._numbers)
             self.pgconn.send_prepare(name, call.statement, call.types)
         return name
-
-    def _deallocate_oldest(self) -> None:
-        while len(self._statements) >= _MOST_PREPARED:
-            name = self._statements.pop(next(iter(self._statements)))
-            self.send(then=b"DEALLOCATE %s" % name)
 
     def _results(self, seconds: float) -> list[pq.abc.PGresult]:
         """Return all results up to the end of the pipeline, or raise the first error."""

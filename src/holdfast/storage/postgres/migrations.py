@@ -240,12 +240,3 @@ def _not_granted(connection: Connection) -> HoldfastError:
         f'The login "{user}" may not use this memory.',
         f'Have the database\'s administrator run: GRANT {WRITER} TO "{user}"; (or {READER}, to read only)',
     )
-
-
-def _may_not_set_up(connection: Connection) -> HoldfastError:
-    user = connection.info.user
-    return Unavailable(
-        f'The database is not set up for this version, and the login "{user}" may not do that.',
-        "Open it once with a login that may create roles and schemas in this database, or was granted "
-        f'{OWNER}; then GRANT {WRITER} TO "{user}";',
-    )

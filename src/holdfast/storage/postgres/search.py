@@ -392,7 +392,14 @@ class Ties:
 
     def best(self, limit: int) -> dict[str, list[Tied]]:
         """Return the closest records for each id or name, with the reasons."""
-        found = {each: self._tied(each, rows) for each, rows in self._own.items()}
+        found = {
+            each: words.tied(
+                each, own,
+                lambda way, own=own: [name for row in own for name in self._names.get((row, way), ())],  # type: ignore[misc]
+                lambda way, name: self._having.get((way, short(name)), []),
+            )
+            for each, own in self._own.items()
+        }  # fmt: skip
         order = self._rows(
             f"SELECT r.row, r.time, f.path, r.sort, r.id FROM holdfast.index_records r {FILE}"
             f" WHERE {OF} AND r.row = ANY(%(rows)s)",
@@ -409,13 +416,6 @@ class Ties:
             ]
             for each, rows in best.items()
         }
-
-    def _tied(self, identifier: str, own: list[int]) -> dict[int, words.Tie]:
-        return words.tied(
-            identifier, own,
-            lambda way: [name for row in own for name in self._names.get((row, way), ())],
-            lambda way, name: self._having.get((way, short(name)), []),
-        )  # fmt: skip
 
     def _rows_having(self, where: Filter) -> dict[tuple[int, str], list[int]]:
         """Return the rows by name and kind of tie, as far as they pass the filter; none for common names."""

@@ -326,16 +326,17 @@ class PgVectors:
     def tidy(self) -> None:
         """Remove the sets of generations that no longer exist, and those that were not used for long."""
         self._old = None
-        self._try(self._tidy)
 
-    def _tidy(self, tx: Transaction) -> None:
-        others = tx.rows(_OTHERS, **self._named, unused=_UNUSED)
-        living = self._living() if self._living and others else None  # read later: an index is older than its vectors
-        for other, generation, unused in others:
-            if unused or (living is not None and generation not in living):
-                tx.change("DELETE FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s", set=other)
-                for statement in _REMOVE:
-                    tx.change(statement, set=other)
+        def work(tx: Transaction) -> None:
+            others = tx.rows(_OTHERS, **self._named, unused=_UNUSED)
+            living = self._living() if self._living and others else None  # read later: an index precedes its vectors
+            for other, generation, unused in others:
+                if unused or (living is not None and generation not in living):
+                    tx.change("DELETE FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s", set=other)
+                    for statement in _REMOVE:
+                        tx.change(statement, set=other)
+
+        self._try(work)
 
     def keep_only(self, rows: Sequence[int]) -> None:
         """Remove the vectors of rows that are gone, as far as they are known here."""
