@@ -119,12 +119,12 @@ def for_tenant(dsn: str, tenant: str) -> str:
 
 def _bare(given: Mapping[str, object], tenant: str) -> str:
     """Return an address made of what libpq understood, without secrets."""
-    kept = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
-    if kept.get("require_auth") == _NOT_CLEAR:  # added by `without_clear_passwords`
-        del kept["require_auth"]
-    user, name = (quote(kept.pop(key, ""), safe="") for key in ("user", "dbname"))
-    place = _place(kept)
-    query = [f"{key}={quote(value, safe=_SAFE)}" for key, value in kept.items()]
+    public = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
+    if public.get("require_auth") == _NOT_CLEAR:  # added by `without_clear_passwords`
+        del public["require_auth"]
+    user, name = (quote(public.pop(key, ""), safe="") for key in ("user", "dbname"))
+    place = _place(public)
+    query = [f"{key}={quote(value, safe=_SAFE)}" for key, value in public.items()]
     query += [f"tenant={quote(tenant, safe='')}"] if tenant else []
     return f"postgresql://{user}{'@' if user else ''}{place}/{name}{'?' if query else ''}{'&'.join(query)}"
 

@@ -83,9 +83,9 @@ class Generations:
         return [str(row[0]) for row in self._database.ask(_WHAT, lambda tx: tx.rows(statement))]
 
     def _current(self, tx: Transaction) -> Generation:
-        held: Generation | None = getattr(self._local, "held", None)
-        if held:
-            return held
+        index: Generation | None = getattr(self._local, "index", None)
+        if index:
+            return index
         condition = HERE if self._fixed else "tenant = %(tenant)s AND identity = %(identity)s AND state = 'current'"
         row = tx.row(f"{_GENERATION} WHERE {condition}", generation=self._fixed, identity=self._identity)
         if not row:
@@ -162,13 +162,13 @@ class Generations:
         if self._database.reads_only:
             raise Busy("Other programs update the index: this login only reads.", "Nothing was lost.")
         with self._database.holding(_WHAT, durable=False) as tx:
-            self._local.tx, self._local.held = tx, self._locked(tx)
+            self._local.tx, self._local.index = tx, self._locked(tx)
             try:
                 yield
             except error_mapping.CONTRADICTED as error:  # there are no other writers
                 raise Stale(f"the index is damaged: {error}") from None
             finally:
-                self._local.tx = self._local.held = None
+                self._local.tx = self._local.index = None
         if getattr(self._local, "grown", False):
             self._local.grown = False
             with contextlib.suppress(HoldfastError, Stale):  # it is only for better plans
@@ -197,15 +197,15 @@ class Generations:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        if getattr(self._local, "held", None):
+        if getattr(self._local, "index", None):
             yield
             return
         with self._database.holding(_WHAT, durable=False) as tx:
-            self._local.held = self._current(tx)
+            self._local.index = self._current(tx)
             try:
                 yield
             finally:
-                self._local.held = None
+                self._local.index = None
 
     @contextlib.contextmanager
     def impatient(self) -> Iterator[None]:
@@ -227,4 +227,4 @@ class Generations:
 
     def _change(self, statement: str, **values: object) -> None:
         with self.writing():
-            self._local.tx.change(statement, generation=self._local.held.number, **values)
+            self._local.tx.change(statement, generation=self._local.index.number, **values)

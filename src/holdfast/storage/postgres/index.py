@@ -67,7 +67,7 @@ class PgIndex(Generations):
             self._add(path, seen, facts, set())
 
     def _add(self, path: str, seen: Seen, facts: Facts, targets: set[str]) -> None:
-        tx, number = self._local.tx, self._local.held.number
+        tx, number = self._local.tx, self._local.index.number
         tx.change(_ADD_FILE, generation=number, path=plain(path), seen=_encode_seen(seen))
         row = tx.row(
             "SELECT f.file, g.next_row, g.next_file, g.analyzed FROM holdfast.index_generations g"
@@ -78,7 +78,7 @@ class PgIndex(Generations):
         if row is None:
             raise Stale("the index was replaced")
         file, next_row, next_file, analyzed = row
-        rows = IndexWriter(tx, self._local.held, file, seen.kind).add(facts, targets, next_row)
+        rows = IndexWriter(tx, self._local.index, file, seen.kind).add(facts, targets, next_row)
         if rows or file == next_file:
             tx.change(
                 "UPDATE holdfast.index_generations"
@@ -89,8 +89,8 @@ class PgIndex(Generations):
             self._local.grown = next_row + rows > 2 * analyzed + ANALYZE_AFTER
 
     def _writer(self, path: str) -> IndexWriter | None:
-        known = _file(self._local.tx, self._local.held, path)
-        return IndexWriter(self._local.tx, self._local.held, known[0], known[1].kind) if known else None
+        known = _file(self._local.tx, self._local.index, path)
+        return IndexWriter(self._local.tx, self._local.index, known[0], known[1].kind) if known else None
 
     def touch(self, path: str, seen: Seen) -> None:
         self._change(

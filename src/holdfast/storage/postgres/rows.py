@@ -84,7 +84,7 @@ class KnownEnd(msgspec.Struct, frozen=True):
 
 
 class Author(msgspec.Struct, frozen=True):
-    """Who makes a write, and a unique id by which it is recognised after a lost connection."""
+    """The writer of a change, and a unique id by which it is recognised after a lost connection."""
 
     writer: str
     op: uuid.UUID = msgspec.field(default_factory=uuid.uuid4)
@@ -250,16 +250,16 @@ def _content(data: bytes | None) -> dict[str, object]:
     }
 
 
-def keep(tx: Transaction, path: str, row: FileRow, kept: str, author: Author) -> None:
+def keep(tx: Transaction, path: str, row: FileRow, copy: str, author: Author) -> None:
     """Copy the bytes that are about to be replaced to another path, unless that exists."""
-    check_free(tx, kept)
+    check_free(tx, copy)
     inode = new_inode()
     copied = tx.change(
         """INSERT INTO holdfast.files (tenant, path, inode, size, log, torn, version, data, op, writer)
-        SELECT tenant, %(kept)s, %(inode)s, size, log, torn, version, data, %(op)s, %(writer)s
+        SELECT tenant, %(copy)s, %(inode)s, size, log, torn, version, data, %(op)s, %(writer)s
         FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s
         ON CONFLICT (tenant, path) DO NOTHING""",
-        path=path, kept=kept, inode=inode, op=author.op, writer=author.writer,
+        path=path, copy=copy, inode=inode, op=author.op, writer=author.writer,
     )  # fmt: skip
     if copied and row.log:
         copy_pieces(tx, row.inode, inode)

@@ -438,8 +438,8 @@ class Ties:
             rows=sorted({row for rows in few.values() for row in rows}), **values,
         )  # fmt: skip
         inside = {row for (row,) in passing}
-        kept = {each: [row for row in rows if row in inside] for each, rows in few.items()}
-        return {each: rows for each, rows in kept.items() if len(rows) <= words.COMMON}
+        passed = {each: [row for row in rows if row in inside] for each, rows in few.items()}
+        return {each: rows for each, rows in passed.items() if len(rows) <= words.COMMON}
 
     def _rows(self, statement: str, **values: object) -> list[Any]:
         return self._tx.rows(statement, generation=self._index.number, **values)

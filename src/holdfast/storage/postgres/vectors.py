@@ -293,8 +293,8 @@ class PgVectors:
 
     def _use(self, tx: Transaction) -> None:
         """Lock the entry of this set, so that it is not removed meanwhile; create it if it is missing."""
-        held: LiteralString = "SELECT 1 FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s FOR SHARE"
-        if not tx.row(held, set=self._set):
+        lock: LiteralString = "SELECT 1 FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s FOR SHARE"
+        if not tx.row(lock, set=self._set):
             tx.change(_USE, **self._named)
 
     def earlier(self, marks: Sequence[int]) -> list[Array | None]:
