@@ -29,7 +29,6 @@ KNOW_ENGINES = {
     "holdfast.storage.index_sync",
     "holdfast.roots",
     "holdfast.storage.postgres.engine",
-    "holdfast.storage.postgres.tenants",
 }
 HEAVY = {
     "apsw": ("holdfast.storage.files", "holdfast.storage.stems", "holdfast.cli.checking"),

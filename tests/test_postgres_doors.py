@@ -23,8 +23,8 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.owner.restore import restore
 from holdfast.roots import make_root, open_folder
 from holdfast.storage.postgres import migrations
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.migrations import MIGRATIONS
-from holdfast.storage.postgres.transactions import Database
 
 PASSWORD = "s3cret-Pa55word"
 

@@ -1,9 +1,9 @@
-"""Noticing what others commit (docs/decisions/022).
+"""Which files other programs changed (docs/decisions/022).
 
-Every change of a file bears the number of its transaction: triggers note files that came, went or were replaced, and a
-log's pieces have it themselves. Who remembers the snapshot of his last look asks for what that snapshot did not see:
-nothing is missed, whatever the order in which transactions ended. Who wants to be woken listens on a channel with a
-random name, which only his own tenant can read; the message itself says nothing.
+Every change of a file has the number of its transaction: triggers record files that were created, removed or replaced,
+and the pieces of a log have it themselves. A poll asks for all that the snapshot of the last poll did not see, so
+nothing is missed, whatever the order of commits. A follower also listens on a channel with a random name that only its
+own tenant can read; the notification has no content.
 """
 
 from __future__ import annotations
@@ -12,29 +12,27 @@ import contextlib
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING, LiteralString
+from typing import TYPE_CHECKING, LiteralString, NamedTuple
 
-import msgspec
 import psycopg
 from psycopg import sql
-from psycopg.rows import TupleRow
 
 from holdfast.errors import HoldfastError
 from holdfast.model.times import now_ms
-from holdfast.storage.postgres.sessions import Session
-from holdfast.storage.postgres.transactions import Database, Turn
+from holdfast.storage.postgres.connections import Session
+from holdfast.storage.postgres.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Tell = Callable[[list[str], set[str]], None]
 
-_LOOK_SECONDS = 1.0
-"""How long a change may go unnoticed that was under way when its listener began to listen."""
+_POLL_SECONDS = 1.0
+"""How long a change may go unnoticed whose transaction began before its writer knew of the listener."""
 _PAUSE_SECONDS = 0.05
-"""While writers are busy, they need not wake a listener more often than this."""
-_HEARD_SECONDS = 15
-"""How often a listener says that it is still there, which holds for twice as long."""
+"""Busy writers notify a listener at most this often."""
+_RENEW_SECONDS = 15
+"""How often a listener renews its entry, which is valid for twice as long."""
 _LONGEST_PAUSE = 5.0
 _COMMITTED: LiteralString = """
 SELECT pg_current_snapshot()::text, pg_postmaster_start_time()::text, array(
@@ -50,7 +48,7 @@ INSERT INTO holdfast.listeners (tenant, channel, until)
 VALUES (%(tenant)s, %(channel)s, clock_timestamp() + interval '30 s')
 ON CONFLICT (tenant, channel) DO UPDATE SET until = excluded.until
 """
-_REST: LiteralString = (
+_PAUSE: LiteralString = (
     "UPDATE holdfast.listeners SET until = '-infinity' WHERE tenant = %(tenant)s AND channel = %(channel)s"
 )
 _LEAVE: LiteralString = """
@@ -59,48 +57,43 @@ WHERE tenant = %(tenant)s AND (channel = %(channel)s OR until < clock_timestamp(
 """
 
 
-class Moment(msgspec.Struct, frozen=True):
-    """What was committed when somebody looked, and on which server."""
+class Moment(NamedTuple):
+    """What was committed at the time of a poll, and on which server."""
 
     snapshot: str
     server: str
 
     @property
     def first(self) -> int:
-        """The number of the first transaction that may not have been over."""
+        """The first transaction that may not have ended."""
         return int(self.snapshot.partition(":")[0])
 
 
 class Changes:
-    """Which files of a tenant changed since the last look. Threads may share it."""
+    """Which files of a tenant changed since the last poll. Threads may share it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._last: Moment | None = None
+        self._last = Moment("1:1:", "")
         self._lock = threading.Lock()
 
-    def look(self) -> list[str] | None:
-        """Return what was committed since the last look; None the first time, or when that cannot be told.
+    def poll(self) -> list[str] | None:
+        """Return the files that changed since the last poll; None the first time, or when that is unknown.
 
-        Another server may count its transactions in another way, so all that one has is new.
+        After a failover it is unknown, since another server may number its transactions differently.
         """
         with self._lock:
-            last = self._last or Moment("1:1:", "")
-            row = self._database.ask("the changes", lambda turn: _committed(turn, last))
-            assert row is not None  # a question without a table always has an answer
-            now, paths = Moment(row[0], row[1]), list(dict.fromkeys([*row[2], *row[3]]))
+            last = self._last
+            first = last.first if last.server else (1 << 63) - 1
+            row = self._database.ask("the changes", lambda tx: tx.row(_COMMITTED, first=first, snapshot=last.snapshot))
+            assert row is not None  # a query without a table always has one row
+            self._last = now = Moment(row[0], row[1])
             known = last.server == now.server and last.first <= now.first
-            self._last = now
-            return paths if known else None
-
-
-def _committed(turn: Turn, last: Moment) -> TupleRow | None:
-    first = last.first if last.server else (1 << 63) - 1
-    return turn.row(_COMMITTED, first=first, snapshot=last.snapshot)
+            return list(dict.fromkeys([*row[2], *row[3]])) if known else None
 
 
 class Watch:
-    """Tells at each look what was committed before it: an answer that follows holds for that moment."""
+    """Reports at each `look` what was committed before it."""
 
     alive = True
 
@@ -109,11 +102,11 @@ class Watch:
         self._below = tuple(f"{folder}/" for folder in folders)
         self._tell = tell
         self.told_ms = now_ms()
-        self._changes.look()
+        self._changes.poll()
 
     def look(self) -> None:
         begin = now_ms()
-        paths = self._changes.look()
+        paths = self._changes.poll()
         if paths is None:
             self._tell([], {""})
         elif found := [path for path in paths if path.startswith(self._below)]:
@@ -125,10 +118,9 @@ class Watch:
 
 
 class Follower:
-    """Tells of changes as they come, from a thread, until it is stopped; a lost connection is made anew.
+    """Reports changes as they are committed, from a thread, until it is stopped; it reconnects when necessary.
 
-    Where nothing may be written, as with a login that only reads or on a standby, nobody can be asked to wake us: then
-    we look once in a while.
+    Without the right to write, as on a standby, it cannot register as a listener, and polls instead.
     """
 
     def __init__(self, database: Database, folders: tuple[str, ...], tell: Tell) -> None:
@@ -165,28 +157,26 @@ class Follower:
             except (psycopg.Error, HoldfastError):
                 self._stopped.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
-        with contextlib.suppress(psycopg.Error, HoldfastError):
-            self._note(_LEAVE)
+        with contextlib.suppress(psycopg.Error):
+            self._register(_LEAVE)
 
     def _follow(self, session: Session) -> None:
-        heard_until = 0.0
+        renew_at = 0.0
         while not self._stopped.is_set():
-            if time.monotonic() > heard_until:
-                heard_until = time.monotonic() + _HEARD_SECONDS
-                self._note(_LISTEN)
-            self._watch.look()  # also for what came before anybody knew that we listen
-            if any(True for _ in session.notifies(timeout=_LOOK_SECONDS, stop_after=1)):
-                self._note(_REST)
-                heard_until = 0.0
+            if time.monotonic() > renew_at:
+                renew_at = time.monotonic() + _RENEW_SECONDS
+                self._register(_LISTEN)
+            self._watch.look()  # after registering, so that nothing is missed in between
+            if any(True for _ in session.notifies(timeout=_POLL_SECONDS, stop_after=1)):
+                self._register(_PAUSE)
+                renew_at = 0.0
                 self._stopped.wait(_PAUSE_SECONDS)
                 for _ in session.notifies(timeout=0):
-                    pass  # all of them mean the look that follows
+                    pass  # one look covers them all
 
-    def _note(self, statement: LiteralString) -> None:
-        """Say that we listen, or do not; without the right to, or on a standby, looking has to do."""
-
-        def work(turn: Turn) -> None:
-            turn.change(statement, channel=self._channel)
-
+    def _register(self, statement: LiteralString) -> None:
+        """Change the entry of this listener, where that is allowed."""
         with contextlib.suppress(HoldfastError):
-            self._database.run("the listeners", work, writes=True, durable=False)
+            self._database.run(
+                "the listeners", lambda tx: tx.change(statement, channel=self._channel), writes=True, durable=False
+            )
