@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from holdfast.errors import Invalid, NotFound, Unavailable
+from holdfast.formats import jsonl
 from holdfast.model import kinds, settings
 from holdfast.model.kinds import FOREIGN, KINDS, Kind
 from holdfast.model.layout import Places, session_folder
@@ -37,7 +38,7 @@ from holdfast.storage.index_sync import Keeper, once
 from holdfast.storage.refresh import Progress, Refreshed
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import Screen
-from holdfast.storage.tree import LogEnd
+from holdfast.storage.tree import Document, LogEnd
 from holdfast.storage.writing import ANY, Writer
 
 if TYPE_CHECKING:
@@ -516,6 +517,30 @@ class Core:
     def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own logs, without waiting for the disk."""
         self._writer.note(kind, line, folder)
+
+    # documents and logs by path
+
+    def read(self, path: str) -> Document:
+        """Return a document as it is now; OverBudget when it is larger than the settings allow."""
+        return self.vault.read(path, self.settings.limits.document_bytes)
+
+    def exists(self, path: str) -> bool:
+        return self.vault.stat(path) is not None
+
+    def paths(self, folder: str, suffix: str) -> list[str]:
+        """Return the files below a folder whose names end with a suffix; Unavailable when something cannot be read."""
+
+        def unreadable(path: str, why: str) -> None:
+            raise Unavailable(f"{path}: {why}.", "Check its permissions.")
+
+        return [path for path, _ in self.vault.walk(folder, (suffix,), unreadable)]
+
+    def newest_entries(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a log from its end; lines that cannot be parsed are skipped."""
+        for line in self.vault.scan_back(path):
+            objects = jsonl.parse(line.data)
+            if isinstance(objects, list):
+                yield from reversed(objects)
 
     # index and files
 
