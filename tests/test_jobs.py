@@ -24,7 +24,7 @@ from holdfast.errors import Conflict, Invalid, NotFound, OverBudget
 from holdfast.memories import _due
 from holdfast.memories.jobs import Due, Ended, Job
 from holdfast.model.settings import load
-from holdfast.tools import every
+from holdfast.tools import toolsets
 from terminal import on_terminal
 
 LAST_YEAR = f"{datetime.now(UTC).year - 1}-06-01T00:00:00.000Z"
@@ -468,7 +468,7 @@ def test_the_last_run_and_what_was_missed_are_listed(memory: holdfast.Memory) ->
 
 def test_an_agent_cannot_set_a_command(memory: holdfast.Memory, root: Path, tmp_path: Path) -> None:
     """An agent schedules messages; what runs is the owner's setting alone."""
-    for tool in every.registry().tools.values():
+    for tool in toolsets.registry().tools.values():
         if tool.agent == "jobs":
             assert set(tool.params) <= {"name", "message", "schedule", "channel", "timezone", "enabled", "id"}
     given = {"name": "Tea", "message": "touch owned", "schedule": "every 1"}

@@ -23,7 +23,7 @@ from holdfast.errors import Conflict, HoldfastError, Invalid, NotFound, OverBudg
 from holdfast.formats.graphs import Graph
 from holdfast.formats.jsonl import parse
 from holdfast.memories.tasks import Task
-from holdfast.tools import every
+from holdfast.tools import toolsets
 from terminal import on_terminal
 
 LOG = "user/memory/workspaces/default/tasks.jsonl"
@@ -357,7 +357,7 @@ def test_the_tools_say_how_to_go_on(memory: holdfast.Memory) -> None:
     )
     assert memory.call("task_report", {"id": identifier, "status": "done"})["success"] is False
     assert memory.call("task_create", {})["success"] is False
-    assert "task_list" in every.registry().agents()["tasks"]
+    assert "task_list" in toolsets.registry().agents()["tasks"]
 
 
 def test_a_list_is_a_tree(memory: holdfast.Memory) -> None:

@@ -305,6 +305,7 @@ _TELLING = re.compile(
     r"(?i)(?:pass(?:word|wd|phrase)|secret|token|pwd|(?:api|access|private|secret)[ _-]?key|"
     r"authorization|credentials?)\Z"
 )
+_TELLING_IN_JSON = re.compile(_TELLING.pattern.replace(r"\Z", '":'))
 REMOVED = "[{} removed]"
 _SHORT = ("://", "asic ", "ASIC ", "auths", "-----BEGIN ", "PuTTY-User")
 """What stands in a text whose secret may be short, or far from its mark; any other is a long word, or in one."""
@@ -365,6 +366,11 @@ def marked(value: Any) -> bool:
                 return True
         return False
     return isinstance(value, list | tuple) and any(map(marked, value))
+
+
+def could_hold(text: str) -> bool:
+    """Could a value that is written as this JSON text hold a secret? A quick test over the whole text."""
+    return _hinted(text) or _TELLING_IN_JSON.search(text) is not None
 
 
 def _hinted(text: str) -> bool:
