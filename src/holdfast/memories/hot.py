@@ -166,7 +166,7 @@ class Hot:
         if not 0 <= budget <= _MOST_LINES:
             raise Invalid(f"The budget is {amount(budget, 'line')}.", f"Use a number from 1 to {_MOST_LINES}.")
         if into and budget:
-            raise Invalid(f'The rule "{into}" already has a budget.', "Change it in its comment, or leave --budget out.")
+            raise Invalid(f'Rule "{into}" already has a budget.', "Change it in its comment, or leave --budget out.")
         return self._extend(into, record, op_id) if into else self._add(record, budget, op_id)
 
     def _add(self, record: Record, budget: int, op_id: str) -> Receipt:
