@@ -322,15 +322,6 @@ def test_a_name_that_is_taken_is_refused(memory: holdfast.Memory) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_promotion_that_was_interrupted_is_completed_by_the_next(memory: holdfast.Memory) -> None:
-    note = memory.put("note", "Text.", title="Deploys")
-    whole = (place(memory) / memory.hot.promote(note.id).path).read_bytes()
-    path = place(memory) / RULES / "deploys.md"
-    path.write_bytes(whole.partition(b"\n---\n")[2])
-    assert memory.hot.promote(note.id).status == "stored"
-    assert path.read_bytes() == whole
-
-
 def test_the_same_op_id_promotes_once(memory: holdfast.Memory) -> None:
     note = memory.put("note", "Text.", title="Deploys")
     first = memory.hot.promote(note.id, op_id="one")

@@ -262,22 +262,18 @@ def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
     if line["role"] not in ROLES:
         raise Invalid(f"The role is {line['role']!r}.", f"Use one of: {', '.join(ROLES)}.")
     check_text(*line.values())
-    if "timestamp" in line:
-        line["timestamp"] = _zoned(line["timestamp"])
+    if given_time := line.get("timestamp"):  # without a zone it is local
+        known = normal(given_time)
+        if not known:
+            raise Invalid(f"{given_time!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
+        zoned = len(given_time) > len("2026-02-23") and datetime.fromisoformat(given_time).tzinfo
+        line["timestamp"] = given_time if zoned else known
     if calls is not None:
         if not isinstance(calls, list):
             raise Invalid("tool_calls of a message must be a list.", "Give the calls as the model made them.")
         check_plain(calls)
         line["tool_calls"] = calls
     return line
-
-
-def _zoned(timestamp: str) -> str:
-    """Return a time with its zone; without one it is local."""
-    known = normal(timestamp)
-    if not known:
-        raise Invalid(f"{timestamp!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
-    return timestamp if len(timestamp) > len("2026-02-23") and datetime.fromisoformat(timestamp).tzinfo else known
 
 
 def _message(record: Record) -> Message:

@@ -25,7 +25,7 @@ from holdfast.model.scopes import Scope
 from holdfast.model.times import age, local
 from holdfast.model.wording import amount
 from holdfast.storage import parsing
-from holdfast.storage.tree import Document
+from holdfast.storage.tree import ABSENT, Document
 
 CLIENT_RULES = ".cursor/rules"
 """Where a client keeps rules of its own, beside links to ours."""
@@ -109,7 +109,7 @@ class Hot:
 
     def total(self) -> pages.Budget:
         """Return the size of all rules together, and its limits."""
-        return self._total([rule.budget for rule in self.rules()])
+        return self._total(self.rules())
 
     def check(self) -> list[Finding]:
         """Return the faults: budgets that are missing, exceeded or nearly used up, and unreadable rules."""
@@ -118,10 +118,11 @@ class Hot:
         for rule in rules:
             flaws = pages.budget_flaws(rule.budget) if rule.path.startswith(f"{self._folder}/") else []
             found += [Finding(flaw.level, rule.path, flaw.line, flaw.what, rule.name) for flaw in flaws]
-        flaws = pages.total_flaws(self._total([rule.budget for rule in rules]))
+        flaws = pages.total_flaws(self._total(rules))
         return found + [Finding(flaw.level, self._folder, 0, flaw.what) for flaw in flaws]
 
-    def _total(self, budgets: list[pages.Budget]) -> pages.Budget:
+    def _total(self, rules: list[Rule], *more: pages.Budget) -> pages.Budget:
+        budgets = [*(rule.budget for rule in rules), *more]
         return pages.total_budget(budgets, self._budget.lines, self._budget.tokens)
 
     def _documents(self, found: list[Finding]) -> Iterator[tuple[str, Document]]:
@@ -170,16 +171,13 @@ class Hot:
         return self._extend(into, record, op_id) if into else self._add(record, budget, op_id)
 
     def _add(self, record: Record, budget: int, op_id: str) -> Receipt:
-        """Write a new rule."""
-        title, text = _title(record), _text(record)
+        title = _title(record)
         path = f"{self._folder}/common/{names.slug(title, 'rule')}.md"
         front = {"description": title, "alwaysApply": True, "source": record.id}
-
-        def body(lines: int) -> str:
-            return f"{pages.budget_comment(lines)}\n\n# {title}\n\n{text}\n"
+        body = f"\n\n# {title}\n\n{_text(record)}\n"
 
         def whole(lines: int) -> bytes:
-            return markdown.edit(markdown.render({}, body(lines)), front)
+            return markdown.edit(markdown.render({}, pages.budget_comment(lines) + body), front)
 
         needed = len(markdown.lines_of(whole(1).decode()))
         lines = budget or max(20, -(-needed // 9) * 10)  # a multiple of ten that leaves a tenth free
@@ -189,19 +187,11 @@ class Hot:
         if not self._memory.knows_op(op_id):
             self._check_fit(path, whole(lines))
         try:
-            done = self._memory.keep(Draft(kind="rule", id=path, text=body(lines), op_id=op_id))
+            return self._memory.replace(path, whole(lines), ABSENT, op_id=op_id)
         except AlreadyExists:
-            if self._memory.read(path).data != markdown.render({}, body(lines)):
-                raise AlreadyExists(f"There is a rule {path} already.", "Promote into it with --into.") from None
-            done = Receipt("stored", path, path)  # an earlier call ended before it wrote the front matter
-        if self._memory.exists(path) and markdown.parse(self._memory.read(path).data).front is None:
-            # in a second step, because front matter that is added to a text leaves no blank line between them
-            version = self._memory.keep(Draft(id=path, fields=front)).version
-            done = Receipt(done.status, path, path, version)
-        return done
+            raise AlreadyExists(f"There is a rule {path} already.", "Promote into it with --into.") from None
 
     def _extend(self, into: str, record: Record, op_id: str) -> Receipt:
-        """Append a section to a rule."""
         title, path = _title(record), self._named(into)
         document = self._memory.read(path)
         body = _body(path, document)
@@ -220,7 +210,7 @@ class Hot:
         rules = self.rules()
         new = pages.budget_of(data.decode("utf-8", "replace"))
         own = pages.budget_flaws(new) if new.line else []
-        together = pages.total_flaws(self._total([*(rule.budget for rule in rules if rule.path != path), new]))
+        together = pages.total_flaws(self._total([rule for rule in rules if rule.path != path], new))
         faults = [f"{path} {flaw.what}" for flaw in own if flaw.level == "error"]
         faults += [flaw.what for flaw in together if flaw.level == "error"]
         if not faults:

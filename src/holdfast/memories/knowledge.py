@@ -231,47 +231,28 @@ def meta(record: Record, identifier: str) -> Entry:
 
 
 def _plan(record: Record, tier: Tier) -> Entry:
-    fields = record.fields
-    known = {
-        "name": record.title,
-        "description": text_of(fields.get("description")),
-        "status": text_of(fields.get("status")),
-        "created": _created(record),
-        "updated": text_of(fields.get("updated")),
-        "tags": list(record.tags),
-        "scope": record.scope.path,
-        "content": _content(record, tier),
-    }
-    return _entry(known) | meta(record, _stem(record))
+    known = {name: text_of(record.fields.get(name)) for name in ("description", "status", "created", "updated")}
+    known["created"] = _created(record)
+    return _entry(record, {"name": record.title, **known}, tier) | meta(record, _stem(record))
 
 
 def _document(record: Record, tier: Tier) -> Entry:
-    known = {
-        "title": record.title,
-        "kind": record.kind,
-        "abstract": _abstract(record),
-        "tags": list(record.tags),
-        "scope": record.scope.path,
-        "content": _content(record, tier),
-    }
-    return _entry(known) | meta(record, record.id)
+    known = {"title": record.title, "kind": record.kind, "abstract": _abstract(record)}
+    return _entry(record, known, tier) | meta(record, record.id)
 
 
 def _learning(record: Record) -> Entry:
-    known = {
-        "title": record.title,
-        "content": record.text.replace("\r\n", "\n"),
-        "date": text_of(record.fields.get("date")),
-        "category": text_of(record.fields.get("category")),
-        "tags": list(record.tags),
-        "scope": record.scope.path,
-    }
-    return _entry(known) | meta(record, record.id)
+    known = {"title": record.title, "content": record.text.replace("\r\n", "\n")}
+    known |= {name: text_of(record.fields.get(name)) for name in ("date", "category")}
+    return _entry(record, known, "T0") | meta(record, record.id)
 
 
-def _entry(known: dict[str, Any]) -> Entry:
-    """Leave out empty fields; an empty content stays."""
-    return {name: value for name, value in known.items() if value or (name == "content" and value is not None)}
+def _entry(record: Record, known: dict[str, Any], tier: Tier) -> Entry:
+    """Add tags and scope, above T0 also the content, and leave out empty fields; an empty content stays."""
+    known |= {"tags": list(record.tags), "scope": record.scope.path}
+    if tier != "T0":
+        known["content"] = _content(record, tier)
+    return {name: value for name, value in known.items() if value or name == "content"}
 
 
 def _abstract(record: Record) -> str:
@@ -279,9 +260,7 @@ def _abstract(record: Record) -> str:
     return text_of(record.fields.get("description")) or pages.abstract(record.text)
 
 
-def _content(record: Record, tier: Tier, most: int = _PAGES) -> str | None:
-    if tier == "T0":
-        return None
+def _content(record: Record, tier: Tier, most: int = _PAGES) -> str:
     text = record.text.replace("\r\n", "\n")
     if tier == "T1" and len(text) > most:
         return _shortened(text, most, record.path)

@@ -201,10 +201,10 @@ class States:
         if known and known[0] == stamp:
             items = known[1]
         else:
-            items = [
-                (record.hidden, {"name": record.title, "description": _description(record)})
-                for record in self._records(scope, folder)
-            ]
+            items = []
+            for record in self._records(scope, folder):
+                description = str(record.fields.get("description") or record.fields.get("activeTask") or "")
+                items.append((record.hidden, {"name": record.title, "description": description}))
             if changed < time.time_ns() - YOUNG_NS:  # a file may still be added within the resolution of the stamp
                 self._listed[folder] = (stamp, items)
         return [item for hidden, item in items if archived or not hidden]
@@ -245,10 +245,6 @@ class States:
 
     def _folder(self, scope: Scope) -> str:
         return self._memory.places.path_for(_STATE, scope, "x").rpartition("/")[0]
-
-
-def _description(record: Record) -> str:
-    return str(record.fields.get("description") or record.fields.get("activeTask") or "")
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

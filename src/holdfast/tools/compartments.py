@@ -22,6 +22,7 @@ Compartment = Annotated[
 ]
 Category = Annotated[str | None, "only entries of this category"]
 Tags = Annotated[list[str] | str | None, "only entries with any of these tags"]
+_OPTIONAL = ("category", "tags", "metadata")
 
 
 def save_memory(
@@ -53,7 +54,8 @@ def get_memory(
     found = read(_owner(call), compartment, filtered(id, category, tags))
     text = "\n---\n".join(map(_shown, found)) or "No memory entries found"
     text = "\n".join((text, *(f"Warning: {warning}" for warning in call.warnings)))
-    return {"entries": [_data(entry) for entry in found], "text": text}
+    entries = [msgspec.structs.asdict(entry) | {"tags": list(entry.tags)} for entry in found]
+    return {"entries": [{k: v for k, v in one.items() if v or k not in _OPTIONAL} for one in entries], "text": text}
 
 
 def clear_memory(call: Call, compartment: Compartment, category: Category = None, tags: Tags = None) -> dict[str, Any]:
@@ -113,12 +115,5 @@ def _shown(entry: Entry) -> str:
         "Updated": entry.updated_at,
         "Access Count": entry.access_count,
     }
-    optional = ("Category", "Tags", "Metadata")
-    return "\n".join(
-        "\n  ".join(f"{name}: {value}".splitlines()) for name, value in lines.items() if value or name not in optional
-    )
-
-
-def _data(entry: Entry) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.structs.asdict(entry) | {"tags": list(entry.tags)}
-    return {name: value for name, value in data.items() if value or name not in ("category", "tags", "metadata")}
+    shown = [f"{name}: {value}" for name, value in lines.items() if value or name.lower() not in _OPTIONAL]
+    return "\n".join("\n  ".join(line.splitlines()) for line in shown)

@@ -78,8 +78,10 @@ def remember(
     named = row.title if row.shape == "line" and row.title in row.required else ""
     if named and not (key or title):
         raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.")
+    line = text.strip().splitlines()[0].strip("# ").strip()
+    short = line if len(line) <= _TITLE else line[:_TITLE].rpartition(" ")[0] or line[:_TITLE]
     draft = Draft(
-        kind=kind, text=text, title=title or ("" if named else _title(text)), tags=tuple(tags or ()),
+        kind=kind, text=text, title=title or ("" if named else short), tags=tuple(tags or ()),
         scope=scope or (None if row.shape == "line" and not call.context.workspaceId else call.scope),
         session=call.session if "{session}" in row.place else "",
         fields={named: key or title or ""} if named else {}, op_id=call.op_id,
@@ -121,11 +123,6 @@ def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
 
 def _duplicate(record: Record) -> dict[str, Any]:
     return {"status": "duplicate", "id": record.id, "where": record.where, "duplicateOf": record.id}
-
-
-def _title(text: str) -> str:
-    line = text.strip().splitlines()[0].strip("# ").strip()
-    return line if len(line) <= _TITLE else line[:_TITLE].rpartition(" ")[0] or line[:_TITLE]
 
 
 def _shared_sources(call: Call, records: list[Record]) -> dict[str, Source]:

@@ -149,12 +149,14 @@ def _claimed(claim: Claim) -> dict[str, Any]:
         "attempt": attempt.id, "number": attempt.number, "of": task.most, "until": attempt.until,
         "before": before, "earlier": [_attempt(one) for one in earlier],
     }  # fmt: skip
+    found = [one["result"] for one in before]
+    results = [one if isinstance(one, str) else msgspec.json.encode(one).decode() for one in found]
     lines = [
         f"Task {task.id}: {task.title}",
         f"Attempt {attempt.id}, number {attempt.number} of {task.most}; yours until {attempt.until}.",
         *([f"\n{task.instructions}"] if task.instructions else []),
         *(["\nWhat the tasks before it came to:"] if before else []),
-        *(f'- {one["id"]} "{one["title"]}": {_plain(one["result"])}' for one in before),
+        *(f'- {one["id"]} "{one["title"]}": {result}' for one, result in zip(before, results, strict=True)),
         *(["\nEarlier attempts:"] if earlier else []),
         *(f"- {one.id} by {one.worker}: {_how(one)}" for one in earlier),
         f"\nHold on to it: task_heartbeat(id={task.id!r}, attempt={attempt.id!r}, progress=…)",
@@ -227,10 +229,6 @@ def _how(attempt: Attempt) -> str:
     if not attempt.status:
         return "its lease ran out" + (f" at: {attempt.progress}" if attempt.progress else "")
     return attempt.status + (f": {attempt.error}" if attempt.error else "")
-
-
-def _plain(result: Any) -> str:
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
 
 def _text(reply: dict[str, Any]) -> str:
