@@ -189,7 +189,7 @@ class Knowledge:
         known = self._memory.scopes.children("")
         if scope.path != DEFAULT or DEFAULT in known or not known:
             return []
-        return [f"The workspace default holds nothing. Name one as scope: {', '.join(known)}."]
+        return [f"The workspace default is empty. Name one as scope: {', '.join(known)}."]
 
     def _overview(self, record: Record, tier: Tier) -> Entry:
         top = f"{self._memory.places.workspaces}/"

@@ -133,10 +133,10 @@ class _Linter:
             self._warning(path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict")
         text = self._text(path, document.data)
         for found in self._memory.screen.found(text):
-            what = f"holds what looks like a secret: {found.name}; take it out and replace it where it is used"
+            what = f"contains what looks like a secret: {found.name}; take it out and replace it where it is used"
             self._warning(path, found.line, what, "secret")
         for each in invisible.find(text):
-            self._warning(path, each.line, f"has characters that nobody sees: {each.what}", "unseen")
+            self._warning(path, each.line, f"has invisible characters: {each.what}", "unseen")
         page = markdown.parse(text.encode("utf-8"))
         records = self._records(place, document)
         self._check_front_matter(place, document.version, page, text)

@@ -175,12 +175,12 @@ def _recalled(reply: dict[str, Any]) -> str:
         return "\n".join((nothing, *away))
     parts = []
     for number, hit in enumerate(reply["hits"], 1):
-        head = " · ".join(one_line(str(hit[name])) for name in ("kind", "title", "status", "age") if hit.get(name))
+        head = one_line(" · ".join([hit[name] for name in ("kind", "title", "status", "age") if hit.get(name)]))
         head += f" · {hit['store']}" if hit.get("store") else ""
         head += f" · {Source(hit['trust'], hit.get('by', ''), hit.get('channel', ''))}"
         head += f" · beware, it has {hit['unseen']}" if hit.get("unseen") else ""
-        quoted = "\n".join(f"> {line}" for line in hit.get("text", "").splitlines())
-        near = "; ".join(one_line(f"{tied['title']} ({tied['how']})") for tied in hit.get("related", ()))
+        quoted = "\n".join([f"> {line}" for line in hit.get("text", "").splitlines()])
+        near = one_line("; ".join([f"{tied['title']} ({tied['how']})" for tied in hit.get("related", ())]))
         parts.append(f"{number}. {head} ({hit['where']})\n{quoted}" + (f"\n   related: {near}" if near else ""))
     return "\n".join((*parts, QUOTED, *away))
 

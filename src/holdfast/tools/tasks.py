@@ -34,7 +34,7 @@ def task_create(
     attempts: Annotated[int, "how often it is tried"] = USUAL_ATTEMPTS,
     pause: Annotated[float, "seconds before it is tried again after a failure; doubles each time"] = USUAL_PAUSE,
     tasks: Annotated[
-        list[New] | None, "instead of all these, several tasks, all or none; after may hold the name of another of them"
+        list[New] | None, "instead of all these, several tasks, all or none; after may be the name of another of them"
     ] = None,
     graph: Annotated[str, "a name for tasks that belong together"] = "",
 ) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def use(runner: Runner, params: Any) -> Reply:
         values = arguments(runner.registry.tools["useTools"], given | {"context": {}})
         calls: list[Use] = values["calls"]
         if not 1 <= len(calls) <= _MOST_CALLS:
-            raise Invalid(f"calls holds {len(calls)} calls.", f"Send 1 to {_MOST_CALLS} of them.")
+            raise Invalid(f"calls has {len(calls)} calls.", f"Send 1 to {_MOST_CALLS} of them.")
     except HoldfastError as error:
         return failed(error)
     context = context.over(runner.defaults)
