@@ -40,9 +40,9 @@ def _short_names() -> None:
 
 @_defence("sources", "no link is followed in a folder that is imported", "paths")
 def _follow_sources() -> None:
-    from holdfast.memories import _sources
+    from holdfast.memories import cold
 
-    vars(_sources)["os"] = _Following()
+    vars(cold)["os"] = _Following()
 
 
 class _Following:

@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.memories.lint import lint
 from holdfast.model import settings
 from holdfast.model.scopes import Scope
-from holdfast.tools import every
+from holdfast.tools import toolsets
 
 BASE62 = string.ascii_letters + string.digits
 BASE32 = string.ascii_lowercase + "234567"
@@ -352,7 +352,7 @@ def holds(root: Path, *secrets_of: str) -> list[str]:
     return found
 
 
-TOOLS = [tool for tool in every.registry().tools.values() if tool.name not in ("useTools", "getTools")]
+TOOLS = [tool for tool in toolsets.registry().tools.values() if tool.name not in ("useTools", "getTools")]
 
 
 @pytest.mark.parametrize("tool", [tool.name for tool in TOOLS])

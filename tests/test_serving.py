@@ -34,7 +34,7 @@ from holdfast.model import grants
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.tree import ABSENT
-from holdfast.tools.context import Context
+from holdfast.tools.calling import Context
 from teamserver import serving, until
 
 SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? -?[0-9.e+-]+|[a-z_]+\{.*le="\+Inf"\} \d+')

@@ -245,6 +245,7 @@ _SECRET_FIELD = re.compile(
     r"(?i)(?:pass(?:word|wd|phrase)|secret|token|pwd|(?:api|access|private|secret)[ _-]?key|"
     r"authorization|credentials?)\Z"
 )
+_SECRET_FIELD_IN_JSON = re.compile(_SECRET_FIELD.pattern.replace(r"\Z", '":'))
 
 # Search
 
@@ -323,6 +324,11 @@ def marked(value: Any, shortest: int = _SHORTEST) -> bool:
         return True
     words = list(filter(_long_word, text.split()))
     return bool(words) and (any(map(text.__contains__, _NAMING)) or any(map(_inner_mark().search, words)))
+
+
+def could_hold(text: str) -> bool:
+    """Check whether the value of this JSON text could contain a secret; False is certain, and the usual result."""
+    return marked(text) or _SECRET_FIELD_IN_JSON.search(text) is not None
 
 
 def scan(text: str, allow: Collection[str] = ()) -> list[Secret]:

@@ -10,8 +10,7 @@ import msgspec
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
-from holdfast.memories._sources import named
-from holdfast.memories.cold import SOURCES, find_sources
+from holdfast.memories.cold import SOURCES, find_sources, named
 from holdfast.model.names import amount
 
 _CHAT = "chat"
