@@ -13,7 +13,7 @@ import pytest
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 LAYERS = (
     ("errors", "secrets", "model", "templates"),
-    ("formats", "llm", "_posting"),
+    ("formats", "llm"),
     ("storage", "recall"),
     ("core", "opening", "roots", "owner"),
     ("memories",),
@@ -29,7 +29,6 @@ KNOW_ENGINES = {
     "holdfast.storage.index_sync",
     "holdfast.roots",
     "holdfast.storage.postgres.engine",
-    "holdfast.storage.postgres.tenants",
 }
 HEAVY = {
     "apsw": ("holdfast.storage.files", "holdfast.storage.stems", "holdfast.cli.checking"),

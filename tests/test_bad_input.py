@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from databaseroot import in_files
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
-from holdfast.memories._sources import named
+from holdfast.memories.cold import named
 from holdfast.model.records import Problem
 from holdfast.roots import make_root
 

@@ -25,7 +25,7 @@ from holdfast.memories import jobs
 from holdfast.memories.job_runs import Ended
 from holdfast.memories.jobs import Due, Job
 from holdfast.model.settings import load
-from holdfast.tools import every
+from holdfast.tools import toolsets
 from terminal import on_terminal
 
 LAST_YEAR = f"{datetime.now(UTC).year - 1}-06-01T00:00:00.000Z"
@@ -469,7 +469,7 @@ def test_the_last_run_and_what_was_missed_are_listed(memory: holdfast.Memory) ->
 
 def test_an_agent_cannot_set_a_command(memory: holdfast.Memory, root: Path, tmp_path: Path) -> None:
     """An agent schedules messages; what runs is the owner's setting alone."""
-    for tool in every.registry().tools.values():
+    for tool in toolsets.registry().tools.values():
         if tool.agent == "jobs":
             assert set(tool.params) <= {"name", "message", "schedule", "channel", "timezone", "enabled", "id"}
     given = {"name": "Tea", "message": "touch owned", "schedule": "every 1"}

@@ -24,8 +24,8 @@ from holdfast.errors import Unavailable
 from holdfast.recall import embedders
 from holdfast.roots import make_root
 from holdfast.storage.files.engine import FileEngine
-from holdfast.storage.postgres._schema import READER, WRITER
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.schema import READER, WRITER
 
 if not embedders.is_installed("semantic"):
     pytest.skip("the extra semantic is not installed", allow_module_level=True)
@@ -208,6 +208,7 @@ import sys, numpy
 sys.path.insert(0, sys.argv[2])
 from test_postgres_vectors import Model, random
 from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.vectors import PgVectors
 pg = PgVectors(Database(sys.argv[1]), Model(), "g")
 given = pg.small(random(500))

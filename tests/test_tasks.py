@@ -22,7 +22,7 @@ import holdfast
 from holdfast.errors import Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats.jsonl import parse
 from holdfast.formats.tasks import Graph, Task
-from holdfast.tools import every
+from holdfast.tools import toolsets
 from terminal import on_terminal
 
 LOG = "user/memory/workspaces/default/tasks.jsonl"
@@ -354,7 +354,7 @@ def test_the_tools_say_how_to_go_on(memory: holdfast.Memory) -> None:
     )
     assert memory.call("task_report", {"id": identifier, "status": "done"})["success"] is False
     assert memory.call("task_create", {})["success"] is False
-    assert "task_list" in every.registry().agents()["tasks"]
+    assert "task_list" in toolsets.registry().agents()["tasks"]
 
 
 def test_a_list_is_a_tree(memory: holdfast.Memory) -> None:

@@ -24,8 +24,7 @@ from holdfast.model.queries import Query, Terms, both, check, parse
 from holdfast.model.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.model.scopes import Scope
 from holdfast.model.times import bound, is_id, iso, now_ms
-from holdfast.owner import provenance, undoing
-from holdfast.owner.provenance import Source
+from holdfast.owner.provenance import Provenance, Source
 from holdfast.recall import answers, explaining
 from holdfast.recall import question as asking
 from holdfast.recall.answers import Answer, Gathered
@@ -43,16 +42,14 @@ from holdfast.storage.tree import Document, LogEnd
 from holdfast.storage.writing import Writer
 
 if TYPE_CHECKING:
-    from holdfast.owner.backing import Backup
+    from holdfast.owner.backup import Backup
     from holdfast.owner.changes import Changes
     from holdfast.owner.forget import Forgotten
     from holdfast.owner.history import Version
-    from holdfast.owner.owning import Owner
-    from holdfast.owner.restoring import Restored
-    from holdfast.owner.rolling import RolledBack
+    from holdfast.owner.restore import Restored
+    from holdfast.owner.rollback import RolledBack
     from holdfast.owner.shared import Shared
     from holdfast.owner.transfer import Moved, Mover
-    from holdfast.storage.receiving import Receiver
 
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 
@@ -78,6 +75,7 @@ class Core:
         embedder = config.search.embedder if config.search.meaning else "none"
         self._meaning = Meaning(embedder, engine.vectors, engine.no_vectors)
         self.screen = Screen(config.secrets)
+        self._provenance = Provenance(vault, self.places, config.chat.aliases())
         self._writer = Writer(self.store, self.places, self.scopes, config.limits, self.screen)
 
     @property
@@ -140,10 +138,6 @@ class Core:
         """
         return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
 
-    def receive(self, path: str, data: bytes, expect: str, *, accounted: bool) -> Receipt:
-        """Put a document of another memory in the place of version `expect`; its writer's account may come as well."""
-        return self._writer.replace(path, data, expect, moved=not accounted)
-
     def written_by(self, writer: str) -> AbstractContextManager[None]:
         """Note somebody else as the writer in this thread, for a door that serves several."""
         return self._writer.by(writer)
@@ -158,7 +152,9 @@ class Core:
                 "An entry is not undone by itself: the last write to its page may be another's.",
                 f"Hide it, or take back the last write to the page: {path}.",
             )
-        return undoing.undo(self.vault, self.places, self._writer, self._file_of(path), op_id)
+        from holdfast.owner import history
+
+        return history.undo(self, self._file_of(path), op_id)
 
     def _file_of(self, identifier: str) -> str:
         """Return the file that an id means: the path itself, or the log that a line stands in."""
@@ -358,7 +354,7 @@ class Core:
 
     def sources(self, records: Iterable[Record]) -> dict[str, Source]:
         """Return where records come from, by their id: who wrote them, over which channel, with which trust."""
-        return provenance.sources(self.vault, self.places, records, self.settings.chat.aliases())
+        return self._provenance.sources(records)
 
     def held(self, kind: Kind, key: str) -> Record | None:
         """Return the current entry of a key, None when there is none or it is hidden."""
@@ -418,11 +414,6 @@ class Core:
         if place is None or place.kind is not row:
             raise Invalid(f"{name!r} is not the name of a {kind}.", "Use a name without a leading dot.")
         return path
-
-    @property
-    def receiver(self) -> Receiver:
-        """What takes in documents and lines of another memory."""
-        return self._writer.receiver
 
     def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own logs, without waiting for the disk."""
@@ -517,19 +508,17 @@ class Core:
 
     # the owner's
 
-    @functools.cached_property
-    def _owner(self) -> Owner:
-        from holdfast.owner.owning import Owner  # few ask for it, and every start would pay
-
-        return Owner(self, self._keeper, self._writer, self._meaning)
-
     def versions(self, identifier: str) -> list[Version]:
         """Return what happened to a document, or to a line and its key, oldest first: when, by whom, which version."""
-        return self._owner.versions(identifier)
+        from holdfast.owner import history  # rarely used, and not loaded before
+
+        return history.versions(self, identifier)
 
     def text_at(self, identifier: str, version: str) -> str:
         """Return the text that a document had in a version, of which the first digits are enough."""
-        return self._owner.text_at(identifier, version)
+        from holdfast.owner import history
+
+        return history.text_at(self, identifier, version)
 
     def forget(
         self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None
@@ -538,7 +527,10 @@ class Core:
 
         Much at once needs the `count`. The owner's, never a model's. What was interrupted is finished by calling again.
         """
-        return self._owner.forget(identifiers, query, yes, count, progress)
+        from holdfast.owner.forget import Forgetter
+
+        forgetter = Forgetter(self, self._meaning)
+        return forgetter.forget(identifiers, query, yes=yes, count=count, progress=progress)
 
     def rollback(
         self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
@@ -547,11 +539,15 @@ class Core:
 
         Much at once needs the `count`. With `back`, the id that a rollback told, it is the rollback that is taken back.
         """
-        return self._owner.rollback(writer, since, yes, count, back)
+        from holdfast.owner import rollback
+
+        return rollback.rollback(self, writer, since, yes=yes, count=count, back=back)
 
     def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
-        return self._owner.backup(target, progress)
+        from holdfast.owner import backup
+
+        return backup.backup(self, os.fspath(target), progress)
 
     @property
     def waiting(self) -> int:
@@ -575,11 +571,15 @@ class Core:
 
     def moving(self, other: str = "", *, scope: str = "", push: bool) -> AbstractContextManager[Mover]:
         """Open another memory to move something there or from there: first `plan`, then `move`."""
-        return self._owner.moving(other, scope, push=push)
+        from holdfast.owner import transfer
+
+        return transfer.opened(self, other, scope, push=push)
 
     def export(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Restored:
         """Give all of this memory as plain files, in a folder that is new or empty."""
-        return self._owner.export(target, progress)
+        from holdfast.owner import backup
+
+        return backup.export(self, os.fspath(target), progress)
 
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""

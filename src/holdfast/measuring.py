@@ -136,8 +136,8 @@ def fresh(search: Search, store: str = "") -> Iterator[Memory]:
 def _place(store: str, settings: str) -> Iterator[str]:
     if store:
         with driver():
-            from holdfast.storage.postgres import tenants  # few need it
-        with tenants.passing(store, settings) as address:
+            from holdfast.storage.postgres.engine import temporary_tenant  # few need it
+        with temporary_tenant(store, settings) as address:
             yield address
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as root:

@@ -19,16 +19,13 @@ from holdfast.memories.hot import Hot
 from holdfast.memories.jobs import Jobs
 from holdfast.memories.knowledge import Knowledge
 from holdfast.memories.skills import Skills
-from holdfast.memories.states import States
 from holdfast.memories.tasks import Tasks
-from holdfast.memories.traces import Traces
 from holdfast.memories.values import Values
-from holdfast.memories.workspaces import Workspaces
+from holdfast.memories.workspaces import States, Traces, Workspaces
 from holdfast.model.names import check_given
 from holdfast.model.scopes import DEFAULT
-from holdfast.tools import every, pair, prompt
-from holdfast.tools.calling import Reply, Runner
-from holdfast.tools.context import Context
+from holdfast.tools import prompt, toolsets
+from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
     from holdfast.memories.mind import Mind
@@ -42,7 +39,7 @@ class Memory(core.Core):
 
     @functools.cached_property
     def tools(self) -> Runner:
-        return Runner(self, every.registry(), self.context, self.compartments)
+        return Runner(self, toolsets.registry(), self.context, self.compartments)
 
     @property
     def workspaces(self) -> Workspaces:
@@ -131,7 +128,7 @@ class Memory(core.Core):
         runner = self.tools.reading if reads_only else self.tools
         if tool == "useTools":
             given = params if context is None or not isinstance(params, dict) else {"context": context} | params
-            return pair.use(runner, given)
+            return toolsets.use(runner, given)
         return runner.call(tool, params, context)
 
 

@@ -29,8 +29,8 @@ from holdfast.storage.tree import ABSENT, Vault
 from holdfast.storage.within import Fence
 
 if TYPE_CHECKING:
-    from holdfast.storage.postgres.condition import Condition
-    from holdfast.storage.postgres.transactions import Database
+    from holdfast.storage.postgres.database import Database
+    from holdfast.storage.postgres.engine import Health
 
 Opened = TypeVar("Opened", bound=Core)
 MOST_SETTINGS = 1 << 20
@@ -166,12 +166,12 @@ def without_clear_passwords(address: str) -> str:
     return addresses.without_clear_passwords(address)
 
 
-def look_at(address: str) -> Condition:
+def look_at(address: str) -> Health:
     """Return the health of a database, whether or not the memory in it can be opened."""
     with contextlib.closing(_database(address)) as database:
-        from holdfast.storage.postgres.condition import look
+        from holdfast.storage.postgres.engine import check_health
 
-        return look(database)
+        return check_health(database)
 
 
 class Tenants:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def _names(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
     """Complete the name of a tool."""
-    from holdfast.tools import every
+    from holdfast.tools import toolsets
 
-    return [name for name in every.registry().tools if name.startswith(start)]
+    return [name for name in toolsets.registry().tools if name.startswith(start)]
 
 
 @click.command()
@@ -29,9 +29,9 @@ def tools(tool: str, root: str | None, as_json: bool) -> None:
     """List the tools that agents can call, or describe TOOL with its parameters."""
     del root  # the tools are the same in every root
     from holdfast.model.names import close_to
-    from holdfast.tools import every
+    from holdfast.tools import toolsets
 
-    known = every.registry().tools
+    known = toolsets.registry().tools
     if tool and tool not in known:
         raise NotFound(f'There is no tool "{tool}".{close_to(tool, known)}', "Run: holdfast tools")
     if show.wants_json(as_json):

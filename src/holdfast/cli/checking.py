@@ -16,11 +16,11 @@ from holdfast.cli.common import common, nearest, open_root
 from holdfast.clients import CLIENTS, Client, files, hooks, probing
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.model import settings
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 from holdfast.roots import is_address, look_at
 
 if TYPE_CHECKING:
-    from holdfast.storage.postgres.condition import Condition
+    from holdfast.storage.postgres.engine import Health
 
 _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"
@@ -95,7 +95,7 @@ def _each(location: str, **checks: Callable[[str], Check]) -> Iterator[Check]:
             yield _failed(name, error)
 
 
-def _database(found: Condition) -> Iterator[Check]:
+def _database(found: Health) -> Iterator[Check]:
     yield Check(
         "database", "ok",
         f"PostgreSQL {found.server}, schema {found.schema}, tenant {found.tenant}, login {found.login} as {found.role};"

@@ -23,9 +23,8 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.times import local
 from holdfast.model.tokens import count_tokens
-from holdfast.tools import every
-from holdfast.tools.calling import Reply
-from holdfast.tools.context import Context
+from holdfast.tools import toolsets
+from holdfast.tools.calling import Context, Reply
 from holdfast.tools.registry import Param, Tool
 
 VERBS = {
@@ -86,7 +85,7 @@ _NOTHING = {"memory_recall": "Nothing is known under that key."}
 _ALONE = "alone"
 _SAID = ("query", "content", "situation", "title")
 """Arguments that are text, which may begin with a dash."""
-_TOOLS = every.registry().tools
+_TOOLS = toolsets.registry().tools
 
 
 def json(value: str) -> Any:

@@ -10,9 +10,8 @@ import msgspec
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
-from holdfast.memories._sources import named
-from holdfast.memories.cold import SOURCES, find_sources
-from holdfast.model.wording import amount
+from holdfast.memories.cold import SOURCES, find_sources, named
+from holdfast.model.names import amount
 
 _CHAT = "chat"
 _NEXT_CHAT = 'holdfast chat search "…"'

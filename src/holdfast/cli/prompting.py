@@ -57,7 +57,7 @@ class Gathering(threading.Thread):
 
     def __init__(self, wanted: Wanted) -> None:
         from holdfast.tools import prompt
-        from holdfast.tools.context import Context
+        from holdfast.tools.calling import Context
 
         super().__init__(daemon=True)
         self._memory = memory = open_root(wanted.root)

@@ -12,7 +12,7 @@ import click
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root, read_stdin
 from holdfast.errors import Damaged, Invalid, Unavailable
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.model.records import Receipt, Record

@@ -27,7 +27,7 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.memories.job_runs import MOST_OUTPUT, Ended, Run, slot_text
 from holdfast.memories.jobs import Due, fault
 from holdfast.memory import Memory
-from holdfast.tools.jobs import told_missed
+from holdfast.tools.chat import missed_data
 
 LOOK_SECONDS = 2.0
 """How often at least a waiting scheduler looks for jobs that are new or changed."""
@@ -130,7 +130,7 @@ class Scheduler:
         """Run a slot that was taken, and return how it ended."""
         about = {"job": due.job.id, "name": due.job.name, "slot": slot_text(due.slot)}
         if due.missed:
-            self._tell({"event": "missed", **about, **told_missed(due.missed)})
+            self._tell({"event": "missed", **about, **missed_data(due.missed)})
         self._tell({"event": "started", **about})
         begin = time.monotonic()
         ended = self._execute(due, words) if words else self._say(due)

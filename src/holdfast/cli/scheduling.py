@@ -15,8 +15,8 @@ from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
 from holdfast.memories.jobs import counted, is_more
-from holdfast.model.wording import amount
-from holdfast.tools.jobs import told_missed
+from holdfast.model.names import amount
+from holdfast.tools.chat import missed_data
 
 
 @click.command()
@@ -57,7 +57,7 @@ def log(id: str, count: int, root: str | None, as_json: bool) -> None:
     with open_root(root) as memory:
         found = memory.jobs.log(count, id)
     if show.wants_json(as_json):
-        show.as_json([msgspec.to_builtins(one) | told_missed(one.missed) for one in found])
+        show.as_json([msgspec.to_builtins(one) | missed_data(one.missed) for one in found])
     elif not found:
         click.echo("Nothing was run yet.")
     else:

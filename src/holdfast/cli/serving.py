@@ -21,7 +21,7 @@ def mcp(root: str | None, as_json: bool, toolset: str, http: bool, host: str, po
     A client starts this command itself: holdfast install CLIENT sets it up.
     """
     del as_json  # what the server prints is the protocol's
-    from holdfast.tools.context import Context
+    from holdfast.tools.calling import Context
 
     location = root or nearest()
     defaults = Context(workspaceId=given["workspace"], sessionId=given["session"])
@@ -61,7 +61,9 @@ def serve(
     from holdfast.mcp.journal import FORMS
     from holdfast.mcp.team import run
     from holdfast.roots import is_address
-    from holdfast.tools.context import Context
+    from holdfast.tools.calling import Context
+
+    pass
 
     location = store_of(root, store)
     form = next(one for one in FORMS if one == log)

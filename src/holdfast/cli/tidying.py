@@ -11,9 +11,9 @@ from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 
 if TYPE_CHECKING:
-    from holdfast.memories.archiving import Moved
+    from holdfast.memories.front_matter import Change, Result
+    from holdfast.memories.learnings import Moved
     from holdfast.memories.lint import Report
-    from holdfast.memories.migrating import Change, Result
 
 _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
 
@@ -70,14 +70,14 @@ def front_matter(scope: str | None, really: bool, status: str, root: str | None,
 
     Exit code 1 when a file could not be changed.
     """
-    from holdfast.memories import migrating
+    from holdfast.memories import front_matter
 
     results: list[Result] = []
     with open_root(root) as memory:
-        changes = migrating.plan_changes(memory, scope, status)
+        changes = front_matter.plan_changes(memory, scope, status)
         if really:
             with show.progress("writing") as progress:
-                results = migrating.apply(memory, changes, progress)
+                results = front_matter.apply(memory, changes, progress)
     if show.wants_json(as_json):
         show.as_json({"applied": really, "changes": changes, "results": results})
     else:
@@ -122,10 +122,10 @@ def _results(results: list[Result]) -> None:
 @common
 def archive(scope: str | None, keep: int | None, dry_run: bool, root: str | None, as_json: bool) -> None:
     """Move the oldest decisions and lessons of SCOPE (default: all) to files by year, like decisions-2024.md."""
-    from holdfast.memories import archiving
+    from holdfast.memories import learnings
 
     with open_root(root) as memory:
-        moved = archiving.archive(memory, scope, keep, dry_run)
+        moved = learnings.archive(memory, scope, keep, dry_run)
     if show.wants_json(as_json):
         show.as_json({"dry_run": dry_run, "moved": moved})
     else:

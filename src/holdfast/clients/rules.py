@@ -26,13 +26,13 @@ from holdfast.errors import (
     OverBudget,
     Unavailable,
 )
-from holdfast.memories._rules import OWN
+from holdfast.memories.hot import CLIENT_RULES
 from holdfast.model import names
 from holdfast.roots import open_folder
 from holdfast.storage.tree import ABSENT, Vault
 
 _LINKS = (
-    (OWN, ".mdc", "rules"),
+    (CLIENT_RULES, ".mdc", "rules"),
     (".codex", ".md", "rules"),
     (".cursor/commands", ".md", "commands"),
     (".claude/commands", ".md", "commands"),

@@ -34,7 +34,7 @@ from holdfast.mcp.limiting import Bucket, Limits, Patience, body, replay
 from holdfast.mcp.metrics import Metrics
 from holdfast.mcp.pages import Pages
 from holdfast.memory import Memory
-from holdfast.tools.context import Context
+from holdfast.tools.calling import Context
 
 HOST = "127.0.0.1"
 PORT = 8765

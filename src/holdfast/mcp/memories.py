@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.mcp.opening import WRITER, Opening
 from holdfast.memory import Memory, open_memory, open_tenant, open_within
 from holdfast.roots import Tenants, is_address
-from holdfast.tools.context import Context
+from holdfast.tools.calling import Context
 
 MOST = 32
 """Memories that stay open at once, unless more are in use."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
-from holdfast.tools.context import Context
+from holdfast.tools.calling import Context
 
 if TYPE_CHECKING:
     from holdfast.memory import Memory

@@ -25,7 +25,7 @@ from holdfast.mcp.callers import Caller
 from holdfast.mcp.opening import WRITER, Opening
 from holdfast.memory import Memory
 from holdfast.secrets import redact
-from holdfast.tools import every
+from holdfast.tools import toolsets
 from holdfast.tools.calling import UNKNOWN, Reply, failed
 from holdfast.tools.registry import Tool
 
@@ -85,8 +85,8 @@ class _Answers:
         self._who = who
         self._connection = connection
         self._told = told
-        self._registry = every.registry()
-        self._tools = {tool.name: described(tool) for tool in every.toolset(self._registry, toolset)}
+        self._registry = toolsets.registry()
+        self._tools = {tool.name: described(tool) for tool in toolsets.toolset(self._registry, toolset)}
 
     def schema(self, name: str) -> dict[str, Any] | None:
         """Return what a tool takes, None for one that is not offered."""

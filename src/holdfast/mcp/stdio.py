@@ -28,7 +28,7 @@ from mcp.shared.message import SessionMessage
 from holdfast.mcp import opening
 from holdfast.mcp.server import MAX_MESSAGE, build
 from holdfast.memory import Memory
-from holdfast.tools.context import Context
+from holdfast.tools.calling import Context
 
 _CHUNK = 1 << 16
 _ENDS = 512

@@ -27,7 +27,7 @@ from holdfast.mcp.tokens import token_for
 from holdfast.memory import Memory
 from holdfast.model.grants import Grant
 from holdfast.roots import is_address
-from holdfast.tools.context import Context
+from holdfast.tools.calling import Context
 
 
 def run(store: str, how: Serving, defaults: Context, *, fixed: bool) -> None:
@@ -117,8 +117,8 @@ class Team:
             raise self._by_class(error) from None
 
     def _prepare(self, memory: Memory) -> None:
-        memory.tools.told = self._told
-        memory.tools.worded = self._worded
+        memory.tools.on_call = self._told
+        memory.tools.rephrase = self._worded
 
     def _worded(self, error: HoldfastError) -> HoldfastError:
         """Return an error of a call as its caller is told of it: the owner in full, a token that was issued not."""

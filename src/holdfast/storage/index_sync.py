@@ -15,10 +15,10 @@ from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Places
+from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Settings
 from holdfast.model.times import iso, now_ms
-from holdfast.model.wording import amount
 from holdfast.storage import refresh, verify
 from holdfast.storage.engine import Engine, Tell, Watch
 from holdfast.storage.index import Applied, Filter, Index, Known, Seen, Stale, Unusable

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.formats import headings, jsonl, links, markdown, sections, transcripts
+from holdfast.formats import jsonl, links, markdown, sections, transcripts
 from holdfast.model.kinds import Kind
 from holdfast.model.layout import Place
 from holdfast.model.records import Mark, Problem, Record, text_of, version_of
@@ -235,7 +235,7 @@ def _title(place: Place, fields: Mapping[str, Any], body: str) -> str:
         return place.path.rsplit("/", 2)[1]
     heading = _HEADING.search(body, 0, 2000)
     if place.kind.name in ("document", "rule") and heading:
-        return headings.title(heading[1])
+        return sections.heading_title(heading[1])
     return place.name.rpartition("/")[2] or place.path.rpartition("/")[2].removesuffix(".md")
 
 

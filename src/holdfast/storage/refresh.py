@@ -20,11 +20,11 @@ from holdfast.errors import Busy, HoldfastError, NotFound, OverBudget, Unavailab
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Place, Places
+from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Limits
 from holdfast.model.times import utc_now
-from holdfast.model.wording import amount
-from holdfast.storage import guarding, parsing
+from holdfast.storage import parsing
 from holdfast.storage.index import Facts, Index, Seen
 from holdfast.storage.tree import Line, RootGone, Stamp, Vault
 
@@ -38,6 +38,8 @@ _BATCH_BYTES = 16 << 20
 _BATCH_FILES = 500
 _MOST_MISSING = 100
 _VANISHED = "vanished"
+MANY = 50
+SHARE = 0.1
 _MOST_NAMED = 1_000
 Progress = Callable[[int, int], None]
 
@@ -290,6 +292,11 @@ class Gone(msgspec.Struct, frozen=True):
     paths: list[str]
 
 
+def is_much(count: int, total: int) -> bool:
+    """Return whether this is too much to remove without asking: over 50 records, or over a tenth of all."""
+    return count > MANY or (count > 1 and count > SHARE * total)
+
+
 def note_vanished(vault: Vault, index: Index, paths: list[str]) -> None:
     """Record it when many of these files are gone: more likely an unmounted folder than a deletion."""
     gone = [path for path in paths if _is_gone(vault, path)]
@@ -297,7 +304,7 @@ def note_vanished(vault: Vault, index: Index, paths: list[str]) -> None:
         return
     lost = sum(index.count(path, "") for path in gone)
     total = sum(index.counts().values())
-    if lost > guarding.MANY or (len(gone) > 1 and guarding.is_much(lost, total)):  # removing one small file is normal
+    if lost > MANY or (len(gone) > 1 and is_much(lost, total)):  # removing one small file is normal
         before = _vanished_note(index)
         found = Gone(
             before.time if before else utc_now(), len(gone) + (before.files if before else 0),

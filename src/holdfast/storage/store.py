@@ -28,7 +28,7 @@ from holdfast.model.records import Problem, Receipt, Record, path_of, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
 from holdfast.model.times import is_id, mint, utc_now
-from holdfast.storage import accounts, parsing, tailing
+from holdfast.storage import parsing, tailing, write_log
 from holdfast.storage.engine import Engine
 from holdfast.storage.index import Filter, Index, Known
 from holdfast.storage.index_sync import IndexSync
@@ -169,7 +169,7 @@ class Store:
 
     def kept(self, version: str) -> str:
         """Return the path under which the text of an earlier version is kept."""
-        return f"{self._layout.memory}/writes/kept/{version}"
+        return write_log.kept_path(self._layout.memory, version)
 
     def check_size(self, path: str, data: bytes) -> None:
         if len(data) > self._limits.document_bytes:
@@ -205,7 +205,7 @@ class Store:
                 raise _other_use(op_id, str(line.get("path") or applied.path))
             after = str(line.get("after") or ABSENT)
             if "intent" in line and self._now(path)[0] != after:
-                writes = accounts.of(self.tree, self._layout.memory, path)
+                writes = write_log.about(self.tree, self._layout.memory, path)
                 if not any(one.get("before") == after and str(one.get("id")) > applied.id for one in writes):
                     continue  # announced, and never written
             return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))

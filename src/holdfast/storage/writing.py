@@ -23,7 +23,8 @@ from holdfast.model.scopes import Scope
 from holdfast.model.settings import Limits
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
-from holdfast.storage import bringing, drafts, receiving
+from holdfast.storage import drafts
+from holdfast.storage.imports import Importer
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import Screen
 from holdfast.storage.store import ANY, Made, Store
@@ -39,8 +40,7 @@ class Writer:
         self._scopes = scopes
         self._limits = limits
         self._screen = screen
-        self._bringer = bringing.Bringer(store.tree, limits.line_bytes)
-        self.receiver = receiving.Receiver(store.tree, layout, limits, screen, self._bringer, lambda: store.writer)
+        self._importer = Importer(store.tree, limits.line_bytes)
 
     @property
     def name(self) -> str:
@@ -122,47 +122,28 @@ class Writer:
         return self._places.path_for(kind, where, stem)
 
     def replace(
-        self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", undoes: bool = False,
-        known: bool = False, moved: bool = False,
-    ) -> Receipt:  # fmt: skip
+        self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", known: bool = False
+    ) -> Receipt:
         """Write a whole document made from version `expect`, or a new one; with `keep` the old text is kept.
 
-        With `known` all of its text was in the memory before, so it is not scanned for secrets again; with `moved` it
-        was written in another memory.
+        With `known` all of its text was in the memory before, so it is not scanned for secrets again.
         """
         check_op(op_id)
 
         def make(current: bytes | None) -> Made:
-            made = data if known or undoes else self._screen.document(self._kind(path), data, current)
+            made = data if known else self._screen.document(self._kind(path), data, current)
             return Made(made, path, version_of(made))
 
-        note = ({"undo": True} if undoes else {}) | ({"moved": True} if moved else {})
         status = "changed" if expect else "stored"
-        return self._store.update(path, make, expect=expect, op_id=op_id, status=status, keep=keep, note=note)
+        return self._store.update(path, make, expect=expect, op_id=op_id, status=status, keep=keep)
 
     def _kind(self, path: str) -> Kind | None:
         place = self._places.classify(path)
         return place.kind if place else None
 
-    def applied(self, op_id: str, path: str) -> Receipt | None:
-        """Return the receipt of what an op_id did to a document before."""
-        return self._store.applied(op_id, path)
-
-    def retire(self, path: str, expect: str, op_id: str = "", *, undoes: bool = False) -> None:
+    def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Remove a document of this version whose text was moved elsewhere; its bytes are kept all the same."""
-        self._store.remove(path, expect=expect, op_id=op_id, note={"undo": undoes})
-
-    def erase(self, path: str, expect: str) -> None:
-        """Remove a document of this version for good."""
-        self._store.remove(path, expect=expect, keep=False, note={"forgotten": True})
-
-    def account(self, line: dict[str, Any], op_id: str = "") -> None:
-        """Record what the owner did in the write log; durable when it is an intent."""
-        self._store.log_write(line, op_id)
-
-    def told(self, path: str) -> None:
-        """Note that a log was changed other than by an append."""
-        self._store.changed(path)
+        self._store.remove(path, expect=expect, op_id=op_id)
 
     def note(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own monthly logs, without syncing it."""
@@ -173,11 +154,12 @@ class Writer:
         """Add lines that carry their own ids to a log, each once; return how many were added."""
         by = {"writer": self.name} if self.name else {}
         kind = self._kind(path)
-        return self._bringer.bring(path, [{**self._screen.line(kind, line, waits=False), **by} for line in lines])
+        entries = [{**self._screen.line(kind, line, waits=False), **by} for line in lines]
+        return self._importer.add_entries(path, entries)
 
     def missing(self, path: str, ids: set[str]) -> int:
         """Return how many of these ids `bring` would add to a log."""
-        return self._bringer.missing(path, ids)
+        return self._importer.missing(path, ids)
 
     # changes
 
@@ -396,11 +378,6 @@ class Writer:
 
 _NOWHERE = Scope()
 _OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
-
-
-def kept(places: Places, version: str) -> str:
-    """Return where the text that a document had before is kept."""
-    return f"{places.memory}/writes/kept/{version}"
 
 
 def check_op(op_id: str) -> None:
