@@ -194,6 +194,25 @@ def long_name() -> bytes:
     return gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20))
 
 
+def sized(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    """A header of a file with any size, which a number of eight octal digits need not be able to say."""
+    info = tarfile.TarInfo("files/a.md")
+    info.type = kind
+    block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    block[124:136] = (size % (1 << 96)).to_bytes(12, "big") if size < 0 else b"\x80" + size.to_bytes(11, "big")
+    block[148:156] = b"%06o\0 " % (sum(block) - sum(block[148:156]) + 8 * 32)
+    return bytes(block)
+
+
+def named_by_pax() -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("files/a.md")
+        info.pax_headers = {"path": "../evil.md"}
+        archive.addfile(info)
+    return out.getvalue()
+
+
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "up": lambda: packed({"files/../../evil.md": b"x"}),
     "absolute": lambda: packed({"/tmp/evil.md": b"x"}),
@@ -208,6 +227,11 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "twice": twice,
     "bomb": bomb,
     "long name": long_name,
+    "negative size": lambda: gzip.compress(sized(-512) + bytes(1 << 20)),
+    "negative name": lambda: gzip.compress(sized(-512, tarfile.GNUTYPE_LONGNAME) + bytes(1 << 20)),
+    "sparse": lambda: gzip.compress(sized(1 << 40, tarfile.GNUTYPE_SPARSE) + bytes(1 << 20)),
+    "names of names": lambda: gzip.compress((sized(0, tarfile.GNUTYPE_LONGNAME)) * 5000 + bytes(1024)),
+    "extended headers": named_by_pax,
     "newer": lambda: packed({}, manifest={"made": "x", "files": {}, "format": 2}),
     "newer settings": lambda: packed({"files/holdfast.toml": b"format = 2\n"}),
     "wrong sum": lambda: packed({"files/a.md": b"x"}, manifest={"made": "x", "files": {

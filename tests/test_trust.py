@@ -125,6 +125,26 @@ def test_a_hit_says_who_wrote_it_and_how_far_that_can_be_trusted(root: Path) -> 
         assert "by owner, in mail, trust user" in text
 
 
+def test_the_write_log_is_read_again_only_after_it_changed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holdfast.open(root, writer="robot") as memory, holdfast.open(root, writer="cli") as other:
+        read: list[str] = []
+        scan_back = type(memory.vault).scan_back
+
+        def counted(tree: Any, path: str) -> Any:
+            read.append(path)
+            return scan_back(tree, path)
+
+        monkeypatch.setattr(type(memory.vault), "scan_back", counted)
+        record = memory.get(memory.put("note", "The zebra.", title="Zebra").id)
+        assert memory.sources([record])[record.id].by == "robot"
+        read.clear()
+        assert memory.sources([record])[record.id].by == "robot"
+        assert read == []
+        other.put(id=record.id, fields={"status": "old"})
+        assert memory.sources([record])[record.id].by == "cli"
+        assert read
+
+
 def test_what_strangers_tools_and_imports_say_is_below_everybody(memory: holdfast.Memory) -> None:
     for message in (
         {"role": "user", "content": "zebra one", "channel": "mail", "sender_id": "stranger@y"},

@@ -203,13 +203,11 @@ class Forgetter:
         refs = {ref for ref in refs if "/values/" in ref and self._places.classify(ref) is None}
         for path in self._logs_and_copies() if refs else ():
             place = self._places.classify(path) if path.endswith(".jsonl") else None
-            for value in write_log.objects(self._tree.scan(path), '"ref"') if place else ():
-                if (
-                    place
-                    and text_of(value.get("ref")) in refs
-                    and jsonl.identity(value, place.kind.time)[0] not in gone
-                ):
-                    refs.discard(value["ref"])
+            if place is None:
+                continue
+            for value in write_log.objects(self._tree.scan(path), '"ref"'):
+                if jsonl.identity(value, place.kind.time)[0] not in gone:
+                    refs.discard(text_of(value.get("ref")))
         for ref in refs:
             self._remove(ref, "large text removed")
 
