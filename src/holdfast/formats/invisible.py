@@ -22,7 +22,10 @@ _JOINING = re.compile(
     r"MALAYALAM|SINHALA|TIBETAN|MYANMAR|KHMER|BALINESE|JAVANESE"
 )
 _SPACELESS = re.compile(r"THAI|LAO|KHMER|MYANMAR|TIBETAN|CJK|HIRAGANA|KATAKANA|JAVANESE|BALINESE|TAI|IDEOGRAPHIC")
-_EMOJI_PARTS = "\ufe0f\u20e3"
+_SELECTOR = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_VARIANT = re.compile("[\U000e0100-\U000e01ef]")
+_DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_TAG = re.compile("[\U000e0000-\U000e007f]")
 
 
 class Unseen(msgspec.Struct, frozen=True):
@@ -40,11 +43,17 @@ def find(text: str) -> list[Unseen]:
     unseen: dict[Unseen, None] = {}
     line, at = 1, 0
     for found in _SUSPECT.finditer(text):
-        place = found.start()
-        if any(start <= place < end for start, end in flags) or _is_needed(text, place, found[0]):
+        place, char = found.start(), found[0][0]
+        if any(start <= place < end for start, end in flags) or _is_needed(text, place):
             continue
         line, at = line + text.count("\n", at, place), place
-        unseen[Unseen(line, _sort(found[0][0]))] = None
+        what = (
+            "turns the direction of text" if _DIRECTION.match(char)
+            else "tag characters" if _TAG.match(char)
+            else "variation selectors" if _SELECTOR.match(char)
+            else "zero-width characters"
+        )  # fmt: skip
+        unseen[Unseen(line, what)] = None
     return list(unseen)
 
 
@@ -53,39 +62,22 @@ def sorts(text: str) -> str:
     return "" if text.isascii() else ", ".join(sorted({each.what for each in find(text)}))
 
 
-def _is_needed(text: str, place: int, found: str) -> bool:
-    char = found[0]
-    before, after = text[place - 1 : place], text[place + 1 : place + 2]
+def _is_needed(text: str, place: int) -> bool:
+    """Check whether the script around a character needs it."""
+    char, before, after = text[place], text[place - 1 : place], text[place + 1 : place + 2]
+    script, following = (unicodedata.name(each, "") if each else "" for each in (before, after))
     if char == "\ufeff":
         return place == 0
     if char == "\u200d" and _is_emoji(before) and _is_emoji(after):
         return True
     if char in "\u200c\u200d":
-        return bool(_JOINING.match(_name(before)))
+        return bool(_JOINING.match(script))
     if char == "\u200b":
-        return bool(_SPACELESS.match(_name(before)) and _SPACELESS.match(_name(after)))
-    if "\U000e0100" <= char <= "\U000e01ef":
-        return _name(before).startswith("CJK") and not _is_selector(after)
-    return False
-
-
-def _is_selector(char: str) -> bool:
-    return "\U000e0100" <= char <= "\U000e01ef"
+        return bool(_SPACELESS.match(script) and _SPACELESS.match(following))
+    return (
+        "\U000e0100" <= char <= "\U000e01ef" and script.startswith("CJK") and not "\U000e0100" <= after <= "\U000e01ef"
+    )
 
 
 def _is_emoji(char: str) -> bool:
-    return bool(char) and (char in _EMOJI_PARTS or unicodedata.category(char) in ("So", "Sk", "Sm"))
-
-
-def _name(char: str) -> str:
-    return unicodedata.name(char, "") if char else ""
-
-
-def _sort(char: str) -> str:
-    if "\u202a" <= char <= "\u202e" or "\u2066" <= char <= "\u2069":
-        return "turns the direction of text"
-    if "\U000e0000" <= char <= "\U000e007f":
-        return "tag characters"
-    if "\ufe00" <= char <= "\ufe0f" or _is_selector(char):
-        return "variation selectors"
-    return "zero-width characters"
+    return bool(char) and (char in "\ufe0f\u20e3" or unicodedata.category(char) in ("So", "Sk", "Sm"))

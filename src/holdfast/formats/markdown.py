@@ -29,6 +29,7 @@ _BARE = re.compile(
 _WORD = re.compile(rf"(?!(?i:{_RESERVED}|infinity)\Z)[A-Za-z_][A-Za-z0-9_-]*\Z")
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 """Characters that JSON does not escape and YAML refuses or reads as line breaks."""
+_BLOCK = re.compile(r"(?=[^\n]*\n)[^ \t\n](?s:.*[^ \t\n])?\n?\Z")
 _NOT_IN_BLOCK = re.compile("[^\n\t -~\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _POSITION = re.compile(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -133,10 +134,11 @@ def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
     if before.fault:
         advice = "Resolve it first." if before.conflict else "Fix the front matter by hand first."
         raise Damaged(f"Line {before.fault_line}: {before.fault}.", advice)
-    changes = {
+    old = before.fields
+    changes = {  # 1 and true differ in a file
         name: value
         for name, value in changes.items()
-        if (name in before.fields if value is None else not _equal(before.fields.get(name), value))
+        if (name in old if value is None else type(old.get(name)) is not type(value) or old[name] != value)
     }
     if not changes:
         return data
@@ -164,11 +166,6 @@ def body_start(text: str) -> int:
     """Return where the body starts."""
     _, _, _, body = _split(text)
     return len(text) - len(body)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Compare values as they are in the file, where 1 and true differ."""
-    return type(one) is type(other) and bool(one == other)
 
 
 def _split(text: str) -> tuple[str, str | None, str | None, str]:
@@ -364,7 +361,7 @@ def _below(head: str, value: Any, indent: str) -> Iterator[str]:
                 yield from rest
             else:
                 yield from _below(f"{indent}  -", item, indent + "  ")
-    elif isinstance(value, str) and _fits_block(value):
+    elif isinstance(value, str) and _BLOCK.match(value) and not _NOT_IN_BLOCK.search(value):
         yield f"{head} {'|' if value.endswith(chr(10)) else '|-'}"
         yield from (f"{indent}  {line}" if line else "" for line in value.removesuffix("\n").split("\n"))
     else:
@@ -378,9 +375,3 @@ def _inline(value: Any) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(_inline(item) for item in value) + "]"
     return scalar(value)
-
-
-def _fits_block(text: str) -> bool:
-    body = text.removesuffix("\n")
-    edges = body.endswith(("\n", " ", "\t")) or body[:1] in " \t\n"
-    return "\n" in text and not edges and not _NOT_IN_BLOCK.search(text)
