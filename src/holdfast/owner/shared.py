@@ -21,10 +21,10 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
-from holdfast.model.queries import Query, parse
+from holdfast.model.queries import Query
 from holdfast.model.records import Problem, Record
 from holdfast.recall import answers as recalling
-from holdfast.recall.answers import Answer, Found, Gathered
+from holdfast.recall.answers import Answer, Candidates, Found
 from holdfast.recall.ranking import Near
 from holdfast.storage.index import Candidate, Pool, Tied
 
@@ -180,27 +180,27 @@ def find(memory: Core, query: Query) -> Found:
         return msgspec.structs.replace(found, hits=[msgspec.structs.replace(hit, store=NAME) for hit in found])
     problems: list[Problem] = []
     pending = _begun(shared, inner, problems)
-    mine: Gathered | None = None
+    mine: Candidates | None = None
     missing: NotFound | None = None
     try:
-        mine = memory.gathered(inner)
+        mine = memory.candidates(inner)
     except NotFound as error:  # the workspace may be there and not here
         missing = error
     theirs = _heard(pending, problems) if pending else None
     if mine is None and (theirs is None or missing is None):
         raise missing or NotFound("There is nothing to look in.", "")
-    return _together(mine or Gathered(), theirs or Gathered(), inner, memory, problems)
+    return _together(mine or Candidates(), theirs or Candidates(), inner, memory, problems)
 
 
-def _begun(shared: Shared, query: Query, problems: list[Problem]) -> Pending[Gathered] | None:
+def _begun(shared: Shared, query: Query, problems: list[Problem]) -> Pending[Candidates] | None:
     try:
-        return shared.start(lambda there: there.gathered(query))
+        return shared.start(lambda there: there.candidates(query))
     except HoldfastError as error:
         problems.append(Problem(NAME, str(error)))
         return None
 
 
-def _heard(pending: Pending[Gathered], problems: list[Problem]) -> Gathered | None:
+def _heard(pending: Pending[Candidates], problems: list[Problem]) -> Candidates | None:
     try:
         return pending.result()
     except NotFound as error:  # it does not have this workspace
@@ -210,34 +210,30 @@ def _heard(pending: Pending[Gathered], problems: list[Problem]) -> Gathered | No
     return None
 
 
-def _together(mine: Gathered, theirs: Gathered, query: Query, memory: Core, problems: list[Problem]) -> Found:
+def _together(mine: Candidates, theirs: Candidates, query: Query, memory: Core, problems: list[Problem]) -> Found:
     def load(rows: list[int]) -> dict[int, Record]:
         found = {2 * row: record for row, record in mine.load([row // 2 for row in rows if not row % 2]).items()}
         others = theirs.load([row // 2 for row in rows if row % 2])
         return found | {2 * row + 1: record for row, record in others.items()}
 
-    if parse(query.text).empty:
-        answers = _newest(mine.newest, theirs.newest, query.limit)
-    else:
-        near = _near(mine.near, theirs.near)
-        chosen = recalling.choose(_pools(mine.pools, theirs.pools), query, memory.settings.search, load, near)
-        answers = [msgspec.structs.replace(one, store=NAME) if one.row % 2 else one for one in chosen]
-
     def related(answers: list[Answer]) -> list[list[Tied]]:
-        ties = [source.related([one.record.id for one in answers if one.store == store]) for store, source in both]
-        return [ties[bool(one.store)].get(one.record.id, []) for one in answers]
+        ties = [iter(source.related([one for one in answers if one.store == store])) for store, source in both]
+        return [next(ties[bool(one.store)]) for one in answers]
 
     both = (("", mine), (NAME, theirs))
-    hits, left_out = recalling.hits(answers, parse(query.text), query, related)
     told = [Problem(f"{NAME}: {one.path}", one.what, one.line, one.minor) for one in theirs.problems]
-    return Found(
-        hits, mine.as_of or theirs.as_of, mine.behind + theirs.behind, left_out, [*mine.problems, *told, *problems],
-        mine.damaged + theirs.damaged,
+    found = Candidates(
+        _pools(mine.pools, theirs.pools), _near(mine.near, theirs.near),
+        _newest(mine.answers, theirs.answers, query.limit),
+        load=load, related=related, store=lambda row: NAME if row % 2 else "",
+        as_of=mine.as_of or theirs.as_of, behind=mine.behind + theirs.behind,
+        problems=[*mine.problems, *told, *problems], damaged=mine.damaged + theirs.damaged,
     )  # fmt: skip
+    return recalling.answer(found, query, memory.settings.search)
 
 
-def _newest(mine: list[Record], theirs: list[Record], limit: int) -> list[Answer]:
-    every = [Answer(record) for record in mine] + [Answer(record, store=NAME) for record in theirs]
+def _newest(mine: list[Answer], theirs: list[Answer], limit: int) -> list[Answer]:
+    every = mine + [msgspec.structs.replace(one, store=NAME) for one in theirs]
     every.sort(key=lambda one: one.record.time, reverse=True)
     seen: set[tuple[str, str]] = set()
     kept = []

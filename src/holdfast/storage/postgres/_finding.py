@@ -22,8 +22,7 @@ from holdfast.storage.index import Candidate, Filter, Pool
 from holdfast.storage.postgres import _lexemes
 from holdfast.storage.postgres._filters import FILE, OF, conditions, listed
 from holdfast.storage.postgres.transactions import Turn
-from holdfast.storage.stems import stems
-from holdfast.storage.words import IN_ORDER, LINES, Run, Wanted
+from holdfast.storage.words import IN_ORDER, LINES, Run, Wanted, stems
 
 _SPARE = 100
 _RANKED = 15_000

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from holdfast.storage.stems import stems
-from holdfast.storage.words import TITLE, Run
+from holdfast.storage.words import TITLE, Run, stems
 
 PREFIX = 6
 """Characters before the stem: the mark of the index, and `o` for own or `f` for foreign."""

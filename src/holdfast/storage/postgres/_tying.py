@@ -21,6 +21,9 @@ FROM unnest(%(ways)s::smallint[], %(names)s::text[]) AS wanted (way, name) CROSS
 """
 
 
+_WAYS = (NAME, LINK, TAG)
+
+
 class Ties:
     """What some records, or names that are nobody's id, are tied to among the records that pass a filter."""
 
@@ -53,11 +56,12 @@ class Ties:
         }
 
     def _tied(self, identifier: str, own: list[int]) -> dict[int, words.Tie]:
-        return words.tied(
-            identifier, own,
-            lambda way: [name for row in own for name in self._names.get((row, way), ())],
-            lambda way, name: self._having.get((way, short(name)), []),
-        )  # fmt: skip
+        return words.tied(self._ties_of(identifier, own), self._having, own)
+
+    def _ties_of(self, identifier: str, own: list[int]) -> words.Names:
+        if not own:
+            return words.Names(*([short(name) for name in names] for names in words.unowned(identifier)))
+        return words.Names(*([name for row in own for name in self._names.get((row, way), ())] for way in _WAYS))
 
     def _rows_of(self, identifiers: Sequence[str]) -> dict[str, list[int]]:
         """Return the rows of each id, none for what is only a name."""
@@ -75,19 +79,9 @@ class Ties:
             found.setdefault((row, way), []).append(name)
         return found
 
-    def _wanted(self) -> set[tuple[int, str]]:
-        """Return what somebody has to have to be tied to one of these."""
-        opposite = {NAME: (LINK,), LINK: (NAME, LINK), TAG: (TAG,)}
-        wanted = {(way, name) for (_, own), names in self._names.items() for name in names for way in opposite[own]}
-        for each, rows in self._own.items():
-            if not rows:
-                link, tag = short(words.normal(each)), short(words.same(each))
-                wanted |= {(NAME, link), (LINK, link), (TAG, tag)}
-        return wanted
-
     def _rows_having(self, where: Filter) -> dict[tuple[int, str], list[int]]:
         """Return the rows that have a name in some way and pass the filter; none when they are too many to tell."""
-        wanted = sorted(self._wanted())
+        wanted = sorted(words.shared_by(self._ties_of(*each) for each in self._own.items()))
         if not wanted:
             return {}
         every: dict[tuple[int, str], list[int]] = {}
