@@ -207,8 +207,8 @@ ADDING = """
 import sys, numpy
 sys.path.insert(0, sys.argv[2])
 from test_postgres_vectors import Model, random
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vectors import PgVectors
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vectors import PgVectors
 pg = PgVectors(Database(sys.argv[1]), Model(), "g")
 given = pg.small(random(500))
 print("ready", flush=True)

@@ -22,7 +22,7 @@ from holdfast.recall.ranking import FAR, Near, Ranked, in_order, rank
 from holdfast.storage.index import Filter, Pool, Tied
 
 SNIPPET = 320
-_FILTERED = "A filter leaves it out."
+_FILTERED = "A filter excludes it."
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -176,7 +176,7 @@ def explain(record: Record, found: Candidates, query: Query, weights: Search, *,
         result = msgspec.structs.replace(result, words=words, missing=missing, matched=round(matched, 4))
         one = next((one for one in ranked if one.candidate.id == record.id), None)
         if one is None:
-            left_out = "Nothing brings it here." if known.inside else _FILTERED
+            left_out = "No step gives it a score." if known.inside else _FILTERED
             return msgspec.structs.replace(result, left_out=left_out)
         place, left_out = _place(one, record, found, query, weights)
         scores = [0.0, *[score for _, score in one.steps]]
@@ -187,7 +187,7 @@ def explain(record: Record, found: Candidates, query: Query, weights: Search, *,
         return msgspec.structs.replace(
             result, rank=place, score=round(one.score, 4), steps=steps, because=one.because, left_out=left_out
         )
-    nothing = "No word of the query stands in it or beside it, or too many records fit better."
+    nothing = "No word of the query occurs in it or next to it, or too many records match better."
     return msgspec.structs.replace(result, left_out=nothing if passes else _FILTERED)
 
 
@@ -205,7 +205,7 @@ def _place(one: Ranked, record: Record, found: Candidates, query: Query, weights
         return len(before) + 1, ""
     texts = {_content(other): other.id for other in found.load([other.row for other in before]).values()}
     if twin := texts.get(_content(record)):
-        return 0, f"It says the same as {twin}, which ranks better."
+        return 0, f"It repeats {twin}, which ranks better."
     return len(texts) + 1, ""
 
 

@@ -137,7 +137,9 @@ def _periods(text: str, day: float, used: list[tuple[int, int]]) -> Iterator[Per
             start, end = used.pop()  # an ordinary word here
             taken[start:end] = bytes(end - start)
             continue
-        yield _month(found[2], _MONTHS[found[1]], day)
+        year, month = max(1, int(found[2] or _year(day))), _MONTHS[found[1]]
+        first = _number_of(year, month, 1)
+        yield Period(first, first + calendar.monthrange(year, month)[1], yearly=not found[2])
     for found in fresh(_YEAR):
         yield Period(_number_of(int(found[1]), 1, 1), _number_of(int(found[1]) + 1, 1, 1))
     yield from _relative(fresh, day)
@@ -166,12 +168,6 @@ def _one_day(year: str | None, month: int, number: int, day: float) -> Iterator[
     except ValueError:  # 31 February
         return
     yield Period(first, first + 1, yearly=not year)
-
-
-def _month(year: str | None, month: int, day: float) -> Period:
-    which = max(1, int(year or _year(day)))
-    first = _number_of(which, month, 1)
-    return Period(first, first + calendar.monthrange(which, month)[1], yearly=not year)
 
 
 def _year(day: float) -> int:

@@ -28,7 +28,7 @@ from holdfast.storage.refresh import Progress
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, Floats, Vectors
 
-KEPT = tuple(name for name, row in KINDS.items() if row.searchable and row.layer != "own")
+EMBEDDED = tuple(name for name, row in KINDS.items() if row.searchable and row.layer != "own")
 """Kinds whose records have vectors: all kinds that a search without filters covers."""
 _CHARS = 4_000
 """The part of a text that is embedded: the mean of a longer text means less."""
@@ -42,7 +42,7 @@ _OFFERED = 100
 _TRIES = 2
 """How often a search starts again after it found a vector that was damaged since it was read."""
 _RARE = 0.001
-"""A word with this share of all words in the memory has half the weight of a word that never occurs."""
+"""Rare words count more: a word with this share of all words has half the weight of one that never occurs."""
 
 
 class Embedded(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,18 +133,20 @@ class Meaning:
 
     def fill(self, ask: Callable[[Callable[[Index], bool]], bool]) -> None:
         """Make missing vectors in a background thread; `ask` runs a function on the index."""
+
+        def work() -> None:
+            with contextlib.suppress(HoldfastError):  # the next search tries again and reports its errors
+                while not self._closed.is_set() and not ask(self._make_some):
+                    self._closed.wait(_PAUSE)
+
         with self._lock:
             if not self._missing or self._closed.is_set() or (self._filler and self._filler.is_alive()):
                 return
-            self._filler = threading.Thread(target=self._fill, args=(ask,), name="holdfast-embedding", daemon=True)
+            self._filler = threading.Thread(target=work, name="holdfast-embedding", daemon=True)
             self._filler.start()
 
-    def _fill(self, ask: Callable[[Callable[[Index], bool]], bool]) -> None:
-        with contextlib.suppress(HoldfastError):  # the next search tries again and reports its errors
-            while not self._closed.is_set() and not ask(self._some):
-                self._closed.wait(_PAUSE)
-
-    def _some(self, index: Index) -> bool:
+    def _make_some(self, index: Index) -> bool:
+        """Make a few missing vectors; return whether none is missing now."""
         with self._lock:
             model, vectors = self._open(index)
             try:
@@ -168,7 +170,7 @@ class Meaning:
             except _Failed as error:
                 self._disable(error)
                 raise self._unavailable() from None
-            vectors.keep_only(index.rows(KEPT))
+            vectors.keep_only(index.rows(EMBEDDED))
             return msgspec.structs.replace(self.status(index), made=missing)
 
     def status(self, index: Index) -> Embedded:
@@ -179,7 +181,7 @@ class Meaning:
                 return Embedded("", problem=self.problem)
             self._find_missing(index, vectors)
             missing = len(self._missing)
-            stored = len(index.rows(KEPT)) - missing
+            stored = len(index.rows(EMBEDDED)) - missing
             return Embedded(self.embedder, model.name, model.version, stored, missing, vectors.bytes_on_disk())
 
     def _open(self, index: Index) -> tuple[Embedder | None, Vectors | None]:
@@ -224,7 +226,7 @@ class Meaning:
         """Update the list of rows without a vector; only the first call checks all rows."""
         if vectors.read_on():
             self._last = 0
-        rows = index.rows(KEPT, self._last)
+        rows = index.rows(EMBEDDED, self._last)
         self._missing = vectors.missing(sorted({*(self._missing if self._last else ()), *rows}))
         self._last = max(self._last, *rows[-1:], 0)
 
@@ -254,9 +256,13 @@ def _widened(
 ) -> tuple[list[Pool], Near]:
     values: dict[str, float] = {}
     result = []
+    written = {bare(word): word for word in reversed(_WORD.findall(query.text))}
     for pool in pools:
+        total = pool.records * pool.length
+        shares = zip(pool.words, pool.held, strict=True)
+        words = [(written.get(word, word), _RARE / (_RARE + held / total)) for word, held in shares]
         with _working():
-            question = model.question(query.text, _weighed(pool, query.text))
+            question = model.question(query.text, words)
         if question.any():
             if not terms.phrases:  # quoted words must occur literally
                 pool = index.widened(pool, where, _nearest(index, model, vectors, question, where))
@@ -288,14 +294,6 @@ def _make(records: Mapping[int, Record], model: Embedder, vectors: Vectors) -> N
         vectors.add(list(records), marks, known)
 
 
-def _weighed(pool: Pool, text: str) -> list[tuple[str, float]]:
-    """Return the words of a question as they are written, with weights: rare words of this memory count more."""
-    written = {bare(word): word for word in reversed(_WORD.findall(text))}
-    total = pool.records * pool.length
-    shares = [held / total for held in pool.held]
-    return [(written.get(word, word), _RARE / (_RARE + share)) for word, share in zip(pool.words, shares, strict=True)]
-
-
 def _nearest(index: Index, model: Embedder, vectors: Vectors, question: Floats, where: Filter) -> list[int]:
     """Return the most similar rows that pass the filter and are about the question."""
     about = _top(vectors.nearest(question), model.near)
@@ -320,7 +318,7 @@ def _nearness(index: Index, pool: Pool, model: Embedder, vectors: Vectors, quest
     marks = [one.mark for one in pool.candidates.values()]
     near = vectors.nearness(rows, marks, question)
     wrong = index.load([row for row, one in zip(rows, near, strict=True) if one is None])
-    if wrong := {row: record for row, record in wrong.items() if record.kind in KEPT}:
+    if wrong := {row: record for row, record in wrong.items() if record.kind in EMBEDDED}:
         _make(wrong, model, vectors)
         near = vectors.nearness(rows, marks, question)
     ids = [one.id for one in pool.candidates.values()]
