@@ -138,8 +138,7 @@ class SqliteIndex:
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """Inside, this thread uses the open connection without checking whether the index was replaced."""
-        with self._using:
-            self._local.reading = getattr(self._local, "reading", 0) + 1
+        self._local.reading = getattr(self._local, "reading", 0) + 1
         try:
             yield
         finally:
@@ -330,17 +329,13 @@ class SqliteIndex:
                     db.execute("COMMIT")
 
     def count(self, path: str, after: str) -> int:
+        sql = "SELECT count(*) FROM records WHERE file = ? AND sort > ? AND NOT hidden AND NOT superseded"
+        if not after:  # two counts of an index each, without reading the records
+            gone = "SELECT count(*) FROM records INDEXED BY records_gone WHERE file = ?1 AND (hidden OR superseded)"
+            sql = f"SELECT (SELECT count(*) FROM records INDEXED BY records_file WHERE file = ?1) - ({gone})"
         with self._using as db:
             file = tables.file_of(db, path)
-            if after:
-                sql = "SELECT count(*) FROM records WHERE file = ? AND sort > ? AND NOT hidden AND NOT superseded"
-                return int(db.execute(sql, (file, after)).get)
-            every = db.execute("SELECT count(*) FROM records INDEXED BY records_file WHERE file = ?", (file,)).get
-            gone = db.execute(
-                "SELECT count(*) FROM records INDEXED BY records_gone WHERE file = ? AND (hidden OR superseded)",
-                (file,),
-            ).get
-            return int(every) - int(gone)
+            return int(db.execute(sql, (file, after) if after else (file,)).get)
 
     def counts(self) -> dict[str, int]:
         return dict(self._rows("SELECT kind, count(*) FROM records GROUP BY kind ORDER BY kind"))
