@@ -205,7 +205,7 @@ def _place(one: Ranked, record: Record, found: Candidates, query: Query, weights
         return len(before) + 1, ""
     texts = {_content(other): other.id for other in found.load([other.row for other in before]).values()}
     if twin := texts.get(_content(record)):
-        return 0, f"It repeats {twin}, which ranks better."
+        return 0, f"It says the same as {twin}, which ranks better."
     return len(texts) + 1, ""
 
 
