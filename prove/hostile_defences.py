@@ -58,7 +58,7 @@ class _Following:
 def _any_depth() -> None:
     from holdfast.formats import markdown
 
-    markdown._too_deep = lambda block: 0  # noqa: ARG005
+    vars(markdown)["_MAX_BRACKETS"] = 1 << 40
 
 
 @_defence("settings", "settings of any depth and length are refused in our own words", "bombs")

@@ -20,7 +20,7 @@ from typing import IO, Any, LiteralString, cast
 import holdfast
 from holdfast.errors import Conflict
 from holdfast.model.settings import DERIVED
-from holdfast.opening import is_address
+from holdfast.roots import is_address
 from holdfast.storage.postgres._index_schema import TABLES
 from holdfast.storage.postgres.connecting import Waits
 from holdfast.storage.postgres.transactions import Database

@@ -117,7 +117,7 @@ _WHY: dict[str, tuple[str, ...]] = {
 }
 CONTRACTS = frozenset(
     "test_tools test_chat test_mind test_compartments test_jobs test_knowledge test_prompts test_trust test_asking"
-    " test_ranking test_context test_owner".split()
+    " test_ranking test_context test_owner test_store".split()
 )
 """What always runs on both: the five contracts. The rest does with `--engine=both`."""
 FILES_ONLY = {test: why for why, tests in _WHY.items() for test in tests}

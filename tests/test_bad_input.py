@@ -127,7 +127,7 @@ _AS_NOBODY = """
 import os, sys, tempfile
 import holdfast
 from holdfast.errors import HoldfastError
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 
 def everything(root):
     told = []

@@ -22,7 +22,7 @@ import holdfast
 from databaseroot import place
 from holdfast import templates
 from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound, OverBudget
-from holdfast.formats import budgets, headings, markdown
+from holdfast.formats import budgets, markdown, sections
 from holdfast.formats.budgets import Budget
 from holdfast.memories.hot import Hot
 from holdfast.model.queries import Query
@@ -556,16 +556,16 @@ def test_promoting_and_demoting_again_and_again_changes_nothing(memory: holdfast
 
 @given(st.text("#`~ a\n\r", max_size=60))
 def test_sections_cover_what_headings_open(text: str) -> None:
-    for part in headings.parts(text):
+    for part in sections.headings(text):
         assert text[part.start : part.below].strip().startswith("#")
         assert 0 <= part.start < part.below <= part.end <= len(text)
-        inner = [other for other in headings.parts(text) if part.start < other.start < part.end]
+        inner = [other for other in sections.headings(text) if part.start < other.start < part.end]
         assert all(other.level > part.level for other in inner)
 
 
 def test_a_fence_that_is_never_closed_hides_no_heading() -> None:
     text = "~~~\n# One\n```\n# Two\n```\n# Three\n"
-    assert [part.title for part in headings.parts(text)] == ["One", "Three"]
+    assert [part.title for part in sections.headings(text)] == ["One", "Three"]
 
 
 # templates
@@ -734,5 +734,5 @@ def test_several_who_promote_into_one_rule_lose_nothing(root: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, notes))
-    titles = [part.title for part in headings.parts(path.read_text())]
+    titles = [part.title for part in sections.headings(path.read_text())]
     assert sorted(titles) == [f"Part {number}" for number in range(8)]

@@ -27,7 +27,7 @@ from holdfast.mcp.http import serve_http
 from holdfast.mcp.limiting import Limits
 from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.mcp.tokens import token_for
-from holdfast.opening import is_address
+from holdfast.roots import is_address
 from holdfast.storage.postgres import addresses
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}

@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 import pgserver
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, Unavailable
-from holdfast.memories._runs import Runs
+from holdfast.memories.runs import Runs
 from holdfast.storage.postgres.connecting import Waits
 from holdfast.storage.postgres.transactions import Database, Turn
 from holdfast.storage.postgres.vault import PgVault
@@ -31,8 +31,8 @@ PROCESSES, APPENDS = 8, 60
 
 WRITER = """
 import sys
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
 dsn, me, count, paths = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
 vault = PgVault(Database(dsn), writer=me)
 print("ready", flush=True)
@@ -47,8 +47,8 @@ vault.close()
 
 HOLDER = """
 import sys, time
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
 vault = PgVault(Database(sys.argv[1]))
 release = vault.hold("run.jsonl")
 assert release
@@ -62,8 +62,8 @@ vault.append("log.jsonl", compose)
 
 FORKED = """
 import os, sys
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
 vault = PgVault(Database(sys.argv[1]))
 vault.append("log.jsonl", lambda end: b"parent\\n")
 release = vault.hold("run.jsonl")

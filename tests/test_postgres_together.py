@@ -22,8 +22,8 @@ THREADS = 6
 
 FORKED_WHILE_BUSY = """
 import os, sys, threading
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
 vault = PgVault(Database(sys.argv[1]))
 begun, go = threading.Event(), threading.Event()
 def slow(end):
@@ -47,8 +47,8 @@ vault.close()
 
 INTERRUPTED = """
 import os, signal, sys, threading, time
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.vault import PgVault
 vault = PgVault(Database(sys.argv[1]))
 begun, go = threading.Event(), threading.Event()
 def slow(end):

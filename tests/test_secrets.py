@@ -423,7 +423,9 @@ def test_no_write_of_the_library_lets_a_secret_reach_the_disk(root: Path) -> Non
 
 
 def test_a_refusal_says_what_where_and_what_next(memory: holdfast.Memory) -> None:
-    with pytest.raises(Invalid, match=r"\(text, line 3\) holds what looks like a secret: GitHub token\. Nothing was"):
+    with pytest.raises(
+        Invalid, match=r"\(text, line 3\) contains what looks like a secret: GitHub token\. Nothing was"
+    ):
         memory.put("note", f"one\ntwo\nthree {TOKEN}", title="T")
     reply = memory.call("createState", {
         "name": "S", "conversationContext": "c", "activeTask": "t", "activeFiles": [], "nextSteps": ["a", TOKEN],

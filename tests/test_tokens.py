@@ -24,10 +24,9 @@ from holdfast.memory import Memory, open_within
 from holdfast.model import grants
 from holdfast.model.layout import Places
 from holdfast.model.settings import Paths
-from holdfast.opening import open_folder
-from holdfast.roots import make_root
-from holdfast.storage.fencing import Fence
+from holdfast.roots import make_root, open_folder
 from holdfast.storage.tree import Vault
+from holdfast.storage.within import Fence
 from holdfast.tools import every
 from teamserver import serving
 

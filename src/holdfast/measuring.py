@@ -21,7 +21,7 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.memory import Memory, open_memory
 from holdfast.model.settings import FILE, Search
-from holdfast.opening import driver
+from holdfast.roots import driver
 
 TURNS, SESSIONS = 50, 20
 """How many of each are asked for."""

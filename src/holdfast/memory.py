@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast import core, opening
+from holdfast import core, roots
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
 from holdfast.memories.chat import Chat
@@ -137,7 +137,7 @@ class Memory(core.Core):
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
     """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
-    return _swept(opening.open_memory(root, watch=watch, writer=writer, kind=Memory))
+    return _swept(roots.open_memory(root, watch=watch, writer=writer, kind=Memory))
 
 
 def _swept(memory: Memory) -> Memory:
@@ -146,14 +146,14 @@ def _swept(memory: Memory) -> Memory:
     return memory
 
 
-def open_tenant(tenants: opening.Tenants, tenant: str, *, writer: str = "") -> Memory:
+def open_tenant(tenants: roots.Tenants, tenant: str, *, writer: str = "") -> Memory:
     """Open the memory of a tenant over the connections that it shares with others."""
     return _swept(tenants.open_memory(tenant, writer=writer, kind=Memory))
 
 
 def open_within(memory: Memory, scope: str) -> Memory:
     """Open one scope of an open memory, for callers who may neither see nor change anything else."""
-    made = opening.open_within(memory, scope)
+    made = roots.open_within(memory, scope)
     made.context = msgspec.structs.replace(memory.context, workspaceId=scope)
     made.tools.bound = scope
     return made

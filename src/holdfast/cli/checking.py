@@ -16,8 +16,8 @@ from holdfast.cli.common import common, nearest, open_root
 from holdfast.clients import CLIENTS, Client, files, hooks, probing
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.model import settings
-from holdfast.model.wording import amount
-from holdfast.opening import is_address, look_at
+from holdfast.model.names import amount
+from holdfast.roots import is_address, look_at
 
 if TYPE_CHECKING:
     from holdfast.storage.postgres.condition import Condition

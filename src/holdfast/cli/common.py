@@ -33,7 +33,7 @@ def open_root(root: str | None) -> Memory:
 
 def store_of(root: str | None, store: str) -> str:
     """Return the store that a server is about, as it was given; a folder has to be there."""
-    from holdfast.opening import folder_of, is_address
+    from holdfast.roots import folder_of, is_address
 
     given = store or root or nearest()
     if not is_address(given):

@@ -10,8 +10,8 @@ import msgspec
 from holdfast.cli import show
 from holdfast.cli.common import common, nearest
 from holdfast.errors import Invalid
-from holdfast.opening import MOST_SETTINGS
-from holdfast.owner import configuring
+from holdfast.owner import settings_file
+from holdfast.roots import MOST_SETTINGS
 
 
 @click.command()
@@ -26,12 +26,12 @@ def settings(root: str | None, as_json: bool, text: bool, put: BinaryIO | None) 
     """
     location = root or nearest()
     if put:
-        configuring.put(location, _read(put))
+        settings_file.put(location, _read(put))
         click.echo("Done; programs that have the memory open go on as before until they open it again.")
     elif text:
-        click.echo(configuring.text_of(location), nl=False)
+        click.echo(settings_file.text_of(location), nl=False)
     else:
-        _listed(configuring.settled(configuring.text_of(location)), as_json)
+        _listed(settings_file.in_effect(settings_file.text_of(location)), as_json)
 
 
 def _read(file: BinaryIO) -> str:
@@ -41,7 +41,7 @@ def _read(file: BinaryIO) -> str:
         raise Invalid("The new settings are not UTF-8.", "Save them as UTF-8.") from None
 
 
-def _listed(found: list[configuring.Setting], as_json: bool) -> None:
+def _listed(found: list[settings_file.Setting], as_json: bool) -> None:
     if show.wants_json(as_json):
         show.as_json(found)
     else:

@@ -12,7 +12,7 @@ from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
 from holdfast.memories._sources import named
 from holdfast.memories.cold import SOURCES, find_sources
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 
 _CHAT = "chat"
 _NEXT_CHAT = 'holdfast chat search "…"'

@@ -124,7 +124,7 @@ def _command(name: str, root: str | None, workspace: str, *options: str) -> list
 
 def _location(root: str) -> str:
     """Return what the entry names the memory by; it stands in a file that others may read."""
-    from holdfast.opening import is_address, without_password
+    from holdfast.roots import is_address, without_password
 
     if is_address(root):
         bare = without_password(root)

@@ -10,7 +10,7 @@ import click
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid, Unavailable
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.owner.transfer import Moved, Mover

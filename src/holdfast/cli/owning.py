@@ -16,12 +16,12 @@ import click
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.model.records import Record
     from holdfast.owner.forget import Forgotten
-    from holdfast.owner.rolling import RolledBack
+    from holdfast.owner.rollback import RolledBack
 
 _SHOWN = 20
 _yes = click.option("--yes", is_flag=True, help="Do it; without this, it is only shown.")
@@ -201,13 +201,13 @@ def restore(backup: str, path: str | None, root: str | None, as_json: bool) -> N
 
     Every file is compared with the manifest first.
     """
-    from holdfast.owner import restoring
+    from holdfast.owner.restore import restore as restore_backup
 
     target = path or root
     if not target:
         raise Invalid("There is no folder to restore to.", "Name one that is new or empty.")
     with show.progress("restoring") as progress:
-        done = restoring.restore(backup, target, progress)
+        done = restore_backup(backup, target, progress)
     if show.wants_json(as_json):
         show.as_json(done)
         return

@@ -23,7 +23,7 @@ from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
-from holdfast.opening import is_address
+from holdfast.roots import is_address
 
 if TYPE_CHECKING:
     from holdfast.memory import Memory

@@ -12,7 +12,7 @@ import click
 from holdfast.cli import show
 from holdfast.cli.common import common, open_root, read_stdin
 from holdfast.errors import Damaged, Invalid, Unavailable
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.model.records import Receipt, Record
@@ -34,8 +34,7 @@ def init(path: str | None, template: bool, root: str | None, as_json: bool) -> N
 
     Nothing that is there is overwritten.
     """
-    from holdfast.opening import is_address
-    from holdfast.roots import make_root, set_up
+    from holdfast.roots import is_address, make_root, set_up
 
     given = path or root or "."
     if is_address(given):

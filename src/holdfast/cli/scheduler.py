@@ -24,7 +24,8 @@ from typing import IO, Any
 import msgspec
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.memories.jobs import MOST_OUTPUT, Due, Ended, Run, fault, text_of
+from holdfast.memories.job_runs import MOST_OUTPUT, Ended, Run, slot_text
+from holdfast.memories.jobs import Due, fault
 from holdfast.memory import Memory
 from holdfast.tools.jobs import told_missed
 
@@ -127,7 +128,7 @@ class Scheduler:
 
     def _run(self, due: Due, words: Sequence[str]) -> str:
         """Run a slot that was taken, and return how it ended."""
-        about = {"job": due.job.id, "name": due.job.name, "slot": text_of(due.slot)}
+        about = {"job": due.job.id, "name": due.job.name, "slot": slot_text(due.slot)}
         if due.missed:
             self._tell({"event": "missed", **about, **told_missed(due.missed)})
         self._tell({"event": "started", **about})
@@ -142,7 +143,7 @@ class Scheduler:
 
     def _say(self, due: Due) -> Ended:
         """Add the message to the chat history, where the agent finds it."""
-        slot = text_of(due.slot)
+        slot = slot_text(due.slot)
         fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
         try:
             self._memory.put("message", due.job.message, fields=fields, op_id=f"job:{due.job.id}@{slot}")
@@ -156,7 +157,7 @@ class Scheduler:
             "HOLDFAST_JOB_ID": due.job.id,
             "HOLDFAST_JOB_NAME": due.job.name,
             "HOLDFAST_JOB_CHANNEL": due.job.channel,
-            "HOLDFAST_JOB_SLOT": text_of(due.slot),
+            "HOLDFAST_JOB_SLOT": slot_text(due.slot),
             "HOLDFAST_ROOT": self._memory.address,
         }
         try:

@@ -15,7 +15,7 @@ from holdfast.cli import show
 from holdfast.cli.common import common, open_root
 from holdfast.errors import Invalid
 from holdfast.memories.jobs import counted, is_more
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 from holdfast.tools.jobs import told_missed
 
 

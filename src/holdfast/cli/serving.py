@@ -60,7 +60,7 @@ def serve(
     from holdfast.mcp.http import Serving
     from holdfast.mcp.journal import FORMS
     from holdfast.mcp.team import run
-    from holdfast.opening import is_address
+    from holdfast.roots import is_address
     from holdfast.tools.context import Context
 
     location = store_of(root, store)

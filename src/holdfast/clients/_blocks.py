@@ -7,7 +7,7 @@ the block: so taking it out again gives back the text as it was.
 from __future__ import annotations
 
 from holdfast.errors import Damaged
-from holdfast.formats.markdown import lines_of
+from holdfast.formats.sections import lines_of
 
 BEGIN = "<!-- holdfast: begin -->"
 END = "<!-- holdfast: end -->"

@@ -28,7 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.memories._rules import OWN
 from holdfast.model import names
-from holdfast.opening import open_folder
+from holdfast.roots import open_folder
 from holdfast.storage.tree import ABSENT, Vault
 
 _LINKS = (

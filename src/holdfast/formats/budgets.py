@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.formats import markdown
+from holdfast.formats import markdown, sections
 from holdfast.model.tokens import count_tokens
 
 NEARLY = 0.9
@@ -48,7 +48,7 @@ def read(text: str) -> Budget:
     """Measure a rule's text."""
     start = markdown.body_start(text)
     found = _COMMENT.match(text, start)
-    lines, tokens = len(markdown.lines_of(text)), count_tokens(text)
+    lines, tokens = len(sections.lines_of(text)), count_tokens(text)
     if not found:
         return Budget(lines, tokens)
     line = text.count("\n", 0, text.index("<!--", start)) + 1

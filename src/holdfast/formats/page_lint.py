@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.formats import fences, markdown
+from holdfast.formats import markdown, sections
 from holdfast.model.kinds import Kind
 from holdfast.model.records import Record
 
@@ -95,7 +95,7 @@ def _unread(body: str, heads: set[int]) -> Iterator[int]:
     for found in _LIKE_ENTRY.finditer(body):
         line += body.count("\n", position, found.start())
         position = found.start()
-        code = fences.closed(markdown.lines_of(body), heads) if code is None else code
+        code = sections.code_lines(sections.lines_of(body), heads) if code is None else code
         if line not in code:
             yield line
 

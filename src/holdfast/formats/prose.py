@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.formats import fences
-from holdfast.formats.markdown import lines_of
+from holdfast.formats.sections import code_lines, lines_of
 
 _NO_PROSE = re.compile(r"[ \t]*(?:#{1,6}[ \t]|[-*+][ \t]|\d+[.)][ \t]|[|>]|<|!\[|(?:[-*_=][ \t]*){3,}\Z)|\t| {4}")
 _SENTENCE = re.compile(r"[.!?…](?=\s|\Z)|[。！？]")
@@ -14,7 +13,7 @@ _SENTENCE = re.compile(r"[.!?…](?=\s|\Z)|[。！？]")
 def lines(text: str) -> list[str]:
     """Return the lines of a text without its code blocks."""
     every = lines_of(text)
-    code = fences.closed(every)
+    code = code_lines(every)
     return [line.rstrip("\r\n") for number, line in enumerate(every, 1) if number not in code]
 
 

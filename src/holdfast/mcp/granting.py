@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast import opening
+from holdfast import roots
 from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound, Unavailable
 from holdfast.mcp import tokens
 from holdfast.model import grants
 from holdfast.model.grants import Grant, Grants
 from holdfast.model.times import today, utc_now
-from holdfast.opening import is_address, open_folder
+from holdfast.roots import is_address, open_folder
 
 _TRIES = 50
 _MOST = 4 << 20
@@ -28,7 +28,7 @@ def of(store: str) -> Grants:
     """Return the grants of a store; Unavailable when it cannot be reached."""
     if not is_address(store):
         return FileGrants(store)
-    with opening.driver():
+    with roots.driver():
         from holdfast.storage.postgres.grants import PgGrants  # few need it
     return PgGrants(store)
 
@@ -39,7 +39,7 @@ def for_tenant(store: str, tenant: str) -> str:
         return store
     if not is_address(store):
         raise Invalid("A memory in a folder has no tenants.", "Leave --tenant out, or name a database.")
-    with opening.driver():
+    with roots.driver():
         from holdfast.storage.postgres.addresses import for_tenant as address_for
     return address_for(store, tenant)
 
@@ -48,7 +48,7 @@ def tenant_of(store: str) -> str:
     """Return the tenant that an address names; "" for a folder."""
     if not is_address(store):
         return ""
-    with opening.driver():
+    with roots.driver():
         from holdfast.storage.postgres.addresses import parse
     return parse(store).tenant
 

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.mcp.opening import WRITER, Opening
 from holdfast.memory import Memory, open_memory, open_tenant, open_within
-from holdfast.opening import Tenants, is_address
+from holdfast.roots import Tenants, is_address
 from holdfast.tools.context import Context
 
 MOST = 32

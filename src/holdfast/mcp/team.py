@@ -26,7 +26,7 @@ from holdfast.mcp.pages import Pages
 from holdfast.mcp.tokens import token_for
 from holdfast.memory import Memory
 from holdfast.model.grants import Grant
-from holdfast.opening import is_address
+from holdfast.roots import is_address
 from holdfast.tools.context import Context
 
 

@@ -13,7 +13,7 @@ import secrets
 import stat
 
 from holdfast.errors import Damaged, Unavailable
-from holdfast.opening import driver, is_address
+from holdfast.roots import driver, is_address
 
 READ_ONLY = ".read"
 """What the name of the file ends with that holds the token which may only read."""

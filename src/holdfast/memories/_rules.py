@@ -9,13 +9,13 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.errors import Damaged, Invalid, NotFound
-from holdfast.formats import budgets, headings, markdown
+from holdfast.formats import budgets, markdown, sections
 from holdfast.model import names
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Place
+from holdfast.model.names import amount
 from holdfast.model.records import Record
 from holdfast.model.scopes import Scope
-from holdfast.model.wording import amount
 from holdfast.storage import parsing
 from holdfast.storage.tree import Document, Vault
 
@@ -81,12 +81,12 @@ def body_of(path: str, document: Document) -> str:
     return page.body.lstrip("\r\n")
 
 
-def section(path: str, body: str, heading: str) -> headings.Part:
+def section(path: str, body: str, heading: str) -> sections.Part:
     """Return the section of this heading; the title of the whole is not one, if there is another of that name."""
-    found = headings.named(body, heading)
+    found = sections.headed(body, heading)
     found = [part for part in found if part.level > 1] or found
     if not found:
-        known = [part.title for part in headings.parts(body)]
+        known = [part.title for part in sections.headings(body)]
         told = f"Its headings: {', '.join(known)}." if known else "It has no headings."
         raise NotFound(f'{path} has no section "{heading}".{names.close_to(heading, known)}', told)
     if len(found) > 1:
@@ -111,7 +111,7 @@ def title_of(record: Record) -> str:
 def text_of(record: Record) -> str:
     """Return the text of a record without a budget and without a heading that only repeats its title."""
     text = budgets.without_comment(plain(record.text))
-    first = next(iter(headings.parts(text)), None)
+    first = next(iter(sections.headings(text)), None)
     repeats = first is not None and not first.start and names.same(first.title) == names.same(title_of(record))
     return plain(text[first.below :]) if first and repeats else text
 

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.model.records import Problem
-from holdfast.opening import on_disk
+from holdfast.roots import on_disk
 
 SUFFIX = ".jsonl"
 _MOST_PROBLEMS = 100

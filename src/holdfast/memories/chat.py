@@ -22,13 +22,12 @@ from holdfast.formats.prompts import Message
 from holdfast.memories import _older
 from holdfast.memories._sources import SUFFIX, Report, Source
 from holdfast.model.kinds import KINDS, ROLES
-from holdfast.model.names import check_text, short_hash
+from holdfast.model.names import amount, check_text, short_hash
 from holdfast.model.queries import Query
 from holdfast.model.records import Problem, Receipt, Record, check_plain
 from holdfast.model.scopes import Scope
 from holdfast.model.times import iso, mint, normal, now_ms
 from holdfast.model.tokens import count_tokens
-from holdfast.model.wording import amount
 
 MOST = 50
 """Matches that one search returns."""

@@ -13,16 +13,16 @@ from typing import Any, Literal
 
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget
-from holdfast.formats import budgets, headings, markdown
+from holdfast.formats import budgets, markdown, sections
 from holdfast.memories import _rules
 from holdfast.memories._rules import Finding, Rule
 from holdfast.model import names
 from holdfast.model.kinds import KINDS
+from holdfast.model.names import amount
 from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Receipt, Record
 from holdfast.model.scopes import Scope
 from holdfast.model.times import age, local
-from holdfast.model.wording import amount
 from holdfast.storage.tree import Document
 
 _MOST = 999_999
@@ -151,8 +151,8 @@ class Hot:
         def whole(lines: int) -> bytes:
             return markdown.edit(markdown.render({}, body(lines)), front)
 
-        lines = budget or _rules.room(len(markdown.lines_of(whole(1).decode())))
-        needed = len(markdown.lines_of(whole(lines).decode()))
+        lines = budget or _rules.room(len(sections.lines_of(whole(1).decode())))
+        needed = len(sections.lines_of(whole(lines).decode()))
         if needed > lines:
             raise OverBudget(
                 f"The rule has {amount(needed, 'line')}; its budget would be {lines}.", f"Give --budget {needed}."
@@ -176,7 +176,7 @@ class Hot:
         document = self._read(path)
         body = _rules.body_of(path, document)
         known = self._memory.knows_op(op_id)
-        if not known and any(part.level > 1 for part in headings.named(body, title)):
+        if not known and any(part.level > 1 for part in sections.headed(body, title)):
             raise AlreadyExists(f'{path} has a section "{title}" already.', "Demote that one first, or edit it.")
         newline = "\r\n" if b"\r\n" in document.data else "\n"
         addition = f"\n## {title}\n\n{text}\n".replace("\n", newline)
@@ -225,7 +225,7 @@ class Hot:
         document = self._read(path)
         body = _rules.body_of(path, document)
         part = _rules.section(path, body, heading)
-        rest = headings.without(body, part)
+        rest = sections.without(body, part)
         if not budgets.without_comment(rest).strip():
             raise Invalid(f'Nothing would be left of {path} without "{heading}".', "Demote the rule as a whole.")
         text = _rules.plain(body[part.below : part.end])

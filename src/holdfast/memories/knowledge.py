@@ -13,17 +13,17 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Invalid, NotFound
-from holdfast.formats import yaml
+from holdfast.formats import markdown
 from holdfast.memories import _entries
 from holdfast.memories._entries import Entry, Tier
 from holdfast.model import names
 from holdfast.model.kinds import KINDS, PLAN_STATUS
+from holdfast.model.names import amount
 from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Problem, Receipt, Record, text_of
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.times import normal, today
 from holdfast.model.tokens import count_tokens
-from holdfast.model.wording import amount
 
 BUDGET = 20_000
 """Tokens of decisions and lessons in one reply, unless the caller says otherwise."""
@@ -257,7 +257,7 @@ def _within(entries: Iterable[Entry], budget: int) -> list[Entry]:
 
 def _cost(entries: list[Entry]) -> int:
     """Return how many tokens a model reads for these entries."""
-    return count_tokens(yaml.render({"": entries}))
+    return count_tokens(markdown.yaml({"": entries}))
 
 
 def _unsaid(count: int) -> str:

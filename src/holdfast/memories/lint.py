@@ -22,7 +22,7 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Place
 from holdfast.model.records import Draft, Record, text_of
 from holdfast.model.scopes import Scope
-from holdfast.owner import reconciling
+from holdfast.owner import merge
 from holdfast.storage import parsing
 from holdfast.storage.tree import Document
 
@@ -111,7 +111,7 @@ class _Look:
         document = self._read(place.path)
         if document is None:
             return
-        if (other := reconciling.put_beside(place.path)) and other[0] in self.paths:
+        if (other := merge.conflict_of(place.path)) and other[0] in self.paths:
             self._warning(
                 place.path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict"
             )

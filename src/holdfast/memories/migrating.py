@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import Conflict, HoldfastError, Invalid
-from holdfast.formats import headings, markdown, page_lint, prose
+from holdfast.formats import markdown, page_lint, prose, sections
 from holdfast.memories import pages
 from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.layout import Place
@@ -198,7 +198,7 @@ class _Planner:
         text = rest.strip() if heading else text
         described = page.fields.get("description")
         text = text or (described.strip() if isinstance(described, str) else "")
-        return _Abstract(path, document.version, headings.title(heading[1]) if heading else "", text)
+        return _Abstract(path, document.version, sections.heading_title(heading[1]) if heading else "", text)
 
 
 class _Abstract(msgspec.Struct, frozen=True):
@@ -245,7 +245,7 @@ def _beside(path: str, name: str) -> str:
 
 def _heading(lines: list[str]) -> str:
     """Return the text of the first heading of the first level."""
-    found = (headings.title(line[2:]) for line in lines if line.startswith(("# ", "#\t")))
+    found = (sections.heading_title(line[2:]) for line in lines if line.startswith(("# ", "#\t")))
     return next(filter(None, found), "")
 
 

@@ -12,11 +12,11 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.memories._window import Windows
 from holdfast.memories.chat import Chat
 from holdfast.memories.compartments import Compartments
 from holdfast.memories.jobs import Jobs
 from holdfast.memories.knowledge import Knowledge
+from holdfast.memories.mind import Windows
 from holdfast.memories.skills import Skills
 from holdfast.memories.states import States
 from holdfast.memories.tasks import Tasks

@@ -10,8 +10,8 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.formats.prompts import Message, one_line
 from holdfast.memories.chat import MOST, Match, Saved
+from holdfast.model.names import amount
 from holdfast.model.times import local
-from holdfast.model.wording import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 

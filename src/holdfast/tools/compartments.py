@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.memories import compartments
 from holdfast.memories.compartments import Entry, Note, Owner, filtered
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
@@ -48,9 +48,9 @@ def get_memory(
     tags: Tags = None,
 ) -> dict[str, Any]:
     """Read what was saved in a compartment: all of it, one entry, or those of a category or tag."""
-    held = call.runner.compartments
-    read = held.look if call.runner.reads_only else held.get
-    found = read(_owner(call), compartment, filtered(id, category, tags))
+    owner, wanted, held = _owner(call), filtered(id, category, tags), call.runner.compartments
+    reads_only = call.runner.reads_only
+    found = held.peek(owner, compartment, wanted, join=False) if reads_only else held.get(owner, compartment, wanted)
     text = "\n---\n".join(map(_told, found)) or "No memory entries found"
     text = "\n".join((text, *(f"Warning: {warning}" for warning in call.warnings)))
     return {"entries": [_data(entry) for entry in found], "text": text}

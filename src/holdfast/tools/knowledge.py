@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats import yaml
+from holdfast.formats import markdown
 from holdfast.memories.knowledge import BUDGET, Learned
 from holdfast.model.records import Draft, Receipt
 from holdfast.model.scopes import Scope
@@ -149,7 +149,7 @@ def save_skill(
 def register(registry: Registry) -> None:
     """Add the tools, in the order in which they are listed."""
     for read in (retrieve_plans, retrieve_overview, retrieve_learnings, workspace_context, load_skill):
-        registry.add("knowledge", reads=True, render=yaml.render, mirrored=True, within=True)(read)
+        registry.add("knowledge", reads=True, render=markdown.yaml, mirrored=True, within=True)(read)
     for write in (save_learning, set_plan_status, save_skill):
         registry.add("knowledge", render=_done, within=True)(write)
 

@@ -11,12 +11,22 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats.graphs import Standing
-from holdfast.formats.tasks import CANCELLED, DONE, USUAL_ATTEMPTS, USUAL_LEASE, USUAL_PAUSE, Attempt, Outlook, Task
-from holdfast.memories.tasks import Claim, Listed, New
+from holdfast.formats.tasks import (
+    CANCELLED,
+    DONE,
+    USUAL_ATTEMPTS,
+    USUAL_LEASE,
+    USUAL_PAUSE,
+    Attempt,
+    New,
+    Outlook,
+    Standing,
+    Task,
+)  # fmt: skip
+from holdfast.memories.tasks import Claim, Listed
+from holdfast.model.names import amount
 from holdfast.model.records import USUAL_PRIORITY
 from holdfast.model.times import iso, parse_ms
-from holdfast.model.wording import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
@@ -36,7 +46,8 @@ def task_create(
     attempts: Annotated[int, "how often it is tried"] = USUAL_ATTEMPTS,
     pause: Annotated[float, "seconds before it is tried again after a failure; doubles each time"] = USUAL_PAUSE,
     tasks: Annotated[
-        list[New] | None, "instead of all these, several tasks, all or none; after may hold the name of another of them"
+        list[New] | None,
+        "instead of all these, several tasks, all or none; after may hold the name of another of them",
     ] = None,
     graph: Annotated[str, "a name for tasks that belong together"] = "",
 ) -> dict[str, Any]:

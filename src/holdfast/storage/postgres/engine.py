@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, LiteralString
 
 from holdfast.errors import Busy, Unavailable
 from holdfast.model.settings import Settings
@@ -12,7 +12,6 @@ from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.index import Index, Unusable
 from holdfast.storage.postgres.index import PgIndex
 from holdfast.storage.postgres.noticing import Follower, Watch
-from holdfast.storage.postgres.queue import PgQueue
 from holdfast.storage.postgres.transactions import Database
 from holdfast.storage.postgres.vault import PgVault
 from holdfast.storage.tree import Vault
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, Vectors
 
 _REBUILD_SECONDS = 120
+_CLOCK: LiteralString = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
 def open_database(address: str) -> Database:
@@ -37,9 +37,7 @@ class OnDatabase:
 
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
         self.address = database.address
-        vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
-        self.vault: Vault = vault
-        self.queue = PgQueue(database, vault)
+        self.vault: Vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
         self.lasting = True
         self._database = database
         self._identity = identity
@@ -48,6 +46,10 @@ class OnDatabase:
         self.reads_only = database.reads_only
         self._shared = PgIndex(database, identity, config.search)
         self.index: Index = self._shared
+
+    def clock(self) -> int:
+        row = self._database.ask("The clock", lambda turn: turn.row(_CLOCK))
+        return int(row[0]) if row else 0
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

@@ -18,22 +18,29 @@ from holdfast.recall.embedders import NoVectors
 from holdfast.storage.postgres._change_schema import CHANGES
 from holdfast.storage.postgres._index_schema import INDEX
 from holdfast.storage.postgres._schema import APPENDING, APPENDING_ALL, MAKING, OWNER, READER, TOKENS, VAULT, WRITER
-from holdfast.storage.postgres._task_schema import TASKS
 from holdfast.storage.postgres._vector_schema import COMPARING, VECTORS
 from holdfast.storage.tree import RootGone
 
+_NO_TASK_TABLES = "DROP TABLE IF EXISTS holdfast.tasks, holdfast.task_ties, holdfast.task_ops, holdfast.task_logs"
 MIGRATIONS = (
     ("documents and logs", VAULT),
     ("appends in one message", APPENDING),
     ("what changed, and who listens", CHANGES),
     ("the index", INDEX),
     ("vectors", VECTORS),
-    ("tasks", TASKS),
+    ("tasks", ""),
     ("tokens", TOKENS),
     ("documents in one message", MAKING),
     ("appends of many threads in one message", APPENDING_ALL),
+    (
+        "tasks are in their logs",
+        "DROP TABLE IF EXISTS holdfast.tasks, holdfast.task_ties, holdfast.task_ops, holdfast.task_logs",
+    ),
 )
-"""In order. What was released here is never edited: a change is one more row."""
+"""In order. What was released here is never edited: a change is one more row.
+
+The tables of "tasks" are no longer made, as "tasks are in their logs" drops them.
+"""
 
 ROLES = (OWNER, WRITER, READER)
 OLDEST_SERVER = 16

@@ -1,6 +1,6 @@
-"""The settings of a memory: what holds and why, and putting others in their place.
+"""The settings of a memory: which are in effect and why, and replacing them.
 
-They can be read and mended also where they keep the memory from being opened, on files and in a database.
+They can be read and fixed even if they keep the memory from being opened, in files and in a database.
 """
 
 from __future__ import annotations
@@ -13,29 +13,28 @@ import msgspec
 from holdfast import secrets
 from holdfast.errors import NotFound, OverBudget
 from holdfast.model import settings
-from holdfast.model.layout import Places
-from holdfast.opening import MOST_SETTINGS, open_vault, settings_text
+from holdfast.roots import MOST_SETTINGS, open_vault, settings_text
 from holdfast.storage.tree import ABSENT
-from holdfast.storage.writing import kept
+from holdfast.storage.write_log import kept_path
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One setting as it holds, without the secrets that it may have."""
+    """One setting, with secrets redacted."""
 
     name: str
     value: object
     source: str
-    """`holdfast.toml`, the variable of the environment that it comes from, or `default`."""
+    """`holdfast.toml`, the environment variable that it comes from, or `default`."""
 
 
 def text_of(root: str) -> str:
     """Return the text of the settings as it is, "" when there is none."""
-    with open_vault(root) as vault:
-        return settings_text(vault)
+    with open_vault(root) as tree:
+        return settings_text(tree)
 
 
-def settled(text: str) -> list[Setting]:
-    """Return all settings as they hold with this text and this environment."""
+def in_effect(text: str) -> list[Setting]:
+    """Return all settings that this text and the environment result in."""
     config, given = settings.load(text), tomllib.loads(text)
     found = [Setting("format", config.format, settings.FILE if "format" in given else "default")]
     for section, fields in settings.tables().items():
@@ -48,15 +47,15 @@ def settled(text: str) -> list[Setting]:
 
 
 def put(root: str, text: str) -> None:
-    """Make this text the settings, if it can be read as such; the text before it is kept."""
+    """Replace the settings by this text if it is valid; the text before is kept."""
     data = text.encode()
     if len(data) > MOST_SETTINGS:
         raise OverBudget(f"The new text is longer than {MOST_SETTINGS:,} bytes.", "Shorten it.")
     config = settings.load(text, environment={}, source="The new text")
-    with open_vault(root) as vault:
+    with open_vault(root) as tree:
         try:
-            version = vault.read(settings.FILE).version
+            version = tree.read(settings.FILE).version
         except NotFound:
             version = ABSENT
-        keep = kept(Places(config.paths), version) if version != ABSENT else ""
-        vault.write(settings.FILE, data, expect=version, keep=keep)
+        keep = kept_path(config.paths.memory, version) if version != ABSENT else ""
+        tree.write(settings.FILE, data, expect=version, keep=keep)

@@ -1,10 +1,8 @@
-"""A vault that shows one workspace, domain or repository of another vault, and nothing else of it.
+"""What a scoped token may see: one workspace, domain or repository of a tree, and nothing else of it.
 
-Whoever is bound to a scope is given a memory over this: all that it can find, name, count or list comes from the files
-that the fence shows, so what lies outside is neither there nor told of. Two kinds of logs are shared by all scopes, the
-account of writes and the traces of a workspace. They can be added to; of their lines, only those about the scope are
-given, and of the traces only those of callers who were bound to it: what anybody else did from there may tell of other
-places. Everything that is not named here is outside: a new place is out of reach until somebody lets it in.
+Everything is denied unless it is named here, so a new place stays out of reach until it is added. Two kinds of logs
+are shared by all scopes: the write log and the traces of a workspace. Lines about the scope can be added to them. On
+reading, lines about other scopes are blanked out; of the traces, only those of callers bound to the scope are shown.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ from holdfast.model.layout import Places
 from holdfast.storage.tree import Appended, Document, Line, LogEnd, Snapshot, Stamp, Vault
 
 _BOTH = ("workspace", "bound")
-"""Where a call worked, and where its caller was kept to: both are to lie in the scope."""
+"""The workspace of a call and the scope its caller was bound to: both must be inside."""
 _ODD = ("", ".", "..")
 _MONTH = re.compile(r"\d{4}-\d{2}\.jsonl\Z", re.ASCII)
 
 
 class Fence:
-    """What a vault has of one scope. Closing it leaves the vault open."""
+    """One scope of a tree. Closing it leaves the tree open."""
 
     def __init__(self, vault: Vault, places: Places, scope: str) -> None:
         self.location = vault.location
@@ -39,8 +37,6 @@ class Fence:
         self._traces = f"{places.memory}/traces/{scope.partition('/')[0]}"
         self._kept = f"{self._writes}/kept/"
 
-    # what is inside
-
     def _is_inside(self, path: str) -> bool:
         return _is_plain(path) and any(_within(path, top) for top in self._tops)
 
@@ -49,7 +45,7 @@ class Fence:
         return folder in (self._writes, self._traces) and bool(_MONTH.match(name))
 
     def _is_about_us(self, path: str, line: bytes) -> bool:
-        """Is a line of a shared log about this scope? One that cannot be read is about nobody."""
+        """Is a line of a shared log about this scope? One that cannot be read is not."""
         values = jsonl.parse(line)
         if not isinstance(values, list) or not values:
             return False
@@ -96,7 +92,7 @@ class Fence:
         return self._shown(self._seen_log(path), self._vault.scan_back(path))
 
     def _shown(self, path: str, lines: Iterator[Line]) -> Iterator[Line]:
-        """Yield lines; those of a shared log that are not about this scope keep their place and lose their text."""
+        """Yield lines; those of a shared log about other scopes keep their offsets and lose their text."""
         if not self._is_shared(path):
             yield from lines
             return
@@ -164,7 +160,7 @@ class Fence:
         return self._vault.append(path, lambda end: self._added(path, compose(end)), durable=durable, again=again)
 
     def _added(self, path: str, data: bytes) -> bytes:
-        """Return what is about to be added to a shared log, if all of it is about this scope."""
+        """Return the lines to add to a shared log; refused unless all of them are about this scope."""
         if not all(self._is_about_us(path, line) for line in data.splitlines()):
             raise self._refusal()
         return data
@@ -185,7 +181,7 @@ class Fence:
         return self._vault.hold(self._changed(path))
 
     def link(self, path: str, target: str) -> None:
-        del path, target  # what a link says may lead out
+        del path, target  # a link may lead out of the scope
         raise self._refusal()
 
     def move(self, source: str, target: str) -> None:
