@@ -99,9 +99,9 @@ def _asked(given: measuring.Set, search: Search) -> Iterator[Gathered]:
             turns = measuring.load(memory, corpus.turns)
             for number, question in enumerate(corpus.questions):
                 query = Query(text=question.question, asked=question.time or "", associate=True, limit=measuring.TURNS)
-                pools, near, _ = memory.gather(query)
+                found = memory.candidates(query)
                 part = corpus.name if len(given.corpora) > 1 else f"part {number % PARTS + 1}"
-                yield Gathered(question, pools, near, asking.read(query.text, query.asked), turns, part)
+                yield Gathered(question, found.pools, found.near, asking.read(query.text, query.asked), turns, part)
 
 
 def _answer(one: Gathered, search: Search) -> Scores:

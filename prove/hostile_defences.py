@@ -77,10 +77,10 @@ def _raw_settings() -> None:
 @_defence("quotes", "every word of a query is quoted, so that none is syntax", "queries")
 def _bare_words() -> None:
     from holdfast.model import queries
-    from holdfast.storage.files import rank
+    from holdfast.storage.files import search
 
-    rank.quoted = " ".join  # type: ignore[assignment]
-    queries._runs = lambda word: [(word,)]  # type: ignore[assignment, return-value]
+    search.quoted = " ".join  # type: ignore[assignment]
+    queries._runs = lambda word: [(word,)]
 
 
 @_defence("lines", "a line that is no message costs an error, not the server", "frames")

@@ -25,7 +25,7 @@ from holdfast.recall import embedders
 if not embedders.is_installed("semantic"):
     pytest.skip("the extra semantic is not installed", allow_module_level=True)
 
-from holdfast.recall import static_vectors
+from holdfast.recall import models
 
 PETS = "The cat sleeps on the sofa all day."
 ASKED = "kitten napping couch"
@@ -103,7 +103,7 @@ def test_without_an_embedder_words_are_all_there_is(root: Path, monkeypatch: pyt
 
 
 def test_an_embedder_that_is_not_installed_is_none(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(embedders.ENGINES, "semantic", ("static", ("no_such_module_anywhere",)))
+    monkeypatch.setitem(embedders.ENGINES, "semantic", ("WordVectors", ("no_such_module_anywhere",)))
     with holdfast.open(root) as memory:
         fill(memory)
         assert recall(memory, ASKED) == []
@@ -118,7 +118,7 @@ def test_an_embedder_that_fails_at_its_work_leaves_the_words(
     def fails(*_: object) -> None:
         raise RuntimeError("the table is broken")
 
-    monkeypatch.setattr(static_vectors.Static, part, fails)
+    monkeypatch.setattr(models.WordVectors, part, fails)
     with holdfast.open(root) as memory:
         fill(memory)
         assert recall(memory, "the cat on the sofa")
@@ -261,14 +261,18 @@ def test_vectors_of_another_version_of_the_model_are_never_used(root: Path, monk
     before = answers(root)
     old = vector_files(root)
 
-    class Newer(static_vectors.Static):
+    class Newer(models.WordVectors):
+        def __init__(self) -> None:
+            super().__init__()
+            self.version = "a newer version"
+
         def texts(self, texts: Any) -> Any:
             return -super().texts(texts)
 
         def question(self, text: str, words: Any) -> Any:
             return -super().question(text, words)
 
-    monkeypatch.setattr(static_vectors, "load", lambda: Newer(embedders.folder_of("wordllama"), "a newer version"))
+    monkeypatch.setattr(models, "WordVectors", Newer)
     assert answers(root) == before  # the new vectors against the new question: mixed, nothing would be near
     assert len(vector_files(root)) == len(old)
     assert not {*vector_files(root)} & {*old}
@@ -280,13 +284,13 @@ def test_a_rebuilt_index_takes_the_vectors_of_the_same_texts(root: Path, monkeyp
     before = answers(root)
     old = vector_files(root)
     made: list[str] = []
-    real = static_vectors.Static.texts
+    real = models.WordVectors.texts
 
-    def noted(self: static_vectors.Static, texts: Any) -> Any:
+    def noted(self: models.WordVectors, texts: Any) -> Any:
         made.extend(texts)
         return real(self, texts)
 
-    monkeypatch.setattr(static_vectors.Static, "texts", noted)
+    monkeypatch.setattr(models.WordVectors, "texts", noted)
     with holdfast.open(root) as memory:
         memory.refresh(rebuild=True)
     assert answers(root) == before
@@ -357,7 +361,7 @@ def test_several_processes_write_and_recall_at_once(root: Path) -> None:
 
 
 def test_a_thread_makes_what_a_search_could_not(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(static_vectors.Static, "at_once", 5)
+    monkeypatch.setattr(models.WordVectors, "at_once", 5)
     with holdfast.open(root, watch=True) as memory:
         fill(memory)
         assert recall(memory, ASKED) == []  # by words alone, rather than by half of the vectors

@@ -32,7 +32,7 @@ if not embedders.is_installed("semantic"):
 
 import numpy
 
-from holdfast.recall import static_vectors
+from holdfast.recall import models
 from holdfast.recall.embedders import NoVectors
 from holdfast.storage.files.vectors import RESCORED, FileVectors
 from holdfast.storage.postgres import vectors as on_database
@@ -427,13 +427,13 @@ def test_recall_by_meaning_is_the_same_with_vectors_in_a_database(
         assert (told.vectors, told.missing) == (34, 0)
         assert told.bytes > 34 * 256
     made: list[str] = []
-    real = static_vectors.Static.texts
+    real = models.WordVectors.texts
 
-    def noted(self: static_vectors.Static, texts: Any) -> Any:
+    def noted(self: models.WordVectors, texts: Any) -> Any:
         made.extend(texts)
         return real(self, texts)
 
-    monkeypatch.setattr(static_vectors.Static, "texts", noted)
+    monkeypatch.setattr(models.WordVectors, "texts", noted)
     with holdfast.open(root) as memory:
         memory.refresh(rebuild=True)
         assert answers(memory) == expected
@@ -494,7 +494,7 @@ def test_programs_that_share_a_memory_share_its_vectors(
 
         with holdfast.open(address) as other, monkeypatch.context() as patched:
             patched.setattr(
-                static_vectors.Static, "texts", lambda _, texts: numpy.zeros((0, 256)) if not texts else refuse()
+                models.WordVectors, "texts", lambda _, texts: numpy.zeros((0, 256)) if not texts else refuse()
             )
             assert answers(other) == expected
             other.refresh(rebuild=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import time_ns
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -25,9 +25,9 @@ from holdfast.model.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.model.scopes import Scope
 from holdfast.model.times import bound, is_id, iso, now_ms
 from holdfast.owner.provenance import Provenance, Source
-from holdfast.recall import answers, explaining
+from holdfast.recall import answers
 from holdfast.recall import question as asking
-from holdfast.recall.answers import Answer, Gathered
+from holdfast.recall.answers import Answer, Candidates
 from holdfast.recall.ranking import Near
 from holdfast.recall.semantic import Embedded, Meaning
 from holdfast.storage import verify
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from holdfast.owner.shared import Shared
     from holdfast.owner.transfer import Moved, Mover
 
+_SEARCHABLE = tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm"))
+T = TypeVar("T")
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 
 
@@ -176,103 +178,77 @@ class Core:
     def find(self, query: Query | str = "", **given: Any) -> answers.Found:
         """Answer a query: the best matches for its text or, without text, the newest records."""
         wanted = _query(query, given)
-        check(wanted)
         if wanted.where != "here":
             from holdfast.owner import shared
 
+            check(wanted)
             return shared.find(self, wanted)
-        terms = parse(wanted.text)
-        among = both(wanted.kinds, terms.kinds)
-        if among is None or (wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds)):
-            return answers.Found([], iso(now_ms()))
-        where = self._filter(wanted, among, (*wanted.tags, *terms.tags))
-        done, ranked = self._keeper.retry_if_replaced(lambda: self._search(terms, where, wanted))
-        near = functools.partial(
-            self._near, where=msgspec.structs.replace(where, tags=(), since="", until=""), most=wanted.related
-        )
-        with self._keeper.reading():
-            kept, left_out = answers.hits(ranked, terms, wanted, answers.each(near))
-            damaged = self._keeper.ask(lambda index: index.problem_count())
-        return answers.Found(kept, self._keeper.as_of(), done.behind, left_out, done.problems, damaged)
+        plain = not wanted.associate and wanted.level == "records"
+        return self._candidates(wanted, lambda found: answers.answer(found, wanted, self.settings.search), plain=plain)
 
-    def gathered(self, query: Query) -> Gathered:
-        """Return what this memory has for a query, for whoever ranks it together with what another one has."""
+    def candidates(self, query: Query) -> Candidates:
+        """Return what this memory has for a query, before it is ranked."""
+        return self._candidates(query, lambda found: found)
+
+    def explain(self, query: Query, identifier: str) -> answers.Explained:
+        """Explain step by step how one record is ranked, whether it is among the answers or not."""
+        record = self.get(identifier)
+
+        def work(found: Candidates) -> answers.Explained:
+            only = msgspec.structs.replace(found.where, only=record.id)
+            passes = self._keeper.ask(lambda index: index.newest(only, 1))
+            return answers.explain(record, found, query, self.settings.search, passes=bool(passes))
+
+        return self._candidates(query, work)
+
+    def _candidates(self, query: Query, use: Callable[[Candidates], T], *, plain: bool = False) -> T:
+        """Bring the index up to date, find the candidates for a query and use them, all on the same index.
+
+        A plain search is answered by the index alone.
+        """
         check(query)
         terms = parse(query.text)
         among = both(query.kinds, terms.kinds)
-        if among is None or (query.text.strip() and terms.empty and not (terms.tags or terms.kinds)):
-            return Gathered(as_of=iso(now_ms()))
-        where = self._filter(query, among, (*query.tags, *terms.tags))
-        ties = msgspec.structs.replace(where, tags=(), since="", until="")
+        where = self._filter(query, query.kinds if among is None else among, (*query.tags, *terms.tags))
+        if among is None or (terms.empty and query.text.strip() and not (terms.tags or terms.kinds)):
+            return use(Candidates(where=where, as_of=iso(now_ms())))
 
-        def related(identifiers: list[str]) -> dict[str, list[Tied]]:
-            return self._near(identifiers, ties, query.related)
+        def load(rows: list[int]) -> dict[int, Record]:
+            return self._keeper.ask(lambda index: index.load(rows))
 
-        def work() -> tuple[Refreshed, list[Pool], Near]:
-            done = self._keeper.ensure_current(where, searching=True)
+        def related(found: list[Answer]) -> list[list[Tied]]:
+            ids, around = [one.record.id for one in found], msgspec.structs.replace(where, tags=(), since="", until="")
+            ties = self._keeper.ask(lambda index: index.related(ids, around, query.related))
+            return [ties.get(identifier, []) for identifier in ids]
+
+        def work() -> T:
+            done = self._keeper.ensure_current(where, searching=not terms.empty)
             with self._keeper.reading():
-                return (done, *self._pools(terms, where, query))
+                pools, near, best = list[Pool](), Near(), list[Answer]()
+                if terms.empty:
+                    newest = self._keeper.ask(lambda index: index.newest(where, query.limit))
+                    best = [Answer(record) for record in newest]
+                elif plain:
+                    matches = self._keeper.ask(lambda index: index.best(terms, where, query.limit))
+                    best = [Answer(record, score) for record, score in matches]
+                else:
+                    pools, near = self._pools(terms, where, query)
+                damaged = self._keeper.ask(lambda index: index.problem_count())
+                return use(
+                    Candidates(
+                        pools, near, best, where, load, related, as_of=self._keeper.as_of(), behind=done.behind,
+                        problems=done.problems, damaged=damaged,
+                    )
+                )  # fmt: skip
 
-        if terms.empty:
-            done, newest = self.store.query(where, query.limit)
-            pools, near = list[Pool](), Near()
-        else:
-            done, pools, near = self._keeper.retry_if_replaced(work)
-            newest = []
-        damaged = self._keeper.ask(lambda index: index.problem_count())
-        return Gathered(
-            pools, near, newest, self._load, related, self._keeper.as_of(), done.behind, done.problems, damaged
-        )
-
-    @functools.cached_property
-    def shared(self) -> Shared | None:
-        """The memory that this one shares with others, None when the settings name none."""
-        from holdfast.owner.shared import Shared
-
-        return Shared(self) if self.settings.shared.store else None
-
-    def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Answer]]:
-        if terms.empty:
-            done, newest = self.store.query(where, query.limit)
-            return done, [Answer(record) for record in newest]
-        if not query.associate and query.level == "records":
-            done = self._keeper.ensure_current(where, searching=True)
-            best = self._keeper.ask(lambda index: index.best(terms, where, query.limit))
-            return done, [Answer(record, score) for record, score in best]
-        done = self._keeper.ensure_current(where, searching=True)
-        with self._keeper.reading():
-            pools, near = self._pools(terms, where, query)
-            return done, answers.choose(pools, query, self.settings.search, self._load, near)
-
-    def explain(self, query: Query, identifier: str) -> explaining.Explained:
-        """Say step by step what ranking makes of one record, whether it is among the answers or not."""
-        record = self.get(identifier)
-        pools, near, where = self.gather(query)
-
-        def passes() -> bool:
-            only = msgspec.structs.replace(where, only=record.id)
-            return bool(self._keeper.ask(lambda index: index.newest(only, 1)))
-
-        return explaining.explain(record, pools, near, query, self.settings.search, self._load, passes)
-
-    def gather(self, query: Query) -> tuple[list[Pool], Near, Filter]:
-        """Return what the ranking is given for a query, and the filter that was used."""
-        check(query)
-        terms = parse(query.text)
-        where = self._filter(query, both(query.kinds, terms.kinds) or query.kinds, (*query.tags, *terms.tags))
-
-        def work() -> tuple[list[Pool], Near]:
-            self._keeper.ensure_current(where, searching=True)
-            return self._pools(terms, where, query)
-
-        return (*self._keeper.retry_if_replaced(work), where)
+        return self._keeper.retry_if_replaced(work)
 
     def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[list[Pool], Near]:
-        candidates = self.settings.search.candidates  # what only stands beside them is no answer to a plain search
+        candidates = self.settings.search.candidates
         most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
         pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
         if terms.phrases and query.associate and not any(pool.candidates for pool in pools):
-            terms = terms.loose  # a title in a question need not stand there word for word
+            terms = terms.loose  # a title in a question need not occur word for word
             pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
         near = Near()
         if query.associate:
@@ -281,11 +257,15 @@ class Core:
                 self._meaning.fill(self._keeper.ask)
         return pools, near
 
-    def _load(self, rows: list[int]) -> dict[int, Record]:
-        return self._keeper.ask(lambda index: index.load(rows))
+    @functools.cached_property
+    def shared(self) -> Shared | None:
+        """The memory that this one shares with others, None when the settings name none."""
+        from holdfast.owner.shared import Shared
+
+        return Shared(self) if self.settings.shared.store else None
 
     def related(self, identifier: str, query: Query | None = None) -> list[Tied]:
-        """Return what has to do with a record, or with a name: by links, by what both speak of, by tags. One hop."""
+        """Return the records that are related to a record or a name by links, common links or tags. One hop."""
         wanted = query or Query(limit=10)
         check(wanted)
         check_text(identifier)
@@ -297,15 +277,13 @@ class Core:
 
         def work() -> list[Tied]:
             self._keeper.ensure_current(where, searching=True)
-            return self._near([identifier], where, wanted.limit)[identifier]
+            ties = self._keeper.ask(lambda index: index.related([identifier], where, wanted.limit))
+            return ties[identifier]
 
         found = self._keeper.retry_if_replaced(work)
         if not found and (is_id(identifier) or self.places.classify(path_of(identifier))):
-            self.get(identifier)  # nothing is related to it, or it is not there at all
+            self.get(identifier)  # raises NotFound when it does not exist
         return found
-
-    def _near(self, identifiers: list[str], where: Filter, most: int) -> dict[str, list[Tied]]:
-        return self._keeper.ask(lambda index: index.related(identifiers, where, most))
 
     def tail(self, kind: str, count: int = 20, *, session: str = "", scope: str | Scope | None = None) -> list[Record]:
         """Return the last records of a log, oldest first, read from the end of the file."""
@@ -491,18 +469,18 @@ class Core:
 
     @property
     def embedder(self) -> str:
-        """Which embedder is installed and meant by the settings, "" when records are found by words alone."""
+        """The embedder in use, "" when records are found by words alone."""
         return self._meaning.embedder
 
     def embed(self, progress: Progress | None = None) -> Embedded:
-        """Make the vectors that records lack by which they are found by meaning; Unavailable without an embedder."""
+        """Make the missing vectors, by which records are found by meaning; Unavailable without an embedder."""
         if self.reads_only:
             raise Unavailable("This login only reads: it can keep no vectors.", "Make them with a login that writes.")
         self.refresh()
         return self._keeper.ask(lambda index: self._meaning.embed(index, progress))
 
     def embedded(self) -> Embedded:
-        """Say how far the vectors are, and with which model."""
+        """Return the state of the vectors, and their model."""
         self.refresh()
         return self._keeper.ask(self._meaning.status)
 
@@ -617,7 +595,8 @@ class Core:
 
     def _filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
         for name in wanted:
-            kinds.kind(name)
+            if name not in KINDS:
+                kinds.kind(name)  # raises Invalid
         since = bound(query.since) if query.since else ""
         until = bound(query.until, end=True) if query.until else ""
         if since and until and since > until:
@@ -627,7 +606,7 @@ class Core:
             kinds=wanted, scope=where.path, above=query.above, shared=query.shared,
             sessions=_sessions(query.session), tags=tags, since=since, until=until,
             known=asking.end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
-            searchable=tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm")),
+            searchable=_SEARCHABLE,
         )  # fmt: skip
 
 

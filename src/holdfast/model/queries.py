@@ -1,7 +1,7 @@
-"""What is asked for, and how its words are read.
+"""Queries, and how their text is split into words.
 
-A query is literal text. Quoted words are a phrase; `tag:x` and `kind:x`, where there is such a kind, are filters;
-nothing else has a meaning of its own, so no query can be a syntax error.
+A query is literal text. Quoted words are a phrase; `tag:x` and `kind:x` (for a kind that exists) are filters. No
+other syntax exists, so a query can never be a syntax error.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -28,14 +27,14 @@ _MARKS = re.compile(
     "[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7"
     "\u0610-\u061a\u0640\u064b-\u065f\u0670]+"
 )
-"""Accents and vowel points, which people leave out; the vowels of Indian scripts and of Thai are none."""
+"""Accents and vowel points, which people often omit. The vowels of Indian scripts and of Thai are kept."""
 _FORMS = re.compile("[\ufb00-\ufdff\ufe70-\ufefc\uff01-\uffef]+")
-"""Letters in another width or joined, which are other letters."""
+"""Ligatures and letters of another width, which NFKC replaces."""
 _DIGIT = re.compile(r"[^\D0-9]")
 _LETTERS = str.maketrans(
     {"æ": "ae", "đ": "d", "ð": "d", "ħ": "h", "ı": "i", "ł": "l", "ø": "o", "œ": "oe", "þ": "th", "ŧ": "t"}
 )
-"""Letters that are typed as others where the keyboard has none, and that Unicode does not take apart."""
+"""Letters that people type as others and that Unicode does not decompose."""
 
 QUESTION_WORDS = frozenset(
     "a about am an and any are as at be been but by can could did do does doing for from had has have having he her"
@@ -43,43 +42,43 @@ QUESTION_WORDS = frozenset(
     " that the their theirs them then there these they this those to too us was we were what when where which while"
     " who whom whose why will with would you your yours s t d m ll re ve".split()
 )
-"""Words that shape an English question and say nothing about its subject."""
+"""English words that form a question but do not describe its subject."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Filters are joined by and; several kinds or tags mean any of them. Without text, the newest come first."""
+    """Filters are combined with AND; several kinds or tags mean any of them. Without text, the newest come first."""
 
     text: str = ""
     kinds: tuple[str, ...] = ()
     scope: str | Scope | None = None
-    """`W/D/R`; covers everything below it. None is the whole memory."""
+    """`W/D/R`, including everything below it. None is the whole memory."""
     above: bool = False
-    """With a scope: also what belongs to the levels above it."""
+    """With a scope: include records of the levels above it."""
     shared: bool = False
-    """With a scope: also what belongs to no workspace."""
+    """With a scope: include records that belong to no workspace."""
     session: str = ""
     tags: tuple[str, ...] = ()
     since: str = ""
     until: str = ""
     hidden: bool = False
-    """Also what was hidden."""
+    """Include hidden records."""
     limit: int = 20
     asked: str = ""
-    """When the question is asked, for what is relative to it; what was written later is left out. "" is now."""
+    """When the question is asked: "last week" is relative to it, and later records are excluded. "" is now."""
     associate: bool = False
-    """Also what has no word of the text but stands beside what has; and nothing at all below the floor."""
+    """Include records next to the matches; return nothing when the best answer is below `search.floor`."""
     level: Literal["records", "sessions"] = "records"
-    """`sessions`: of each session, only the best record."""
+    """`sessions`: only the best record of each session."""
     related: int = 0
-    """For each hit, also name this many records that have to do with it."""
+    """How many related records to list with each hit."""
     budget: int = 0
-    """At most this many tokens of text in all; 0 is no limit."""
+    """The most tokens of text in all hits together; 0 is no limit."""
     where: Literal["here", "shared", "both"] = "here"
-    """In which memory: this one, the one that the settings call shared, or both."""
+    """Which memory to search: this one, the shared one of the settings, or both."""
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """The words of a query: each is one token, or a run of tokens that must stand together."""
+    """The words of a query: each is one token, or a run of tokens that must be adjacent."""
 
     words: tuple[tuple[str, ...], ...] = ()
     phrases: tuple[tuple[str, ...], ...] = ()
@@ -92,18 +91,18 @@ class Terms(msgspec.Struct, frozen=True):
 
     @property
     def loose(self) -> Terms:
-        """The same with the words of phrases one by one."""
+        """The same terms with every phrase split into its words."""
         words = [(token,) for phrase in self.phrases for token in phrase if token not in QUESTION_WORDS]
         return msgspec.structs.replace(self, words=tuple(dict.fromkeys([*words, *self.words])), phrases=())
 
     @property
     def tokens(self) -> set[str]:
-        """All that is looked for, one by one."""
+        """Every single token of the words and phrases."""
         return {token for run in (*self.words, *self.phrases) for token in run}
 
 
 def parse(text: str) -> Terms:
-    """Read a query; every word counts unless it only shapes the question."""
+    """Split a query into words, phrases and filters; question words count only when there is nothing else."""
     words: dict[tuple[str, ...], None] = {}
     phrases: dict[tuple[str, ...], None] = {}
     filters: dict[str, list[str]] = {"tag": [], "kind": []}
@@ -117,23 +116,23 @@ def parse(text: str) -> Terms:
                 phrases[phrase] = None
         else:
             words.update(dict.fromkeys(_runs(plain)))
-    telling = [run for run in words if not (len(run) == 1 and run[0] in QUESTION_WORDS)]
-    kept = telling or ([] if phrases else list(words))
-    return Terms(tuple(kept[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"]))
+    subject = [run for run in words if not (len(run) == 1 and run[0] in QUESTION_WORDS)]
+    chosen = subject or ([] if phrases else list(words))
+    return Terms(tuple(chosen[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"]))
 
 
-def both(asked: tuple[str, ...], said: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the kinds that are asked for when the text says `kind:` too; None when there is no such kind.
+def both(asked: tuple[str, ...], typed: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Combine the kinds of a query with `kind:` filters in its text; None when they have none in common.
 
-    Words never widen what a caller looks among: a search of the chat finds no notes, whatever is typed into it.
+    The text can only narrow the search: a search of the chat never finds notes.
     """
-    if not asked or not said:
-        return asked or said
-    return tuple(kind for kind in asked if kind in said) or None
+    if not asked or not typed:
+        return asked or typed
+    return tuple(kind for kind in asked if kind in typed) or None
 
 
 def check(query: Query) -> None:
-    """Refuse a query whose numbers make no sense, or whose text no record can hold."""
+    """Raise Invalid for numbers out of range and for text that no record can contain."""
     check_text(query.text, query.session, *query.tags)
     if not 1 <= query.limit <= MAX_LIMIT:
         raise Invalid(f"limit is {query.limit}.", f"Use a number from 1 to {MAX_LIMIT}.")
@@ -144,7 +143,7 @@ def check(query: Query) -> None:
 
 
 def bare(text: str) -> str:
-    """Return text as it is compared: lower case, without accents, every letter and digit in its usual form."""
+    """Normalize text for comparison: lower case, no accents, usual forms of letters and digits."""
     if text.isascii():
         return text.lower()
     text = _FORMS.sub(lambda found: unicodedata.normalize("NFKC", found.group()), text)
@@ -153,39 +152,30 @@ def bare(text: str) -> str:
 
 
 def spaced(text: str) -> str:
-    """Return text as it goes into the index: bare, and with every wide character standing alone."""
+    """Normalize text for the index: `bare`, with spaces around every wide character."""
     return text if text.isascii() else WIDE.sub(r" \g<0> ", bare(text))
 
 
-def fold(text: str) -> Iterator[str]:
-    """Yield the tokens of a text in order, lower case."""
-    for found in _WORD.finditer(spaced(text)):
-        yield found.group().casefold()
+def fold(text: str) -> list[str]:
+    """Return the tokens of a text in order, lower case."""
+    return _WORD.findall(spaced(text).casefold())
 
 
 def plain(text: str) -> str:
-    """Return the tokens of a text with a space between them, lower case."""
+    """Return the tokens of a text, lower case, separated by one space."""
     return " ".join(_WORD.findall(spaced(text))).casefold()
 
 
-def _runs(word: str) -> Iterator[tuple[str, ...]]:
-    """Yield what one space-free word of a query looks for.
+def _runs(word: str) -> list[tuple[str, ...]]:
+    """Return the search terms of one word of a query.
 
-    `src/auth.py` looks for its parts; a run of wide characters looks for each pair of neighbours, since
-    nothing says where its words begin.
+    `src/auth.py` gives its parts. A run of wide characters gives each pair of neighbours, since such scripts do not
+    mark where words begin.
     """
-    wide: list[str] = []
-    for token in fold(word):
-        if WIDE.match(token):
-            wide.append(token)
-            continue
-        yield from _pairs(wide)
-        wide = []
-        yield (token,)
-    yield from _pairs(wide)
-
-
-def _pairs(wide: list[str]) -> Iterator[tuple[str, ...]]:
-    if len(wide) == 1:
-        yield (wide[0],)
-    yield from itertools.pairwise(wide)
+    if word.isascii():
+        return [(token,) for token in _WORD.findall(word.lower())]
+    found: list[tuple[str, ...]] = []
+    for wide, tokens in itertools.groupby(fold(word), lambda token: bool(WIDE.match(token))):
+        run = list(tokens)
+        found += itertools.pairwise(run) if wide and len(run) > 1 else [(token,) for token in run]
+    return found

@@ -22,10 +22,10 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
-from holdfast.model.queries import Query, parse
+from holdfast.model.queries import Query
 from holdfast.model.records import Problem, Record
 from holdfast.recall import answers as recalling
-from holdfast.recall.answers import Answer, Found, Gathered
+from holdfast.recall.answers import Answer, Candidates, Found
 from holdfast.recall.ranking import Near
 from holdfast.roots import is_address, open_memory, without_clear_passwords
 from holdfast.storage.index import Candidate, Pool, Tied
@@ -165,14 +165,14 @@ def find(memory: Core, query: Query) -> Found:
         found = shared.ask(lambda there: there.find(inner))
         return msgspec.structs.replace(found, hits=[msgspec.structs.replace(hit, store=NAME) for hit in found])
     problems: list[Problem] = []
-    waiting: Callable[[], Gathered] | None = None
+    waiting: Callable[[], Candidates] | None = None
     mine = theirs = missing = None
     try:
-        waiting = shared.start(lambda there: there.gathered(inner))
+        waiting = shared.start(lambda there: there.candidates(inner))
     except HoldfastError as error:
         problems.append(Problem(NAME, str(error)))
     try:
-        mine = memory.gathered(inner)
+        mine = memory.candidates(inner)
     except NotFound as error:  # perhaps only the shared memory has this workspace
         missing = error
     try:
@@ -183,10 +183,10 @@ def find(memory: Core, query: Query) -> Found:
         problems.append(Problem(NAME, str(error)))
     if missing and theirs is None:
         raise missing
-    return _together(mine or Gathered(), theirs or Gathered(), inner, memory, problems)
+    return _together(mine or Candidates(), theirs or Candidates(), inner, memory, problems)
 
 
-def _together(mine: Gathered, theirs: Gathered, query: Query, memory: Core, problems: list[Problem]) -> Found:
+def _together(mine: Candidates, theirs: Candidates, query: Query, memory: Core, problems: list[Problem]) -> Found:
     """Rank what both memories have; rows are even for this memory and odd for the shared one."""
 
     def load(rows: list[int]) -> dict[int, Record]:
@@ -196,29 +196,24 @@ def _together(mine: Gathered, theirs: Gathered, query: Query, memory: Core, prob
 
     def related(answers: list[Answer]) -> list[list[Tied]]:
         both = (("", mine), (NAME, theirs))
-        ties = [source.related([one.record.id for one in answers if one.store == store]) for store, source in both]
-        return [ties[bool(one.store)].get(one.record.id, []) for one in answers]
+        ties = [iter(source.related([one for one in answers if one.store == store])) for store, source in both]
+        return [next(ties[bool(one.store)]) for one in answers]
 
-    if parse(query.text).empty:
-        every = [Answer(record) for record in mine.newest] + [Answer(record, store=NAME) for record in theirs.newest]
-        every.sort(key=lambda one: one.record.time, reverse=True)
-        distinct: dict[tuple[str, str], Answer] = {}
-        for one in every:
-            distinct.setdefault((one.record.id, one.record.version), one)
-        answers = list(distinct.values())[: query.limit]
-    else:
-        values = dict(theirs.near.values)
-        for identifier, value in mine.near.values.items():
-            values[identifier] = max(value, values.get(identifier, value))
-        near = Near(values, min(mine.near.enough, theirs.near.enough))
-        chosen = recalling.choose(_pools(mine.pools, theirs.pools), query, memory.settings.search, load, near)
-        answers = [msgspec.structs.replace(one, store=NAME) if one.row % 2 else one for one in chosen]
-    hits, left_out = recalling.hits(answers, parse(query.text), query, related)
+    newest: dict[tuple[str, str], Answer] = {}
+    every = mine.answers + [msgspec.structs.replace(one, store=NAME) for one in theirs.answers]
+    for one in sorted(every, key=lambda one: one.record.time, reverse=True):
+        newest.setdefault((one.record.id, one.record.version), one)
+    values = dict(theirs.near.values)
+    for identifier, value in mine.near.values.items():
+        values[identifier] = max(value, values.get(identifier, value))
     theirs_problems = [Problem(f"{NAME}: {one.path}", one.what, one.line, one.minor) for one in theirs.problems]
-    return Found(
-        hits, mine.as_of or theirs.as_of, mine.behind + theirs.behind, left_out,
-        [*mine.problems, *theirs_problems, *problems], mine.damaged + theirs.damaged,
+    found = Candidates(
+        _pools(mine.pools, theirs.pools), Near(values, min(mine.near.enough, theirs.near.enough)),
+        list(newest.values())[: query.limit], load=load, related=related, store=lambda row: NAME if row % 2 else "",
+        as_of=mine.as_of or theirs.as_of, behind=mine.behind + theirs.behind,
+        problems=[*mine.problems, *theirs_problems, *problems], damaged=mine.damaged + theirs.damaged,
     )  # fmt: skip
+    return recalling.answer(found, query, memory.settings.search)
 
 
 def _pools(mine: list[Pool], theirs: list[Pool]) -> list[Pool]:

@@ -1,1 +1,1 @@
-"""From a question to an answer: what it asks for, which records may answer it, in which order, what is shown."""
+"""Recall: questions, ranking, answers, and the optional search by meaning."""

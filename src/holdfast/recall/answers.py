@@ -1,42 +1,43 @@
-"""Answering a query: read the words, find candidates, keep what fits the budget, say why.
+"""Answers: from the candidates for a query to hits that fit its budget, and why a record is or is not a hit.
 
-Each hit says where it is, which words brought it and how old it is. No hit at all is an answer, and the answer says
-as of when it holds and how many changed files it could not look at.
+`Core.find`, the shared memory and `holdfast why` all use the same steps: candidates, ranking, answers. Every hit has
+the words that it matches, other reasons for its score, and its age. An answer also reports the time of its data and
+how many changed files it does not include yet. No hits is a valid answer.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from holdfast.model.kinds import KINDS
-from holdfast.model.queries import Query, Terms, bare, plain
+from holdfast.model.queries import Query, Terms, bare, parse, plain
 from holdfast.model.records import Problem, Record, text_of
 from holdfast.model.settings import Search
 from holdfast.model.times import age, from_prefix
 from holdfast.model.tokens import count_tokens
-from holdfast.recall import question, ranking
-from holdfast.recall.ranking import FAR, Near, Ranked
-from holdfast.storage.index import Pool, Tied
+from holdfast.recall import question
+from holdfast.recall.ranking import FAR, Near, Ranked, in_order, rank
+from holdfast.storage.index import Filter, Pool, Tied
 
 SNIPPET = 320
+_FILTERED = "A filter excludes it."
 
 
 class Hit(msgspec.Struct, frozen=True, omit_defaults=True):
     record: Record
     score: float = 0.0
     why: tuple[str, ...] = ()
-    """The words of the query that stand in it."""
+    """The words of the query that occur in it."""
     because: tuple[str, ...] = ()
-    """What else brought it: who said it, what it stands beside, when."""
+    """Other reasons for its score: its author, its neighbours, its time."""
     snippet: str = ""
     age: str = ""
     related: tuple[Tied, ...] = ()
-    """What has to do with it: by links, by what both speak of, by tags."""
+    """Records that are related to it by links, common links or tags."""
     store: str = ""
-    """The memory that it is from, where that is another one: `shared`."""
+    """`shared` for a record of the shared memory."""
 
 
 class Found(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,10 +47,10 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
     as_of: str = ""
     behind: int = 0
     left_out: int = 0
-    """Hits that the budget had no room for."""
+    """How many hits did not fit the budget."""
     problems: list[Problem] = []
     damaged: int = 0
-    """How many lines and files are known that cannot be read; `verify` names them."""
+    """How many lines and files cannot be read; `verify` lists them."""
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
@@ -59,160 +60,197 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A record that answers a query, and why."""
+    """A record that answers a query."""
 
     record: Record
     score: float = 0.0
     because: tuple[str, ...] = ()
-    steps: tuple[tuple[str, float], ...] = ()
-    row: int = -1
     store: str = ""
 
 
-Load = Callable[[list[int]], Mapping[int, Record]]
-
-
-class Gathered(msgspec.Struct, frozen=True):
-    """What one memory has for a query, before anything is ranked: candidates, or without words the newest."""
+class Candidates(msgspec.Struct, frozen=True):
+    """What a memory has for a query: pools to rank, or answers that are in their order already."""
 
     pools: list[Pool] = []
     near: Near = FAR
-    newest: list[Record] = []
-    load: Load = lambda _rows: {}
-    related: Callable[[list[str]], Mapping[str, list[Tied]]] = lambda _identifiers: {}
+    answers: list[Answer] = []
+    where: Filter = Filter()
+    load: Callable[[list[int]], Mapping[int, Record]] = lambda _rows: {}
+    related: Callable[[list[Answer]], list[list[Tied]]] = lambda answers: [[] for _ in answers]
+    store: Callable[[int], str] = lambda _row: ""
+    """Which memory a row is from."""
     as_of: str = ""
     behind: int = 0
     problems: list[Problem] = []
     damaged: int = 0
 
 
-def choose(pools: list[Pool], query: Query, weights: Search, load: Load, near: Near = FAR) -> list[Answer]:
-    """Return the records that answer a query, best first, as many as it wants."""
-    answers = _loaded(in_order(pools, query, weights, near), query.limit, load)
-    return list(itertools.islice(_distinct(answers) if says_once(query) else answers, query.limit))
+class Step(msgspec.Struct, frozen=True):
+    step: str
+    change: float
+    score: float
+    """The score after this step."""
 
 
-def in_order(pools: list[Pool], query: Query, weights: Search, near: Near = FAR) -> list[Ranked]:
-    """Return what may answer a query, best first; of each session only the best, where sessions are asked for."""
-    ask = question.read(query.text, query.asked)
-    found: list[Ranked] = []
-    for pool in pools:
-        if not pool.candidates:
+class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a record is, or is not, among the answers to a query."""
+
+    id: str
+    where: str
+    rank: int = 0
+    """Its place among the hits, from 1; 0 when it is not a hit."""
+    score: float = 0.0
+    steps: tuple[Step, ...] = ()
+    words: tuple[str, ...] = ()
+    """The words of the query that occur in it."""
+    missing: tuple[str, ...] = ()
+    """The words of the query that do not."""
+    because: tuple[str, ...] = ()
+    """Other reasons for its score."""
+    matched: float = 0.0
+    """How much of the query the best records answer, by their words, their neighbours and their meaning."""
+    floor: float = 0.0
+    """Below this, the answer is that nothing is relevant."""
+    left_out: str = ""
+    """Why it is not a hit."""
+
+
+def answer(found: Candidates, query: Query, weights: Search) -> Found:
+    """Rank candidates and turn the best of them into hits within the budget."""
+    chosen = choose(found, query, weights) if found.pools else found.answers
+    ties = found.related(chosen) if query.related else [()] * len(chosen)
+    wanted = _wanted(parse(query.text))
+    hits: list[Hit] = []
+    spent = left_out = 0
+    for one, tied in zip(chosen, ties, strict=True):
+        record = one.record
+        why: tuple[str, ...] = ()
+        if wanted:
+            text = plain("\n".join((record.title, record.text, " ".join(record.tags), text_of(record.fields))))
+            why = tuple([shown for shown, stem in wanted if stem in text])
+        snippet = record.text if len(record.text) <= SNIPPET else _snippet(record.text, why)
+        if query.budget:
+            cost = count_tokens(record.title) + count_tokens(snippet)
+            for other in tied:
+                cost += count_tokens(other.record.title) + count_tokens(other.record.id)
+            if spent + cost > query.budget:
+                left_out += 1  # a smaller hit after it may still fit
+                continue
+            spent += cost
+        hits.append(Hit(record, round(one.score, 4), why, one.because, snippet, _age(record), tuple(tied), one.store))
+    return Found(hits, found.as_of, found.behind, left_out, found.problems, found.damaged)
+
+
+def choose(found: Candidates, query: Query, weights: Search) -> list[Answer]:
+    """Return the best answers, as many as the query asks for; records are only loaded as far as needed."""
+    ranked, distinct = in_order(found.pools, query, weights, found.near), _is_distinct(query)
+    answers: list[Answer] = []
+    seen: set[str] = set()
+    for start in range(0, len(ranked), query.limit):
+        part = ranked[start : start + query.limit]
+        records = found.load([one.row for one in part])
+        for one in part:
+            if (record := records.get(one.row)) is None:
+                continue
+            if distinct:
+                text = _content(record)
+                if text in seen:
+                    continue
+                seen.add(text)
+            answers.append(Answer(record, one.score, one.because, found.store(one.row)))
+            if len(answers) == query.limit:
+                return answers
+    return answers
+
+
+def explain(record: Record, found: Candidates, query: Query, weights: Search, *, passes: bool) -> Explained:
+    """Return how the ranking scores a record; `passes` is whether it passes the filters of the query."""
+    result = Explained(record.id, record.where, floor=weights.floor)
+    for pool in found.pools:
+        known = next((one for one in pool.candidates.values() if one.id == record.id), None)
+        if known is None:
             continue
-        ranked, matched = ranking.rank(pool, ask, weights, near)
-        if not query.associate:
-            found += [one for one in ranked if one.said]
-        elif matched >= weights.floor:
-            found += ranked
-    if len(pools) > 1:
-        found.sort(key=lambda one: -one.score)
-    return _best_of_each(found) if query.level == "sessions" else found
+        ranked, matched = rank(pool, question.read(query.text, query.asked), weights, found.near)
+        words = tuple(word for word, count in zip(pool.words, known.counts, strict=False) if count)
+        missing = tuple(word for word in pool.words if word not in words)
+        result = msgspec.structs.replace(result, words=words, missing=missing, matched=round(matched, 4))
+        one = next((one for one in ranked if one.candidate.id == record.id), None)
+        if one is None:
+            left_out = "No step gives it a score." if known.inside else _FILTERED
+            return msgspec.structs.replace(result, left_out=left_out)
+        place, left_out = _place(one, record, found, query, weights)
+        scores = [0.0, *[score for _, score in one.steps]]
+        steps = tuple(
+            Step(name, round(score - before, 4), round(score, 4))
+            for (name, score), before in zip(one.steps, scores, strict=False)
+        )
+        return msgspec.structs.replace(
+            result, rank=place, score=round(one.score, 4), steps=steps, because=one.because, left_out=left_out
+        )
+    nothing = "No word of the query occurs in it or next to it, or too many records match better."
+    return msgspec.structs.replace(result, left_out=nothing if passes else _FILTERED)
 
 
-def says_once(query: Query) -> bool:
-    """Does an answer to this leave out what says the same as something better?"""
+def _place(one: Ranked, record: Record, found: Candidates, query: Query, weights: Search) -> tuple[int, str]:
+    """Return the place of a record among the answers; 0 and the reason when it is not one of them."""
+    order = in_order(found.pools, query, weights, found.near)
+    ids = [other.candidate.id for other in order]
+    if one.candidate.id not in ids:
+        best = (other.candidate.id for other in order if other.candidate.session == one.candidate.session)
+        if (better := next(best, None)) is not None:
+            return 0, f"Of its session, {better} ranks better."
+        return 0, "Too little of the query is found anywhere: below the floor."
+    before = order[: ids.index(one.candidate.id)]
+    if not _is_distinct(query):
+        return len(before) + 1, ""
+    texts = {_content(other): other.id for other in found.load([other.row for other in before]).values()}
+    if twin := texts.get(_content(record)):
+        return 0, f"It says the same as {twin}, which ranks better."
+    return len(texts) + 1, ""
+
+
+def _is_distinct(query: Query) -> bool:
+    """Return whether an answer leaves out records that repeat a better one."""
     return query.associate and query.level == "records"
 
 
-def _best_of_each(ranked: list[Ranked]) -> list[Ranked]:
-    """Keep the best record of each session."""
-    best: dict[tuple[str, str], Ranked] = {}
-    for one in ranked:
-        best.setdefault(one.candidate.session, one)
-    return list(best.values())
-
-
-def _loaded(ranked: list[Ranked], most: int, load: Load) -> Iterator[Answer]:
-    """Yield the records themselves, which are read only as far as somebody looks."""
-    for start in range(0, len(ranked), most):
-        part = ranked[start : start + most]
-        records = load([one.row for one in part])
-        for one in part:
-            if one.row in records:
-                yield Answer(records[one.row], one.score, one.because, one.steps, one.row)
-
-
-def _distinct(answers: Iterable[Answer]) -> Iterator[Answer]:
-    """Leave out lines that say the same as something better; two files that do are two files."""
-    seen: set[str] = set()
-    for one in answers:
-        if (text := said_by(one.record)) not in seen:
-            seen.add(text)
-            yield one
-
-
-def said_by(record: Record) -> str:
-    """Return what two records must share to say the same: the words of a line; a file says something of its own."""
-    line = KINDS[record.kind].shape == "line" and record.text
-    return " ".join((record.title, *record.text.split())).casefold() if line else f"{record.id} {record.version}"
-
-
-def each(related: Callable[[list[str]], Mapping[str, list[Tied]]]) -> Callable[[list[Answer]], list[list[Tied]]]:
-    """Return what gives the ties of answers, each its own, where they all come from one memory."""
-
-    def of(answers: list[Answer]) -> list[list[Tied]]:
-        found = related([answer.record.id for answer in answers])
-        return [found.get(answer.record.id, []) for answer in answers]
-
-    return of
-
-
-def hits(
-    answers: list[Answer], terms: Terms, query: Query, related: Callable[[list[Answer]], list[list[Tied]]]
-) -> tuple[list[Hit], int]:
-    """Turn answers into hits within the budget; the number is how many had no room."""
-    result: list[Hit] = []
-    spent = left_out = 0
-    tied = related(answers) if query.related else [[] for _ in answers]
-    for answer, ties in zip(answers, tied, strict=True):
-        record = answer.record
-        why = _why(record, terms)
-        snippet = _snippet(record.text, why)
-        cost = count_tokens(record.title) + count_tokens(snippet)
-        cost += sum(count_tokens(tied.record.title) + count_tokens(tied.record.id) for tied in ties)
-        if query.budget and spent + cost > query.budget:
-            left_out += 1  # a smaller one behind it may still fit
-            continue
-        spent += cost
-        score = round(answer.score, 4)
-        result.append(Hit(record, score, why, answer.because, snippet, _age(record), tuple(ties), answer.store))
-    return result, left_out
+def _content(record: Record) -> str:
+    """Return a text that two records share when one repeats the other: lines by their words, never two files."""
+    if record.text and KINDS[record.kind].shape == "line":
+        return " ".join((record.title, *record.text.split())).casefold()
+    return f"{record.id} {record.version}"
 
 
 def _age(record: Record) -> str:
-    """Say how old a record is; of a document that does not say so itself, when its file was changed."""
-    told = age(record.time)
-    kind = KINDS[record.kind]
-    name = record.path.rpartition("/")[2]
-    if kind.shape != "document" or record.fields.get(kind.time) or (kind.dated and from_prefix(name)):
-        return told
-    return f"changed {told}" if told else ""
+    """Return the age of a record; for a document without a date of its own, when its file changed."""
+    found, kind = age(record.time), KINDS[record.kind]
+    if kind.shape != "document" or record.fields.get(kind.time):
+        return found
+    if kind.dated and from_prefix(record.path.rpartition("/")[2]):
+        return found
+    return f"changed {found}" if found else ""
 
 
-def _why(record: Record, terms: Terms) -> tuple[str, ...]:
-    if terms.empty:
-        return ()
-    runs = (*terms.phrases, *terms.words)
-    text = plain("\n".join((record.title, record.text, " ".join(record.tags), text_of(record.fields))))
-    return tuple(_shown(run) for run in runs if _stem(" ".join(run)) in text)
+def _wanted(terms: Terms) -> list[tuple[str, str]]:
+    """Return the phrases and words of a query as they are shown, each with the stem to look for."""
+    wanted = []
+    for run in (*terms.phrases, *terms.words):
+        text = " ".join(run)
+        unspaced = len(run) > 1 and len(run[0]) == 1 and not run[0].isascii()
+        wanted.append(("".join(run) if unspaced else text, text[: _stem(text)]))
+    return wanted
 
 
-def _shown(run: tuple[str, ...]) -> str:
-    return ("" if len(run) > 1 and len(run[0]) == 1 and not run[0].isascii() else " ").join(run)
+def _stem(word: str) -> int:
+    """Return the length of the part of a word that its inflections share, roughly."""
+    return max(4, len(word) - 3)
 
 
-def _stem(word: str) -> str:
-    """Return the part of a word that its inflections share, roughly."""
-    return word[: max(4, len(word) - 3)] if len(word) > 4 else word
-
-
-def _snippet(text: str, why: tuple[str, ...]) -> str:
-    """Return the part of the text around the first word that brought it."""
-    if len(text) <= SNIPPET:
-        return text
+def _snippet(text: str, why: Sequence[str]) -> str:
+    """Return the part of a text around the first match."""
     compared = bare(text)
-    places = [place for word in why if (place := compared.find(_stem(word))) >= 0]
-    first = min(places, default=0) * len(text) // max(1, len(compared))  # accents and points are not in it
+    places = [place for word in why if (place := compared.find(word[: _stem(word)])) >= 0]
+    first = min(places, default=0) * len(text) // max(1, len(compared))  # `bare` drops accents
     start = max(0, first - SNIPPET // 4)
     if start:
         start = text.find(" ", start, start + 40) + 1 or start

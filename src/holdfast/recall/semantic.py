@@ -1,8 +1,8 @@
-"""Recall by meaning: the vectors of the records, kept up with the index, and what lies near a question.
+"""Recall by meaning: keep a vector for every record of the index, and find the records most similar to a question.
 
-Vectors are made of text alone, so they can be lost at any time. A search makes those that are missing before it
-answers, as long as they are not too many for the model; then it goes by words alone, since half of the records with
-vectors and half without would be ranked by accident. Without an embedder nothing of this is loaded.
+Vectors are made from text alone, so they can be lost at any time. A search first makes the missing ones. When there
+are too many of them for the model, it uses words alone: a ranking with vectors for half of the records is arbitrary.
+Without an embedder, no model is loaded.
 """
 
 from __future__ import annotations
@@ -28,74 +28,71 @@ from holdfast.storage.refresh import Progress
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, Floats, Vectors
 
-KEPT = tuple(name for name, row in KINDS.items() if row.searchable and row.layer != "own")
-"""Kinds whose records have vectors: all that a search looks through unless it names a kind."""
+EMBEDDED = tuple(name for name, row in KINDS.items() if row.searchable and row.layer != "own")
+"""Kinds whose records have vectors: all kinds that a search without filters covers."""
 _CHARS = 4_000
-"""So much of a text is embedded: the mean of more says less."""
+"""The part of a text that is embedded: the mean of a longer text means less."""
 _WORD = re.compile(r"[^\W_]+")
 _BATCH = 500
 _FEW, _PAUSE = 16, 0.01
-"""What a thread makes at a time while others may search, and how long it lets them in."""
+"""How many vectors the background thread makes at a time, and its pause for searches in between."""
 _NEAREST = 30
-"""So many of the records that lie nearest may answer, whatever their words."""
+"""How many of the most similar records become candidates, whatever their words."""
 _OFFERED = 100
-_LOOKS = 2
-"""So often a search looks when it meets vectors that were damaged since they were read; they are made anew."""
+_TRIES = 2
+"""How often a search starts again after it found a vector that was damaged since it was read."""
 _RARE = 0.001
-"""A word that is this share of all words of the memory weighs half of what one weighs that is never said."""
+"""Rare words count more: a word with this share of all words has half the weight of one that never occurs."""
 
 
 class Embedded(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far the vectors are."""
+    """The state of the vectors."""
 
     embedder: str
-    """Which one the settings mean here; "" is none."""
+    """The embedder in use; "" is none."""
     model: str = ""
     version: str = ""
     vectors: int = 0
     missing: int = 0
     bytes: int = 0
     made: int = 0
-    """How many were made now."""
+    """How many were made by this call."""
     problem: str = ""
-    """Why the embedder that is installed cannot be used, and what to do."""
+    """Why the installed embedder cannot be used, and the next step."""
 
 
 class _Failed(Exception):
-    """The model could be loaded, and does not do its work."""
+    """The model was loaded but raised an error."""
 
 
 class Meaning:
-    """The vectors of one memory; `make` gives those of a model for the index that it is told.
-
-    `nowhere` is why there can be none.
-    """
+    """The vectors of one memory; `make` opens those of a model for an index, `unavailable` is why there are none."""
 
     def __init__(
-        self, setting: str, make: Callable[[Embedder, str], Vectors], nowhere: NoVectors | None = None
+        self, setting: str, make: Callable[[Embedder, str], Vectors], unavailable: NoVectors | None = None
     ) -> None:
         self._setting = setting
         self._make = make
         self._lock = threading.RLock()
-        self._loaded = nowhere is not None
+        self._loaded = unavailable is not None
         self._model: Embedder | None = None
-        self._broken: Unavailable | None = nowhere
+        self._broken: Unavailable | None = unavailable
         self._vectors: Vectors | None = None
         self._generation: str | None = None
         self._last = 0
-        """The greatest row of the index that was looked at."""
+        """The greatest row of the index that was checked for a vector."""
         self._missing: list[int] = []
         self._filler: threading.Thread | None = None
         self._closed = threading.Event()
 
     @property
     def embedder(self) -> str:
-        """Which embedder is used, "" when there is none; it need not be loaded yet."""
+        """The name of the embedder in use, "" when there is none; it may not be loaded yet."""
         return "" if self._broken else embedders.chosen(self._setting)
 
     @property
     def problem(self) -> str:
-        """Why the embedder that is installed is not used, and what to do; "" when it is, or there is none."""
+        """Why the installed embedder is not used, and the next step; "" when it is used or none is installed."""
         return str(self._broken) if self._broken and embedders.chosen(self._setting) else ""
 
     def close(self) -> None:
@@ -106,7 +103,7 @@ class Meaning:
             self.forget()
 
     def forget(self) -> None:
-        """Let go of the vectors at hand: the index that they belong to was replaced."""
+        """Close the vectors: the index that they belong to was replaced."""
         with self._lock:
             if self._vectors is not None:
                 self._vectors.close()
@@ -117,84 +114,84 @@ class Meaning:
     def widen(
         self, index: Index, pools: list[Pool], query: Query, terms: Terms, where: Filter
     ) -> tuple[list[Pool], Near]:
-        """Add to the pools what lies nearest to the question in meaning, and say how near each candidate lies."""
+        """Add the records most similar to the question to the pools; return the similarity of each candidate too."""
         with self._lock:
             model, vectors = self._open(index)
             if model is None or vectors is None:
                 return pools, Near()
             try:
-                for _ in range(_LOOKS):
+                for _ in range(_TRIES):
                     if not self._catch_up(index, model, vectors, model.at_once):
                         return pools, Near()
-                    told = _widened(index, model, vectors, pools, query, terms, where)
+                    widened = _widened(index, model, vectors, pools, query, terms, where)
                     if not vectors.doubted:
                         break
-                return told
+                return widened
             except (_Failed, NoVectors) as error:
-                self._give_up(error)
+                self._disable(error)
                 return pools, Near()
 
     def fill(self, ask: Callable[[Callable[[Index], bool]], bool]) -> None:
-        """Make what is missing in a thread of its own, if a search could not; `ask` puts a question to the index."""
+        """Make missing vectors in a background thread; `ask` runs a function on the index."""
+
+        def work() -> None:
+            with contextlib.suppress(HoldfastError):  # the next search tries again and reports its errors
+                while not self._closed.is_set() and not ask(self._make_some):
+                    self._closed.wait(_PAUSE)
+
         with self._lock:
             if not self._missing or self._closed.is_set() or (self._filler and self._filler.is_alive()):
                 return
-            self._filler = threading.Thread(target=self._fill, args=(ask,), name="holdfast-embedding", daemon=True)
+            self._filler = threading.Thread(target=work, name="holdfast-embedding", daemon=True)
             self._filler.start()
 
-    def _fill(self, ask: Callable[[Callable[[Index], bool]], bool]) -> None:
-        with contextlib.suppress(HoldfastError):  # the next search tries again, and its errors are told
-            while not self._closed.is_set() and not ask(self._some):
-                self._closed.wait(_PAUSE)
-
-    def _some(self, index: Index) -> bool:
+    def _make_some(self, index: Index) -> bool:
+        """Make a few missing vectors; return whether none is missing now."""
         with self._lock:
             model, vectors = self._open(index)
             try:
                 return model is None or vectors is None or self._catch_up(index, model, vectors, _FEW)
             except (_Failed, NoVectors) as error:
-                self._give_up(error)
+                self._disable(error)
                 return True
 
     # making
 
     def embed(self, index: Index, progress: Progress | None = None) -> Embedded:
-        """Make all vectors that are missing."""
+        """Make all missing vectors."""
         with self._lock:
             model, vectors = self._open(index)
             if model is None or vectors is None:
                 raise self._unavailable()
-            self._look(index, vectors)
+            self._find_missing(index, vectors)
             missing = len(self._missing)
             try:
                 self._catch_up(index, model, vectors, -1, progress)
             except _Failed as error:
-                self._give_up(error)
+                self._disable(error)
                 raise self._unavailable() from None
-            vectors.keep_only(index.rows(KEPT))
+            vectors.keep_only(index.rows(EMBEDDED))
             return msgspec.structs.replace(self.status(index), made=missing)
 
     def status(self, index: Index) -> Embedded:
-        """Say how far the vectors are, and make none."""
+        """Return the state of the vectors without making any."""
         with self._lock:
             model, vectors = self._open(index)
             if model is None or vectors is None:
                 return Embedded("", problem=self.problem)
-            self._look(index, vectors)
-            held = len(index.rows(KEPT)) - len(self._missing)
-            return Embedded(
-                self.embedder, model.name, model.version, held, len(self._missing),
-                vectors.bytes_on_disk(),
-            )  # fmt: skip
+            self._find_missing(index, vectors)
+            missing = len(self._missing)
+            stored = len(index.rows(EMBEDDED)) - missing
+            return Embedded(self.embedder, model.name, model.version, stored, missing, vectors.bytes_on_disk())
 
     def _open(self, index: Index) -> tuple[Embedder | None, Vectors | None]:
-        """Return the model and its vectors for the index in use now; None when there is no model."""
+        """Return the model and its vectors for the current index; None when there is no model."""
         if not self._loaded:
             self._loaded = True
             name = embedders.chosen(self._setting)
             try:
                 self._model = embedders.load(name) if name else None
-            except Exception as error:  # a broken installation raises whatever it likes: then there is none
+            except Exception as error:  # a broken installation can raise anything
                 self._broken = _broken(f"The embedder {name} cannot be loaded: {error}.", name)
         if self._model is None:
             return None, None
@@ -205,11 +202,13 @@ class Meaning:
             self._generation, self._last, self._missing = generation, 0, []
         return self._model, self._vectors
 
-    def _give_up(self, error: _Failed | NoVectors) -> None:
-        """Go by words alone from now on."""
+    def _disable(self, error: _Failed | NoVectors) -> None:
+        """Use words alone from now on."""
         name = embedders.chosen(self._setting)
-        told = error if isinstance(error, NoVectors) else None
-        self._broken = told or _broken(f"The embedder {name} does not work: {error}.", name)
+        if isinstance(error, NoVectors):
+            self._broken = error
+        else:
+            self._broken = _broken(f"The embedder {name} does not work: {error}.", name)
         self._model, self._missing = None, []
         self.forget()
 
@@ -223,19 +222,19 @@ class Meaning:
         wanted = "semantic" if self._setting == "auto" else self._setting
         return _broken(f"The embedder {wanted} is not installed.", wanted)
 
-    def _look(self, index: Index, vectors: Vectors) -> None:
-        """Find out which records have no vector; only the first look goes through all of them."""
+    def _find_missing(self, index: Index, vectors: Vectors) -> None:
+        """Update the list of rows without a vector; only the first call checks all rows."""
         if vectors.read_on():
             self._last = 0
-        rows = index.rows(KEPT, self._last)
+        rows = index.rows(EMBEDDED, self._last)
         self._missing = vectors.missing(sorted({*(self._missing if self._last else ()), *rows}))
         self._last = max(self._last, *rows[-1:], 0)
 
     def _catch_up(
         self, index: Index, model: Embedder, vectors: Vectors, most: int, progress: Progress | None = None
     ) -> bool:
-        """Make the vectors that are missing, at most so many; return whether none is missing now."""
-        self._look(index, vectors)
+        """Make missing vectors, at most `most` unless that is negative; return whether none is missing now."""
+        self._find_missing(index, vectors)
         total = len(self._missing)
         wanted = self._missing if most < 0 else self._missing[:most]
         for start in range(0, len(wanted), _BATCH):
@@ -257,11 +256,15 @@ def _widened(
 ) -> tuple[list[Pool], Near]:
     values: dict[str, float] = {}
     result = []
+    written = {bare(word): word for word in reversed(_WORD.findall(query.text))}
     for pool in pools:
+        total = pool.records * pool.length
+        shares = zip(pool.words, pool.held, strict=True)
+        words = [(written.get(word, word), _RARE / (_RARE + held / total)) for word, held in shares]
         with _working():
-            question = model.question(query.text, _weighed(pool, query.text))
+            question = model.question(query.text, words)
         if question.any():
-            if not terms.phrases:  # what is quoted must stand there
+            if not terms.phrases:  # quoted words must occur literally
                 pool = index.widened(pool, where, _nearest(index, model, vectors, question, where))
             values |= _nearness(index, pool, model, vectors, question)
         result.append(pool)
@@ -270,7 +273,7 @@ def _widened(
 
 @contextlib.contextmanager
 def _working() -> Iterator[None]:
-    """Tell what goes wrong in a model from what goes wrong elsewhere; a broken one raises whatever it likes."""
+    """Raise _Failed for any error of a model."""
     try:
         yield
     except Exception as error:
@@ -278,8 +281,8 @@ def _working() -> Iterator[None]:
 
 
 def _make(records: Mapping[int, Record], model: Embedder, vectors: Vectors) -> None:
-    """Make vectors of records, or take those that the same texts had before."""
-    texts = [text_of(record) for record in records.values()]
+    """Make the vectors of records, or reuse those of an earlier index for the same texts."""
+    texts = [f"{record.title}\n{record.text}".strip()[:_CHARS] for record in records.values()]
     marks = [mark_of(record) for record in records.values()]
     known = vectors.earlier(marks)
     fresh = [number for number, one in enumerate(known) if one is None]
@@ -291,30 +294,17 @@ def _make(records: Mapping[int, Record], model: Embedder, vectors: Vectors) -> N
         vectors.add(list(records), marks, known)
 
 
-def text_of(record: Record) -> str:
-    """Return what is embedded of a record."""
-    return f"{record.title}\n{record.text}".strip()[:_CHARS]
-
-
-def _weighed(pool: Pool, text: str) -> list[tuple[str, float]]:
-    """Return the telling words of a question as they are written, and how much each of them tells in this memory."""
-    written = {bare(word): word for word in reversed(_WORD.findall(text))}
-    total = pool.records * pool.length
-    shares = [held / total for held in pool.held]
-    return [(written.get(word, word), _RARE / (_RARE + share)) for word, share in zip(pool.words, shares, strict=True)]
-
-
 def _nearest(index: Index, model: Embedder, vectors: Vectors, question: Floats, where: Filter) -> list[int]:
-    """Return the rows of the records that pass the filter and lie nearest, as far as they are about the question."""
+    """Return the most similar rows that pass the filter and are about the question."""
     about = _top(vectors.nearest(question), model.near)
     rows = index.passing(about, where)
-    if len(rows) < _NEAREST <= len(about):  # many lie near and few of them pass: look among those that do
+    if len(rows) < _NEAREST <= len(about):  # few of many similar rows pass: compare only rows that do
         rows = index.passing(_top(vectors.nearest(question, index.inside(where)), model.near), where)
     return rows[:_NEAREST]
 
 
 def _top(scored: list[tuple[int, float]], least: float) -> list[tuple[int, float]]:
-    """Keep the best that are near enough; a group of equals is never cut."""
+    """Return the most similar rows, at least `least`; equals are all kept or all dropped."""
     near = [(row, score) for row, score in scored if score >= least]
     if len(near) <= _OFFERED:
         return near
@@ -323,12 +313,12 @@ def _top(scored: list[tuple[int, float]], least: float) -> list[tuple[int, float
 
 
 def _nearness(index: Index, pool: Pool, model: Embedder, vectors: Vectors, question: Floats) -> dict[str, float]:
-    """Return how near each candidate lies; a vector that turns out to be of other content is made anew."""
+    """Return the similarity of each candidate by id; replace vectors that belong to other content."""
     rows = list(pool.candidates)
     marks = [one.mark for one in pool.candidates.values()]
     near = vectors.nearness(rows, marks, question)
     wrong = index.load([row for row, one in zip(rows, near, strict=True) if one is None])
-    if wrong := {row: record for row, record in wrong.items() if record.kind in KEPT}:
+    if wrong := {row: record for row, record in wrong.items() if record.kind in EMBEDDED}:
         _make(wrong, model, vectors)
         near = vectors.nearness(rows, marks, question)
     ids = [one.id for one in pool.candidates.values()]

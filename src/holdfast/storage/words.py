@@ -1,32 +1,38 @@
-"""What every engine of the index makes of a record and of a question, so that all give the same answers."""
+"""How records and queries become words and ties; every index engine uses the same rules, so that answers agree.
+
+Words are split and stemmed by SQLite's own tokenizer. A tie is a name that a record has, a name that it links to, or
+a tag; records that share one are related.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
+import apsw
 import msgspec
 
-from holdfast.formats.links import names_of
-from holdfast.formats.links import normal as normal
+from holdfast.formats.links import names_of, normal
 from holdfast.model.kinds import KINDS
-from holdfast.model.names import same as same
+from holdfast.model.names import same
 from holdfast.model.queries import Terms, spaced
 from holdfast.model.records import Record, text_of
 from holdfast.model.settings import Search
 from holdfast.storage.index import Stale
 
+TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2", "categories", "L* N* Co M*"])
 TITLE = 4.0
-"""What a word counts for that stands in the title."""
+"""The weight of a word in the title; in the text it is 1."""
 LINES = {name for name, row in KINDS.items() if row.shape == "line" and not row.key}
-"""Kinds whose records stand in the order in which things happened."""
+"""Kinds whose records are in the order in which things happened."""
 IN_ORDER = tuple(name for name in KINDS if name in LINES and KINDS[name].searchable)
 NAME, LINK, TAG = 1, 2, 3
 COMMON = 200
-"""What more records share than this says nothing of any of them."""
+"""A name that more matching records share than this relates none of them."""
 MOST = 5_000
-"""Of what so many share everywhere it is not even asked how many of them pass a filter."""
+"""A name that more records share than this is not even filtered."""
 Run = tuple[str, ...]
 Tie = tuple[float, list[str]]
 _AUTHORS = ("speaker", "author", "sender_id", "sender", "from")
@@ -34,22 +40,34 @@ _NAME = re.compile(r"[^\W_]+")
 _UNSEARCHED = frozenset(
     "op writer ref size created updated date covers by exchange origin tool_call_id channel sender_id".split()
 )
-_TWICE = {"summary": "said"}
-"""What says once more what the text of such a record says."""
+_REPEATED = {"summary": "said"}
+"""A field of a kind that repeats its text."""
 record_out, record_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(Record).decode
+_local = threading.local()
+
+
+def stems(text: str) -> list[str]:
+    """Return the words of a text in order, as the index compares them."""
+    tokenizer: Any = getattr(_local, "tokenizer", None)
+    if tokenizer is None:  # a connection must not be used by two threads at a time
+        tokenizer = _local.tokenizer = apsw.Connection(":memory:").fts5_tokenizer(*TOKENIZER)
+    data = text.encode("utf-8", "replace")
+    return list(tokenizer(data, apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False, include_colocated=False))
 
 
 # records
 
 
 def author_of(record: Record) -> str:
-    """Return who said or wrote it, as a question would name them: lower case, words apart."""
-    named = (record.fields.get(name) for name in _AUTHORS)
-    return " ".join(_NAME.findall(next((name for name in named if isinstance(name, str)), "").lower()))
+    """Return the author as a question would name them: lower case, words separated by spaces."""
+    for name in _AUTHORS:
+        if isinstance(author := record.fields.get(name), str):
+            return " ".join(_NAME.findall(author.lower()))
+    return ""
 
 
 def pair_of(record: Record) -> str:
-    """Return the name that the two lines of a pair share."""
+    """Return the name that both lines of a pair have."""
     pair = record.fields.get(KINDS[record.kind].pair) if KINDS[record.kind].pair else None
     return pair if isinstance(pair, str) else ""
 
@@ -60,20 +78,20 @@ def op_of(record: Record) -> str | None:
 
 
 def words_of(record: Record) -> tuple[str, str, str] | None:
-    """Return the title, the text and the rest in which words are looked for, None when none are."""
+    """Return the title, the text and the other fields to index; None for a record that is not searched."""
     kind = KINDS[record.kind]
     if not kind.searchable or (kind.quiet and record.fields.get(kind.quiet)):
         return None
     rest = [
         text_of(value)
         for name, value in record.fields.items()
-        if name not in kind.choices and name not in _UNSEARCHED and name not in (kind.text, _TWICE.get(kind.name))
+        if name not in kind.choices and name not in _UNSEARCHED and name not in (kind.text, _REPEATED.get(kind.name))
     ]
     return spaced(record.title), spaced(record.text), spaced("\n".join((*record.tags, *rest)))
 
 
 def revive(blob: bytes, hidden: int, superseded: int) -> Record:
-    """Return a record as it was put away, with what has become of it."""
+    """Decode a record of the index and set its flags."""
     if not isinstance(blob, bytes):
         raise Stale("the index is damaged: a record is missing")
     record = record_in(blob)
@@ -83,76 +101,92 @@ def revive(blob: bytes, hidden: int, superseded: int) -> Record:
 
 
 def tagged(tags: tuple[str, ...]) -> str:
-    """Return tags in the form in which they are compared."""
+    """Return tags as one text in which each can be searched for."""
     return "\x1f" + "\x1f".join(same(tag) for tag in tags) + "\x1f" if tags else ""
 
 
 # ties
 
 
+class Names(NamedTuple):
+    """What ties a record to others."""
+
+    own: list[str]
+    """The names that links use for it."""
+    links: list[str]
+    tags: list[str]
+
+
 def ties_of(record: Record) -> list[tuple[int, str]]:
-    """Return a record's names, links and tags; what is cold or Holdfast's own is tied to nothing."""
+    """Return the names, links and tags of a record; cold and internal records have none."""
     kind = KINDS[record.kind]
     if kind.layer not in ("hot", "warm") or not kind.searchable:
         return []
     ties = [(NAME, name) for name in names_of(record)]
-    ties += [(LINK, name) for name in dict.fromkeys(map(normal, record.links)) if name]
-    ties += [(TAG, name) for name in dict.fromkeys(map(same, record.tags)) if name]
+    ties += [(LINK, name) for name in map(normal, record.links) if name]
+    ties += [(TAG, name) for name in map(same, record.tags) if name]
     return list(dict.fromkeys(ties))
 
 
-def tied(
-    identifier: str, own: list[int], names: Callable[[int], list[str]], having: Callable[[int, str], list[int]]
-) -> dict[int, Tie]:
-    """Return the rows tied to a record, or to a name that is nobody's id, how closely, and why.
+def unowned(name: str) -> Names:
+    """Return the ties of a name that is not the id of a record."""
+    return Names([], [normal(name)], [same(name)])
 
-    `names` gives what the record has in some way, `having` the rows that have a name in some way; the rarer what is
-    shared, the closer.
+
+def shared_by(names: Iterable[Names]) -> set[tuple[int, str]]:
+    """Return every tie that relates another record to one of these."""
+    wanted: set[tuple[int, str]] = set()
+    for one in names:
+        wanted.update([(LINK, name) for name in one.own], [(TAG, name) for name in one.tags])
+        wanted.update([(way, name) for name in one.links for way in (NAME, LINK)])
+    return wanted
+
+
+def tied(names: Names, having: Mapping[tuple[int, str], list[int]], own: Collection[int]) -> dict[int, Tie]:
+    """Return the rows that are related to a record or name, how closely, and why; a rare tie counts more.
+
+    `having` has the rows of every tie, `own` are the rows of the record itself.
     """
-    bears, links, tags = (names(way) for way in (NAME, LINK, TAG))
-    if not own:
-        bears, links, tags = [], [normal(identifier)], [same(identifier)]
     found: dict[int, Tie] = {}
     for way, wanted, weight, how in (
-        (NAME, links, 3.0, "linked to" if own else "is"),
-        (LINK, bears, 3.0, "links here"),
-        (LINK, links, 2.0, "also links to {name}" if own else "links to {name}"),
-        (TAG, tags, 1.0, "tagged {name}"),
+        (NAME, names.links, 3.0, "linked to" if own else "is"),
+        (LINK, names.own, 3.0, "links here"),
+        (LINK, names.links, 2.0, "also links to {name}" if own else "links to {name}"),
+        (TAG, names.tags, 1.0, "tagged {name}"),
     ):
         for name in wanted:
-            rows = having(way, name)
+            rows = having.get((way, name), ())
             for row in rows:
-                score, reasons = found.get(row, (0.0, []))
-                found[row] = (score + weight / len(rows), [*reasons, how.format(name=name)])
-    for row in own:
-        found.pop(row, None)
+                if row not in own:
+                    score, reasons = found.get(row, (0.0, []))
+                    found[row] = (score + weight / len(rows), [*reasons, how.format(name=name)])
     return found
 
 
-# questions
+# queries
 
 
 class Wanted(NamedTuple):
-    """The words that are worth looking for; those of one stem are one word."""
+    """The words to search for; words with the same stem are one word."""
 
     phrases: list[Run]
     words: list[Run]
     held: list[int]
-    """In how many records each stands, phrases first."""
+    """How many records contain each, phrases first."""
 
 
 def telling(
     terms: Terms, settings: Search, stems: Callable[[str], list[str]], count: Callable[[Run, int], int]
 ) -> Wanted:
-    """Return the words of a query whose ranking does not cost more than they tell.
+    """Leave out words that are too common to rank by, while rarer ones remain.
 
-    `count` says in how many records a word stands; it may stop at a number, unless that is negative.
+    `count` returns how many records contain a word; it may stop at a limit unless that is negative.
     """
     phrases, words = _distinct(terms.phrases, stems), _distinct(terms.words, stems)
     allowed = settings.common_records
     counts = {run: count(run, allowed + 1) for run in (*phrases, *words)}
     rare = [run for run in words if counts[run] <= allowed]
-    if len(words) > 1 and any(counts[run] for run in rare):
+    if len(words) > 1 and any(map(counts.get, rare)):
         words = rare
     elif len(words) > 1 and len(rare) < len(words):
         common = [run for run in words if counts[run] > allowed]
@@ -161,7 +195,9 @@ def telling(
 
 
 def _distinct(runs: Iterable[Run], stems: Callable[[str], list[str]]) -> list[Run]:
-    """Leave out what the index keeps as the same word as an earlier one, and what it does not keep."""
-    found = {run: tuple(stems(" ".join(run))) for run in runs}
-    firsts = {stem: run for run, stem in reversed(found.items()) if stem}
-    return [run for run, stem in found.items() if firsts.get(stem) == run]
+    """Return the first run of each stem; runs without a stem are not in the index."""
+    firsts: dict[Run, Run] = {}
+    for run in runs:
+        if stem := tuple(stems(" ".join(run))):
+            firsts.setdefault(stem, run)
+    return list(firsts.values())

@@ -1,81 +1,234 @@
-"""Records in the SQLite index: adding one with its words and ties, superseding, hiding, and reading it back."""
+"""The tables of the SQLite index, adding and reading their records, and the proof that two indexes are equal.
+
+A change of the tables needs another VERSION; an index of another version is rebuilt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from array import array
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apsw
+import msgspec
 
 from holdfast.model.kinds import KINDS
 from holdfast.model.records import Problem, Record, mark_of, priority_of
-from holdfast.storage import words as _common
-from holdfast.storage.files import rank, ties
-from holdfast.storage.words import record_in, record_out, revive
+from holdfast.storage import words
+from holdfast.storage.index import Facts, Seen, Stale
+from holdfast.storage.words import TITLE, TOKENIZER, record_in, record_out
+
+VERSION = 10
+BUSY_MS = 5_000
+WORDS = ("words", "foreign_words")
+"""The full-text tables: our own records, and those of other programs, which must not change how rare a word is."""
+TABLES = frozenset({"meta", "files", "records", "marks", "problems", *WORDS, "ties"})
+_TOKENIZER = " ".join(f"'{part}'" if " " in part else part for part in (TOKENIZER[0], *TOKENIZER[1]))
+_LOW64 = (1 << 64) - 1
+_TITLE = int(TITLE)
+
+SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE files (
+    file INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, seen BLOB NOT NULL
+);
+CREATE TABLE records (
+    row INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, id TEXT NOT NULL, kind TEXT NOT NULL,
+    scope TEXT NOT NULL, session TEXT NOT NULL, time TEXT NOT NULL, key TEXT, op TEXT, tagged TEXT NOT NULL,
+    sort TEXT NOT NULL, pair TEXT, alone INTEGER NOT NULL, hidden INTEGER NOT NULL, superseded INTEGER NOT NULL,
+    author TEXT NOT NULL, agent INTEGER NOT NULL, priority INTEGER NOT NULL, mark INTEGER NOT NULL, record BLOB NOT NULL
+);
+CREATE UNIQUE INDEX records_identity ON records (id, file);
+CREATE INDEX records_file ON records (file);
+CREATE INDEX records_place ON records (kind, scope, time);
+CREATE INDEX records_order ON records (file, sort);
+CREATE INDEX records_talk ON records (file, session, sort) WHERE NOT hidden AND NOT superseded;
+CREATE INDEX records_gone ON records (file) WHERE hidden OR superseded;
+CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
+CREATE INDEX records_pair ON records (pair, file) WHERE pair IS NOT NULL;
+CREATE INDEX records_alone ON records (file) WHERE alone;
+CREATE INDEX records_op ON records (op) WHERE op IS NOT NULL;
+CREATE TABLE marks (
+    file INTEGER NOT NULL, target TEXT NOT NULL, sort TEXT NOT NULL, hidden INTEGER NOT NULL, op TEXT,
+    PRIMARY KEY (target, file, sort)
+) WITHOUT ROWID;
+CREATE INDEX marks_file ON marks (file);
+CREATE INDEX marks_op ON marks (op) WHERE op IS NOT NULL;
+CREATE TABLE problems (file INTEGER NOT NULL, line INTEGER NOT NULL, what TEXT NOT NULL, minor INTEGER NOT NULL);
+CREATE INDEX problems_file ON problems (file);
+CREATE TABLE ties (
+    way INTEGER NOT NULL, name TEXT NOT NULL, row INTEGER NOT NULL, PRIMARY KEY (way, name, row)
+) WITHOUT ROWID;
+CREATE INDEX ties_row ON ties (row);
+""" + "".join(
+    f"CREATE VIRTUAL TABLE {name} USING fts5 ("
+    f"title, text, rest, content='', contentless_delete=1, tokenize=\"{_TOKENIZER}\");\n"
+    for name in WORDS
+)
+Row = tuple[Any, ...]
+seen_out, seen_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
 
 
-def insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Problem | None:
-    """Add one record; a line that is there already is not added twice."""
+def create(path: str, identity: str) -> apsw.Connection:
+    """Create an empty index; `tune` it once it is filled."""
+    db = apsw.Connection(path)
+    db.execute("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536")
+    db.register_fts5_function("counted", _counted)
+    db.execute(SCHEMA)
+    db.execute("INSERT INTO meta VALUES ('identity', ?)", (identity,))
+    db.pragma("user_version", VERSION)
+    return db
+
+
+def tune(db: apsw.Connection) -> None:
+    """Prepare a connection for use by several processes."""
+    db.set_busy_timeout(BUSY_MS)
+    db.execute("PRAGMA trusted_schema = OFF; PRAGMA cache_size = -16384")
+    if db.pragma("journal_mode") != "wal":
+        db.pragma("journal_mode", "wal" if apsw.SQLITE_VERSION_NUMBER >= 3_051_003 else "truncate")
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.register_fts5_function("counted", _counted)
+
+
+def _counted(api: Any, *_: object) -> bytes:
+    """Count each word of a query in a record, up to 255; a word in the title counts more."""
+    result = bytearray(api.phrase_count)
+    for number in range(len(result)):
+        title, text, rest = api.phrase_locations(number)
+        if title or text or rest:
+            result[number] = min(255, _TITLE * len(title) + len(text) + len(rest))
+    return bytes(result)
+
+
+def carray(rows: Iterable[int]) -> Any:
+    """Return rows as a table `carray(?)`; an empty array is not allowed, and no row is 0."""
+    return apsw.carray(array("q", rows) or array("q", [0]))
+
+
+# files
+
+
+def file_of(db: apsw.Connection, path: str) -> int | None:
+    found: int | None = db.execute("SELECT file FROM files WHERE path = ?", (path,)).get
+    return found
+
+
+def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bool) -> None:
+    """Add what was read from a file, or replace everything that is known of it."""
+    file, targets = file_of(db, path), {mark.target for mark in facts.marks}
+    if replace and file is not None:
+        targets |= _clear(db, file)
+    db.execute(
+        "INSERT INTO files (path, seen) VALUES (?, ?) ON CONFLICT (path) DO UPDATE SET seen = excluded.seen",
+        (path, seen_out(seen)),
+    )
+    file = file_of(db, path) if file is None else file
+    assert file is not None
+    db.executemany(
+        "INSERT OR IGNORE INTO marks VALUES (?, ?, ?, ?, ?)",
+        [(file, mark.target, mark.order, mark.hidden, mark.op or None) for mark in facts.marks],
+    )
+    marked = db.execute("SELECT 1 FROM marks LIMIT 1").get is not None
+    twins = [problem for record in facts.records if (problem := _insert(db, file, record, marked))]
+    for target in targets:
+        _apply(db, file, target)
+    db.executemany(
+        "INSERT INTO problems VALUES (?, ?, ?, ?)",
+        [(file, problem.line, problem.what, problem.minor) for problem in (*facts.problems, *twins)],
+    )
+
+
+def remove(db: apsw.Connection, path: str) -> None:
+    """Remove a file and everything that was read from it."""
+    file = file_of(db, path)
+    if file is not None:
+        targets = _clear(db, file)
+        db.execute("DELETE FROM files WHERE file = ?", (file,))
+        for target in targets:
+            _apply(db, file, target)
+
+
+def _clear(db: apsw.Connection, file: int) -> set[str]:
+    """Remove what was read from a file; return the targets of its marks."""
+    targets = {target for (target,) in db.execute("SELECT target FROM marks WHERE file = ?", (file,))}
+    for table, row in (*((name, "rowid") for name in WORDS), ("ties", "row")):
+        db.execute(f"DELETE FROM {table} WHERE {row} IN (SELECT row FROM records WHERE file = ?)", (file,))
+    for table in ("records", "marks", "problems"):
+        db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
+    return targets
+
+
+# records
+
+
+def load(db: apsw.Connection, rows: Iterable[int]) -> dict[int, Record]:
+    """Return the records of these rows, without rows that no longer exist."""
+    found = db.execute(
+        "SELECT r.row, r.record, r.hidden, r.superseded FROM carray(?) CROSS JOIN records r ON r.row = value",
+        (carray(rows),),
+    )
+    return {row: words.revive(record, hidden, superseded) for row, record, hidden, superseded in found}
+
+
+def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Problem | None:
+    """Add a record with its words and ties; a line that is there already is not added twice."""
     there = db.execute("SELECT record FROM records WHERE id = ? AND file = ?", (record.id, file)).get
     if there is not None:
         if record_in(there).version == record.version:
             return None
         return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
-    superseded = bool(record.key) and not _take_over(db, file, record)
-    pair = _common.pair_of(record)
-    alone = bool(pair) and not _join(db, file, pair)
-    hidden = alone or record.hidden or (marked and _hidden(db, file, record))
+    superseded = bool(record.key) and not _supersede(db, file, record)
+    pair = words.pair_of(record)
+    alone = bool(pair) and not _complete_pair(db, file, pair)
+    hidden = alone or record.hidden or (marked and _is_hidden(db, file, record))
     db.execute(
         f"INSERT INTO records VALUES (NULL{', ?' * 19})",
         (
             file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
-            _common.op_of(record), _common.tagged(record.tags), record.order, pair or None,
-            alone, hidden, superseded, _common.author_of(record), record.fields.get("role") == "assistant",
+            words.op_of(record), words.tagged(record.tags), record.order, pair or None,
+            alone, hidden, superseded, words.author_of(record), record.fields.get("role") == "assistant",
             priority_of(record.fields.get("priority")), mark_of(record), record_out(record),
         ),
     )  # fmt: skip
-    row = db.last_insert_rowid()
     if not superseded:
-        ties.insert(db, row, record)
-        _index_words(db, row, record)
+        row = db.last_insert_rowid()
+        if ties := words.ties_of(record):
+            db.executemany("INSERT OR IGNORE INTO ties VALUES (?, ?, ?)", [(*tie, row) for tie in ties])
+        if texts := words.words_of(record):
+            table = WORDS[KINDS[record.kind].foreign]
+            db.execute(f"INSERT INTO {table} (rowid, title, text, rest) VALUES (?, ?, ?, ?)", (row, *texts))
     return None
 
 
-def _take_over(db: apsw.Connection, file: int, record: Record) -> bool:
-    """Retire the line that this one supersedes; False when this one is the older."""
-    held: list[tuple[Any, ...]] = db.execute(
+def _supersede(db: apsw.Connection, file: int, record: Record) -> bool:
+    """Supersede the current line of the key; False when that line is the newer one."""
+    current: list[Row] = db.execute(
         "SELECT row, sort FROM records WHERE key = ? AND file = ? AND superseded = 0", (record.key, file)
     ).fetchall()
-    if held and held[0][1] >= record.order:
+    if current and current[0][1] >= record.order:
         return False
-    for row, _ in held:
+    for row, _ in current:
         db.execute("UPDATE records SET superseded = 1 WHERE row = ?", (row,))
-        db.execute(f"DELETE FROM {rank.words_of(KINDS[record.kind])} WHERE rowid = ?", (row,))
+        db.execute(f"DELETE FROM {WORDS[KINDS[record.kind].foreign]} WHERE rowid = ?", (row,))
         db.execute("DELETE FROM ties WHERE row = ?", (row,))
     return True
 
 
-def _join(db: apsw.Connection, file: int, pair: str) -> bool:
-    """Show the other half of a pair, now that it is whole; False when it is not there yet."""
-    others: list[tuple[Any, ...]] = db.execute(
+def _complete_pair(db: apsw.Connection, file: int, pair: str) -> bool:
+    """Show the other line of a pair; False when it is not there yet."""
+    others: list[Row] = db.execute(
         "SELECT row, record FROM records WHERE pair = ? AND file = ?", (pair, file)
     ).fetchall()
     for row, blob in others:
         record = record_in(blob)
-        hidden = record.hidden or _hidden(db, file, record)
+        hidden = record.hidden or _is_hidden(db, file, record)
         db.execute("UPDATE records SET alone = 0, hidden = ? WHERE row = ?", (hidden, row))
     return bool(others)
 
 
-def _index_words(db: apsw.Connection, row: int, record: Record) -> None:
-    words = _common.words_of(record)
-    if words:
-        table = rank.words_of(KINDS[record.kind])
-        db.execute(f"INSERT INTO {table} (rowid, title, text, rest) VALUES (?, ?, ?, ?)", (row, *words))
-
-
-def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:
-    """Does the newest mark hide this record? A key's mark speaks only of lines older than itself."""
+def _is_hidden(db: apsw.Connection, file: int, record: Record) -> bool:
+    """Return whether the newest mark hides this record; a mark on a key only applies to older lines."""
     newest = db.execute(
         "SELECT hidden FROM marks WHERE target = ? OR (target = ? AND file = ? AND sort > ?)"
         " ORDER BY sort DESC LIMIT 1",
@@ -84,29 +237,75 @@ def _hidden(db: apsw.Connection, file: int, record: Record) -> bool:
     return bool(newest)
 
 
-def apply(db: apsw.Connection, file: int, target: str) -> None:
-    """Bring the records that a mark speaks of in line with the marks there are now."""
-    rows: list[tuple[Any, ...]] = db.execute(
+def _apply(db: apsw.Connection, file: int, target: str) -> None:
+    """Update the hidden flag of the records that a mark is about."""
+    rows: list[Row] = db.execute(
         "SELECT row, file, alone, record FROM records WHERE id = ? UNION"
         " SELECT row, file, alone, record FROM records WHERE key = ? AND file = ?",
         (target, target, file),
     ).fetchall()
     for row, home, alone, blob in rows:
         record = record_in(blob)
-        hidden = bool(alone) or record.hidden or _hidden(db, home, record)
+        hidden = bool(alone) or record.hidden or _is_hidden(db, home, record)
         db.execute("UPDATE records SET hidden = ? WHERE row = ?", (hidden, row))
 
 
-def line_of(blob: bytes) -> int:
-    return record_in(blob).line
+# proof
 
 
-def load(db: apsw.Connection, values: list[int]) -> Iterator[tuple[int, Record]]:
-    for start in range(0, len(values), 500):
-        part = values[start : start + 500]
-        holes = ",".join("?" * len(part))
-        rows = db.execute(
-            f"SELECT r.row, r.record, r.hidden, r.superseded FROM records r WHERE r.row IN ({holes})", part
-        )
-        for row, record, hidden, superseded in rows:
-            yield row, revive(record, hidden, superseded)
+def proof(db: apsw.Connection) -> dict[str, int]:
+    """Return a number per file over all its records, words, lengths and ties; valid within one process.
+
+    Raise Stale when the index is damaged.
+    """
+    for table in WORDS:  # the check uses what the connection read last; a query makes it read again
+        db.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH 'anything' LIMIT 1").get  # noqa: B018
+    if (fault := db.pragma("integrity_check")) != "ok":
+        raise Stale(f"the index is damaged: {fault}")
+    paths: dict[int, str] = dict(db.execute("SELECT file, path FROM files"))
+    sums = dict.fromkeys(paths, 0)
+    homes: dict[int, tuple[int, int]] = {}
+    records: Iterable[Row] = db.execute("SELECT * FROM records")
+    for row, file, *rest in records:
+        sums[file] = (sums.get(file, 0) + hash(tuple(rest))) & _LOW64
+        homes[row] = (file, hash(rest[0]))
+    marks: Iterable[Row] = db.execute("SELECT * FROM marks")
+    for file, *rest in marks:
+        sums[file] = (sums.get(file, 0) + hash(tuple(rest))) & _LOW64
+    superseded = {row for (row,) in db.execute("SELECT row FROM records WHERE superseded")}
+    ties: Iterable[Row] = db.execute("SELECT row, way, name FROM ties")
+    for row, *rest in itertools.chain(ties, *[_words(db, table) for table in WORDS]):
+        if row in homes and row not in superseded:
+            file, identity = homes[row]
+            sums[file] = (sums[file] + hash((identity, *rest))) & _LOW64
+    return {paths.get(file, f"a file that is not known ({file})"): total for file, total in sums.items()}
+
+
+def _words(db: apsw.Connection, table: str) -> Iterator[Row]:
+    """Yield every word of every record with its place, and the number of words of every record.
+
+    Ranking uses these numbers; Stale when they do not match their totals.
+    """
+    name = f"temp.{table}_instances"
+    db.execute(f"CREATE VIRTUAL TABLE IF NOT EXISTS {name} USING fts5vocab (main, {table}, instance)")
+    yield from db.execute(f"SELECT doc, term, col, offset FROM {name}")
+    total = [0, 0, 0, 0]
+    sizes: Iterable[Row] = db.execute(f"SELECT id, sz FROM {table}_docsize")
+    for row, size in sizes:
+        lengths = varints(size)
+        total = [one + other for one, other in zip(total, [1, *lengths], strict=True)]
+        yield row, *lengths
+    stored = db.execute(f"SELECT block FROM {table}_data WHERE id = 1").get
+    if total[0] and (not isinstance(stored, bytes) or varints(stored) != total):
+        raise Stale("the index is damaged: the lengths of its records do not add up")
+
+
+def varints(data: bytes) -> list[int]:
+    """Decode SQLite's integers of variable length: seven bits per byte, the most significant first."""
+    numbers, number = [], 0
+    for byte in data:
+        number = number << 7 | byte & 0x7F
+        if byte < 0x80:
+            numbers.append(number)
+            number = 0
+    return numbers

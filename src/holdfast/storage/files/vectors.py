@@ -1,10 +1,10 @@
-"""Vectors of records in one file of `.holdfast/`, made of text alone: derived, disposable, never mixed.
+"""Vectors of records in one file of `.holdfast/`: derived from text, and can be lost at any time.
 
-A file belongs to one model of one version and to one index, whose rows its entries name; its header says which. An
-entry is the row, a hash of the text, a checksum and the vector as small integers. Entries are only ever appended,
-under a lock; the last one of a row holds. An entry that is cut short, damaged or of another text counts as missing.
-In memory are the signs of all vectors, by which the nearest are found; the rest is read from the file when needed,
-not mapped, so that a file that shrinks under us is an error to handle and not the end of the process.
+A file belongs to one model of one version and to one index; its header names them, and its entries name rows of that
+index. An entry is the row, a hash of the text, a checksum and the vector as small integers. Entries are only appended,
+under a lock; the last one of a row counts. An entry that is cut short, damaged or of another text counts as missing.
+The signs of all vectors are in memory, to find the nearest; the rest is read from the file when needed. The file is
+not mapped, since a mapped file that shrinks would end the process.
 
 All sums are of integers and therefore exact: an answer does not depend on the order in which vectors were made.
 """
@@ -12,6 +12,7 @@ All sums are of integers and therefore exact: an answer does not depend on the o
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 from collections.abc import Sequence
@@ -31,13 +32,13 @@ _PREFIX, _SUFFIX = "vectors-", ".bin"
 _LOCK_SECONDS = 5.0
 _CHUNK = 8 << 20
 RESCORED = 500
-"""So many of those that agree in the most signs are compared exactly."""
+"""How many of the vectors that agree in the most signs are compared exactly."""
 _ODD = numpy.arange(1, 257, dtype=numpy.uint64) * numpy.uint64(0x9E3779B97F4A7C15) | numpy.uint64(1)
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 
 class FileVectors:
-    """The vectors of one model for one index. Without a folder they are kept in memory."""
+    """The vectors of one model for one index. Without a folder they are in memory."""
 
     def __init__(self, folder: str | None, model: Embedder, generation: str) -> None:
         self._size = model.size
@@ -48,15 +49,15 @@ class FileVectors:
         self._folder = folder
         token = blake2b(label.encode(), digest_size=8).hexdigest()
         self.path = os.path.join(folder, f"{_PREFIX}{model.name}-{token}{_SUFFIX}") if folder else ""
-        self._held: bytearray | None = None if folder else bytearray(self._header)
+        self._buffer: bytearray | None = None if folder else bytearray(self._header)
         self._at = _HEADER
-        """Everything before this place of the file was taken in."""
+        """Everything before this place of the file was read."""
         self._fd = -1
         self._inode = (0, 0)
         self._old: tuple[Array, Array] | None = None
         self._epoch = 0
         self.doubted = False
-        """An entry was met that does not hold what it did: the file is to be read again."""
+        """An entry changed after it was read: read the file again."""
         self._forget()
 
     def _forget(self) -> None:
@@ -72,39 +73,43 @@ class FileVectors:
             os.close(self._fd)
             self._fd = -1
 
-    # what is there
+    # reading
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def bytes_on_disk(self) -> int:
         try:
-            return os.stat(self.path).st_size if self.path and self._held is None else 0
+            return os.stat(self.path).st_size if self.path and self._buffer is None else 0
         except OSError:
             return 0
 
     def read_on(self) -> bool:
-        """Take in what was appended since, by whomever; True when what was known before had to be forgotten."""
         before = self._epoch
-        size = self._look()
+        size = self._open()
         if size < self._at or self.doubted:
             self._forget()
         self.doubted = False
         stride = self._dtype.itemsize
         end = self._at + (size - self._at) // stride * stride
         while self._at < end:
-            data = self._read(self._at, min(end - self._at, _CHUNK // stride * stride))
-            entries = self._whole(data)
+            entries = self._entries_in(self._read(self._at, min(end - self._at, _CHUNK // stride * stride)))
             if not len(entries):
                 break
-            self._take(entries, self._at)
+            places = self._at + numpy.arange(len(entries), dtype=numpy.int64) * stride
             self._at += len(entries) * stride
+            sound = _checks(entries) == entries["check"]
+            signs = numpy.packbits(entries["vector"][sound] > 0, axis=1).view(numpy.uint64)
+            self._rows = numpy.concatenate((self._rows, entries["row"][sound]))
+            self._places = numpy.concatenate((self._places, places[sound]))
+            self._signs = numpy.concatenate((self._signs, signs))
+            self._sorted = None
         return self._epoch != before
 
-    def _look(self) -> int:
-        """Return the size of the file that is in use now; 0 when there is none, or it is not what its name says."""
-        if self._held is not None:
-            return len(self._held)
+    def _open(self) -> int:
+        """Open the current file and return its size; 0 when it does not exist or has another header."""
+        if self._buffer is not None:
+            return len(self._buffer)
         try:
             there = os.stat(self.path)
         except OSError:
@@ -124,30 +129,19 @@ class FileVectors:
         return there.st_size
 
     def _read(self, start: int, size: int) -> bytes:
-        if self._held is not None:
-            return bytes(self._held[start : start + size])
+        if self._buffer is not None:
+            return bytes(self._buffer[start : start + size])
         try:
             return os.pread(self._fd, size, start) if self._fd >= 0 else b""
         except OSError:
             return b""
 
-    def _whole(self, data: bytes) -> Array:
-        """Return the entries that are there from end to end."""
-        stride = self._dtype.itemsize
-        return numpy.frombuffer(data[: len(data) // stride * stride], self._dtype)
-
-    def _take(self, entries: Array, start: int) -> None:
-        places = start + numpy.arange(len(entries), dtype=numpy.int64) * self._dtype.itemsize
-        sound = _checks(entries) == entries["check"]
-        entries, places = entries[sound], places[sound]
-        signs = numpy.packbits(entries["vector"] > 0, axis=1).view(numpy.uint64)
-        self._rows = numpy.concatenate((self._rows, entries["row"]))
-        self._places = numpy.concatenate((self._places, places))
-        self._signs = numpy.concatenate((self._signs, signs))
-        self._sorted = None
+    def _entries_in(self, data: bytes) -> Array:
+        """Return the complete entries in some bytes."""
+        return numpy.frombuffer(data[: len(data) // self._dtype.itemsize * self._dtype.itemsize], self._dtype)
 
     def _find(self, rows: Array) -> Array:
-        """Return at which number the entry of each row stands, the last one of several; -1 when there is none."""
+        """Return the number of the last entry of each row; -1 when there is none."""
         if not len(self._rows):
             return numpy.full(len(rows), -1)
         if self._sorted is None:
@@ -158,23 +152,21 @@ class FileVectors:
         return numpy.where((place >= 0) & (self._rows[found] == rows), found, -1)
 
     def missing(self, rows: Sequence[int]) -> list[int]:
-        """Return those of some rows that have no vector."""
         wanted = numpy.asarray(rows, numpy.uint64)
         return [int(row) for row in wanted[self._find(wanted) < 0]]
 
     def _entries(self, numbers: Array) -> Array:
-        """Read entries; one that does not hold what it did is all zero."""
+        """Read entries by number; an entry that changed since is all zero."""
         stride = self._dtype.itemsize
         places = self._places[numbers]
         order = numpy.argsort(places, kind="stable")
         ordered = places[order]
-        breaks = numpy.flatnonzero(numpy.diff(ordered) != stride) + 1  # what lies together is read at once
-        starts = [0, *breaks.tolist()] if len(ordered) else []
-        sizes = numpy.diff([*starts, len(ordered)]).tolist() if starts else []
-        parts = [
-            self._read(place, count * stride).ljust(count * stride, b"\0")
-            for place, count in zip(ordered[starts].tolist() if starts else [], sizes, strict=True)
-        ]
+        breaks = numpy.flatnonzero(numpy.diff(ordered) != stride) + 1  # neighbours are read at once
+        edges = [0, *breaks.tolist(), len(ordered)] if len(ordered) else []
+        parts = []
+        for start, end in itertools.pairwise(edges):
+            size = (end - start) * stride
+            parts.append(self._read(int(ordered[start]), size).ljust(size, b"\0"))
         found = numpy.zeros(len(numbers), self._dtype)
         found[order] = numpy.frombuffer(b"".join(parts), self._dtype)
         found[_checks(found) != found["check"]] = 0
@@ -183,7 +175,6 @@ class FileVectors:
     # nearness
 
     def nearness(self, rows: Sequence[int], marks: Sequence[int], question: Floats) -> list[float | None]:
-        """Return how near each row is to a question, from -1 to 1; None where there is no vector of its text."""
         numbers = self._find(numpy.asarray(rows, numpy.uint64))
         known = numpy.flatnonzero(numbers >= 0)
         result: list[float | None] = [None] * len(rows)
@@ -191,15 +182,12 @@ class FileVectors:
             return result
         entries = self._entries(numbers[known])
         right = entries["mark"] == numpy.asarray(marks, numpy.uint64)[known]
-        for place, value, fits in zip(
-            known.tolist(), cosines(entries["vector"], question).tolist(), right, strict=True
-        ):
-            if fits:
-                result[place] = value
+        values = cosines(entries["vector"], question)
+        for place, value in zip(known[right].tolist(), values[right].tolist(), strict=True):
+            result[place] = value
         return result
 
     def nearest(self, question: Floats, among: Sequence[int] | None = None) -> list[tuple[int, float]]:
-        """Return the rows that lie nearest to a question, or nearest among some, with their nearness; unordered."""
         numbers = None if among is None else self._find(numpy.asarray(among, numpy.uint64))
         numbers = numbers[numbers >= 0] if numbers is not None else None
         signs = self._signs if numbers is None else self._signs[numbers]
@@ -209,7 +197,7 @@ class FileVectors:
         apart = numpy.bitwise_count(signs[:, 0] ^ mine[0]).astype(numpy.uint16)
         for column in range(1, signs.shape[1]):
             apart += numpy.bitwise_count(signs[:, column] ^ mine[column])
-        if len(apart) > RESCORED:  # a group of equals is never cut
+        if len(apart) > RESCORED:  # equals are all kept or all dropped
             edge = numpy.partition(apart, RESCORED)[RESCORED]
             best = numpy.flatnonzero(apart <= edge)
         else:
@@ -226,54 +214,55 @@ class FileVectors:
     # adding
 
     def add(self, rows: Sequence[int], marks: Sequence[int], vectors: Sequence[Array | None]) -> None:
-        """Append vectors; where the disk refuses them, all are kept in memory from now on."""
+        """Append vectors; when they cannot be written, keep all in memory from now on."""
         entries = numpy.zeros(len(rows), self._dtype)
         entries["row"], entries["mark"], entries["vector"] = rows, marks, vectors
         entries["check"] = _checks(entries)
-        if self._held is None:
+        if self._buffer is None:
             try:
                 self._append(entries.tobytes())
             except (OSError, Busy):
                 whole = self._at - _HEADER
-                kept = self._read(_HEADER, whole)
-                self._held = bytearray(self._header + kept.ljust(whole, b"\0"))
+                self._buffer = bytearray(self._header + self._read(_HEADER, whole).ljust(whole, b"\0"))
                 self.close()
-        if self._held is not None:
-            self._held += entries.tobytes()
+        if self._buffer is not None:
+            self._buffer += entries.tobytes()
         self.read_on()
 
     def _append(self, data: bytes) -> None:
         for _ in range(5):
             fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
+            with open(fd, "r+b", buffering=0) as file:
                 hold(fd, _LOCK_SECONDS, "The file of vectors")
+                there = os.fstat(fd)
                 with contextlib.suppress(FileNotFoundError):
-                    if os.stat(self.path).st_ino == os.fstat(fd).st_ino:
-                        self._append_to(fd, data)
-                        return
-            finally:
-                os.close(fd)
+                    if os.stat(self.path).st_ino != there.st_ino:
+                        continue  # it was replaced before we had the lock
+                    if os.pread(fd, _HEADER, 0) != self._header:
+                        os.ftruncate(fd, 0)
+                        data = self._header + data
+                    elif torn := (there.st_size - _HEADER) % self._dtype.itemsize:
+                        os.ftruncate(fd, there.st_size - torn)
+                    view = memoryview(data)
+                    while view:
+                        view = view[file.write(view) :]
+                    return
         raise OSError("the file of vectors was replaced again and again")
 
-    def _append_to(self, fd: int, data: bytes) -> None:
-        size = os.fstat(fd).st_size
-        if os.pread(fd, _HEADER, 0) != self._header:
-            os.ftruncate(fd, 0)
-            data = self._header + data
-        elif torn := (size - _HEADER) % self._dtype.itemsize:
-            os.ftruncate(fd, size - torn)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-
     def small(self, vectors: Floats) -> Array:
-        """Return vectors as they are kept."""
         return small(vectors)
 
     def earlier(self, marks: Sequence[int]) -> list[Array | None]:
-        """Return the vectors that the same model had for these texts in files of an index before this one."""
         if self._old is None:
-            self._old = self._read_earlier()
+            found = [numpy.zeros(0, self._dtype)]
+            for path in self._others():
+                with contextlib.suppress(OSError), open(path, "rb") as file:
+                    if file.read(_HEADER).split(b"\n")[:4] == self._header.split(b"\n")[:4]:
+                        entries = self._entries_in(file.read())
+                        found.append(entries[_checks(entries) == entries["check"]])
+            entries = numpy.concatenate(found)
+            _, first = numpy.unique(entries["mark"], return_index=True)
+            self._old = entries["mark"][first], entries["vector"][first]
         known, vectors = self._old
         if not len(known):
             return [None] * len(marks)
@@ -281,30 +270,15 @@ class FileVectors:
         place = numpy.minimum(numpy.searchsorted(known, wanted), len(known) - 1)
         return [vectors[at] if known[at] == one else None for at, one in zip(place.tolist(), wanted, strict=True)]
 
-    def _read_earlier(self) -> tuple[Array, Array]:
-        found = [numpy.zeros(0, self._dtype)]
-        for path in self._others():
-            with contextlib.suppress(OSError), open(path, "rb") as file:
-                told = file.read(_HEADER).split(b"\n")[:4]
-                if told == self._header.split(b"\n")[:4]:
-                    data = file.read()
-                    entries = numpy.frombuffer(
-                        data[: len(data) // self._dtype.itemsize * self._dtype.itemsize], self._dtype
-                    )
-                    found.append(entries[_checks(entries) == entries["check"]])
-        entries = numpy.concatenate(found)
-        _, first = numpy.unique(entries["mark"], return_index=True)
-        return entries["mark"][first], entries["vector"][first]
-
     def tidy(self) -> None:
-        """Remove what this file took the place of: files of the same model for an index or a version before."""
+        """Remove the files of the same model for earlier indexes and versions."""
         for path in self._others():
             with contextlib.suppress(OSError):
                 os.unlink(path)
         self._old = None
 
     def _others(self) -> list[str]:
-        if not self._folder or self._held is not None:
+        if not self._folder or self._buffer is not None:
             return []
         with contextlib.suppress(OSError):
             start = f"{_PREFIX}{self._model}-"
@@ -313,10 +287,10 @@ class FileVectors:
         return []
 
     def keep_only(self, rows: Sequence[int]) -> None:
-        """Write the file anew without entries that no row needs, once they are most of it."""
+        """Rewrite the file without the entries of other rows, when these are most of it."""
         wanted = numpy.asarray(rows, numpy.uint64)
         whole = (self._at - _HEADER) // self._dtype.itemsize
-        if self._held is not None or whole <= 2 * int((self._find(wanted) >= 0).sum()) + 1_000:
+        if self._buffer is not None or whole <= 2 * int((self._find(wanted) >= 0).sum()) + 1_000:
             return
         temporary = f"{self.path}-{secrets.token_hex(4)}"
         try:
@@ -338,13 +312,13 @@ class FileVectors:
 
 
 def small(vectors: Floats) -> Array:
-    """Round vectors to integers from -127 to 127, each as large as it can be; only the direction counts."""
+    """Scale vectors to integers from -127 to 127; only the direction counts."""
     most = numpy.abs(vectors).max(1, keepdims=True)
     return numpy.asarray(numpy.rint(vectors * (127 / numpy.maximum(most, 1e-9))).astype(numpy.int8))
 
 
 def cosines(vectors: Array, question: Floats) -> Array:
-    """Return how near each of some vectors is to a question. The sums are of integers: exact in 32 bits too."""
+    """Return the similarity of each vector to a question. The sums are of integers: exact in 32 bits too."""
     mine = small(question[None, :])[0].astype(numpy.float32)
     theirs = vectors.astype(numpy.float32)
     lengths = numpy.sqrt((theirs * theirs).sum(1, dtype=numpy.float64) * float((mine * mine).sum()))
@@ -352,7 +326,7 @@ def cosines(vectors: Array, question: Floats) -> Array:
 
 
 def _checks(entries: Array) -> Array:
-    """Return a checksum for each entry; any one changed bit changes it."""
+    """Return a checksum for each entry that any single changed bit changes."""
     words = entries.view(numpy.uint64).reshape(len(entries), -1) if len(entries) else numpy.zeros((0, 1), numpy.uint64)
     factors = _ODD[: words.shape[1]].copy()
     factors[2:3] = 0  # the checksum itself

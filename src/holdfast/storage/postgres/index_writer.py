@@ -18,8 +18,7 @@ from holdfast.storage.index import Facts, Stale
 from holdfast.storage.postgres.database import Transaction
 from holdfast.storage.postgres.generations import HERE, Generation
 from holdfast.storage.postgres.search import LONGEST_STEM, MOST_COUNTED, PREFIX, plain, quoted, short, short_id
-from holdfast.storage.stems import stems
-from holdfast.storage.words import record_in, record_out
+from holdfast.storage.words import record_in, record_out, stems
 
 _LAST_POSITION = 16_383
 _VECTOR_BYTES = 900_000

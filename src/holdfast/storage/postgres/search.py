@@ -25,8 +25,7 @@ from holdfast.storage import words
 from holdfast.storage.index import Candidate, Filter, Pool, Tied
 from holdfast.storage.postgres.database import Transaction
 from holdfast.storage.postgres.generations import HERE, Generation
-from holdfast.storage.stems import stems
-from holdfast.storage.words import IN_ORDER, LINES, LINK, NAME, TAG, TITLE, Run, Wanted, revive
+from holdfast.storage.words import IN_ORDER, LINES, LINK, NAME, TAG, TITLE, Run, Wanted, revive, stems
 
 OF = "r.tenant = %(tenant)s AND r.generation = %(generation)s"
 FILE = "JOIN holdfast.index_files f ON f.tenant = %(tenant)s AND f.generation = %(generation)s AND f.file = r.file"
@@ -392,14 +391,7 @@ class Ties:
 
     def best(self, limit: int) -> dict[str, list[Tied]]:
         """Return the closest records for each id or name, with the reasons."""
-        found = {
-            each: words.tied(
-                each, own,
-                lambda way, own=own: [name for row in own for name in self._names.get((row, way), ())],  # type: ignore[misc]
-                lambda way, name: self._having.get((way, short(name)), []),
-            )
-            for each, own in self._own.items()
-        }  # fmt: skip
+        found = {each: words.tied(self._ties_of(each, own), self._having, own) for each, own in self._own.items()}
         order = self._rows(
             f"SELECT r.row, r.time, f.path, r.sort, r.id FROM holdfast.index_records r {FILE}"
             f" WHERE {OF} AND r.row = ANY(%(rows)s)",
@@ -417,14 +409,15 @@ class Ties:
             for each, rows in best.items()
         }
 
+    def _ties_of(self, identifier: str, own: list[int]) -> words.Names:
+        if not own:
+            return words.Names(*([short(name) for name in names] for names in words.unowned(identifier)))
+        ways = (NAME, LINK, TAG)
+        return words.Names(*([name for row in own for name in self._names.get((row, way), ())] for way in ways))
+
     def _rows_having(self, where: Filter) -> dict[tuple[int, str], list[int]]:
         """Return the rows by name and kind of tie, as far as they pass the filter; none for common names."""
-        opposite = {NAME: (LINK,), LINK: (NAME, LINK), TAG: (TAG,)}
-        wanted = {(way, name) for (_, own), names in self._names.items() for name in names for way in opposite[own]}
-        for each, rows in self._own.items():
-            if not rows:
-                link, tag = short(words.normal(each)), short(words.same(each))
-                wanted |= {(NAME, link), (LINK, link), (TAG, tag)}
+        wanted = words.shared_by(self._ties_of(*each) for each in self._own.items())
         if not wanted:
             return {}
         every: dict[tuple[int, str], list[int]] = {}
