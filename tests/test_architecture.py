@@ -19,7 +19,7 @@ LAYERS = (
     ("memories",),
     ("tools",),
     ("memory",),
-    ("mcp", "clients", "measuring"),
+    ("mcp", "clients"),
     ("cli",),
     ("__main__",),
 )
@@ -32,7 +32,7 @@ KNOW_ENGINES = {
     "holdfast.storage.postgres.tenants",
 }
 HEAVY = {
-    "apsw": ("holdfast.storage.files", "holdfast.storage.stems", "holdfast.cli.checking"),
+    "apsw": ("holdfast.storage.files", "holdfast.storage.stems", "holdfast.cli.doctor"),
     "numpy": ("holdfast.recall", "holdfast.storage.files.vectors", "holdfast.storage.postgres.vectors"),
     "tokenizers": ("holdfast.recall",),
     "onnxruntime": ("holdfast.recall",),
