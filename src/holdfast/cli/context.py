@@ -14,7 +14,8 @@ import select
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import NoReturn
 
 import click
 import msgspec
@@ -36,35 +37,22 @@ _LATE = "There was no time to read more. Use these names to see it, or give it m
 _BEHIND = "; if the index is behind: holdfast refresh"
 
 
-class Request(msgspec.Struct, frozen=True):
-    """The options of the command."""
-
-    root: str | None
-    workspace: str
-    session: str
-    run: str
-    task: str
-    budget: int
-    folder: str = ""
-    """The folder of the agent's project, if the hook has it."""
-
-
 class Gathering(threading.Thread):
     """Reads the small files at once and the rest in the background; `found` grows."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, root: str | None, folder: str, budget: int, given: Mapping[str, str]) -> None:
         from holdfast.tools import prompt
         from holdfast.tools.context import Context
 
         super().__init__(daemon=True)
-        self._memory = memory = open_root(request.root)
+        self._memory = memory = open_root(root)
         try:
-            workspace = request.workspace
-            if not workspace and request.folder:  # the workspace named like the project's folder
+            workspace = given["workspace"]
+            if not workspace and folder:  # the workspace named like the project's folder
                 with contextlib.suppress(HoldfastError):
-                    workspace = memory.scopes.resolve(os.path.basename(request.folder.rstrip("/"))).path
-            context = Context(workspaceId=workspace, sessionId=request.session, runId=request.run, goal=request.task)
-            self._parts = prompt.gather(memory.tools, context, request.budget)
+                    workspace = memory.scopes.resolve(os.path.basename(folder.rstrip("/"))).path
+            names = {"sessionId": given["session"], "runId": given["run"], "goal": given["task"]}
+            self._parts = prompt.gather(memory.tools, Context(workspaceId=workspace, **names), budget)
             self.found = list(itertools.islice(self._parts, prompt.AT_ONCE))
         except BaseException:
             memory.close()
@@ -104,7 +92,7 @@ class Gathering(threading.Thread):
 )
 @click.option("--hook", is_flag=True, help="For hooks: never fail, and print nothing but memory.")
 @common
-def context(root: str | None, as_json: bool, within: int | None, hook: bool, **given: Any) -> None:
+def context(root: str | None, as_json: bool, budget: int, within: int | None, hook: bool, **given: str) -> None:
     """Print the memory that an agent needs at its start.
 
     It has rules, long-term memory, the workspace with open plans and save points, notes of the run, records related to
@@ -113,19 +101,18 @@ def context(root: str | None, as_json: bool, within: int | None, hook: bool, **g
     usual = _WITHIN_DATABASE if root and is_address(root) else _WITHIN
     end = _process_start() + (within or usual) / 1000 - _MARGIN
     if not hook:
-        _print(Request(root, **given), end, as_json=as_json, hook=False)
+        _print(Gathering(root, "", budget, given), budget, end, as_json=as_json, hook=False)
         return
     try:
         sent = _hook_input()
         given["session"] = given["session"] or sent.get("session_id", "")
-        _print(Request(root, **given, folder=sent.get("cwd", "")), end, as_json=as_json, hook=True)
+        _print(Gathering(root, sent.get("cwd", ""), budget, given), budget, end, as_json=as_json, hook=True)
     except BaseException:  # the agent has to start, with or without its memory
         _exit()
 
 
-def _print(request: Request, end: float, *, as_json: bool, hook: bool) -> None:
+def _print(work: Gathering, budget: int, end: float, *, as_json: bool, hook: bool) -> None:
     """Print what was read in time; exit the process if something is still being read."""
-    work = Gathering(request)
     work.start()
     work.finished.wait(max(0.0, end - time.monotonic()))
     late = not work.finished.is_set()
@@ -133,7 +120,7 @@ def _print(request: Request, end: float, *, as_json: bool, hook: bool) -> None:
         raise work.error
     found = list(work.found)
     note = prompts.missing(found, work.late) if late else ""
-    made = prompts.together(found, request.budget, [note] if note else [])
+    made = prompts.together(found, budget, [note] if note else [])
     if as_json:
         ms = round((time.monotonic() - _process_start()) * 1000)
         warnings = [warning for each in found for warning in each.warnings] + ([note] if note else [])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -31,11 +30,12 @@ _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"
 _LOCK_SECONDS = 2.0
 _ANSWER_SECONDS = 20.0
-_HELLO = {
-    "protocolVersion": "2025-06-18",
-    "capabilities": {},
-    "clientInfo": {"name": "holdfast-doctor", "version": "1"},
-}
+_HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "doctor", "version": "1"}}
+_MESSAGES: tuple[dict[str, Any], ...] = (
+    {"id": 1, "method": "initialize", "params": _HELLO},
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list", "params": {}},
+)
 
 
 class Check(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -210,64 +210,55 @@ def _lock(location: str) -> Check:
 
 
 def _clients() -> Iterator[Check]:
-    places = {
-        (client.name, clients.location(client, project=project)): client
-        for client in CLIENTS.values()
-        for project in (*[False] * bool(client.user), *[True] * bool(client.project))
-    }
-    found = [check for (_, path), client in places.items() if (check := _client(client, path))]
-    yield from found
+    any_found = False
     for client in CLIENTS.values():
-        hook_paths = [hooks.location(client, project=project) for project in (False, True)] if client.hooks else []
-        yield from (check for path in dict.fromkeys(hook_paths) if (check := _hook(client, path)))
-    if not found:
+        words, step = functools.partial(_server_words, client), f"Run: holdfast install {client.name}"
+        for project in (*[False] * bool(client.user), *[True] * bool(client.project)):
+            if check := _configured(client.name, clients.location(client, project=project), words, step):
+                any_found = True
+                yield check
+    for client in (client for client in CLIENTS.values() if client.hooks):
+        paths = dict.fromkeys(hooks.location(client, project=project) for project in (False, True))
+        step = f"Run: holdfast install {client.name} --hook"
+        yield from filter(None, (_configured(f"{client.name} hook", path, _hook_words, step) for path in paths))
+    if not any_found:
         names = ", ".join(CLIENTS)
         yield Check("clients", "warn", "No client is configured.", f"Run: holdfast install CLIENT ({names})")
 
 
-def _client(client: Client, path: str) -> Check | None:
+def _configured(name: str, path: str, words: Callable[[str], list[str] | None], step: str) -> Check | None:
+    """Check the command that a file of a client starts; None if the file has none of ours."""
     try:
         text = clients.read_file(path)
-        if text is None or clients.NAME not in text:
-            return None
-        entry = clients.find(client, text)
-    except HoldfastError as error:
-        return Check(client.name, "warn", f"{path}: {error.message}", "Look at it by hand.")
-    if entry is None:
-        return None
-    words = [str(entry.get("command", "")), *map(str, entry.get("args") or [])]
-    return _startable(client.name, path, words, f"Run: holdfast install {client.name}")
-
-
-def _hook(client: Client, path: str) -> Check | None:
-    name = f"{client.name} hook"
-    try:
-        text = clients.read_file(path)
-        line = hooks.find(text) if text and clients.NAME in text else None
+        found = words(text) if text and clients.NAME in text else None
     except HoldfastError as error:
         return Check(name, "warn", f"{path}: {error.message}", "Look at it by hand.")
-    if line is None:
+    if found is None:
         return None
-    return _startable(name, path, hooks.words(line) or [""], f"Run: holdfast install {client.name} --hook")
-
-
-def _startable(name: str, path: str, words: list[str], step: str) -> Check:
-    """Check a command that a client starts."""
-    root = next((words[n + 1] for n, word in enumerate(words[:-1]) if word == "--root"), "")
+    root = next((found[n + 1] for n, word in enumerate(found[:-1]) if word == "--root"), "")
     if root and not is_address(root) and not os.path.isdir(root):
         return Check(name, "fail", f"{path} names the root {root}, which does not exist.", step)
-    if os.path.isabs(words[0]) and not os.access(words[0], os.X_OK):
-        return Check(name, "fail", f"{path} starts {words[0]}, which cannot be run.", step)
+    if os.path.isabs(found[0]) and not os.access(found[0], os.X_OK):
+        return Check(name, "fail", f"{path} starts {found[0]}, which cannot be run.", step)
     return Check(name, "ok", f"{path} serves {root or 'the nearest root'}.")
+
+
+def _server_words(client: Client, text: str) -> list[str] | None:
+    entry = clients.find(client, text)
+    return None if entry is None else [str(entry.get("command", "")), *map(str, entry.get("args") or [])]
+
+
+def _hook_words(text: str) -> list[str] | None:
+    line = hooks.find(text)
+    return None if line is None else hooks.words(line) or [""]
 
 
 # the server
 
 
 def _server(location: str, address: str = "") -> Check:
+    command = [sys.executable, "-m", "holdfast", "mcp", *(["--root", location] if location else [])]
     try:
-        where = ["--root", location] if location else []
-        command = [sys.executable, "-m", "holdfast", "mcp", *where]
         tools, seconds = list_tools(command, _ANSWER_SECONDS, address)
     except HoldfastError as error:
         return _failed("server", error)
@@ -275,68 +266,27 @@ def _server(location: str, address: str = "") -> Check:
 
 
 def list_tools(command: list[str], seconds: float, root: str = "") -> tuple[list[str], float]:
-    """Start an MCP server, list its tools and stop it; return their names and the seconds that it took.
+    """Start an MCP server and list its tools; return their names and the seconds until it ended.
 
     Unavailable if the server does not answer in time. `root` goes into the environment, because it may have a password.
     """
+    sent = b"".join(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n" for message in _MESSAGES)
     environment = os.environ | ({"HOLDFAST_ROOT": root} if root else {})
     begin = time.monotonic()
-    with tempfile.TemporaryFile() as errors:
-        try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment
-            )
-        except OSError as error:
-            raise Unavailable(f"{command[0]} cannot be started: {error.strerror}.", "Check the path.") from None
-        limit = threading.Timer(seconds, process.kill)
-        limit.start()
-        try:
-            return _ask(process), time.monotonic() - begin
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            errors.seek(0)
-            lines = errors.read().decode("utf-8", "replace").strip().splitlines()
-            why = lines[-1][:300].rstrip(".") if lines else str(error)
-            if time.monotonic() - begin >= seconds:
-                why = f"no answer in {seconds:g} s"
-            raise Unavailable(f"The server does not answer: {why}.", f"Run it: {' '.join(command)}") from None
-        finally:
-            _stop(process)
-            limit.cancel()
-
-
-def _ask(process: subprocess.Popen[bytes]) -> list[str]:
-    assert process.stdin and process.stdout  # both are pipes
-    _send(process.stdin, {"id": 1, "method": "initialize", "params": _HELLO})
-    _reply(process.stdout, 1)
-    _send(process.stdin, {"method": "notifications/initialized"})
-    _send(process.stdin, {"id": 2, "method": "tools/list", "params": {}})
-    return [str(tool["name"]) for tool in _reply(process.stdout, 2)["tools"]]
-
-
-def _send(pipe: IO[bytes], message: dict[str, Any]) -> None:
-    pipe.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
-    pipe.flush()
-
-
-def _reply(pipe: IO[bytes], number: int) -> dict[str, Any]:
-    """Return the result of a request; other messages are skipped."""
-    for line in pipe:
-        message = json.loads(line)
-        if message.get("id") == number:
-            if "error" in message:
-                raise ValueError(str(message["error"].get("message")))
-            result: dict[str, Any] = message["result"]
-            return result
-    raise ValueError("it ended")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Close the pipe, which ends a server; kill it if it goes on."""
-    assert process.stdin and process.stdout  # both are pipes
     try:
-        process.stdin.close()
-        process.wait(2)
-    except (OSError, subprocess.TimeoutExpired):
-        process.kill()
-        process.wait()
-    process.stdout.close()
+        done = subprocess.run(command, check=False, input=sent, capture_output=True, timeout=seconds, env=environment)
+        replies = {message["id"]: message for message in map(json.loads, done.stdout.splitlines()) if "id" in message}
+        for reply in replies.values():
+            if "error" in reply:
+                raise ValueError(reply["error"].get("message"))
+        if 2 not in replies:
+            raise ValueError("it ended")
+        return [str(tool["name"]) for tool in replies[2]["result"]["tools"]], time.monotonic() - begin
+    except OSError as error:
+        raise Unavailable(f"{command[0]} cannot be started: {error.strerror}.", "Check the path.") from None
+    except subprocess.TimeoutExpired:
+        why = f"no answer in {seconds:g} s"
+    except (ValueError, KeyError, TypeError) as error:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        why = lines[-1][:300].rstrip(".") if lines else str(error)
+    raise Unavailable(f"The server does not answer: {why}.", f"Run it: {' '.join(command)}")

@@ -13,8 +13,8 @@ from holdfast.model.wording import amount
 
 if TYPE_CHECKING:
     from holdfast.memories.hot import Order
-    from holdfast.model.records import Receipt
 
+_NEXT = "Next: holdfast hot link, if clients have links to the rules."
 _op = click.option("--op-id", default="", help="A repeated call with the same op id has no effect.")
 
 
@@ -103,7 +103,7 @@ def link(into: str, remove: bool, root: str | None, as_json: bool) -> None:
 def promote(id: str, into: str, budget: int, op_id: str, root: str | None, as_json: bool) -> None:
     """Copy the record ID into a rule, if the budgets allow it."""
     with open_root(root) as memory:
-        _receipt(memory.hot.promote(id, into, budget, op_id), as_json)
+        show.receipt(memory.hot.promote(id, into, budget, op_id), as_json, _NEXT)
 
 
 @hot.command()
@@ -118,12 +118,4 @@ def demote(name: str, scope: str | None, heading: str, op_id: str, root: str | N
     If the record that it was promoted from still has the text, no note is made.
     """
     with open_root(root) as memory:
-        _receipt(memory.hot.demote(name, scope, heading, op_id), as_json)
-
-
-def _receipt(receipt: Receipt, as_json: bool) -> None:
-    if show.wants_json(as_json):
-        show.as_json(receipt)
-    else:
-        click.echo(f"{receipt.status}: {receipt.id}")
-        click.echo("Next: holdfast hot link, if clients have links to the rules.")
+        show.receipt(memory.hot.demote(name, scope, heading, op_id), as_json, _NEXT)

@@ -9,6 +9,7 @@ the running command has ended.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import shlex
@@ -64,12 +65,11 @@ def run(once: bool, command: str, root: str | None, as_json: bool) -> None:
     in_json = show.wants_json(as_json)
     with open_root(root) as memory:
         folder = memory.root if memory.in_files and not words else os.getcwd()
-        program = Program(words or memory.settings.jobs.command, folder)
-        scheduler = Scheduler(memory, program, lambda event: _print(event, in_json))
-        done = scheduler.serve(once=once)
-    if once and not (done.ran or in_json):
+        resolve = functools.partial(_resolved, words or memory.settings.jobs.command, folder)
+        ended = Scheduler(memory, resolve, lambda event: _print(event, in_json)).serve(once=once)
+    if once and not (ended or in_json):
         click.echo("Nothing is due.")
-    if once and done.failed:
+    if once and any(status != "done" for status in ended):
         sys.exit(1)
 
 
@@ -123,53 +123,39 @@ def log(id: str, count: int, root: str | None, as_json: bool) -> None:
         show.table(columns, rows, whole=("job",), less=("seconds", "missed", "name", "exit"))
 
 
-class Program(msgspec.Struct, frozen=True):
-    """The owner's program with its arguments; no words mean that there is none."""
-
-    words: tuple[str, ...]
-    folder: str
-    """The folder that a relative path starts from."""
-
-    def resolved(self) -> list[str]:
-        """Return the words with the absolute path of the program; Unavailable if it cannot be run."""
-        if not self.words:
-            return []
-        name = self.words[0]
-        wanted = os.path.join(self.folder, name) if os.path.dirname(name) else name
-        found = shutil.which(wanted)
-        if found is None:
-            where = os.path.normpath(wanted) if os.path.dirname(name) else f"{name} (on the PATH)"
-            raise Unavailable(
-                f"The program {where} is not there, or may not be run; no job was started.",
-                "Name one that is on the PATH, or give the path of a file that may be run.",
-            )
-        return [os.path.abspath(found), *self.words[1:]]
-
-
-class Done(msgspec.Struct, frozen=True):
-    """How many slots were run, and how many of them failed."""
-
-    ran: int = 0
-    failed: int = 0
+def _resolved(words: Sequence[str], folder: str) -> list[str]:
+    """Return a command with the absolute path of its program, which is searched from `folder` if it is relative."""
+    if not words:
+        return []
+    is_path = bool(os.path.dirname(words[0]))
+    wanted = os.path.join(folder, words[0]) if is_path else words[0]
+    found = shutil.which(wanted)
+    if found is None:
+        where = os.path.normpath(wanted) if is_path else f"{wanted} (on the PATH)"
+        raise Unavailable(
+            f"The program {where} is not there, or may not be run; no job was started.",
+            "Name one that is on the PATH, or give the path of a file that may be run.",
+        )
+    return [os.path.abspath(found), *words[1:]]
 
 
 class Scheduler:
-    """Runs the jobs of one memory; `on_event` gets every event."""
+    """Runs the jobs of one memory; `resolve` returns the owner's command, `on_event` gets every event."""
 
-    def __init__(self, memory: Memory, program: Program, on_event: Callable[[Event], None]) -> None:
+    def __init__(self, memory: Memory, resolve: Callable[[], list[str]], on_event: Callable[[Event], None]) -> None:
         self._memory = memory
         self._jobs = memory.jobs
-        self._program = program
+        self._resolve = resolve
         self._on_event = on_event
         self._stopped = False
         self._reported: set[str] = set()
 
-    def serve(self, *, once: bool = False) -> Done:
-        """Run what is due and, unless `once`, what becomes due, until a signal comes."""
+    def serve(self, *, once: bool = False) -> list[str]:
+        """Run what is due and, unless `once`, what becomes due, until a signal comes; return how the jobs ended."""
         for run in self._jobs.unfinished():
             known = {"job": run.job, "name": run.name, "slot": run.slot, "time": run.time}
             self._on_event({"event": "unfinished", **known})
-        self._program.resolved()
+        self._resolve()
         with _signals(self._stop) as wake:
             if once:
                 return self._run_due()
@@ -183,12 +169,12 @@ class Scheduler:
                     self._on_event({"event": "error", "error": str(error)})
                     seconds = _POLL_SECONDS
                 select.select([wake], [], [], seconds)
-        return Done()
+        return []
 
     def _stop(self) -> None:
         self._stopped = True
 
-    def _run_due(self) -> Done:
+    def _run_due(self) -> list[str]:
         now, ended = datetime.now(UTC), []
         for job in self._jobs.all():
             problem = fault(job)
@@ -198,10 +184,10 @@ class Scheduler:
         for due in self._jobs.due(now):
             if self._stopped:
                 break
-            words = self._program.resolved()
+            words = self._resolve()
             if self._jobs.claim(due.job, due.slot, due.missed):  # or another scheduler has claimed it
                 ended.append(self._run(due, words))
-        return Done(len(ended), sum(status != "done" for status in ended))
+        return ended
 
     def _run(self, due: Due, words: Sequence[str]) -> str:
         """Run a claimed slot and return its status."""

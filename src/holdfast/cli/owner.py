@@ -67,11 +67,7 @@ def undo(id: str, op_id: str, root: str | None, as_json: bool) -> None:
     Repeat it to undo the write before that. Changes made by hand are never undone.
     """
     with open_root(root) as memory:
-        receipt = memory.undo(id, op_id)
-    if show.wants_json(as_json):
-        show.as_json(receipt)
-    else:
-        click.echo(f"{receipt.status}: {show.printable(receipt.id)}")
+        show.receipt(memory.undo(id, op_id), as_json)
 
 
 @click.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from holdfast.cli import show
 from holdfast.cli.main import common, open_root, read_stdin
 from holdfast.errors import Damaged, Invalid, Unavailable
 from holdfast.model.wording import amount
-
-if TYPE_CHECKING:
-    from holdfast.model.records import Receipt
 
 _kind = click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given several times.")
 _scope = click.option("--scope", help="Only this workspace, domain or repository and below.")
@@ -91,7 +88,7 @@ def put(kind: str, text: str | None, root: str | None, as_json: bool, **given: A
     tags = list(given.pop("tags")) or None
     with open_root(root) as memory:
         receipt = memory.put(kind, text, tags=tags, fields=fields, id=identifier, **given)
-    _receipt(receipt, as_json)
+    show.receipt(receipt, as_json)
 
 
 def _field(item: str) -> tuple[str, Any]:
@@ -104,14 +101,6 @@ def _field(item: str) -> tuple[str, Any]:
         return name, msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return name, value
-
-
-def _receipt(receipt: Receipt, as_json: bool) -> None:
-    if show.wants_json(as_json):
-        show.as_json(receipt)
-    else:
-        where = f" in {receipt.path}" if receipt.path not in receipt.id else ""
-        click.echo(f"{receipt.status}: {receipt.id}{where}")
 
 
 @click.command()
@@ -273,7 +262,7 @@ def tail(kind: str, count: int, session: str, scope: str | None, root: str | Non
 def hide(id: str, restore: bool, op_id: str, root: str | None, as_json: bool) -> None:
     """Hide the record ID from search and lists. Its text stays in its file."""
     with open_root(root) as memory:
-        _receipt(memory.hide(id, restore=restore, op_id=op_id), as_json)
+        show.receipt(memory.hide(id, restore=restore, op_id=op_id), as_json)
 
 
 @click.command()

@@ -14,7 +14,7 @@ import msgspec
 from click.globals import resolve_color_default
 
 if TYPE_CHECKING:
-    from holdfast.model.records import Record
+    from holdfast.model.records import Receipt, Record
     from holdfast.recall.answers import Hit
     from holdfast.storage.index import Tied
 
@@ -119,6 +119,17 @@ def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
     else:
         click.echo(nothing if data is None else printable(_lines(data)))
     warnings([each for each in value.get("warnings", ()) if str(each) not in str(value.get("text", ""))])
+
+
+def receipt(made: Receipt, in_json: bool, next_step: str = "") -> None:
+    """Print the receipt of a write."""
+    if wants_json(in_json):
+        as_json(made)
+        return
+    where = f" in {made.path}" if made.path not in made.id else ""
+    click.echo(printable(f"{made.status}: {made.id}{where}"))
+    if next_step:
+        click.echo(next_step)
 
 
 def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> None:

@@ -1,7 +1,7 @@
 """Commands made from tools: each option is a parameter of the tool; and `tools`, `call` and `traces` for all tools.
 
-`VERBS` maps commands to tools; options, help and checks come from the registry. Every parameter is an option, and so is
-each field of an object. The only required parameter of a tool can also be given as an argument; a tool that requires
+`_GROUPS` maps commands to tools; options, help and checks come from the registry. Every parameter is an option, and so
+is each field of an object. The only required parameter of a tool can also be given as an argument; a tool that requires
 nothing takes its scope or title that way. A required list may be left out: it is empty then.
 """
 
@@ -30,53 +30,38 @@ from holdfast.tools.calling import Reply
 from holdfast.tools.context import Context
 from holdfast.tools.registry import Param, Tool
 
-VERBS = {
-    "workspace": {
-        "create": "createWorkspace",
-        "list": "listWorkspaces",
-        "load": "loadWorkspace",
-        "update": "updateWorkspace",
-        "archive": "archiveWorkspace",
-        "context": "workspace_context",
-    },
-    "state": {"create": "createState", "list": "listStates", "load": "loadState", "archive": "archiveState"},
-    "plan": {"list": "retrieve_plans"},
-    "learnings": {"list": "retrieve_learnings", "save": "save_learning"},
-    "skill": {"load": "load_skill", "save": "save_skill"},
-    "compartment": {"save": "save_memory", "get": "get_memory", "clear": "clear_memory"},
-    "mind": {
-        "append": "memory_append",
-        "search": "memory_search",
-        "learn": "memory_learn",
-        "recall": "memory_recall",
-        "match": "memory_match",
-        "compact": "memory_compact",
-        "stats": "memory_stats",
-    },
-    "chat": {"search": "search_history", "write": "memory_write", "undo": "memory_undo"},
-    "value": {"read": "value_read", "search": "value_search", "summarize": "value_summarize"},
-    "jobs": {"list": "cron_list", "add": "cron_add", "remove": "cron_remove"},
-    "task": {
-        "create": "task_create",
-        "claim": "task_claim",
-        "heartbeat": "task_heartbeat",
-        "report": "task_report",
-        "list": "task_list",
-    },
+_GROUPS = {
+    "workspace": (
+        "Manage workspaces, the projects of a memory.",
+        "create=createWorkspace list=listWorkspaces load=loadWorkspace update=updateWorkspace archive=archiveWorkspace"
+        " context=workspace_context",
+    ),
+    "state": (
+        "Save and resume work in a workspace.",
+        "create=createState list=listStates load=loadState archive=archiveState",
+    ),
+    "plan": ("List plans and set their status.", "list=retrieve_plans"),
+    "learnings": ("List and save decisions and lessons.", "list=retrieve_learnings save=save_learning"),
+    "skill": ("List, load and save skills that agents wrote.", "load=load_skill save=save_skill"),
+    "compartment": ("Notes of a run, a session or a plan.", "save=save_memory get=get_memory clear=clear_memory"),
+    "mind": (
+        "Episodic, semantic and procedural memory of an agent.",
+        "append=memory_append search=memory_search learn=memory_learn recall=memory_recall match=memory_match"
+        " compact=memory_compact stats=memory_stats",
+    ),
+    "chat": (
+        "Chat history of all channels, and MEMORY.md.",
+        "search=search_history write=memory_write undo=memory_undo",
+    ),
+    "value": ("Read and search large stored results.", "read=value_read search=value_search summarize=value_summarize"),
+    "jobs": ("Schedule messages and run those that are due.", "list=cron_list add=cron_add remove=cron_remove"),
+    "task": (
+        "A task queue for several workers.",
+        "create=task_create claim=task_claim heartbeat=task_heartbeat report=task_report list=task_list",
+    ),
 }
-_ABOUT = {
-    "workspace": "Manage workspaces, the projects of a memory.",
-    "state": "Save and resume work in a workspace.",
-    "plan": "List plans and set their status.",
-    "learnings": "List and save decisions and lessons.",
-    "skill": "List, load and save skills that agents wrote.",
-    "compartment": "Notes of a run, a session or a plan.",
-    "mind": "Episodic, semantic and procedural memory of an agent.",
-    "chat": "Chat history of all channels, and MEMORY.md.",
-    "value": "Read and search large stored results.",
-    "jobs": "Schedule messages and run those that are due.",
-    "task": "A task queue for several workers.",
-}
+VERBS = {group: dict(pair.split("=") for pair in pairs.split()) for group, (_, pairs) in _GROUPS.items()}
+"""The tool of each command, by group and verb."""
 _LEARNED = ("date", "category", "scope", "title")
 _SHOWN: dict[str, Callable[[Reply], None]] = {
     "retrieve_plans": lambda reply: show.lists(reply, {"plans": ("status", "created", "id", "name")}),
@@ -119,7 +104,7 @@ def json_or_text(value: str) -> Any:
 
 
 def _group(name: str, *extra: click.Command, modules: dict[str, str] | None = None) -> click.Group:
-    group = Commands(name, help=_ABOUT[name], modules=modules)
+    group = Commands(name, help=_GROUPS[name][0], modules=modules)
     for command in (*(_command(verb, _TOOLS[tool]) for verb, tool in VERBS[name].items()), *extra):
         group.add_command(command)
     return group

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.clients.editors import JSON, TOML, Editor
+from holdfast.clients.editors import JSON, TOML, JsonEditor, TomlEditor
 from holdfast.errors import Conflict, Invalid, Unavailable
 
 NAME = "holdfast"
@@ -39,7 +39,7 @@ class Client(msgspec.Struct, frozen=True):
     """The file of hooks, in the home folder and in a project's, if the client has hooks."""
 
     @property
-    def editor(self) -> Editor:
+    def editor(self) -> JsonEditor | TomlEditor:
         return TOML if self.key == "mcp_servers" else JSON
 
 

@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from holdfast.errors import Invalid
 
@@ -19,26 +19,6 @@ _SPACE = " \t\r\n"
 _TOML_HEADER = re.compile(r"\s*\[")
 Path = tuple[str | int, ...]
 """The way to a value: names of members, numbers of items."""
-
-
-class Editor(Protocol):
-    """Edits the entry `key.name` of a text."""
-
-    def fresh(self, key: str, name: str, wanted: Mapping[str, Any]) -> str:
-        """Return a text with nothing but the entry."""
-        ...
-
-    def find(self, text: str, key: str, name: str) -> dict[str, Any] | None:
-        """Return the entry, None if there is none; Invalid if the text cannot be read."""
-        ...
-
-    def merge(self, text: str, key: str, name: str, wanted: Mapping[str, Any]) -> str:
-        """Set the entry."""
-        ...
-
-    def remove(self, text: str, key: str, name: str, before: str | None) -> str:
-        """Remove the entry, and `key` with it if it was not in the text `before`."""
-        ...
 
 
 def _entry(whole: dict[str, Any], key: str, name: str) -> dict[str, Any] | None:
@@ -51,13 +31,18 @@ def _entry(whole: dict[str, Any], key: str, name: str) -> dict[str, Any] | None:
 
 
 class JsonEditor:
+    """Edits the entry `key.name` of a JSON text."""
+
     def fresh(self, key: str, name: str, wanted: Any) -> str:
+        """Return a text with nothing but the entry."""
         return json.dumps({key: {name: wanted}}, indent=2, ensure_ascii=False) + "\n"
 
     def find(self, text: str, key: str, name: str) -> dict[str, Any] | None:
+        """Return the entry, None if there is none; Invalid if the text cannot be read."""
         return _entry(self.read(text), key, name)
 
     def merge(self, text: str, key: str, name: str, wanted: Any) -> str:
+        """Set the entry."""
         if not self.read(text):
             return self.fresh(key, name, wanted)
         top = _container(text, _skip(text, 0))
@@ -76,6 +61,7 @@ class JsonEditor:
         return _insert(text, servers, name, wanted)
 
     def remove(self, text: str, key: str, name: str, before: str | None) -> str:
+        """Remove the entry, and `key` with it if it was not in the text `before`."""
         left = _cut(text, _container(text, _position(text, (key,))), name)
         known = self.read(before or "")
         emptied = not self.read(left)[key]
@@ -205,6 +191,8 @@ def _skip(text: str, at: int) -> int:
 
 
 class TomlEditor:
+    """Edits the table `key.name` of a TOML text; the methods are those of JsonEditor."""
+
     def fresh(self, key: str, name: str, wanted: Mapping[str, Any]) -> str:
         fields = {field: value for field, value in wanted.items() if not isinstance(value, dict)}
         lines = [f"{field} = {json.dumps(value, ensure_ascii=False, default=str)}" for field, value in fields.items()]

@@ -19,6 +19,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -195,12 +196,7 @@ def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
 
 def path_for(root: str) -> str:
     """Return the token file of a folder, or of a database, whatever login its address has."""
-    if is_address(root):
-        with driver():
-            from holdfast.storage.postgres.addresses import parse
-        location = parse(root).shown
-    else:
-        location = os.path.realpath(os.path.expanduser(root))
+    location = _addresses().parse(root).shown if is_address(root) else os.path.realpath(os.path.expanduser(root))
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(config, "holdfast", "tokens", hashlib.sha256(os.fsencode(location)).hexdigest()[:16])
 
@@ -260,18 +256,19 @@ def for_tenant(store: str, tenant: str) -> str:
         return store
     if not is_address(store):
         raise Invalid("A memory in a folder has no tenants.", "Leave --tenant out, or name a database.")
-    with driver():
-        from holdfast.storage.postgres.addresses import for_tenant as address_for
-    return address_for(store, tenant)
+    address: str = _addresses().for_tenant(store, tenant)
+    return address
 
 
 def tenant_of(store: str) -> str:
     """Return the tenant that an address names; "" for a folder."""
-    if not is_address(store):
-        return ""
+    return _addresses().parse(store).tenant if is_address(store) else ""
+
+
+def _addresses() -> ModuleType:
     with driver():
-        from holdfast.storage.postgres.addresses import parse
-    return parse(store).tenant
+        from holdfast.storage.postgres import addresses
+    return addresses
 
 
 class FileGrants:
