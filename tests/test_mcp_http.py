@@ -333,7 +333,7 @@ def test_a_token_that_others_can_read_is_refused(root: Path, mode: int) -> None:
 def test_a_token_file_that_is_empty_or_elsewhere_is_refused(root: Path, tmp_path: Path) -> None:
     token, path = token_for(str(root))
     Path(path).write_text("\n", encoding="utf-8")
-    with pytest.raises(Damaged, match="holds no token"):
+    with pytest.raises(Damaged, match="has no token"):
         token_for(str(root))
     os.unlink(path)
     other = tmp_path / "other"

@@ -417,7 +417,7 @@ def test_memories_are_opened_once_shared_and_closed_when_there_are_too_many(addr
     with library.open(address) as memory:
         memory.call("createWorkspace", {"name": "alpha", "description": "d", "rootFolder": ".", "purpose": "p"})
     seen = Recorder()
-    held = MemoryPool(address, Context(), most=2, prepare=seen)
+    held = MemoryPool(address, Context(), seen, most=2)
     tenant = auth.tenant_of(address)
     with ThreadPoolExecutor(8) as pool:
         together = threading.Barrier(8, timeout=60)

@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -112,17 +112,7 @@ def bench() -> None:
 @click.option("--store", default="", help="Use this database, postgresql://…, with a tenant per conversation.")
 @click.option("--other", multiple=True, type=click.File("rb"), help="With --foreign: also questions of this set.")
 @common
-def recall(
-    set: IO[bytes],
-    out: IO[str] | None,
-    lexical: bool,
-    without: tuple[str, ...],
-    foreign: bool,
-    store: str,
-    other: tuple[IO[bytes], ...],
-    root: str | None,
-    as_json: bool,
-) -> None:
+def recall(set: IO[bytes], out: IO[str] | None, root: str | None, as_json: bool, **options: Any) -> None:
     """Ask the questions of SET, a JSON file, and score the answers.
 
     Every conversation goes into a fresh memory, which is removed again. R@k is the share of right results among the
@@ -134,11 +124,11 @@ def recall(
     if root:
         with open_root(root) as memory:
             search = memory.settings.search
-    off = {*without, *(("meaning",) if lexical else ())}
+    off = {*options["without"], *(["meaning"] if options["lexical"] else [])}
     search = msgspec.structs.replace(search, **{name: STEPS[name] for name in off})
-    others = [read(file.read()) for file in other] if foreign or other else None
+    others = [read(file.read()) for file in options["other"]]
     with show.progress("asking") as progress:
-        asked = run(given, search, progress, others, store)
+        asked = run(given, search, progress, others if options["foreign"] or others else None, options["store"])
     for one in asked.rankings if out else ():
         line = {"question": one.question, "turns": one.turns, "sessions": one.sessions}
         click.echo(msgspec.json.encode(line).decode(), file=out)
@@ -227,13 +217,8 @@ def load(memory: Memory, turns: Sequence[Turn]) -> dict[str, Turn]:
     for start in range(0, len(turns), _BATCH):
         batch = turns[start : start + _BATCH]
         lines = [
-            {
-                "role": one.role,
-                "content": one.text,
-                "timestamp": one.time,
-                "channel": one.session,
-                "sender_id": one.speaker,
-            }
+            {"role": one.role, "content": one.text, "timestamp": one.time}
+            | {"channel": one.session, "sender_id": one.speaker}
             for one in batch
         ]
         result |= zip(memory.add(_LOG, lines, time="timestamp", durable=False), batch, strict=True)

@@ -151,7 +151,7 @@ def _settings(location: str) -> Check:
         if memory.vault.stat(settings.FILE):
             return Check("settings", "ok", f"{settings.FILE} can be read.")
         step = f"Run: holdfast init {memory.root}"
-        return Check("settings", "warn", f"There is no {settings.FILE}; defaults hold.", step)
+        return Check("settings", "warn", f"There is no {settings.FILE}; the defaults apply.", step)
 
 
 def _index(location: str) -> Check:

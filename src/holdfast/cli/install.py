@@ -21,6 +21,7 @@ from holdfast.secrets import redact
 
 _project = click.option("--project", is_flag=True, help="Use the file of the project in this folder.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
+_REMOVE = ("Write this?", "Remove the file?")
 _client = click.argument("client", type=click.Choice(list(CLIENTS)))
 
 
@@ -46,7 +47,14 @@ def install(client: str, root: str | None, as_json: bool, workspace: str, hook: 
     line = hooks.command(_command("context", root, workspace, "--hook", *hooks.WITHIN)) if hook_path else ""
     if given["only_print"]:
         texts = {path: clients.fragment(known, wanted)} | ({hook_path: hooks.fragment(line)} if hook else {})
-        _print(texts, client, as_json)
+        if as_json:
+            first, *more = [{"file": path, "text": text} for path, text in texts.items()]
+            show.as_json({"client": client} | first | ({"hook": more[0]} if more else {}))
+            return
+        for path, text in texts.items():
+            if len(texts) > 1:
+                click.echo(f"{path}:", err=True)
+            click.echo(text, nl=False)
         return
     ask, quiet = not given["yes"], show.wants_json(as_json)
     old = clients.read_file(path)
@@ -77,7 +85,7 @@ def uninstall(client: str, root: str | None, as_json: bool, **given: bool) -> No
         new = None if old is None else clients.unmerge(known, old, _before(path, find))
     except Invalid as error:
         raise Invalid(f"{path}: {error}", f'Remove "{clients.NAME}" from "{known.key}" in it.') from None
-    done = {"client": client} | _change(path, old, new, _question(new) if ask else "", quiet)
+    done = {"client": client} | _change(path, old, new, _REMOVE[new is None] if ask else "", quiet)
     if known.hooks:
         done |= _remove_hook(hooks.location(known, project=given["project"]), ask=ask, quiet=quiet)
     _report(known, done, quiet)
@@ -109,7 +117,7 @@ def _remove_hook(path: str, *, ask: bool, quiet: bool) -> dict[str, Any]:
         if old is None or clients.NAME not in old:
             return {}
         raise Invalid(f"{path}: {error}", f'Remove the hook with "{clients.NAME}" from it.') from None
-    return {"hook": _change(path, old, new, _question(new) if ask else "", quiet)}
+    return {"hook": _change(path, old, new, _REMOVE[new is None] if ask else "", quiet)}
 
 
 def _command(name: str, root: str | None, workspace: str, *options: str) -> list[str]:
@@ -144,10 +152,6 @@ def _before(path: str, find: Callable[[str], object]) -> str | None:
     return None
 
 
-def _question(new: str | None) -> str:
-    return "Remove the file?" if new is None else "Write this?"
-
-
 def _is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
@@ -159,7 +163,7 @@ def _change(
     done: dict[str, Any] = {"file": path, "changed": old != new}
     if old == new:
         if not quiet:
-            click.echo(f"{path} says so already; nothing was changed.")
+            click.echo(f"{path} is up to date; nothing was changed.")
         return done
     lines = difflib.unified_diff(
         (old or "").splitlines(), (new or "").splitlines(), f"{path} (now)", f"{path} (then)", lineterm=""
@@ -171,7 +175,9 @@ def _change(
             click.echo(f"{path} is a link; what changes is {os.path.realpath(path)}.")
     if question:
         if not _is_terminal():
-            raise Invalid(f"{path} was not changed: nobody is there to ask.", "Pass --yes, or look with --print.")
+            raise Invalid(
+                f"{path} was not changed: there is no terminal to ask on.", "Pass --yes, or look with --print."
+            )
         if not click.confirm(question):
             click.echo("Nothing was changed.")
             if needed:
@@ -181,18 +187,6 @@ def _change(
     if not quiet:
         click.echo(f"{path} was {'removed' if new is None else 'written'}." + (f" Before: {backup}" if backup else ""))
     return done | {"diff": diff} | ({"backup": backup} if backup else {})
-
-
-def _print(texts: dict[str, str], client: str, as_json: bool) -> None:
-    """Print the text for each file."""
-    if as_json:
-        first, *more = [{"file": path, "text": text} for path, text in texts.items()]
-        show.as_json({"client": client} | first | ({"hook": more[0]} if more else {}))
-        return
-    for path, text in texts.items():
-        if len(texts) > 1:
-            click.echo(f"{path}:", err=True)
-        click.echo(text, nl=False)
 
 
 def _report(client: Client, done: dict[str, Any], quiet: bool) -> None:

@@ -147,7 +147,7 @@ class Scheduler:
         self._jobs = memory.jobs
         self._resolve = resolve
         self._on_event = on_event
-        self._stopped = False
+        self._stopped = threading.Event()
         self._reported: set[str] = set()
 
     def serve(self, *, once: bool = False) -> list[str]:
@@ -156,10 +156,10 @@ class Scheduler:
             known = {"job": run.job, "name": run.name, "slot": run.slot, "time": run.time}
             self._on_event({"event": "unfinished", **known})
         self._resolve()
-        with _signals(self._stop) as wake:
+        with _signals(self._stopped.set) as wake:
             if once:
                 return self._run_due()
-            while not self._stopped:
+            while not self._stopped.is_set():
                 try:
                     self._run_due()
                     now = datetime.now(UTC)
@@ -171,9 +171,6 @@ class Scheduler:
                 select.select([wake], [], [], seconds)
         return []
 
-    def _stop(self) -> None:
-        self._stopped = True
-
     def _run_due(self) -> list[str]:
         now, ended = datetime.now(UTC), []
         for job in self._jobs.all():
@@ -182,7 +179,7 @@ class Scheduler:
                 self._reported.add(f"{job.id} {problem}")
                 self._on_event({"event": "fault", "job": job.id, "name": job.name, "error": problem})
         for due in self._jobs.due(now):
-            if self._stopped:
+            if self._stopped.is_set():
                 break
             words = self._resolve()
             if self._jobs.claim(due.job, due.slot, due.missed):  # or another scheduler has claimed it

@@ -100,8 +100,12 @@ def main() -> None:
         sys.exit(0)
     except HoldfastError as error:
         text = str(error).encode("utf-8", "replace").decode("utf-8")
-        if "call" not in arguments:  # `holdfast call` is about tools
-            text = _with_commands(text)
+        if "call" not in arguments:  # name the commands where the error names tools
+            from holdfast.cli.tool_commands import VERBS
+
+            for group, verbs in VERBS.items():
+                for verb, tool in verbs.items():
+                    text = re.sub(rf"\bUse {tool}\b", f"Use `holdfast {group} {verb}`", text)
         if "--json" in arguments or not sys.stderr.isatty():
             import msgspec
 
@@ -110,16 +114,6 @@ def main() -> None:
         else:
             click.secho(text, fg="red", err=True, color=color)
         sys.exit(error.exit_code)
-
-
-def _with_commands(text: str) -> str:
-    """Name the commands where an error names tools."""
-    from holdfast.cli.tool_commands import VERBS
-
-    for group, verbs in VERBS.items():
-        for verb, tool in verbs.items():
-            text = re.sub(rf"\bUse {tool}\b", f"Use `holdfast {group} {verb}`", text)
-    return text
 
 
 # shared by the commands

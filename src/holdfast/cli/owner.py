@@ -52,7 +52,7 @@ def history(id: str, version: str, root: str | None, as_json: bool) -> None:
 
         rows = []
         for one in found:
-            note = "holds now" if one.current else "" if one.kept or not one.version else "text not kept"
+            note = "current" if one.current else "" if one.kept or not one.version else "text not kept"
             rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))
         show.table(("time", "what", "writer", "version", ""), rows, whole=("version",))
 
@@ -125,17 +125,17 @@ def _forgotten(done: Forgotten) -> None:
         click.secho(f"Still found in {amount(len(done.remains), 'file')}:", fg="red")
         for problem in done.remains[:_SHOWN]:
             click.echo(f"  {show.printable(str(problem))}")
-        click.echo("Forget those records too, or edit the files; then look again: holdfast forget --query TEXT --yes")
+        click.echo("Forget those records too, or edit the files; then search again: holdfast forget --query TEXT --yes")
     elif not done.looked:
-        click.echo("Nothing was looked for: what it said is not known. To look: holdfast forget --query TEXT --yes")
+        click.echo("No file was searched, because its text is not known. To search: holdfast forget --query TEXT --yes")
     else:
-        click.echo("Its bytes are in no file below the root any more.")
+        click.echo("No file below the root has its bytes any more.")
     for each in done.named:
-        click.echo(f"Its name stays in accounts and traces: {show.printable(each)}")
+        click.echo(f"Its name stays in the write log and in traces: {show.printable(each)}")
     if done.too_short:
-        click.echo(f"{amount(done.too_short, 'text was', 'texts were')} too short to be looked for in other files.")
+        click.echo(f"{amount(done.too_short, 'text was', 'texts were')} too short to search for in other files.")
     for each in done.speaking:
-        click.echo(f"A summary may still speak of it: holdfast forget {each}")
+        click.echo(f"A summary may still mention it: holdfast forget {each}")
     click.echo("Out of reach: " + "; ".join(done.out_of_reach) + ".")
 
 
@@ -163,15 +163,15 @@ def rollback(root: str | None, as_json: bool, yes: bool, **given: Any) -> None:
     if len(rows) > _SHOWN and not yes:
         click.echo(f"… and {len(rows) - _SHOWN} more.")
     show.warnings([f"left as it is: {step.id}: {step.conflict}" for step in done.conflicts])
-    show.warnings([f"says that it comes from there, and is left as it is: {each}" for each in done.named])
+    show.warnings([f"derived from it, left as it is: {each}" for each in done.named])
     if not done.count:
-        click.echo("There is nothing to take back.")
+        click.echo("There is nothing to undo.")
     elif given["back"]:
-        click.echo(f"{amount(len(done.steps), 'step')} done: the rollback was taken back.")
+        click.echo(f"{amount(len(done.steps), 'step')} done: the rollback was undone.")
     elif done.done:
-        click.echo(f"{amount(len(done.steps), 'step')} done. Take it back with: holdfast rollback --back {done.id}")
+        click.echo(f"{amount(len(done.steps), 'step')} done. Undo it with: holdfast rollback --back {done.id}")
     else:
-        _would("taken back", done.count, done.needs_count)
+        _would("undone", done.count, done.needs_count)
 
 
 @click.command()

@@ -47,7 +47,7 @@ def mcp(
     if http:
         from holdfast.mcp.http import main as serve_http
 
-        serve_http(location, toolset, defaults, host, port)
+        serve_http(location, toolset, defaults, host=host, port=port)
     else:
         from holdfast.mcp.stdio import main as serve_stdio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,8 +26,8 @@ _THERE = {
     "conflict": "changed on both sides: theirs stays, ours is put beside it",
     "same": "there already",
     "newer": "changed on the other side only: left alone",
-    "gone": "removed on the other side: not brought back",
-    "forgotten": "forgotten on the other side: not brought back",
+    "gone": "removed on the other side: not restored",
+    "forgotten": "forgotten on the other side: not restored",
 }
 """What each step of a push means."""
 _HERE = _THERE | {
@@ -35,8 +35,8 @@ _HERE = _THERE | {
     "conflict": "changed on both sides: ours stays, theirs is put beside it",
     "same": "here already",
     "newer": "changed here only: left alone",
-    "gone": "removed here: not brought back",
-    "forgotten": "forgotten here: not brought back",
+    "gone": "removed here: not restored",
+    "forgotten": "forgotten here: not restored",
 }
 """What each step of a pull means."""
 _CHAT = "chat"
@@ -84,7 +84,8 @@ def _transfer(root: str | None, other: str, scope: str, *, dry_run: bool, yes: b
         if not dry_run and not planned.nothing and not yes:
             if not (on_terminal and sys.stdin.isatty()):
                 raise Invalid(
-                    "Nothing was moved: nobody is here to be asked.", "Look with --dry-run; then repeat it with --yes."
+                    "Nothing was copied: there is no terminal to ask on.",
+                    "Preview it with --dry-run; then repeat it with --yes.",
                 )
             click.confirm(f"Move {amount(planned.records, 'record')} to {planned.target}?", abort=True)
         if not dry_run:
@@ -157,13 +158,7 @@ def export(folder: str, source: str, root: str | None, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only count what would be imported.")
 @common
 def import_(
-    source: str,
-    paths: tuple[str, ...],
-    workspace: str | None,
-    channel: str,
-    dry_run: bool,
-    root: str | None,
-    as_json: bool,
+    source: str, paths: tuple[str, ...], workspace: str | None, channel: str, dry_run: bool, **given: Any
 ) -> None:
     """Import conversations of SOURCE into cold memory.
 
@@ -178,14 +173,14 @@ def import_(
         raise Invalid("Only messages of a chat have a channel.", "Leave --channel out.")
     find = named if is_chat else functools.partial(find_sources, source)
     files = [file for path in paths or ("",) for file in find(path)]
-    with open_root(root) as memory, show.progress("reading (kB)") as progress:
+    with open_root(given["root"]) as memory, show.progress("reading (kB)") as progress:
         if is_chat:
             done = memory.chat.bring(files, channel, dry=dry_run)
         else:
             done = memory.transcripts.bring(source, files, workspace, progress, dry=dry_run)
     following = 'holdfast chat search "…"' if is_chat else 'holdfast recall "…" --layers cold'
     known = done.turns - done.added
-    if show.wants_json(as_json):
+    if show.wants_json(given["as_json"]):
         numbers = {"files": done.files, "turns": done.turns, "added": done.added, "known": known}
         problems = {"skipped": done.skipped, "problems": done.problems}
         show.as_json({"source": source, "dryRun": dry_run, **numbers, **problems, "next": following})

@@ -15,16 +15,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import (
-    AlreadyExists,
-    Conflict,
-    Damaged,
-    HoldfastError,
-    Invalid,
-    NotFound,
-    OverBudget,
-    Unavailable,
-)
+from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats.markdown import lines_of
 from holdfast.memories._rules import OWN
 from holdfast.model import names
@@ -58,22 +49,24 @@ def link(memory: Core, into: str = "") -> list[Made]:
     """Link rules and commands to the clients of a project: the memory's own folder, or the folder `into`."""
     with _project(memory, into) as vault:
         rules = _ours(memory, memory.settings.paths.rules)
-        blocks = [_block(vault, name, _lines(memory, vault, name, rules)) for name in _BLOCKS]  # before any change
+        blocks = {name: _lines(memory, vault, name, rules) for name in _BLOCKS}
+        _check_blocks(vault, blocks)
         links = [made for place in _LINKS for made in _link(memory, vault, *place)]
-        return [*links, *(_write(vault, block, _lines(memory, vault, block.path, rules)) for block in blocks)]
+        return [*links, *(_write_block(vault, name, lines) for name, lines in blocks.items())]
 
 
 def unlink(memory: Core, into: str = "") -> list[Made]:
     """Remove what `link` made, and nothing else."""
     with _project(memory, into) as vault:
-        blocks = [_block(vault, name, []) for name in _BLOCKS]
+        _check_blocks(vault, {name: [] for name in _BLOCKS})
         links = [
             _remove(vault, path, "a link of ours")
             for folder, suffix, setting in _LINKS
             for path in _existing(vault, folder, suffix)
             if _target(memory, vault, path, setting)
         ]
-        return [*links, *(made for block in blocks if (made := block.write(vault)).what != "there")]
+        blocks = [_write_block(vault, name, []) for name in _BLOCKS]
+        return [*links, *(made for made in blocks if made.what != "there")]
 
 
 @contextlib.contextmanager
@@ -114,7 +107,12 @@ def _link(memory: Core, vault: Vault, folder: str, suffix: str, setting: str) ->
     wanted = {f"{folder}/{name}{suffix}": path for name, path in _named(_ours(memory, top), top).items()}
     for path in _existing(vault, folder, suffix):
         target = _target(memory, vault, path, setting)
-        if target and path not in wanted and (target in wanted.values() or _is_gone(memory, target)):
+        if not target or path in wanted:
+            continue
+        gone = target in wanted.values()
+        with contextlib.suppress(HoldfastError):  # a rule that cannot be reached is not gone
+            gone = gone or memory.vault.stat(target) is None
+        if gone:
             yield _remove(vault, path, f"{target} is gone, or has another name now")
     for path, ours in wanted.items():
         try:
@@ -169,13 +167,6 @@ def _target(memory: Core, vault: Vault, path: str, setting: str) -> str:
     return ours if ours.startswith(f"{top}/") and ours.endswith(".md") and name in _forms(ours, top) else ""
 
 
-def _is_gone(memory: Core, path: str) -> bool:
-    try:
-        return memory.vault.stat(path) is None
-    except HoldfastError:
-        return False  # unreachable, which is not gone
-
-
 def _named(paths: list[str], top: str) -> Mapping[str, str]:
     """Give every file a name of its own: the first of its forms that is free."""
     taken: dict[str, str] = {}
@@ -194,55 +185,48 @@ def _forms(path: str, top: str) -> tuple[str, ...]:
 # blocks in files
 
 
-class _Block(msgspec.Struct, frozen=True):
-    """The new text of a file; None removes the file. Nothing is written if there is a reason to keep it."""
-
-    path: str
-    old: str | None
-    new: str | None
-    version: str = ABSENT
-    kept: str = ""
-
-    def write(self, vault: Vault) -> Made:
-        if self.kept:
-            return Made(self.path, "kept", self.kept)
-        if self.new == self.old:
-            return Made(self.path, "there")
-        if self.new is None:
-            return _remove(vault, self.path, "nothing but our block was in it")
-        vault.write(self.path, self.new.encode("utf-8"), expect=self.version)
-        if BEGIN not in self.new:
-            return Made(self.path, "changed", "our block was taken out")
-        return Made(self.path, "changed" if BEGIN in (self.old or "") else "made", "our block in it")
+def _check_blocks(vault: Vault, blocks: Mapping[str, list[str]]) -> None:
+    """Raise Damaged before anything is changed if the markers of a file are not a pair."""
+    for name, lines in blocks.items():
+        with contextlib.suppress(Invalid, OverBudget):
+            _read_block(vault, name, lines)
 
 
-def _write(vault: Vault, block: _Block, lines: list[str]) -> Made:
-    """Write a block; start again from the new text if the file has changed meanwhile."""
-    for _ in range(_TRIES):
-        try:
-            return block.write(vault)
-        except (Conflict, AlreadyExists):
-            block = _block(vault, block.path, lines)
-    return block.write(vault)
-
-
-def _block(vault: Vault, path: str, lines: list[str]) -> _Block:
-    """Return a file with a block of these lines; without lines, with no block."""
+def _read_block(vault: Vault, path: str, lines: list[str]) -> tuple[str | None, str | None, str]:
+    """Return the old and the new text of a file, and its version; None is no file. Invalid if it cannot be edited."""
     try:
         if target := vault.target(path):
-            return _Block(path, None, None, kept=f"it is a link to {target}")
+            raise Invalid(f"it is a link to {target}")
         document = vault.read(path, _MOST)
-        old, version = document.data.decode("utf-8"), document.version
+        old = document.data.decode("utf-8")
+        return old, put_block(old, lines) if lines else take_block(old), document.version
     except NotFound:
-        return _Block(path, None, put_block(None, lines) if lines else None)
+        return None, put_block(None, lines) if lines else None, ABSENT
     except UnicodeDecodeError:
-        return _Block(path, None, None, kept="it is not UTF-8 text")
-    except (Invalid, OverBudget) as error:
-        return _Block(path, None, None, kept=error.message)
-    try:
-        return _Block(path, old, put_block(old, lines) if lines else take_block(old), version)
+        raise Invalid("it is not UTF-8 text") from None
     except Damaged as error:
         raise Damaged(f"{path}: {error.message}.", error.next_step) from None
+
+
+def _write_block(vault: Vault, path: str, lines: list[str]) -> Made:
+    """Put a block of these lines into a file, or remove it without lines; again if the file changed meanwhile."""
+    for attempt in range(_TRIES, -1, -1):
+        try:
+            old, new, version = _read_block(vault, path, lines)
+            if new == old:
+                return Made(path, "there")
+            if new is None:
+                return _remove(vault, path, "nothing but our block was in it")
+            vault.write(path, new.encode("utf-8"), expect=version)
+            if BEGIN not in new:
+                return Made(path, "changed", "our block was taken out")
+            return Made(path, "changed" if BEGIN in (old or "") else "made", "our block in it")
+        except (Invalid, OverBudget) as error:
+            return Made(path, "kept", error.message)
+        except (Conflict, AlreadyExists):
+            if not attempt:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _lines(memory: Core, vault: Vault, path: str, rules: list[str]) -> list[str]:

@@ -226,7 +226,7 @@ def _read_token(path: str) -> str:
     finally:
         os.close(fd)
     if len(token) < 16 or not token.isascii():
-        raise Damaged(f"The token file {path} holds no token.", "Remove it, and start again.")
+        raise Damaged(f"The token file {path} has no token.", "Remove it, and start again.")
     return token
 
 

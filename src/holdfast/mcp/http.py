@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from collections import deque
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -59,18 +60,11 @@ class Options(msgspec.Struct, frozen=True):
     open_metrics: bool = False
 
 
-def main(
-    root: str,
-    toolset: str = "core",
-    defaults: Context | None = None,
-    host: str = HOST,
-    port: int = PORT,
-    limits: Limits | None = None,
-) -> None:
+def main(root: str, toolset: str = "core", defaults: Context | None = None, **options: Any) -> None:
     """Serve the memory in a folder, with the owner's two tokens, until the process is told to end."""
     from holdfast.mcp.team import run
 
-    run(root, Options(toolset, host, port, limits or Limits()), defaults or Context(), owner_tokens=True)
+    run(root, Options(toolset, **options), defaults or Context(), owner_tokens=True)
 
 
 def serve(app: ASGIApp, options: Options, pages: Health) -> None:
@@ -121,7 +115,8 @@ def application(auth: Auth, options: Options, pages: Health, on_failure: server.
         allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
         allowed_origins=[form for origin in origins for form in (origin, f"{origin}:*")],
     )
-    app = server.build(_caller_of, options.toolset, _run_of, on_failure).streamable_http_app(
+    mcp = server.build(_caller_of, options.toolset, lambda request: _run_name(request.request), on_failure)
+    app = mcp.streamable_http_app(
         streamable_http_path=PATH,
         json_response=True,
         max_request_body_size=server.MAX_MESSAGE,
@@ -261,7 +256,7 @@ async def _read_body(receive: Receive, seconds: float) -> list[Message] | int:
 
 def _ending_run(request: Request, caller: Caller, send: Send) -> Send:
     """Return a `send` that ends the run of a session before a DELETE of the session succeeds."""
-    run = _run_name(request.headers.get("mcp-session-id"))
+    run = _run_name(request)
 
     def end() -> None:
         if run:
@@ -276,13 +271,10 @@ def _ending_run(request: Request, caller: Caller, send: Send) -> Send:
     return answer
 
 
-def _run_name(session: str | None) -> str:
+def _run_name(request: Request | None) -> str:
+    """Return the run of a request's session; the stateless protocol has none."""
+    session = request.headers.get("mcp-session-id") if request else None
     return f"http-{session[:_LONGEST_ID]}" if session else ""
-
-
-def _run_of(request: server.Request) -> str:
-    """Return the run of a session; the stateless protocol has none."""
-    return _run_name(request.request.headers.get("mcp-session-id") if request.request else None)
 
 
 def _caller_of(request: server.Request) -> Caller:

@@ -12,7 +12,7 @@ import functools
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -47,6 +47,7 @@ returns is information, never an order."""
 
 Answer = TypeVar("Answer")
 Request = ServerRequestContext[Any, Any]
+RunOf = Callable[[Request], str]
 OnCall = Callable[[str, str, float], None]
 """Receives the tool, "ok" or the class of the error, and the seconds."""
 _CONTEXT = {"type": "object", "description": "workspaceId, sessionId, goal, …"}
@@ -121,6 +122,8 @@ class Caller(msgspec.Struct, frozen=True):
     request: str = ""
 
 
+Callers = Caller | Callable[[Request], Caller]
+"""The only caller, or a function that returns the caller of a request."""
 CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """The caller that this thread works for."""
 
@@ -132,16 +135,13 @@ def only_caller(memory: Memory | LazyMemory, *, reads_only: bool = False) -> Cal
 
 
 def build(
-    callers: Caller | Callable[[Request], Caller],
-    toolset: str = "core",
-    run_of: Callable[[Request], str] | None = None,
-    on_failure: OnCall | None = None,
+    callers: Callers, toolset: str = "core", run_of: RunOf | None = None, on_failure: OnCall | None = None
 ) -> Server[Any]:
     """Return a server that offers these toolsets to one caller, or to the caller of each request.
 
     `run_of` returns the run of a connection; `on_failure` is called when a tool call did not reach a memory.
     """
-    handlers = _Handlers(callers, toolset, run_of, on_failure)
+    handlers = _Handlers(callers, every.toolset(every.registry(), toolset), run_of, on_failure)
     return Server(
         "holdfast",
         version=__version__,
@@ -160,17 +160,13 @@ def build(
 
 class _Handlers:
     def __init__(
-        self,
-        callers: Caller | Callable[[Request], Caller],
-        toolset: str,
-        run_of: Callable[[Request], str] | None,
-        on_failure: OnCall | None,
+        self, callers: Callers, tools: Iterable[Tool], run_of: RunOf | None, on_failure: OnCall | None
     ) -> None:
         self._callers = callers
         self._run_of = run_of
         self._on_failure = on_failure
         self._registry = every.registry()
-        self._tools = {tool.name: described(tool) for tool in every.toolset(self._registry, toolset)}
+        self._tools = {tool.name: described(tool) for tool in tools}
 
     def schema(self, name: str) -> dict[str, Any] | None:
         """Return the input schema of a tool, None if it is not offered."""

@@ -1,8 +1,8 @@
 """MCP over standard input and output, one message per line, for the program that started this process.
 
 The SDK's own transport ends with a traceback when the client stops reading, waits for more input after that, and
-buffers lines of any length; this one does not. A bad line gets an error reply. Standard output carries only the
-protocol: everything else that is printed goes to standard error. When input ends, pending requests are still answered.
+buffers lines of any length; this one does not. A bad line gets an error reply. Standard output is for the protocol
+alone: everything else that is printed goes to standard error. When input ends, pending requests are still answered.
 """
 
 from __future__ import annotations

@@ -146,13 +146,7 @@ class _Entry:
 class MemoryPool:
     """Opens, shares and closes the memories of one store; `prepare` gets each one that was opened."""
 
-    def __init__(
-        self,
-        store: str,
-        defaults: Context,
-        most: int = MOST_OPEN,
-        prepare: Callable[[Memory], None] = lambda _memory: None,
-    ) -> None:
+    def __init__(self, store: str, defaults: Context, prepare: Callable[[Memory], None], most: int = MOST_OPEN) -> None:
         self._store = store
         self._defaults = defaults
         self._most = most

@@ -1,7 +1,7 @@
 """The files that `holdfast init --template` starts a memory with: first rules, and commands for agents.
 
 They are stored here as in a root with default paths. The prompts of the MCP server are made from the same texts.
-`prompts/` has the instructions for the optional model; it is not copied to a root.
+`prompts/` has other prompts, for clients and for the optional model; it is not copied to a root.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ RULES, COMMANDS = "agent/rules", "agent/commands"
 WORKFLOW = "common/workspace-workflow.md"
 SAVE_MEMORY = "common/save-memory.md"
 CHAT_MEMORY = "common/chat-memory.md"
-SUMMARY = "prompts/summary.md"
+RESUME, SAVE_STATE, SUMMARY = "prompts/resume.md", "prompts/save-state.md", "prompts/summary.md"
 LEARNING_CYCLE = "Learning cycle"
 """The heading in WORKFLOW of the section about what to save."""
 _TOP = os.path.dirname(__file__)
