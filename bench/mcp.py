@@ -21,7 +21,7 @@ import msgspec
 
 import holdfast
 from bench.harness import Run, folder, median_of, percentile, start, timed
-from holdfast.memories.traces import Trace
+from holdfast.memories.workspaces import Trace
 
 BARE = """
 import anyio, mcp_types as types

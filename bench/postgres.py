@@ -30,7 +30,7 @@ from psycopg.conninfo import conninfo_to_dict
 import holdfast
 from bench.harness import Run, Words, folder, percentile, start, timed
 from bench.recall import CHANNEL, HISTORY
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.vault import PgVault
 from holdfast.storage.tree import ABSENT, LogEnd
 

@@ -86,9 +86,9 @@ def _place(store: str) -> AbstractContextManager[str]:
     """Give a place for a memory, and remove it."""
     if not store:
         return folder()
-    from holdfast.storage.postgres import tenants
+    from holdfast.storage.postgres.engine import temporary_tenant
 
-    return tenants.passing(store, "")
+    return temporary_tenant(store, "")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 import holdfast
 from holdfast.cli.main import main as command
 from holdfast.errors import HoldfastError
-from holdfast.memories._sources import named
+from holdfast.memories.cold import named
 from holdfast.model.settings import load
 from holdfast.roots import make_root
 from prove.harness import Row, Run

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from holdfast.storage import refresh, sayings
+from holdfast.storage import refresh, store
 from holdfast.storage.files import descriptors, index, lines, locks
 from holdfast.storage.files.tree import Files
+from holdfast.storage.index import Known
+from holdfast.storage.index_sync import IndexSync
 from holdfast.storage.refresh import Refresher
+from holdfast.storage.store import ANY, Store
 from holdfast.storage.tree import ABSENT
-from holdfast.storage.writing import ANY, Writer
 from prove import hostile_defences
 
 WITHOUT = "HOLDFAST_PROVE_WITHOUT"
@@ -65,33 +65,43 @@ def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
 
 
 def _seal() -> None:
-    _put(lines.HeldEnd, torn=_always(False))
+    begin = lines.HeldEnd.__init__
+
+    def unsealed(self: lines.HeldEnd, *given: Any) -> None:
+        begin(self, *given)
+        self.torn = False
+
+    _put(lines.HeldEnd, __init__=unsealed)
 
 
 def _comparison() -> None:
-    write = Writer._write
+    update = Store.update
 
-    def anyhow(self: Writer, path: str, make: Any, wanted: Any) -> Any:
-        named = wanted.expect not in (ABSENT, ANY)
-        return write(self, path, make, msgspec.structs.replace(wanted, expect=ANY) if named else wanted)
+    def anyhow(self: Store, path: str, make: Any, *, expect: str, **more: Any) -> Any:
+        return update(self, path, make, expect=expect if expect == ABSENT else ANY, **more)
 
     _put(Files, _compare=_always(0o644))
-    _put(Writer, _write=anyhow)
+    _put(Store, update=anyhow)
 
 
 def _operations() -> None:
-    _put(Writer, _repeated=_always(None))
-    _put(sayings, same_op=_always(None), op_in=_always([]))
+    known = IndexSync.known
+
+    def forgetful(self: IndexSync, _op_id: str, path: str = "", target: str = "") -> Known:
+        return known(self, "", path, target) if target else Known()
+
+    _put(IndexSync, known=forgetful)
+    _put(store, ids_of_op=_always([]))
 
 
 def _announcement() -> None:
-    account = Writer._account
+    log_write = Store.log_write
 
-    def only_after(self: Writer, line: dict[str, Any], op_id: str) -> None:
-        if "intent" not in line:
-            account(self, line, op_id)
+    def only_after(self: Store, entry: dict[str, Any], op_id: str = "") -> None:
+        if "intent" not in entry:
+            log_write(self, entry, op_id)
 
-    _put(Writer, _account=only_after)
+    _put(Store, log_write=only_after)
 
 
 def _replacing() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import holdfast
 from holdfast.mcp.auth import Limits
 from holdfast.roots import make_root
-from holdfast.tools import every
+from holdfast.tools import toolsets
 from prove import serving
 from prove.harness import Row, Run
 from prove.hostile import Tally, arguments
@@ -206,7 +206,7 @@ def _good(chance: random.Random) -> Any:
             return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
 
 
-_TOOLS = list(every.registry().tools.values())
+_TOOLS = list(toolsets.registry().tools.values())
 
 
 def _retype(chance: random.Random, message: Any) -> Any:

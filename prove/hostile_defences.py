@@ -40,9 +40,9 @@ def _short_names() -> None:
 
 @_defence("sources", "no link is followed in a folder that is imported", "paths")
 def _follow_sources() -> None:
-    from holdfast.memories import _sources
+    from holdfast.memories import cold
 
-    vars(_sources)["os"] = _Following()
+    vars(cold)["os"] = _Following()
 
 
 class _Following:
@@ -58,7 +58,7 @@ class _Following:
 def _any_depth() -> None:
     from holdfast.formats import markdown
 
-    markdown._too_deep = lambda block: 0  # noqa: ARG005
+    vars(markdown)["_MAX_BRACKETS"] = 1 << 40
 
 
 @_defence("settings", "settings of any depth and length are refused in our own words", "bombs")

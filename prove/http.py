@@ -18,7 +18,7 @@ import holdfast
 from holdfast.mcp.auth import Limits
 from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.roots import make_root
-from holdfast.tools import every
+from holdfast.tools import toolsets
 from prove import serving
 from prove.harness import Row, Run
 from prove.hostile import Tally, arguments, contents
@@ -116,7 +116,7 @@ def _reading(run: Run, server: Http, root: str, tally: Tally) -> None:
     """Call every tool with the token that may only read, directly and through useTools: nothing may change."""
     token = f"Bearer {server.reading}"
     before = _kept(root)
-    tools = list(every.registry().tools.values())
+    tools = list(toolsets.registry().tools.values())
     for tool in tools[:: run.size(1, 3)]:
         params = arguments(tool.schema)
         context = {"workspaceId": "default", "sessionId": "s", "runId": "r"}

@@ -22,7 +22,7 @@ from typing import Any
 
 import holdfast
 from holdfast.errors import AlreadyExists, HoldfastError
-from holdfast.memories._sources import named
+from holdfast.memories.cold import named
 from holdfast.model.names import same
 from holdfast.roots import make_root
 from prove.bombs import forked

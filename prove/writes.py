@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import holdfast
-from holdfast.memories._notes import Note
-from holdfast.memories.compartments import Owner
+from holdfast.memories.compartments import Note, Owner
 from holdfast.model.queries import Query
 
 LONG = "and words that are many enough to be torn in two by a kill, " * 30

@@ -1,8 +1,8 @@
-"""A root that is in a database, with what tests do with the paths of a folder.
+"""A root in a database with the interface of `pathlib.Path`, so that one test runs on both engines.
 
-Whoever edits files by hand in a test edits rows here, behind the back of the memory, so that the same test holds on both
-engines. It opens like a folder (`holdfast.open(root)`), its text is the address, and another process can be given it.
-What only a file system has (links, rights, times, `shutil`) is not here: such a test is of files alone.
+A test that edits files by hand edits rows here, without the memory noticing. A root opens like a folder
+(`holdfast.open(root)`); its text is the address, which can be passed to another process. Links, rights and other
+features of a file system are missing: tests of those run on files only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import IO, Any, LiteralString, cast
 import holdfast
 from holdfast.errors import Conflict
 from holdfast.model.settings import DERIVED
-from holdfast.opening import is_address
-from holdfast.storage.postgres._index_schema import TABLES
-from holdfast.storage.postgres.connecting import Waits
-from holdfast.storage.postgres.transactions import Database
+from holdfast.roots import is_address
+from holdfast.storage.postgres.connections import Waits
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.schema import TABLES
 from holdfast.storage.postgres.vault import PgVault
 from holdfast.storage.tree import ABSENT
 
@@ -45,18 +45,18 @@ def _opened(address: str, _process: int) -> tuple[Database, PgVault]:
 
 
 def close(root: str | os.PathLike[str]) -> None:
-    """Let go of the connection that the paths of a root share."""
+    """Close the connection that the paths of a root share."""
     if is_address(address := os.fspath(root)):
         _opened(address, os.getpid())[1].close()
 
 
 def place(memory: holdfast.Memory) -> pathlib.Path:
-    """Return where the files of a memory are, whatever it stands on."""
+    """Return the path of the root of a memory, on either engine."""
     return pathlib.Path(memory.root) if memory.in_files else cast("pathlib.Path", DatabasePath(memory.root))
 
 
 def drop_derived(root: os.PathLike[str]) -> None:
-    """Take away all that is made of the files: the index and the vectors."""
+    """Remove everything that is derived from the files: the index and the vectors."""
     if isinstance(root, DatabasePath):
         root.empty(*TABLES, *_VECTORS)
     else:
@@ -64,7 +64,7 @@ def drop_derived(root: os.PathLike[str]) -> None:
 
 
 def drop_vectors(root: os.PathLike[str]) -> None:
-    """Take away the vectors, and leave the index."""
+    """Remove the vectors, but not the index."""
     if isinstance(root, DatabasePath):
         root.empty(*_VECTORS)
     else:
@@ -73,25 +73,25 @@ def drop_vectors(root: os.PathLike[str]) -> None:
 
 
 def indexes(root: os.PathLike[str]) -> int:
-    """Return how many indexes are kept, whole or not."""
+    """Return how many indexes exist, complete or not."""
     if not isinstance(root, DatabasePath):
         return len(list((pathlib.Path(root) / DERIVED).glob("index-*.sqlite")))
     return len(root.rows(_INDEXES))
 
 
 def in_files(path: pathlib.Path) -> bool:
-    """Is this on the disk, where there are links, empty folders and names that are not UTF-8?"""
+    """Return whether this is on disk, where there are links, empty folders and names that are not UTF-8."""
     return not isinstance(path, DatabasePath)
 
 
 def named(text: str) -> pathlib.Path:
-    """Return the path that this is the text of, for a process that was given it."""
+    """Return the path for its text, in a process that was given it."""
     address, _, path = text.partition(" ")
     return cast("pathlib.Path", DatabasePath(address, path)) if is_address(text) else pathlib.Path(text)
 
 
 def set_time(path: pathlib.Path, ns: int) -> None:
-    """Let a file say that it was changed at this moment."""
+    """Set the modification time of a file."""
     if isinstance(path, DatabasePath):
         path.change(_TIMED, moment=ns / 1e9)
     else:
@@ -99,7 +99,7 @@ def set_time(path: pathlib.Path, ns: int) -> None:
 
 
 def copy(source: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Copy a root as a person would who leaves `.holdfast/` behind, from one engine to any; times of files are kept."""
+    """Copy a root without `.holdfast/`, from either engine to either; modification times are preserved."""
     for file in source.rglob("*"):
         there = target / str(file.relative_to(source))
         if ".holdfast" in there.parts:
@@ -201,12 +201,12 @@ class DatabasePath(os.PathLike[str]):
         return _opened(self._address, os.getpid())[1]
 
     def rows(self, statement: LiteralString) -> list[Any]:
-        """Return what the database answers, as it sees this tenant."""
+        """Return the rows of a query as this tenant."""
         database, _ = _opened(self._address, os.getpid())
         return database.run("a test", lambda turn: turn.rows(statement))
 
     def empty(self, *tables: str) -> None:
-        """Remove the rows of this tenant from tables."""
+        """Delete the rows of this tenant from tables."""
         for table in tables:
             self.change(f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s")
 
@@ -235,7 +235,7 @@ class DatabasePath(os.PathLike[str]):
         return os.stat_result((mode, found.inode, 0, 1, 0, 0, found.size, seconds, seconds, seconds), exact)
 
     def glob(self, pattern: str) -> Iterator[DatabasePath]:
-        """Yield the files and folders below this one that a pattern means, in the order of their names."""
+        """Yield the files and folders below this one that match a pattern, sorted."""
         start = self._path and f"{self._path}/"
         inner = [path.removeprefix(start) for path in self._files()]
         folders = {str(above) for path in inner for above in pathlib.PurePosixPath(path).parents} - {"."}
@@ -268,7 +268,7 @@ class DatabasePath(os.PathLike[str]):
                 continue
 
     def keep(self, data: bytes, start: bytes | None) -> None:
-        """Write what somebody made of a file; whole lines that were added to `start` are added, as to a file."""
+        """Write a file; if whole lines were added to `start`, append them."""
         if start is None or (start and not start.endswith(b"\n")):
             self.write_bytes(data)
         elif added := data[len(start) :]:
@@ -296,12 +296,12 @@ class DatabasePath(os.PathLike[str]):
     replace = rename
 
     def change(self, statement: LiteralString, **values: object) -> None:
-        """Change the row of this file as somebody could who knows the tables."""
+        """Change the row of this file directly."""
         database, _ = _opened(self._address, os.getpid())
         database.run("a file", lambda turn: turn.change(statement, path=self._path, **values), writes=True)
 
     def mkdir(self, *_given: object, **_named: object) -> None:
-        """Do nothing: a folder is there as soon as a file is in it."""
+        """Do nothing: a folder exists as soon as a file is in it."""
 
     def open(self, mode: str = "r", encoding: str = "utf-8") -> IO[Any]:
         raw = _Edited(self, mode)
@@ -309,7 +309,7 @@ class DatabasePath(os.PathLike[str]):
 
 
 class _Edited(io.BytesIO):
-    """The bytes of a file while it is open; they are written when it is closed, if it was opened to be written."""
+    """The bytes of an open file; they are written when it is closed, if it was opened for writing."""
 
     def __init__(self, path: DatabasePath, mode: str) -> None:
         there = b"" if "w" in mode or not path.is_file() else path.read_bytes()
@@ -335,7 +335,7 @@ class _Edited(io.BytesIO):
 
 
 def _expression(pattern: str) -> str:
-    """Return the regular expression of a pattern: * stays in one name, ** means any number of folders."""
+    """Return the regular expression of a pattern: * matches within one name, ** any number of folders."""
     parts = re.split(r"(\*\*/|\*|\?)", pattern)
     meant = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     return "".join(meant.get(part, re.escape(part)) for part in parts)

@@ -13,6 +13,7 @@ _FOLDERS = "a database has no folders without files in them"
 _DISK = "it takes away, moves or locks what is on the disk"
 _TIMES = "it sets the times or the rights of files"
 _GIT = "git works on files"
+_FORK = "connections to a server are not used after a fork"
 _INDEX = "it is about the index in .holdfast"
 _VECTORS = "it is about the file of vectors in .holdfast"
 _ELSEWHERE = "it looks for text in files that are no memory, which a database does not have"
@@ -67,6 +68,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_steadiness::test_all_is_well_after_a_conflict_was_resolved",
         "test_steadiness::test_no_command_that_tidies_takes_a_file_in_conflict_apart",
     ),
+    _FORK: ("test_index::test_a_fork_with_an_open_connection_harms_neither_parent_nor_child",),
     _INDEX: (
         "test_index::test_a_missing_or_garbled_pointer_is_no_harm",
         "test_index::test_a_truncated_index_is_rebuilt",
@@ -117,7 +119,7 @@ _WHY: dict[str, tuple[str, ...]] = {
 }
 CONTRACTS = frozenset(
     "test_tools test_chat test_mind test_compartments test_jobs test_knowledge test_prompts test_trust test_asking"
-    " test_ranking test_context test_owner".split()
+    " test_ranking test_context test_owner test_store".split()
 )
 """What always runs on both: the five contracts. The rest does with `--engine=both`."""
 FILES_ONLY = {test: why for why, tests in _WHY.items() for test in tests}

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-BEGIN = "import sys, holdfast\nfrom holdfast.store.starting import make_root\nprint('ready', flush=True)\n"
+BEGIN = "import sys, holdfast\nfrom holdfast.roots import make_root\nprint('ready', flush=True)\n"
 
 
 def work(code: str, *words: str) -> subprocess.Popen[str]:

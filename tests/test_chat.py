@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast.errors import Conflict, Invalid
-from holdfast.memories._sources import named
+from holdfast.memories.cold import named
 from holdfast.model.settings import load
 from holdfast.model.times import mint, parse_ms
 from terminal import on_terminal

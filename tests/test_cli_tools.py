@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.tool_commands import VERBS, kebab
-from holdfast.tools import every
+from holdfast.tools import toolsets
 from terminal import on_terminal
 
 WORKSPACE = ("--description", "d", "--root-folder", "projects/alpha", "--purpose", "p")
@@ -162,7 +162,7 @@ def test_parameters_that_cannot_be_read_are_refused(
 
 
 def test_tools_are_listed_and_described_as_the_registry_has_them(root: pathlib.Path) -> None:
-    known = every.registry().tools
+    known = toolsets.registry().tools
     listed = answer("tools", root=root)
     assert [item["name"] for item in listed] == list(known)
     described = answer("tools", "createState", root=root)
@@ -172,7 +172,7 @@ def test_tools_are_listed_and_described_as_the_registry_has_them(root: pathlib.P
 
 
 def test_every_parameter_of_a_tool_is_an_option_or_the_argument_of_its_command(root: pathlib.Path) -> None:
-    known = every.registry().tools
+    known = toolsets.registry().tools
     for group, verbs in VERBS.items():
         for verb, tool in verbs.items():
             shown = run(group, verb, "--help", root=root).stdout

@@ -23,7 +23,7 @@ from mcp.client.stdio import stdio_client
 
 import holdfast
 from holdfast.errors import Invalid, NotFound, OverBudget
-from holdfast.memories._fold import Filter, Fold
+from holdfast.memories.compartments import Filter, Fold
 from holdfast.model.times import mint
 from holdfast.roots import make_root
 from terminal import on_terminal
@@ -702,7 +702,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_empty(memory: holdfast.M
 
 NOBODY = """
 import holdfast, os, sys, tempfile
-from holdfast.store.starting import make_root
+from holdfast.roots import make_root
 
 def told(root):
     with holdfast.open(root) as memory:

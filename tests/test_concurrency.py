@@ -23,7 +23,7 @@ import pytest
 import databaseroot
 import holdfast
 from holdfast.errors import Busy
-from holdfast.opening import is_address
+from holdfast.roots import is_address
 
 PROCESSES = 8
 APPENDS = 1_000
@@ -67,7 +67,8 @@ sys.stdin.read()
 
 HOLDS_ROW = """
 import sys
-from holdfast.postgres.transactions import Database
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.database import Database
 with Database(sys.argv[1]).holding("a row") as turn:
     held = "SELECT 1 FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s FOR UPDATE"
     assert turn.row(held, path=sys.argv[2])

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import holdfast
-from holdfast.opening import MOST_SETTINGS
+from holdfast.roots import MOST_SETTINGS
 from terminal import on_terminal
 
 

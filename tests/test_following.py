@@ -19,9 +19,9 @@ import holdfast
 import pgserver
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.owner.changes import Change
-from holdfast.storage.postgres import noticing
-from holdfast.storage.postgres.noticing import Changes
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres import change_feed
+from holdfast.storage.postgres.change_feed import Changes
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.vault import PgVault
 
 LOG = "user/memory/history.jsonl"
@@ -192,18 +192,18 @@ def test_nothing_is_missed_with_many_writers_in_flight(address: str, vault: PgVa
         thread.start()
     database = Database(address)
     changes, known, looks = Changes(database), dict[str, int](), 0
-    assert changes.look() is None
+    assert changes.poll() is None
     known = {path: stamp.size for path, stamp in vault.walk("user/memory", (".jsonl",), lambda _path, _why: None)}
     while any(thread.is_alive() for thread in threads):
         before = dict(acknowledged)
-        for path in changes.look() or ():
+        for path in changes.poll() or ():
             stamp = vault.stat(path)
             assert stamp is not None
             known[path] = stamp.size
         looks += 1
         assert {path: known.get(path, 0) for path in before if known.get(path, 0) < before[path]} == {}
-    changes.look()
-    assert changes.look() == []
+    changes.poll()
+    assert changes.poll() == []
     assert not failed
     assert looks > 10
     database.close()
@@ -212,14 +212,14 @@ def test_nothing_is_missed_with_many_writers_in_flight(address: str, vault: PgVa
 def test_a_change_is_told_again_only_once(address: str, vault: PgVault) -> None:
     database = Database(address)
     changes = Changes(database)
-    changes.look()
+    changes.poll()
     vault.append("user/memory/a.jsonl", lambda _end: b"{}\n")
     vault.write("user/memory/b.md", b"x", expect="")
     vault.move("user/memory/b.md", "user/memory/c.md")
-    assert sorted(changes.look() or ()) == ["user/memory/a.jsonl", "user/memory/b.md", "user/memory/c.md"]
-    assert changes.look() == []
+    assert sorted(changes.poll() or ()) == ["user/memory/a.jsonl", "user/memory/b.md", "user/memory/c.md"]
+    assert changes.poll() == []
     vault.remove("user/memory/c.md")
-    assert changes.look() == ["user/memory/c.md"]
+    assert changes.poll() == ["user/memory/c.md"]
     database.close()
 
 
@@ -287,10 +287,10 @@ def test_who_may_only_read_follows_too(server: pgserver.Server, database: str, a
 def test_another_server_s_numbers_prove_nothing(address: str) -> None:
     database = Database(address)
     changes = Changes(database)
-    assert changes.look() is None
-    assert changes.look() == []
-    changes._last = noticing.Moment("999999999:999999999:", changes._last.server if changes._last else "")
-    assert changes.look() is None
-    changes._last = noticing.Moment(changes._last.snapshot, "an hour ago")
-    assert changes.look() is None
+    assert changes.poll() is None
+    assert changes.poll() == []
+    changes._last = change_feed.Moment("999999999:999999999:", changes._last.server if changes._last else "")
+    assert changes.poll() is None
+    changes._last = change_feed.Moment(changes._last.snapshot, "an hour ago")
+    assert changes.poll() is None
     database.close()

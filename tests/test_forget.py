@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Invalid, NotFound
-from holdfast.formats.search_terms import Needles
+from holdfast.formats.search_terms import SearchTerms
 from holdfast.model.queries import Query
 from killing import finish, kills, work
 from terminal import on_terminal
@@ -217,13 +217,13 @@ def test_on_a_terminal_it_is_shown_first_and_proved_afterwards(
 
 
 def test_parts_are_found_in_other_text_and_taken_out() -> None:
-    needles = Needles([SECRET, "tiny"])
-    assert needles.short == 1
-    assert needles.without(f"cut: {SECRET[:40]}… more") == "cut: [forgotten]… more"
-    assert needles.without("The launch code is unknown") == "The launch code is unknown"
-    assert needles.without_any({"a": [f"x {SECRET} y", 1]}) == {"a": ["x [forgotten] y", 1]}
-    assert needles.touch(json.dumps({"text": SECRET}).encode())
-    assert not needles.touch(b"The launch is unknown")
+    terms = SearchTerms([SECRET, "tiny"])
+    assert terms.short == 1
+    assert terms.cut_from(f"cut: {SECRET[:40]}… more") == "cut: [forgotten]… more"
+    assert terms.cut_from("The launch code is unknown") == "The launch code is unknown"
+    assert terms.cut_from_json({"a": [f"x {SECRET} y", 1]}) == {"a": ["x [forgotten] y", 1]}
+    assert terms.may_occur_in(json.dumps({"text": SECRET}).encode())
+    assert not terms.may_occur_in(b"The launch is unknown")
 
 
 def test_what_was_not_looked_for_is_not_said_to_be_gone(memory: holdfast.Memory, root: Path) -> None:

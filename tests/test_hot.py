@@ -22,8 +22,8 @@ import holdfast
 from databaseroot import place
 from holdfast import templates
 from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound, OverBudget
-from holdfast.formats import budgets, headings, markdown
-from holdfast.formats.budgets import Budget
+from holdfast.formats import markdown, pages, sections
+from holdfast.formats.pages import Budget
 from holdfast.memories.hot import Hot
 from holdfast.model.queries import Query
 from holdfast.model.records import version_of
@@ -74,19 +74,19 @@ def levels(hot: Hot) -> list[tuple[str, str]]:
     ("lines", "level"), [(1, None), (44, None), (45, None), (46, "warning"), (50, "warning"), (51, "error")]
 )
 def test_a_budget_is_nearly_used_above_ninety_percent_and_over_above_all_of_it(lines: int, level: str | None) -> None:
-    found = budgets.faults(Budget(lines, 10, 50, 0, 1))
+    found = pages.budget_flaws(Budget(lines, 10, 50, 0, 1))
     assert [fault.level for fault in found] == ([level] if level else [])
 
 
 @given(st.integers(1, 9999))
 def test_exactly_ninety_percent_is_no_warning_whatever_the_budget(tenth: int) -> None:
-    assert budgets.faults(Budget(9 * tenth, 0, 10 * tenth, 0, 1)) == []
-    assert [fault.level for fault in budgets.faults(Budget(9 * tenth + 1, 0, 10 * tenth, 0, 1))] == ["warning"]
-    assert [fault.level for fault in budgets.faults(Budget(10 * tenth + 1, 0, 10 * tenth, 0, 1))] == ["error"]
+    assert pages.budget_flaws(Budget(9 * tenth, 0, 10 * tenth, 0, 1)) == []
+    assert [fault.level for fault in pages.budget_flaws(Budget(9 * tenth + 1, 0, 10 * tenth, 0, 1))] == ["warning"]
+    assert [fault.level for fault in pages.budget_flaws(Budget(10 * tenth + 1, 0, 10 * tenth, 0, 1))] == ["error"]
 
 
 def test_tokens_are_a_budget_too_and_both_can_be_over() -> None:
-    over = budgets.faults(budgets.read("<!-- budget: 2 lines, 5 tokens -->\n" + "word " * 20 + "\n\n"))
+    over = pages.budget_flaws(pages.budget_of("<!-- budget: 2 lines, 5 tokens -->\n" + "word " * 20 + "\n\n"))
     assert [fault.what.partition(":")[0] for fault in over] == [
         "has 3 lines; 2 is its budget, 1 too many",
         "has 35 tokens; 5 is its budget, 30 too many",
@@ -96,13 +96,13 @@ def test_tokens_are_a_budget_too_and_both_can_be_over() -> None:
 
 def test_all_rules_together_have_a_budget() -> None:
     many = [Budget(160, 700, 200, 0, 1)] * 2
-    (over,) = budgets.total_faults(many, 300, 3000)
+    (over,) = pages.total_flaws(pages.total_budget(many, 300, 3000))
     assert (over.level, over.line) == ("error", 0)
     assert over.what.startswith("all rules together have 320 lines; 300 is the budget, 20 too many")
     assert "holdfast hot review" in over.what
-    assert budgets.total_faults(many, 356, 3000) == []  # 89.9 %
-    assert [fault.level for fault in budgets.total_faults(many, 320, 1399)] == ["warning", "error"]
-    assert budgets.total_faults([], 1, 1) == []
+    assert pages.total_flaws(pages.total_budget(many, 356, 3000)) == []  # 89.9 %
+    assert [fault.level for fault in pages.total_flaws(pages.total_budget(many, 320, 1399))] == ["warning", "error"]
+    assert pages.total_flaws(pages.total_budget([], 1, 1)) == []
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_promoting_into_a_rule_appends_a_section_in_the_rules_own_line_ends(
         memory.hot.promote(note.id, into="common/one")
     named_alike = memory.put("note", "Like the title of the whole.", title="One")
     assert memory.hot.promote(named_alike.id, into="one").status == "changed"
-    with pytest.raises(Invalid, match="has its budget"):
+    with pytest.raises(Invalid, match="already has a budget"):
         memory.hot.promote(note.id, into="one", budget=10)
 
 
@@ -320,15 +320,6 @@ def test_a_name_that_is_taken_is_refused(memory: holdfast.Memory) -> None:
     with pytest.raises(AlreadyExists, match=r"deploys\.md already.*--into"):
         memory.hot.promote(note.id)
     assert path.read_bytes() == before
-
-
-def test_a_promotion_that_was_interrupted_is_completed_by_the_next(memory: holdfast.Memory) -> None:
-    note = memory.put("note", "Text.", title="Deploys")
-    whole = (place(memory) / memory.hot.promote(note.id).path).read_bytes()
-    path = place(memory) / RULES / "deploys.md"
-    path.write_bytes(whole.partition(b"\n---\n")[2])
-    assert memory.hot.promote(note.id).status == "stored"
-    assert path.read_bytes() == whole
 
 
 def test_the_same_op_id_promotes_once(memory: holdfast.Memory) -> None:
@@ -556,16 +547,16 @@ def test_promoting_and_demoting_again_and_again_changes_nothing(memory: holdfast
 
 @given(st.text("#`~ a\n\r", max_size=60))
 def test_sections_cover_what_headings_open(text: str) -> None:
-    for part in headings.parts(text):
+    for part in sections.headings(text):
         assert text[part.start : part.below].strip().startswith("#")
         assert 0 <= part.start < part.below <= part.end <= len(text)
-        inner = [other for other in headings.parts(text) if part.start < other.start < part.end]
+        inner = [other for other in sections.headings(text) if part.start < other.start < part.end]
         assert all(other.level > part.level for other in inner)
 
 
 def test_a_fence_that_is_never_closed_hides_no_heading() -> None:
     text = "~~~\n# One\n```\n# Two\n```\n# Three\n"
-    assert [part.title for part in headings.parts(text)] == ["One", "Three"]
+    assert [part.title for part in sections.headings(text)] == ["One", "Three"]
 
 
 # templates
@@ -734,5 +725,5 @@ def test_several_who_promote_into_one_rule_lose_nothing(root: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, notes))
-    titles = [part.title for part in headings.parts(path.read_text())]
+    titles = [part.title for part in sections.headings(path.read_text())]
     assert sorted(titles) == [f"Part {number}" for number in range(8)]

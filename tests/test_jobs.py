@@ -21,10 +21,11 @@ import pytest
 import holdfast
 from databaseroot import place
 from holdfast.errors import Conflict, Invalid, NotFound, OverBudget
-from holdfast.memories import _due
-from holdfast.memories.jobs import Due, Ended, Job
+from holdfast.memories import jobs
+from holdfast.memories.job_runs import Ended
+from holdfast.memories.jobs import Due, Job
 from holdfast.model.settings import load
-from holdfast.tools import every
+from holdfast.tools import toolsets
 from terminal import on_terminal
 
 LAST_YEAR = f"{datetime.now(UTC).year - 1}-06-01T00:00:00.000Z"
@@ -83,23 +84,23 @@ def test_what_is_due_is_a_function_of_jobs_claims_and_time() -> None:
     now = at("2026-03-05T17:20Z")
     hourly, off, minutely = job(), job(id="bbbb", enabled=False), job(id="cccc", schedule="*/5 * * * *")
     taken = {"aaaa0000": at("2026-03-05T12:00Z"), "cccc": at("2026-03-05T17:20Z")}
-    found = _due.due([hourly, off, minutely], lambda one, _slot: taken.get(one.id), now)
+    found = jobs.due([hourly, off, minutely], lambda one, _slot: taken.get(one.id), now)
     assert found == [Due(hourly, at("2026-03-05T17:00Z"), 4)]
-    assert found == _due.due([hourly, off, minutely], lambda one, _slot: taken.get(one.id), now)
+    assert found == jobs.due([hourly, off, minutely], lambda one, _slot: taken.get(one.id), now)
 
 
 def test_a_job_without_a_run_counts_from_when_it_was_added() -> None:
     fresh = job(since="2026-03-05T16:30:00.000Z")
-    assert _due.due([fresh], lambda *_: None, at("2026-03-05T16:59:59Z")) == []
-    assert _due.due([fresh], lambda *_: None, at("2026-03-05T17:00Z")) == [Due(fresh, at("2026-03-05T17:00Z"), 0)]
+    assert jobs.due([fresh], lambda *_: None, at("2026-03-05T16:59:59Z")) == []
+    assert jobs.due([fresh], lambda *_: None, at("2026-03-05T17:00Z")) == [Due(fresh, at("2026-03-05T17:00Z"), 0)]
 
 
 def test_the_oldest_slot_comes_first_and_a_broken_job_never() -> None:
     late, early = job(id="l", schedule="50 * * * *"), job(id="e", schedule="10 * * * *")
     broken = [job(id="x", schedule="nonsense"), job(id="y", timezone="No/Where"), job(id="z", since="")]
-    found = _due.due([late, early, *broken], lambda *_: None, at("2026-03-05T17:55Z"))
+    found = jobs.due([late, early, *broken], lambda *_: None, at("2026-03-05T17:55Z"))
     assert [one.job.id for one in found] == ["e", "l"]
-    assert all(_due.fault(one) for one in broken)
+    assert all(jobs.fault(one) for one in broken)
 
 
 def test_a_scheduler_that_was_off_runs_once_and_reports_what_was_missed(memory: holdfast.Memory) -> None:
@@ -468,7 +469,7 @@ def test_the_last_run_and_what_was_missed_are_listed(memory: holdfast.Memory) ->
 
 def test_an_agent_cannot_set_a_command(memory: holdfast.Memory, root: Path, tmp_path: Path) -> None:
     """An agent schedules messages; what runs is the owner's setting alone."""
-    for tool in every.registry().tools.values():
+    for tool in toolsets.registry().tools.values():
         if tool.agent == "jobs":
             assert set(tool.params) <= {"name", "message", "schedule", "channel", "timezone", "enabled", "id"}
     given = {"name": "Tea", "message": "touch owned", "schedule": "every 1"}

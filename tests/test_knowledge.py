@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ryaml import loads  # type: ignore[attr-defined]  # its stub forgets to export it
 
 import holdfast
-from holdfast.formats import yaml
+from holdfast.formats import markdown
 from holdfast.model.times import today
 
 Reply = dict[str, Any]
@@ -212,7 +212,7 @@ DATA = st.recursive(
 
 @given(st.dictionaries(st.text(min_size=1, max_size=8), DATA, max_size=4))
 def test_any_reply_comes_back_from_its_yaml(value: dict[str, Any]) -> None:
-    assert loads(yaml.render(value)) == value
+    assert loads(markdown.yaml(value)) == value
 
 
 # scopes
@@ -658,7 +658,7 @@ def test_a_plan_in_two_places_is_told_apart_by_the_workspace(tree: Path) -> None
 def test_a_plan_with_broken_front_matter_is_not_touched(tree: Path) -> None:
     write(tree, {PLAN: "---\nstatus: [broken\n---\nText\n"})
     reply = ask(tree, "set_plan_status", {"path": PLAN, "status": "done"})
-    assert "Mend the front matter by hand" in reply["error"]
+    assert "Fix the front matter by hand" in reply["error"]
     assert (tree / PLAN).read_text() == "---\nstatus: [broken\n---\nText\n"
 
 

@@ -20,7 +20,7 @@ from mcp.client.stdio import stdio_client
 import holdfast
 from holdfast.mcp.server import MAX_MESSAGE, described
 from holdfast.model.times import today
-from holdfast.tools import every
+from holdfast.tools import toolsets
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
 STATE: dict[str, Any] = {
@@ -42,7 +42,7 @@ ALPHA = {
 def command(root: Path, toolset: str = "core", before: str = "", **defaults: str) -> list[str]:
     """The command line of a server; `before` is run first in the same process."""
     code = (
-        f"{before}\nfrom holdfast.mcp.stdio import main\nfrom holdfast.tools.context import Context\n"
+        f"{before}\nfrom holdfast.mcp.stdio import main\nfrom holdfast.tools.calling import Context\n"
         f"main({str(root)!r}, {toolset!r}, Context(**{defaults!r}))"
     )
     return [sys.executable, "-W", "error", "-c", code]
@@ -100,7 +100,7 @@ def test_a_client_of_either_era_lists_and_calls_tools(root: Path, mode: str) -> 
         assert client.server_info is not None and client.server_info.name == "holdfast"
         assert "recall" in (client.instructions or "")
         listed = await client.list_tools()
-        assert tuple(tool.name for tool in listed.tools) == every.CORE
+        assert tuple(tool.name for tool in listed.tools) == toolsets.CORE
         stored = await ask(client, "remember", text="We deploy on Tuesdays.", title="Deploys")
         assert stored["status"] == "stored"
         found = await ask(client, "recall", query="when do we deploy")
@@ -114,7 +114,7 @@ def test_a_client_of_either_era_lists_and_calls_tools(root: Path, mode: str) -> 
 def test_tools_say_what_they_do_to_the_memory(root: Path) -> None:
     async def work(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        for name, tool in every.registry().tools.items():
+        for name, tool in toolsets.registry().tools.items():
             hints = tools[name].annotations
             assert hints is not None
             assert hints.read_only_hint is hints.idempotent_hint is tool.reads
@@ -129,7 +129,7 @@ def test_tools_say_what_they_do_to_the_memory(root: Path) -> None:
 
 def test_the_core_tools_cost_a_model_less_than_6000_characters() -> None:
     """Every tool is context that the model pays for."""
-    core = every.toolset(every.registry(), "core")
+    core = toolsets.toolset(toolsets.registry(), "core")
     assert len(core) <= 8
     sent = [described(tool).model_dump(by_alias=True, include={"name", "description", "input_schema"}) for tool in core]
     assert len(json.dumps(sent, ensure_ascii=False)) < 6000

@@ -25,7 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 from holdfast.errors import Damaged, HoldfastError, Unavailable
 from holdfast.mcp.auth import token_for
 from holdfast.mcp.server import MAX_MESSAGE
-from holdfast.opening import is_address
+from holdfast.roots import is_address
 from holdfast.storage.postgres import addresses
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}

@@ -14,8 +14,8 @@ from holdfast import Memory
 from holdfast.cli.lint import migrate
 from holdfast.errors import Invalid
 from holdfast.formats import markdown
+from holdfast.memories.front_matter import Change, apply, plan_changes
 from holdfast.memories.lint import lint
-from holdfast.memories.migrating import Change, apply, plan_changes
 from holdfast.model.records import version_of
 
 WORKSPACES = "resources/workspaces"

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats.summaries import Gist
-from holdfast.memories import _relevant
+from holdfast.memories import compaction
 from holdfast.model.settings import load
 from holdfast.model.tokens import count_tokens
 
@@ -736,9 +736,9 @@ def test_the_prompt_gets_what_fits_of_a_long_summary_and_no_part_starves(memory:
 )
 def test_no_prompt_exceeds_its_budget(lines: list[list[str]], said: list[str], budget: int) -> None:
     one, two, three = lines
-    offers = {"One": one, "Two": two, _relevant.BEFORE: [], "Three": three}
+    offers = {"One": one, "Two": two, compaction.BEFORE: [], "Three": three}
     gist = Gist("\n".join(said), tuple(("2026-01-01", text) for text in said))
-    assert count_tokens(_relevant.text(offers, gist, budget)) <= budget
+    assert count_tokens(compaction.within_budget(offers, gist, budget)) <= budget
 
 
 # what is told beside the answer
@@ -839,3 +839,5 @@ def test_compacting_what_is_short_says_that_nothing_is_covered(memory: holdfast.
     assert ask(memory, "memory_compact", {"type": "episodic"}) == {"covered": 0, "kept": 0}
     fill(memory, 3)
     assert ask(memory, "memory_compact", {"type": "episodic"}) == {"covered": 0, "kept": 3}
+    fill(memory, 5)
+    assert ask(memory, "memory_compact", {"type": "episodic"}) == {"covered": 0, "kept": 8}

@@ -20,9 +20,10 @@ import pgserver
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import jsonl
 from holdfast.memories.lint import lint
+from holdfast.model.kinds import KINDS
 from holdfast.model.queries import Query
 from holdfast.roots import make_root
-from holdfast.storage.postgres._schema import READER
+from holdfast.storage.postgres.schema import READER
 from killing import kills
 from terminal import on_terminal
 
@@ -99,7 +100,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def records(memory: holdfast.Memory) -> list[Any]:
-    kinds = tuple(kind for kind in holdfast.kinds.KINDS if kind not in ("trace", "write"))
+    kinds = tuple(kind for kind in KINDS if kind not in ("trace", "write"))
     found = memory.every(Query(kinds=kinds, hidden=True))
     return sorted((one.id, one.text, one.time[:10], one.hidden, one.version) for one in found)
 
@@ -390,9 +391,9 @@ def test_a_promoted_workspace_is_found_by_others_and_nothing_else_is_there(
             assert {hit.record.kind for hit in there.find("database", kinds=("decision",))} == {"decision"}
             assert there.get(memory.find("deploy", kinds=("note",)).hits[0].record.id).title == "Deploys"
             assert there.call("loadState", {"name": "S"}, {"workspaceId": "alpha", "sessionId": "x"})["success"]
-            assert there.held(holdfast.kinds.KINDS["fact"], "office").text == "Porto"  # type: ignore[union-attr]
+            assert there.held(KINDS["fact"], "office").text == "Porto"  # type: ignore[union-attr]
             assert [one.text[:3] for one in there.every(Query(kinds=("episode",)))] == ["xxx"]
-            assert there.held(holdfast.kinds.KINDS["fact"], "diary") is None
+            assert there.held(KINDS["fact"], "diary") is None
             assert not there.find("hello there") and not there.find("tea")
             assert not there.vault.stat("user/memory/history.jsonl")
             assert there.verify().sound

@@ -9,9 +9,9 @@ import pytest
 import pgserver
 from contract.vault_contract import say
 from holdfast.errors import AlreadyExists, Damaged, Invalid, Unavailable
-from holdfast.storage.postgres import _rows
-from holdfast.storage.postgres.connecting import Waits
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres import rows
+from holdfast.storage.postgres.connections import Waits
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.vault import PgVault
 from holdfast.storage.tree import ABSENT, LogEnd
 
@@ -89,7 +89,7 @@ def test_a_suffix_is_taken_as_it_is(vault: PgVault) -> None:
     assert [path for path, _ in vault.walk("top", ("%b",), lambda _p, _w: None)] == ["top/a%b"]
 
 
-@pytest.mark.parametrize("size", [_rows.PIECE - 1, _rows.PIECE, _rows.PIECE + 1, 3 * _rows.PIECE + 7])
+@pytest.mark.parametrize("size", [rows.PIECE - 1, rows.PIECE, rows.PIECE + 1, 3 * rows.PIECE + 7])
 def test_a_long_append_is_kept_in_pieces_and_read_as_one(vault: PgVault, size: int) -> None:
     vault.append("log.jsonl", lambda _: b"first\n")
     vault.append("log.jsonl", lambda _: b"x" * (size - 1) + b"\n")
@@ -127,7 +127,7 @@ def test_reading_the_end_of_a_log_does_not_read_its_beginning(vault: PgVault) ->
         vault.append("log.jsonl", say(b"%d\n" % number), durable=False)
     plan = vault._database.run(
         "x",
-        lambda turn: turn.rows("EXPLAIN " + _rows._LOG_PART, inode=1, position=100, end=200),
+        lambda turn: turn.rows("EXPLAIN " + rows._LOG_PART, inode=1, position=100, end=200),
     )
     conditions = [row[0] for row in plan if "Index Cond" in row[0]]
     assert len(conditions) == 2

@@ -20,12 +20,11 @@ import holdfast
 import pgserver
 from holdfast.cli.main import cli
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.opening import open_folder
-from holdfast.owner import restoring
-from holdfast.roots import make_root
+from holdfast.owner.restore import restore
+from holdfast.roots import make_root, open_folder
 from holdfast.storage.postgres import migrations
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.migrations import MIGRATIONS
-from holdfast.storage.postgres.transactions import Database
 
 PASSWORD = "s3cret-Pa55word"
 
@@ -300,7 +299,7 @@ def test_where_a_folder_is_wanted_an_address_makes_none_and_is_not_told(
         tries: list[Callable[[], object]] = [
             lambda: memory.backup(target),
             lambda: memory.export(target),
-            lambda: restoring.restore(str(here / "copy.tar.gz"), target),
+            lambda: restore(str(here / "copy.tar.gz"), target),
             lambda: open_folder(target),
         ]
         for each in tries:

@@ -21,9 +21,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 import pgserver
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, Unavailable
-from holdfast.memories._runs import Runs
-from holdfast.storage.postgres.connecting import Waits
-from holdfast.storage.postgres.transactions import Database, Turn
+from holdfast.memories.runs import Runs
+from holdfast.storage.postgres.connections import Waits
+from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.postgres.vault import PgVault
 from holdfast.storage.tree import ABSENT, LogEnd, RootGone
 
@@ -31,8 +31,8 @@ PROCESSES, APPENDS = 8, 60
 
 WRITER = """
 import sys
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.vault import PgVault
 dsn, me, count, paths = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
 vault = PgVault(Database(dsn), writer=me)
 print("ready", flush=True)
@@ -47,8 +47,8 @@ vault.close()
 
 HOLDER = """
 import sys, time
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.vault import PgVault
 vault = PgVault(Database(sys.argv[1]))
 release = vault.hold("run.jsonl")
 assert release
@@ -58,27 +58,6 @@ def compose(end):
     time.sleep(600)
     return b"never\\n"
 vault.append("log.jsonl", compose)
-"""
-
-FORKED = """
-import os, sys
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vault import PgVault
-vault = PgVault(Database(sys.argv[1]))
-vault.append("log.jsonl", lambda end: b"parent\\n")
-release = vault.hold("run.jsonl")
-child = os.fork()
-if not child:
-    assert vault.hold("run.jsonl") is None
-    vault.append("log.jsonl", lambda end: b"child\\n")
-    vault.close()
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-vault.append("log.jsonl", lambda end: b"parent again\\n")
-other = PgVault(Database(sys.argv[1]))
-assert other.hold("run.jsonl") is None
-release()
-assert other.hold("run.jsonl")
 """
 
 
@@ -240,13 +219,6 @@ def test_writers_that_are_killed_at_any_moment_lose_nothing_they_were_told(
     assert len(set(found)) == len(found)
     assert set(told[:-1]) - set(found) == set()
     sound(server, database, address)
-
-
-def test_a_forked_process_has_connections_of_its_own(address: str) -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED, address], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    with opened(address) as vault:
-        assert lines(vault, "log.jsonl") == ["parent", "child", "parent again"]
 
 
 # cut
@@ -458,7 +430,7 @@ def test_a_running_program_notices_a_schema_of_tomorrow_when_it_connects_again(s
     with server.database("tomorrow") as name, opened(server.at(name)) as vault:
         vault.append("log.jsonl", lambda _: b"one\n")
         server.run("INSERT INTO holdfast.migrations (version, name) VALUES (99, 'of tomorrow')", name)
-        vault._database._pool._here().drain()
+        vault._database._pool._pool.drain()
         for work in (
             lambda: vault.append("log.jsonl", lambda _: b"two\n", again=True),
             lambda: vault.read("log.jsonl"),
@@ -749,7 +721,7 @@ def test_work_that_the_server_undid_is_done_again(address: str) -> None:
         vault.write("a.md", b"text", expect=ABSENT)
         tries: list[bool] = []
 
-        def work(turn: Turn) -> str:
+        def work(turn: Transaction) -> str:
             tries.append(turn.doubtful)
             if len(tries) < 3:
                 turn.row("DO $$ BEGIN RAISE serialization_failure; END $$")

@@ -17,9 +17,9 @@ from holdfast.model.records import path_of
 from holdfast.model.settings import Search
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.index import Filter, Index, Stale
-from holdfast.storage.postgres._index_schema import TABLES
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.index import PgIndex
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.schema import TABLES
 from holdfast.storage.refresh import Refreshed, Refresher
 
 OF_TEST = (
@@ -231,7 +231,7 @@ def test_a_rebuild_that_lost_its_turn_is_told_so_and_takes_no_place(both: Both, 
             with shared.rebuilding() as quick:
                 both.refresher.apply(quick, paths, Refreshed())
 
-    with pytest.raises(Busy, match="made the index anew meanwhile"):
+    with pytest.raises(Busy, match="rebuilt the index meanwhile"):
         overtaken()
     ask_everything(both)
     held = tenant.run("test", lambda turn: turn.rows(OF_TEST))

@@ -58,7 +58,7 @@ def test_recall_is_as_good_in_a_database_and_no_tenant_is_left(
     )
     assert tables
     for (table,) in tables:
-        left = f"SELECT count(*) FROM holdfast.{table} WHERE tenant LIKE 'passing-%'"
+        left = f"SELECT count(*) FROM holdfast.{table} WHERE tenant LIKE 'temporary-%'"
         assert server.run(left, database) == [(0,)], table
 
 

@@ -21,10 +21,10 @@ from psycopg.conninfo import conninfo_to_dict
 import pgserver
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.storage.postgres import addresses, migrations
-from holdfast.storage.postgres._schema import OWNER, READER, WRITER
-from holdfast.storage.postgres.connecting import Waits
+from holdfast.storage.postgres.connections import Waits
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.migrations import MIGRATIONS
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.schema import OWNER, READER, WRITER
 from holdfast.storage.postgres.vault import PgVault
 from holdfast.storage.tree import ABSENT, RootGone
 

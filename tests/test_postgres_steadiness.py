@@ -13,9 +13,10 @@ import holdfast
 import pgserver
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.roots import make_root
-from holdfast.storage.postgres import _lexemes, connecting
+from holdfast.storage.postgres.connections import Waits
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.index import PgIndex
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.index_writer import vector_of
 from holdfast.storage.postgres.vault import PgVault
 from holdfast.storage.refresh import Refreshed
 
@@ -51,9 +52,9 @@ def test_threads_of_a_watched_memory_find_what_was_kept_before_they_asked(addres
     ids=["many", "hindi", "four bytes", "long"],
 )
 def test_no_text_makes_a_vector_that_the_server_refuses(server: pgserver.Server, words: list[str]) -> None:
-    made = _lexemes.words("abcdeo", ("title", " ".join(words), ""))
-    assert made.length >= len(words)
-    literal = made.vector.replace("'", "''")
+    vector, length = vector_of("abcdeo", ("title", " ".join(words), ""))
+    assert length >= len(words)
+    literal = vector.replace("'", "''")
     assert server.run(f"SELECT length('{literal}'::tsvector) > 0") == [(True,)]  # an error would be raised
 
 
@@ -62,7 +63,7 @@ def test_a_rebuild_that_cannot_remove_the_old_index_leaves_the_new_one(address: 
         for number in range(5):
             memory.put("note", f"zebra number {number}", title=f"Z{number}")
         assert len(list(memory.find("zebra"))) == 5
-        database = Database(address, connecting.Waits(lock_seconds=1.0))
+        database = Database(address, Waits(lock_seconds=1.0))
         index = PgIndex(database, memory._keeper._index._identity, memory.settings.search)  # type: ignore[attr-defined]
         before = index.generation()
         with _holding_a_row(address, before), contextlib.suppress(HoldfastError), index.rebuilding() as fresh:
@@ -93,7 +94,7 @@ def test_an_append_behind_a_torn_line_begins_a_line(address: str) -> None:
 
 @pytest.mark.parametrize("size", [100_000, 262_143, 300_000, 2_000_000])
 def test_a_large_append_does_not_wait_for_an_answer_before_it_is_sent(address: str, size: int) -> None:
-    with contextlib.closing(Database(address, connecting.Waits(statement_seconds=5.0))) as database:
+    with contextlib.closing(Database(address, Waits(statement_seconds=5.0))) as database:
         vault = PgVault(database)
         for _ in range(3):  # more than the time-out would end with an error
             vault.append("large.jsonl", lambda _: b"x" * size + b"\n", again=True)
@@ -132,7 +133,7 @@ def test_a_login_that_only_reads_is_told_so_by_verify_and_is_not_behind(
 
 
 def test_what_was_undone_before_does_not_cost_an_append(address: str) -> None:
-    with contextlib.closing(Database(address, connecting.Waits(connections=1))) as database:
+    with contextlib.closing(Database(address, Waits(connections=1))) as database:
         vault = PgVault(database)
 
         def refuse(_end: object) -> bytes:
@@ -150,7 +151,7 @@ def test_what_was_undone_before_does_not_cost_an_append(address: str) -> None:
 
 def test_what_a_connection_was_told_stays_bounded(address: str) -> None:
     known = "SELECT count(*) FROM pg_prepared_statements"
-    with contextlib.closing(Database(address, connecting.Waits(connections=1))) as database:
+    with contextlib.closing(Database(address, Waits(connections=1))) as database:
         vault = PgVault(database)
         for number in range(700):
             assert database.ask("a number", lambda turn, n=number: turn.rows(f"SELECT {n}")) == [(number,)]  # type: ignore[misc]
@@ -161,11 +162,10 @@ def test_what_a_connection_was_told_stays_bounded(address: str) -> None:
             assert vault.append("log.jsonl", lambda _: b"", again=True) is None
             assert vault.stat("log.jsonl")
         assert database.ask("the names", lambda turn: turn.rows(known))[0][0] <= told + 20
-        assert database.knows_calls
 
 
 def test_a_question_that_fails_leaves_the_connection_of_use(address: str) -> None:
-    with contextlib.closing(Database(address, connecting.Waits(connections=1))) as database:
+    with contextlib.closing(Database(address, Waits(connections=1))) as database:
         for _ in range(3):
             with pytest.raises(Unavailable, match="22012"):
                 database.ask("a number", lambda turn: turn.rows("SELECT 1 / 0"))

@@ -13,9 +13,9 @@ from psycopg import errors as pg
 
 import pgserver
 from holdfast.errors import HoldfastError
-from holdfast.storage.postgres._schema import OWNER, PARTITIONS, READER, WRITER
-from holdfast.storage.postgres.connecting import Waits
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.connections import Waits
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.schema import OWNER, PARTITIONS, READER, WRITER
 from holdfast.storage.postgres.vault import PgVault
 from holdfast.storage.tree import ABSENT, LogEnd, Vault
 
@@ -212,7 +212,7 @@ def test_an_append_in_one_message_reaches_only_the_logs_of_the_tenant_that_it_na
     tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
 ) -> None:
     owner, curious, _ = tenants
-    found = owner._found(LOG)
+    found = owner._row(LOG)
     before = owner.read(LOG).data
     values = [LOG, found.inode, found.size, b"mine\n", uuid.uuid4(), "", "1000", ""]
     with psycopg.connect(server.at(database), autocommit=True) as connection:
@@ -292,7 +292,7 @@ def test_a_type_that_a_caller_makes_does_not_run_with_the_rights_of_the_owner(
         connection.execute(f"CREATE DOMAIN pg_temp.{name} AS pg_catalog.{name} CHECK (pg_temp.mine(VALUE))")
         connection.execute("SELECT holdfast.analyze_index()")
         guarded = connection.execute(
-            "SELECT relrowsecurity FROM pg_class WHERE oid = 'holdfast.model.tokens'::pg_catalog.regclass"
+            "SELECT relrowsecurity FROM pg_class WHERE oid = 'holdfast.tokens'::pg_catalog.regclass"
         )
         assert guarded.fetchone() == (True,)
         connection.rollback()

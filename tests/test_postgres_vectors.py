@@ -23,9 +23,9 @@ from holdfast import Memory
 from holdfast.errors import Unavailable
 from holdfast.recall import embedders
 from holdfast.roots import make_root
-from holdfast.storage.engines import OnFiles
-from holdfast.storage.postgres._schema import READER, WRITER
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.files.engine import FileEngine
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.schema import READER, WRITER
 
 if not embedders.is_installed("semantic"):
     pytest.skip("the extra semantic is not installed", allow_module_level=True)
@@ -207,8 +207,9 @@ ADDING = """
 import sys, numpy
 sys.path.insert(0, sys.argv[2])
 from test_postgres_vectors import Model, random
-from holdfast.postgres.transactions import Database
-from holdfast.postgres.vectors import PgVectors
+from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.vectors import PgVectors
 pg = PgVectors(Database(sys.argv[1]), Model(), "g")
 given = pg.small(random(500))
 print("ready", flush=True)
@@ -403,9 +404,9 @@ def keep_there(base: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
     """Have memories in files keep their vectors in the database: all else is then the same."""
 
     def switch() -> None:
-        monkeypatch.setattr(OnFiles, "vectors", vectors)
+        monkeypatch.setattr(FileEngine, "vectors", vectors)
 
-    def vectors(engine: OnFiles, model: Model, generation: str) -> PgVectors:
+    def vectors(engine: FileEngine, model: Model, generation: str) -> PgVectors:
         return PgVectors(base, model, generation, lambda: [engine.index.generation()])
 
     return switch
@@ -699,7 +700,7 @@ def test_an_extension_that_is_removed_under_an_open_memory_leaves_the_words(
 ) -> None:
     with server.database() as name:
         base = Database(server.at(name))
-        monkeypatch.setattr(OnFiles, "vectors", lambda _, model, generation: PgVectors(base, model, generation))
+        monkeypatch.setattr(FileEngine, "vectors", lambda _, model, generation: PgVectors(base, model, generation))
         with holdfast.open(root) as memory:
             fill(memory)
             assert memory.find(ASKED, associate=True).hits

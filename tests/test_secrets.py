@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.memories.lint import lint
 from holdfast.model import settings
 from holdfast.model.scopes import Scope
-from holdfast.tools import every
+from holdfast.tools import toolsets
 
 BASE62 = string.ascii_letters + string.digits
 BASE32 = string.ascii_lowercase + "234567"
@@ -352,7 +352,7 @@ def holds(root: Path, *secrets_of: str) -> list[str]:
     return found
 
 
-TOOLS = [tool for tool in every.registry().tools.values() if tool.name not in ("useTools", "getTools")]
+TOOLS = [tool for tool in toolsets.registry().tools.values() if tool.name not in ("useTools", "getTools")]
 
 
 @pytest.mark.parametrize("tool", [tool.name for tool in TOOLS])
@@ -423,7 +423,9 @@ def test_no_write_of_the_library_lets_a_secret_reach_the_disk(root: Path) -> Non
 
 
 def test_a_refusal_says_what_where_and_what_next(memory: holdfast.Memory) -> None:
-    with pytest.raises(Invalid, match=r"\(text, line 3\) holds what looks like a secret: GitHub token\. Nothing was"):
+    with pytest.raises(
+        Invalid, match=r"\(text, line 3\) contains what looks like a secret: GitHub token\. Nothing was"
+    ):
         memory.put("note", f"one\ntwo\nthree {TOKEN}", title="T")
     reply = memory.call("createState", {
         "name": "S", "conversationContext": "c", "activeTask": "t", "activeFiles": [], "nextSteps": ["a", TOKEN],

@@ -30,10 +30,10 @@ from holdfast.mcp.health import Log, Metrics
 from holdfast.mcp.team import Key, MemoryPool
 from holdfast.memory import Memory
 from holdfast.model import grants
-from holdfast.storage.postgres.connecting import Waits
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.connections import Waits
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.tree import ABSENT
-from holdfast.tools.context import Context
+from holdfast.tools.calling import Context
 from teamserver import serving, until
 
 SAMPLE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? -?[0-9.e+-]+|[a-z_]+\{.*le="\+Inf"\} \d+')

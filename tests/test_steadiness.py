@@ -785,7 +785,7 @@ def test_a_command_refuses_a_secret_too(tree: Path) -> None:
 @pytest.mark.parametrize("tool", ["retrieve_plans", "retrieve_learnings", "retrieve_overview", "workspace_context"])
 def test_a_default_that_holds_nothing_names_the_workspaces_there_are(tree: Path, tool: str) -> None:
     write(tree, {f"{WORKSPACES}/second/OVERVIEW.md": OVERVIEW.format("second")})
-    said = "The workspace default holds nothing. Name one as scope: second, w."
+    said = "The workspace default is empty. Name one as scope: second, w."
     assert ask(tree, tool)["warnings"] == [said]
     assert ask(tree, tool, {"scope": "default"})["warnings"] == [said]
     assert said not in ask(tree, tool, {}, {"workspaceId": "w"}).get("warnings", [])

@@ -24,11 +24,10 @@ from holdfast.memory import Memory, open_within
 from holdfast.model import grants
 from holdfast.model.layout import Places
 from holdfast.model.settings import Paths
-from holdfast.opening import open_folder
-from holdfast.roots import make_root
-from holdfast.storage.fencing import Fence
+from holdfast.roots import make_root, open_folder
 from holdfast.storage.tree import Vault
-from holdfast.tools import every
+from holdfast.storage.within import Fence
+from holdfast.tools import toolsets
 from teamserver import serving
 
 STATE: dict[str, Any] = {"conversationContext": "Half way.", "activeTask": "Quince", "activeFiles": [], "nextSteps": []}
@@ -392,7 +391,7 @@ def written(memory: Memory) -> dict[str, int]:
     return {path: size for path, size in sizes(memory).items() if "/traces/" not in path}
 
 
-TOOLS = [tool for tool in every.registry().tools.values() if tool.name not in ("useTools", "getTools")]
+TOOLS = [tool for tool in toolsets.registry().tools.values() if tool.name not in ("useTools", "getTools")]
 
 
 class Worlds(NamedTuple):
@@ -591,7 +590,7 @@ def test_tokens_pick_tenant_scope_and_rights_over_http(address: str, tmp_path: P
             name: {tool["name"] for tool in team.ask(token, "tools/list", {}).json()["result"]["tools"]}
             for name, token in tokens.items()
         }
-        registry = every.registry().tools
+        registry = toolsets.registry().tools
         assert listed["red"] == set(registry)
         assert listed["alpha"] == {name for name, tool in registry.items() if tool.within}
         assert listed["reader"] == {name for name, tool in registry.items() if tool.harmless}

@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import AlreadyExists, NotFound
-from holdfast.tools import every
+from holdfast.tools import toolsets
 
 CONTEXT = {"workspaceId": "Project Alpha", "sessionId": "session-1", "memory": "", "goal": "Finish auth"}
 ALPHA = {
@@ -330,14 +330,14 @@ def test_get_tools_describes_what_was_asked_and_reports_the_rest(memory: holdfas
 
 
 def test_what_a_model_is_shown_by_default_is_small(memory: holdfast.Memory) -> None:
-    core = every.toolset(memory.tools.registry, "core")
+    core = toolsets.toolset(memory.tools.registry, "core")
     assert len(core) <= 8
     assert sum(len(tool.name) + len(tool.about) + len(json.dumps(tool.schema)) for tool in core) < 6_000
 
 
-@pytest.mark.parametrize("tool", [name for name in every.registry().tools if name != "useTools"])
+@pytest.mark.parametrize("tool", [name for name in toolsets.registry().tools if name != "useTools"])
 def test_every_tool_answers_any_parameters_with_a_reply(memory: holdfast.Memory, tool: str) -> None:
-    params = every.registry().tools[tool].params
+    params = toolsets.registry().tools[tool].params
     wrong: list[Any] = [None, {}, [], "x", 7, {"unknown": 1}]
     values: tuple[Any, ...] = (None, "", 7, -1, [], {}, ["\ud800"], "x" * 1_000_000, float("nan"), {"a": {"b": [None]}})
     wrong += [dict.fromkeys(params, value) for value in values]

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import transcripts
-from holdfast.memories._sources import Report
-from holdfast.memories.cold import find_sources
+from holdfast.memories.cold import Report, find_sources
 from holdfast.model.times import mint
 from terminal import on_terminal
 

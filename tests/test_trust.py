@@ -221,7 +221,7 @@ def test_characters_that_nobody_sees_are_told(memory: holdfast.Memory, root: Pat
     page.parent.mkdir(parents=True)
     page.write_text(f"---\ntitle: T\n---\n\nOne zebra.\nTwo {text}.\n")
     faults = [(fault.path, fault.line, fault.what) for fault in lint(memory).faults if fault.rule == "unseen"]
-    assert faults == [(page.relative_to(root).as_posix(), 6, f"has characters that nobody sees: {what}")]
+    assert faults == [(page.relative_to(root).as_posix(), 6, f"has invisible characters: {what}")]
     reply = memory.call("recall", {"query": "zebra"})
     assert reply["hits"][0]["unseen"] == what
     assert f"beware, it has {what}" in reply["text"]

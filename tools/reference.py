@@ -14,7 +14,7 @@ from holdfast import errors
 from holdfast.cli.main import cli
 from holdfast.model import settings
 from holdfast.model.kinds import KINDS
-from holdfast.tools import every
+from holdfast.tools import toolsets
 from holdfast.tools.registry import Param
 
 FOLDER = pathlib.Path(__file__).parent.parent / "docs" / "reference"
@@ -72,11 +72,11 @@ def _errors() -> list[tuple[int, str, str]]:
 
 def all_tools() -> str:
     """Describe every tool as an agent sees it."""
-    made = every.registry()
+    made = toolsets.registry()
     parts = [
         NOTE,
         "# Tools\n",
-        f"A server shows a model {len(every.CORE)} of them: {', '.join(f'`{name}`' for name in every.CORE)}. The others are"
+        f"A server shows a model {len(toolsets.CORE)} of them: {', '.join(f'`{name}`' for name in toolsets.CORE)}. The others are"
         " reached through `useTools`, or shown with `holdfast mcp --toolset all`. Every tool but the last two also takes"
         " `context`.\n",
     ]

@@ -14,43 +14,42 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from holdfast.errors import Invalid, NotFound, Unavailable
+from holdfast.errors import Invalid, Unavailable
+from holdfast.formats import jsonl
 from holdfast.model import kinds, settings
-from holdfast.model.kinds import FOREIGN, KINDS, Kind
+from holdfast.model.kinds import KINDS, Kind
 from holdfast.model.layout import Places, session_folder
 from holdfast.model.names import check_text
 from holdfast.model.queries import Query, Terms, both, check, parse
 from holdfast.model.records import Draft, Problem, Receipt, Record, path_of
 from holdfast.model.scopes import Scope
 from holdfast.model.times import bound, is_id, iso, now_ms
-from holdfast.owner import provenance, undoing
-from holdfast.owner.provenance import Source
+from holdfast.owner.provenance import Provenance, Source
 from holdfast.recall import answers, explaining
 from holdfast.recall import question as asking
 from holdfast.recall.answers import Answer, Gathered
 from holdfast.recall.ranking import Near
 from holdfast.recall.semantic import Embedded, Meaning
-from holdfast.storage import parsing, tailing, verify
-from holdfast.storage.engines import Engine
-from holdfast.storage.index import Filter, Index, Pool, Tied, Unusable
-from holdfast.storage.index_sync import Keeper, once
+from holdfast.storage import verify
+from holdfast.storage.engine import Engine
+from holdfast.storage.index import Filter, Pool, Tied, Unusable
+from holdfast.storage.index_sync import once
 from holdfast.storage.refresh import Progress, Refreshed
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import Screen
-from holdfast.storage.tree import LogEnd
-from holdfast.storage.writing import ANY, Writer
+from holdfast.storage.store import ANY, Store
+from holdfast.storage.tree import Document, LogEnd
+from holdfast.storage.writing import Writer
 
 if TYPE_CHECKING:
-    from holdfast.owner.backing import Backup
+    from holdfast.owner.backup import Backup
     from holdfast.owner.changes import Changes
     from holdfast.owner.forget import Forgotten
     from holdfast.owner.history import Version
-    from holdfast.owner.owning import Owner
-    from holdfast.owner.restoring import Restored
-    from holdfast.owner.rolling import RolledBack
+    from holdfast.owner.restore import Restored
+    from holdfast.owner.rollback import RolledBack
     from holdfast.owner.shared import Shared
     from holdfast.owner.transfer import Moved, Mover
-    from holdfast.storage.receiving import Receiver
 
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 
@@ -69,14 +68,15 @@ class Core:
         """What another program opens this memory with; never with a password."""
         self.reads_only = engine.reads_only
         """May nothing be written here?"""
-        self.queue = engine.queue
-        self._keeper = Keeper(engine, self.places, config)
+        self.clock: Callable[[], int] = engine.clock
+        """Returns the milliseconds of the clock that leases go by."""
+        self.store = Store(engine, self.places, config, writer)
+        self._keeper = self.store.sync
         embedder = config.search.embedder if config.search.meaning else "none"
         self._meaning = Meaning(embedder, engine.vectors, engine.no_vectors)
         self.screen = Screen(config.secrets)
-        self._writer = Writer(
-            vault, self.places, self.scopes, config.limits, self._keeper.known, self._keeper.note, self.screen, writer
-        )
+        self._provenance = Provenance(vault, self.places, config.chat.aliases())
+        self._writer = Writer(self.store, self.places, self.scopes, config.limits, self.screen)
 
     @property
     def root(self) -> str:
@@ -110,8 +110,7 @@ class Core:
         if self.settings.shared.store and self.shared:
             self.shared.close()
         self._meaning.close()
-        self._keeper.close()
-        self.vault.close()
+        self.store.close()
 
     # writing
 
@@ -139,10 +138,6 @@ class Core:
         """
         return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
 
-    def receive(self, path: str, data: bytes, expect: str, *, accounted: bool) -> Receipt:
-        """Put a document of another memory in the place of version `expect`; its writer's account may come as well."""
-        return self._writer.replace(path, data, expect, moved=not accounted)
-
     def written_by(self, writer: str) -> AbstractContextManager[None]:
         """Note somebody else as the writer in this thread, for a door that serves several."""
         return self._writer.by(writer)
@@ -157,7 +152,9 @@ class Core:
                 "An entry is not undone by itself: the last write to its page may be another's.",
                 f"Hide it, or take back the last write to the page: {path}.",
             )
-        return undoing.undo(self.vault, self.places, self._writer, self._file_of(path), op_id)
+        from holdfast.owner import history
+
+        return history.undo(self, self._file_of(path), op_id)
 
     def _file_of(self, identifier: str) -> str:
         """Return the file that an id means: the path itself, or the log that a line stands in."""
@@ -174,61 +171,7 @@ class Core:
         check_text(identifier)
         if identifier.startswith("shared:") and self.shared:
             return self.shared.ask(lambda there: there.get(identifier.removeprefix("shared:")))
-        if place_in_file := _AT_LINE.match(identifier):
-            identifier = self._at(place_in_file[1], int(place_in_file[2]))
-        path = path_of(identifier)
-        place = self.places.classify(path)
-        if place and place.kind.shape != "line":
-            document = self.vault.read(path, self.settings.limits.document_bytes)
-            record = parsing.record_at(place, document, identifier)
-            if record is None:
-                raise _unknown(identifier)
-            if place.kind.write_once:
-                return next(iter(self._keeper.steady(lambda: self._marked(identifier))), record)
-            return record
-        found = self._keeper.steady(lambda: self._by_id(identifier))
-        if len(found) > 1:
-            files = ", ".join(record.path for record in found)
-            raise Invalid(f"{identifier} stands in several logs: {files}.", "Merge them, or remove the copy.")
-        return found[0]
-
-    def _marked(self, path: str) -> list[Record]:
-        """Return a record with what the ledger beside it says."""
-        self._keeper.refresh_below((path.rpartition("/")[0],))
-        return self._keeper.ask(lambda index: index.by_id(path))
-
-    def _in_file(self, path: str, question: Callable[[Index], list[Record]]) -> list[Record]:
-        """Ask about one file, as it is now."""
-
-        def work() -> list[Record]:
-            self._keeper.note(path)
-            self._keeper.catch_up()
-            return self._keeper.ask(question)
-
-        return self._keeper.steady(work)
-
-    def _at(self, path: str, line: int) -> str:
-        """Return the id of the record at a line of a file, as a search shows it."""
-        found = self._in_file(path, lambda index: index.records(path))
-        before = [record for record in found if record.line <= line]
-        if not before:
-            raise _unknown(f"{path}:{line}")
-        return max(before, key=lambda record: record.line).id
-
-    def _by_id(self, identifier: str) -> list[Record]:
-        found = self._keeper.ask(lambda index: index.by_id(identifier))
-        if found:
-            for path in {record.path for record in found}:
-                self._keeper.note(path)
-            self._keeper.catch_up()
-        else:
-            self.refresh()
-            if is_id(identifier):
-                self._keeper.refresh_below(self.places.below(FOREIGN, ""))
-        found = self._keeper.ask(lambda index: index.by_id(identifier))
-        if not found:
-            raise _unknown(identifier)
-        return found
+        return self.store.get(identifier)
 
     def find(self, query: Query | str = "", **given: Any) -> answers.Found:
         """Answer a query: the best matches for its text or, without text, the newest records."""
@@ -243,7 +186,7 @@ class Core:
         if among is None or (wanted.text.strip() and terms.empty and not (terms.tags or terms.kinds)):
             return answers.Found([], iso(now_ms()))
         where = self._filter(wanted, among, (*wanted.tags, *terms.tags))
-        done, ranked = self._keeper.steady(lambda: self._search(terms, where, wanted))
+        done, ranked = self._keeper.retry_if_replaced(lambda: self._search(terms, where, wanted))
         near = functools.partial(
             self._near, where=msgspec.structs.replace(where, tags=(), since="", until=""), most=wanted.related
         )
@@ -266,15 +209,15 @@ class Core:
             return self._near(identifiers, ties, query.related)
 
         def work() -> tuple[Refreshed, list[Pool], Near]:
-            done = self._keeper.look(where, searching=True)
+            done = self._keeper.ensure_current(where, searching=True)
             with self._keeper.reading():
                 return (done, *self._pools(terms, where, query))
 
         if terms.empty:
-            done, newest = self._keeper.steady(lambda: self._newest(where, query.limit))
+            done, newest = self.store.query(where, query.limit)
             pools, near = list[Pool](), Near()
         else:
-            done, pools, near = self._keeper.steady(work)
+            done, pools, near = self._keeper.retry_if_replaced(work)
             newest = []
         damaged = self._keeper.ask(lambda index: index.problem_count())
         return Gathered(
@@ -290,13 +233,13 @@ class Core:
 
     def _search(self, terms: Terms, where: Filter, query: Query) -> tuple[Refreshed, list[Answer]]:
         if terms.empty:
-            done, newest = self._newest(where, query.limit)
+            done, newest = self.store.query(where, query.limit)
             return done, [Answer(record) for record in newest]
         if not query.associate and query.level == "records":
-            done = self._keeper.look(where, searching=True)
+            done = self._keeper.ensure_current(where, searching=True)
             best = self._keeper.ask(lambda index: index.best(terms, where, query.limit))
             return done, [Answer(record, score) for record, score in best]
-        done = self._keeper.look(where, searching=True)
+        done = self._keeper.ensure_current(where, searching=True)
         with self._keeper.reading():
             pools, near = self._pools(terms, where, query)
             return done, answers.choose(pools, query, self.settings.search, self._load, near)
@@ -319,10 +262,10 @@ class Core:
         where = self._filter(query, both(query.kinds, terms.kinds) or query.kinds, (*query.tags, *terms.tags))
 
         def work() -> tuple[list[Pool], Near]:
-            self._keeper.look(where, searching=True)
+            self._keeper.ensure_current(where, searching=True)
             return self._pools(terms, where, query)
 
-        return (*self._keeper.steady(work), where)
+        return (*self._keeper.retry_if_replaced(work), where)
 
     def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[list[Pool], Near]:
         candidates = self.settings.search.candidates  # what only stands beside them is no answer to a plain search
@@ -346,17 +289,17 @@ class Core:
         wanted = query or Query(limit=10)
         check(wanted)
         check_text(identifier)
-        if place_in_file := _AT_LINE.match(identifier):
-            identifier = self._at(place_in_file[1], int(place_in_file[2]))
+        if at := _AT_LINE.match(identifier):
+            identifier = self.store.id_at(at[1], int(at[2]))
         if not identifier.strip():
             raise Invalid("There is no name to look for.", "Give the id of a record, or a name.")
         where = self._filter(wanted, wanted.kinds, wanted.tags)
 
         def work() -> list[Tied]:
-            self._keeper.look(where, searching=True)
+            self._keeper.ensure_current(where, searching=True)
             return self._near([identifier], where, wanted.limit)[identifier]
 
-        found = self._keeper.steady(work)
+        found = self._keeper.retry_if_replaced(work)
         if not found and (is_id(identifier) or self.places.classify(path_of(identifier))):
             self.get(identifier)  # nothing is related to it, or it is not there at all
         return found
@@ -387,7 +330,7 @@ class Core:
     def survey(self, query: Query) -> tuple[list[Record], list[Problem]]:
         """Return all records that pass the filters, newest first, and what could not be read where they lie."""
         where = self._filter(query, query.kinds, query.tags)
-        done, found = self._keeper.steady(lambda: self._newest(where))
+        done, found = self.store.query(where)
         wanted = where.kinds or where.searchable
         below = self.places.below(wanted, where.scope, above=where.above)
         known = self._keeper.ask(lambda index: index.problems(below))
@@ -396,34 +339,14 @@ class Core:
         ]
         return found, once([*done.problems, *problems])
 
-    def _newest(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
-        done = self._keeper.look(where, searching=False)
-        return done, self._keeper.ask(lambda index: index.newest(where, limit))
-
     def backwards(
         self, path: str, scope: str = "", session: str = "", problems: list[Problem] | None = None
     ) -> Iterator[Record]:
-        """Yield the records of a log from its end; nothing when there is no such log.
-
-        `problems` is told of lines that could not be read on the way.
-        """
-        place = self.places.classify(path)
-        if place is None or self.vault.stat(path) is None:
-            return
-        # a merge may put a mark before its line, or part what belongs together
-        known = self._keeper.glance(lambda index: (index.hidden_in(path), self._halves(index, path)), path)
-        marks, halves = known or ({}, None)
-        told = [] if problems is None else problems
-        reader = tailing.Reader(self.vault, place, marks, halves, self._keeper.refresher.blob, told)
-        for record in reader.newest_first():
+        """Yield the records of a log from its end, of a scope or session if given; none when there is no such log."""
+        for record in self.store.newest(path, problems):
             inside = not scope or f"{record.scope.path}/".startswith(f"{scope}/")
             if inside and (not session or record.scope.session in ("", *_sessions(session))):
                 yield record
-
-    def _halves(self, index: Index, path: str) -> set[str] | None:
-        """Return which records of a log are half of a pair, None when the index has not read all of it."""
-        seen, stamp = index.look(path), self.vault.stat(path)
-        return index.halves(path) if seen and stamp and seen.offset >= stamp.size else None
 
     def beside(self, record: Record, count: int, *, after: bool = False) -> list[Record]:
         """Return the records before or after a line in its log, the nearest first, as the index has them."""
@@ -431,39 +354,27 @@ class Core:
 
     def sources(self, records: Iterable[Record]) -> dict[str, Source]:
         """Return where records come from, by their id: who wrote them, over which channel, with which trust."""
-        return provenance.sources(self.vault, self.places, records, self.settings.chat.aliases())
+        return self._provenance.sources(records)
 
     def held(self, kind: Kind, key: str) -> Record | None:
-        """Return the line that holds for a key of a keyed kind, None when there is none or it is hidden."""
+        """Return the current entry of a key, None when there is none or it is hidden."""
         path = self.places.path_for(kind, Scope())
-        found = [one for one in self._in_file(path, lambda index: index.by_key(path, key)) if not one.hidden]
-        return found[0] if found else None
+        found = self.store.ask_about(lambda index: index.by_key(path, key), path)
+        return next((record for record in found if not record.hidden), None)
 
     def history(self, kind: Kind, key: str) -> list[Record]:
-        """Return every line that a key of a keyed kind ever had, oldest first."""
+        """Return all entries of a key, oldest first."""
         path = self.places.path_for(kind, Scope())
-        return self._in_file(path, lambda index: index.by_key(path, key, history=True))
+        return self.store.ask_about(lambda index: index.by_key(path, key, history=True), path)
 
     def count(self, path: str, after: str = "") -> int:
-        """Return how many records of a log hold, with an order greater than `after`."""
-
-        def work() -> int:
-            self._keeper.note(path)
-            self._keeper.catch_up()
-            return self._keeper.ask(lambda index: index.count(path, after))
-
-        return self._keeper.steady(work)
+        """Count the current records of a log with an order greater than `after`."""
+        return self.store.ask_about(lambda index: index.count(path, after), path)
 
     def damage(self, *paths: str) -> list[Problem]:
-        """Return what cannot be read in these files, as they are now."""
-
-        def work() -> list[Problem]:
-            for path in paths:
-                self._keeper.note(path)
-            self._keeper.catch_up()
-            return self._keeper.ask(lambda index: index.problems(paths))
-
-        return [problem for problem in self._keeper.steady(work) if not problem.minor and problem.path in paths]
+        """Return what cannot be read in these files."""
+        found = self.store.ask_about(lambda index: index.problems(paths), *paths)
+        return [problem for problem in found if not problem.minor and problem.path in paths]
 
     def knows_op(self, op_id: str) -> bool:
         """Was something done, or about to be done, under this op_id?"""
@@ -479,10 +390,6 @@ class Core:
         says when.
         """
         return self._writer.add(path, lines, guard=guard, after=after, durable=durable, op_id=op_id, time=time)
-
-    def compose(self, path: str, make: Callable[[LogEnd], Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-        """Append the lines that `make` calls for while it holds the log, all or none; return them as they are kept."""
-        return self._writer.compose(path, make)
 
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
         """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
@@ -508,14 +415,28 @@ class Core:
             raise Invalid(f"{name!r} is not the name of a {kind}.", "Use a name without a leading dot.")
         return path
 
-    @property
-    def receiver(self) -> Receiver:
-        """What takes in documents and lines of another memory."""
-        return self._writer.receiver
-
     def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own logs, without waiting for the disk."""
         self._writer.note(kind, line, folder)
+
+    def read(self, path: str) -> Document:
+        """Return a document; NotFound, or OverBudget when it is larger than the settings allow."""
+        return self.store.read(path)
+
+    def exists(self, path: str) -> bool:
+        return self.store.exists(path)
+
+    def paths(self, folder: str, suffix: str) -> list[str]:
+        """Return all files below a folder whose names end so; Unavailable when a part of it cannot be read."""
+        return self.store.paths(folder, suffix)
+
+    def newest_entries(self, path: str) -> Iterator[dict[str, Any]]:
+        """Yield the entries of a log from its end, without what cannot be parsed; nothing when there is no log."""
+        if not self.exists(path):
+            return
+        for line in self.vault.scan_back(path):
+            found = jsonl.parse(line.data)
+            yield from reversed(found) if isinstance(found, list) else ()
 
     # index and files
 
@@ -587,19 +508,17 @@ class Core:
 
     # the owner's
 
-    @functools.cached_property
-    def _owner(self) -> Owner:
-        from holdfast.owner.owning import Owner  # few ask for it, and every start would pay
-
-        return Owner(self, self._keeper, self._writer, self._meaning)
-
     def versions(self, identifier: str) -> list[Version]:
         """Return what happened to a document, or to a line and its key, oldest first: when, by whom, which version."""
-        return self._owner.versions(identifier)
+        from holdfast.owner import history  # rarely used, and not loaded before
+
+        return history.versions(self, identifier)
 
     def text_at(self, identifier: str, version: str) -> str:
         """Return the text that a document had in a version, of which the first digits are enough."""
-        return self._owner.text_at(identifier, version)
+        from holdfast.owner import history
+
+        return history.text_at(self, identifier, version)
 
     def forget(
         self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None
@@ -608,7 +527,10 @@ class Core:
 
         Much at once needs the `count`. The owner's, never a model's. What was interrupted is finished by calling again.
         """
-        return self._owner.forget(identifiers, query, yes, count, progress)
+        from holdfast.owner.forget import Forgetter
+
+        forgetter = Forgetter(self, self._meaning)
+        return forgetter.forget(identifiers, query, yes=yes, count=count, progress=progress)
 
     def rollback(
         self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
@@ -617,11 +539,15 @@ class Core:
 
         Much at once needs the `count`. With `back`, the id that a rollback told, it is the rollback that is taken back.
         """
-        return self._owner.rollback(writer, since, yes, count, back)
+        from holdfast.owner import rollback
+
+        return rollback.rollback(self, writer, since, yes=yes, count=count, back=back)
 
     def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
-        return self._owner.backup(target, progress)
+        from holdfast.owner import backup
+
+        return backup.backup(self, os.fspath(target), progress)
 
     @property
     def waiting(self) -> int:
@@ -645,11 +571,15 @@ class Core:
 
     def moving(self, other: str = "", *, scope: str = "", push: bool) -> AbstractContextManager[Mover]:
         """Open another memory to move something there or from there: first `plan`, then `move`."""
-        return self._owner.moving(other, scope, push=push)
+        from holdfast.owner import transfer
+
+        return transfer.opened(self, other, scope, push=push)
 
     def export(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Restored:
         """Give all of this memory as plain files, in a folder that is new or empty."""
-        return self._owner.export(target, progress)
+        from holdfast.owner import backup
+
+        return backup.export(self, os.fspath(target), progress)
 
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""
@@ -723,7 +653,3 @@ def _query(query: Query | str, given: dict[str, Any]) -> Query:
 def _sessions(session: str) -> tuple[str, ...]:
     """Return the strings under which a session's records are known: lines without one bear their folder's name."""
     return (session, session_folder(session)) if session else ()
-
-
-def _unknown(identifier: str) -> NotFound:
-    return NotFound(f"There is no record {identifier!r}.", "Use search to find its id.")

@@ -1,30 +1,29 @@
-"""Every error Holdfast raises on purpose.
+"""Every error that Holdfast raises on purpose.
 
     HoldfastError            1
-    ├── Invalid              2   what was given cannot be used
-    ├── NotFound             3   the thing named is not there
+    ├── Invalid              2   the input cannot be used
+    ├── NotFound             3   the named thing does not exist
     ├── AlreadyExists        4   creating never replaces
     ├── OverBudget           5   larger than a limit allows
-    ├── Conflict             6   made from a version that is no longer the current one
-    ├── Busy                 7   somebody else held the lock for too long
-    ├── Damaged              8   the file is there and cannot be read as what it should be
-    └── Unavailable          9   could not look, or could not write
+    ├── Conflict             6   made from a version that is not current
+    ├── Busy                 7   a lock was not released in time
+    ├── Damaged              8   the file exists but cannot be parsed
+    └── Unavailable          9   could not read or write
 
-The number is the exit code of the command line. An error is raised where the fact is known; its text says
-what happened and then what to do next. Nobody recognises an error by its text: catch the class. No text of an error
-holds a secret of a known form, whatever was given.
+The number is the exit code of the command line. The text says what happened and what to do next. Catch errors by class,
+not by text. Known secrets are redacted from the text.
 """
 
 from __future__ import annotations
 
 
 class HoldfastError(Exception):
-    """Something Holdfast refused or could not do; `str()` is the message followed by the next step."""
+    """`str()` is the message followed by the next step."""
 
     exit_code = 1
 
     def __init__(self, message: str, next_step: str = "") -> None:
-        from holdfast.secrets import redact  # whoever meets no error does not load it
+        from holdfast.secrets import redact  # loaded only when an error occurs
 
         self.message = redact(message)
         self.next_step = redact(next_step)

@@ -1,22 +1,23 @@
-"""Asking a language model, where the owner has set one: any server that speaks OpenAI's chat protocol.
+"""The optional language model: any server with the OpenAI chat protocol, if the owner configured one.
 
-Nothing here is needed for anything, and nothing is asked unless somebody calls. Two budgets are checked before a call
-is sent: what it may cost at most, and what is left of the day. Every call that was sent is counted, also one that
-failed. Tokens are estimated beforehand and taken from the server's own count afterwards, so the last call of a day can
-end above the budget by the error of the estimate. Known secrets are taken out of what is sent.
+Nothing depends on a model, and it is called only on request. Two budgets are checked before each call: the most it may
+cost, and the tokens left for the day. Every call that was sent is counted, even if it failed. Tokens are estimated
+beforehand and taken from the server's count afterwards, so the last call of a day can exceed the budget by the error of
+the estimate. Known secrets are redacted from the text. No proxy is used and no redirect followed; the key comes from
+the environment and appears only in one header.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from holdfast import _posting, templates
-from holdfast._posting import LATER, Answer, Target
+from holdfast import templates
 from holdfast.errors import Invalid, OverBudget, Unavailable
 from holdfast.formats import summaries
 from holdfast.model import settings, times
@@ -24,41 +25,58 @@ from holdfast.model.names import check_text
 from holdfast.model.tokens import count_tokens
 from holdfast.secrets import redact
 
-LONGEST_WAIT = 5.0
-"""Seconds: a server that asks for more patience than this is not asked a second time."""
-_ASK_AGAIN = (429, 503)
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+_LONGEST_WAIT = 5.0
+"""Seconds; if a busy server asks for a longer wait, the call is not repeated."""
+_BUSY = (429, 503)
 _LEAST_TEXT = 50
 """Tokens of text below which a call is not worth its prompt."""
 _ANY_COUNT = 10**9
+_MAX_ANSWER = 1 << 20
+"""Bytes of an answer."""
+_LATER = "Try again later, or do without the model."
+
+
+class _Target(msgspec.Struct, frozen=True):
+    tls: bool
+    host: str
+    port: int
+    path: str
+    headers: dict[str, str]
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    status: int
+    wait: float
+    """Seconds that a busy server asks to wait."""
+    body: bytes
 
 
 class Ledger(Protocol):
-    """What was spent; a day is `YYYY-MM-DD` in UTC."""
+    """The tokens used per day; a day is `YYYY-MM-DD` in UTC."""
 
-    def spent(self, day: str) -> int:
-        """Return the tokens of a day."""
-        ...
+    def spent(self, day: str) -> int: ...
 
-    def add(self, day: str, tokens: int) -> None:
-        """Count tokens for a day."""
-        ...
+    def add(self, day: str, tokens: int) -> None: ...
 
 
 class Model:
-    """One model, and what may be spent on it; threads may share one."""
+    """One model with its budgets; safe to share between threads."""
 
     def __init__(self, settings: settings.Model, spent: Ledger) -> None:
         self._settings = settings
         self._ledger = spent
         self._lock = threading.Lock()
-        self._promised = 0
-        """Tokens that calls under way may cost."""
+        self._reserved = 0
+        """Tokens that calls in progress may cost."""
 
     def summarise(self, text: str, budget: int) -> str:
-        """Return what the model makes of a text in about so many tokens; a text too long for one call is cut first."""
+        """Return a summary by the model in about `budget` tokens; a text too long for one call is cut first."""
         if budget < 1:
             raise Invalid(f"budget is {budget}.", "Use a number of tokens above 0.")
-        target = _posting.target(self._settings.url, self._settings.key_env)
+        target = _target(self._settings.url, self._settings.key_env)
         check_text(text)
         text = redact(text.strip())
         whole = count_tokens(text)
@@ -74,93 +92,84 @@ class Model:
         }
         made = self._ask(target, request, count_tokens(system) + count_tokens(user))
         if (size := count_tokens(made)) > min(1.5 * budget, whole):
-            raise Unavailable(f"The model wrote {size} tokens for a text of {whole} and a budget of {budget}.", LATER)
+            raise Unavailable(f"The model wrote {size} tokens for a text of {whole} and a budget of {budget}.", _LATER)
         return made
 
     def _prompt(self, text: str, most: int) -> tuple[str, str]:
-        """Return the two messages: what to do, and as much of the text as one call may hold."""
+        """Return the system and user messages, with as much of the text as fits into one call."""
         form = templates.text(templates.SUMMARY).strip()
-        room = self._settings.call_tokens - count_tokens(_filled(form, most, _ANY_COUNT, _ANY_COUNT)) - most
+        room = self._settings.call_tokens - count_tokens(_fill(form, most, _ANY_COUNT, _ANY_COUNT)) - most
         if room < min(_LEAST_TEXT, count_tokens(text)):
             raise OverBudget(
                 f"A summary of {most} tokens leaves no room for the text in a call of {self._settings.call_tokens}.",
                 "Ask for a shorter one, or raise call_tokens in [model].",
             )
         given = summaries.head(text, room)
-        return _filled(form, most, len(text) if given == text else len(given) - 1, len(text)), given
+        return _fill(form, most, len(text) if given == text else len(given) - 1, len(text)), given
 
-    def _ask(self, target: Target, request: dict[str, Any], prompt: int) -> str:
-        """Send a request; once more after a moment, if the server is only busy."""
+    def _ask(self, target: _Target, request: dict[str, Any], prompt: int) -> str:
+        """Send a request, and repeat it once if the server is busy."""
         body = msgspec.json.encode(request)
         for last in (False, True):
             answer, text = self._send(target, body, prompt, request["max_tokens"])
             if answer.status == 200:
                 return text
-            wait = answer.wait
-            if last or answer.status not in _ASK_AGAIN or wait > LONGEST_WAIT:
+            if last or answer.status not in _BUSY or answer.wait > _LONGEST_WAIT:
                 break
-            time.sleep(wait)
-        raise Unavailable(f"The model's server answered with status {answer.status}.", self._advice(answer.status))
+            time.sleep(answer.wait)
+        status, advice = answer.status, "Check url and name in [model]."
+        if status in (401, 403):
+            advice = f"Check the key in the variable {self._settings.key_env} of the environment."
+        elif 300 <= status < 400:
+            advice = "No redirect is followed: set url in [model] to where it leads."
+        elif status >= 500 or status == 429:
+            advice = _LATER
+        raise Unavailable(f"The model's server answered with status {status}.", advice)
 
-    def _send(self, target: Target, body: bytes, prompt: int, most: int) -> tuple[Answer, str]:
-        """Send a request once, within the budget of the day, and count it if it was sent."""
+    def _send(self, target: _Target, body: bytes, prompt: int, most: int) -> tuple[_Answer, str]:
+        """Send a request once within the budget of the day, and count it if it was sent."""
         day = times.utc_now()[:10]
-        self._promise(day, prompt + most)
+        with self._lock:
+            left = self._settings.day_tokens - self._ledger.spent(day) - self._reserved
+            if prompt + most > left:
+                raise OverBudget(
+                    f"This call may cost {prompt + most} tokens, and {max(0, left)} are left of today's.",
+                    "Try tomorrow (UTC), or raise day_tokens in [model].",
+                )
+            self._reserved += prompt + most
         used = 0
         try:
-            connection = _posting.connect(target, self._settings.timeout_seconds)
+            connection = _connect(target, self._settings.timeout_seconds)
             with contextlib.closing(connection):
                 used = prompt
-                answer = _posting.post(connection, target, body)
+                answer = _post(connection, target, body)
             if answer.status != 200:
                 return answer, ""
-            reply = _decoded(answer.body)
-            text = _written(reply)
+            try:
+                reply = msgspec.json.decode(answer.body)
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                raise Unavailable("The model's answer is not JSON.", "Check url in [model].") from None
+            text = _text(reply)
             used = _usage(reply, prompt + count_tokens(text))
             if not text:
-                raise Unavailable("The model's answer holds no text.", LATER)
+                raise Unavailable("The model's answer contains no text.", _LATER)
             return answer, text
         finally:
             with self._lock:
-                self._promised -= prompt + most
+                self._reserved -= prompt + most
                 if used:
                     self._ledger.add(day, used)
 
-    def _promise(self, day: str, tokens: int) -> None:
-        """Set tokens aside for a call, or refuse it."""
-        with self._lock:
-            left = self._settings.day_tokens - self._ledger.spent(day) - self._promised
-            if tokens > left:
-                raise OverBudget(
-                    f"This call may cost {tokens} tokens, and {max(0, left)} are left of today's.",
-                    "Try tomorrow (UTC), or raise day_tokens in [model].",
-                )
-            self._promised += tokens
 
-    def _advice(self, status: int) -> str:
-        if status in (401, 403):
-            return f"Check the key in the variable {self._settings.key_env} of the environment."
-        if 300 <= status < 400:
-            return "No redirect is followed: set url in [model] to where it leads."
-        return LATER if status >= 500 or status == 429 else "Check url and name in [model]."
-
-
-def _filled(form: str, most: int, given: int, whole: int) -> str:
+def _fill(form: str, most: int, given: int, whole: int) -> str:
     values = {"{tokens}": most, "{words}": max(1, most * 2 // 3), "{given}": given, "{whole}": whole}
     for name, value in values.items():
         form = form.replace(name, str(value))
     return form
 
 
-def _decoded(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        raise Unavailable("The model's answer is not JSON.", "Check url in [model].") from None
-
-
-def _written(reply: Any) -> str:
-    """Return the text of a reply, marked where the limit cut it; "" when there is none."""
+def _text(reply: Any) -> str:
+    """Return the text of a reply, with `…` if the limit cut it; "" if there is none."""
     try:
         choice = reply["choices"][0]
         text = choice["message"]["content"]
@@ -171,7 +180,86 @@ def _written(reply: Any) -> str:
 
 
 def _usage(reply: Any, estimate: int) -> int:
-    """Return what a call cost: as the server says, unless that cannot be."""
+    """Return the cost of a call by the server's count, unless that is implausible."""
     usage = reply.get("usage") if isinstance(reply, dict) else None
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
     return total if type(total) is int and 0 < total <= 10 * estimate else estimate
+
+
+def _target(url: str, key_env: str) -> _Target:
+    """Parse the address and read the key; errors do not repeat them."""
+    from urllib.parse import urlsplit
+
+    if not url:
+        raise Unavailable("No model is set.", "Set url and name in [model] of holdfast.toml.")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port = "", None
+    if not host or parts.scheme not in ("http", "https") or not _plain(url):
+        raise Invalid("The url in [model] is no http or https address.", "Use one like http://127.0.0.1:8080/v1.")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise Invalid("The url in [model] contains more than an address.", "Keep the key in the environment (key_env).")
+    headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "holdfast"}
+    if key := os.environ.get(key_env, "").strip():
+        if not _plain(key):
+            raise Invalid(f"The variable {key_env} does not contain a valid key.", "Set it to the key alone.")
+        headers["Authorization"] = f"Bearer {key}"
+    tls = parts.scheme == "https"
+    return _Target(tls, host, port or (443 if tls else 80), f"{parts.path.rstrip('/')}/chat/completions", headers)
+
+
+def _plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
+
+
+def _connect(target: _Target, seconds: float) -> HTTPConnection:
+    """Connect to the server; the timeout also applies to every later step."""
+    import http.client
+
+    kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
+    connection = kind(target.host, target.port, timeout=seconds)
+    try:
+        connection.connect()
+    except (OSError, UnicodeError) as error:
+        connection.close()
+        reason = "it took too long" if isinstance(error, TimeoutError) else getattr(error, "strerror", None)
+        raise Unavailable(f"The model's server cannot be reached: {reason or 'no such host'}.", _LATER) from None
+    return connection
+
+
+def _post(connection: HTTPConnection, target: _Target, body: bytes) -> _Answer:
+    """Post a request and read the whole answer within the timeout of the connection."""
+    import http.client
+
+    late = threading.Event()
+    clock = threading.Timer(connection.timeout or 0, _hang_up, (connection.sock, late))
+    clock.daemon = True
+    clock.start()
+    try:
+        connection.request("POST", target.path, body, target.headers)
+        with connection.getresponse() as response:
+            data = response.read(_MAX_ANSWER + 1)
+    except (OSError, http.client.HTTPException) as error:
+        slow = late.is_set() or isinstance(error, TimeoutError)
+        raise Unavailable("The model took too long." if slow else "The model's answer broke off.", _LATER) from None
+    finally:
+        clock.cancel()
+    if late.is_set():
+        raise Unavailable("The model took too long.", _LATER)
+    if len(data) > _MAX_ANSWER:
+        raise Unavailable(f"The model's answer is longer than {_MAX_ANSWER} bytes.", _LATER)
+    after = response.headers.get("Retry-After", "")
+    number = after.isdecimal() and len(after) < 10
+    wait = 1.0 if not after else float(after) if number else float("inf")  # a date is too far away
+    return _Answer(response.status, wait, data)
+
+
+def _hang_up(sock: Any, late: threading.Event) -> None:
+    """Close a connection from another thread, so that a slow server cannot delay the caller."""
+    import socket
+
+    late.set()
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)

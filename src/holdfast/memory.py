@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast import core, opening
+from holdfast import core, roots
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
 from holdfast.memories.chat import Chat
@@ -19,16 +19,13 @@ from holdfast.memories.hot import Hot
 from holdfast.memories.jobs import Jobs
 from holdfast.memories.knowledge import Knowledge
 from holdfast.memories.skills import Skills
-from holdfast.memories.states import States
 from holdfast.memories.tasks import Tasks
-from holdfast.memories.traces import Traces
 from holdfast.memories.values import Values
-from holdfast.memories.workspaces import Workspaces
+from holdfast.memories.workspaces import States, Traces, Workspaces
 from holdfast.model.names import check_given
 from holdfast.model.scopes import DEFAULT
-from holdfast.tools import every, pair, prompt
-from holdfast.tools.calling import Reply, Runner
-from holdfast.tools.context import Context
+from holdfast.tools import prompt, toolsets
+from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
     from holdfast.memories.mind import Mind
@@ -42,7 +39,7 @@ class Memory(core.Core):
 
     @functools.cached_property
     def tools(self) -> Runner:
-        return Runner(self, every.registry(), self.context, self.compartments)
+        return Runner(self, toolsets.registry(), self.context, self.compartments)
 
     @property
     def workspaces(self) -> Workspaces:
@@ -131,13 +128,13 @@ class Memory(core.Core):
         runner = self.tools.reading if reads_only else self.tools
         if tool == "useTools":
             given = params if context is None or not isinstance(params, dict) else {"context": context} | params
-            return pair.use(runner, given)
+            return toolsets.use(runner, given)
         return runner.call(tool, params, context)
 
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:
     """Open the memory in a folder that exists; `writer` is noted beside everything that is written."""
-    return _swept(opening.open_memory(root, watch=watch, writer=writer, kind=Memory))
+    return _swept(roots.open_memory(root, watch=watch, writer=writer, kind=Memory))
 
 
 def _swept(memory: Memory) -> Memory:
@@ -146,14 +143,14 @@ def _swept(memory: Memory) -> Memory:
     return memory
 
 
-def open_tenant(tenants: opening.Tenants, tenant: str, *, writer: str = "") -> Memory:
+def open_tenant(tenants: roots.Tenants, tenant: str, *, writer: str = "") -> Memory:
     """Open the memory of a tenant over the connections that it shares with others."""
     return _swept(tenants.open_memory(tenant, writer=writer, kind=Memory))
 
 
 def open_within(memory: Memory, scope: str) -> Memory:
     """Open one scope of an open memory, for callers who may neither see nor change anything else."""
-    made = opening.open_within(memory, scope)
+    made = roots.open_within(memory, scope)
     made.context = msgspec.structs.replace(memory.context, workspaceId=scope)
     made.tools.bound = scope
     return made

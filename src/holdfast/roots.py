@@ -1,78 +1,267 @@
-"""Making a memory root: settings, what git should know, and on request a first set of rules.
+"""Memory roots: opening the memory in a folder or a database, and making a new one.
 
-Nothing that is there is ever overwritten.
+Making a root never overwrites anything that is there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from holdfast import templates
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, Invalid, Unavailable
+from holdfast.errors import AlreadyExists, Invalid, NotFound, Unavailable
 from holdfast.model import settings
+from holdfast.model.kinds import KINDS
+from holdfast.model.scopes import split
 from holdfast.model.settings import Paths
-from holdfast.opening import is_address, open_folder, open_memory
+from holdfast.storage.files.engine import FileEngine
+from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import ABSENT, Vault
+from holdfast.storage.within import Fence
 
+if TYPE_CHECKING:
+    from holdfast.storage.postgres.database import Database
+    from holdfast.storage.postgres.engine import Health
+
+Opened = TypeVar("Opened", bound=Core)
+MOST_SETTINGS = 1 << 20
+_ADDRESS = re.compile(r"postgres(ql)?:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _TOML = f"""\
 # Settings of this memory. All have defaults; docs/reference/settings.md lists them.
 format = {settings.FORMAT}
 """
-_ATTRIBUTES = ("*.jsonl merge=union",)
-_FOLDERS = ("rules", "memory", "workspaces")
-"""What a new root has; other folders come with the first file in them."""
+
+# opening
+
+
+def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "", kind: type[Opened]) -> Opened:
+    """Open the memory in a folder that exists, or at the address of a database, as the given kind of Core."""
+    if is_address(given := os.fspath(root)):
+        memory = _open_on(_database(given), writer, kind)
+    else:
+        location = folder_of(root)
+        with contextlib.closing(Files(location)) as files:  # which follows no link out of the root
+            config = settings.load(settings_text(files), source=os.path.join(location, settings.FILE))
+        tree = Files(location, lock_seconds=config.limits.lock_seconds, line_bytes=config.limits.line_bytes)
+        derived = os.path.join(location, settings.DERIVED)
+        if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
+            derived = ""
+        memory = kind(FileEngine(tree, tree.location, derived, _identity(config), config.search), config, writer)
+    if watch:
+        memory.watch()
+    return memory
+
+
+def open_within(memory: Opened, scope: str) -> Opened:
+    """Open one scope of an open memory: nothing outside of it can be found, named or written through this.
+
+    Close it before the memory that it is a part of.
+    """
+    path = "/".join(split(scope))  # by folder: a name could belong to another workspace by now
+    tree = Fence(memory.vault, memory.places, path)
+    engine = FileEngine(tree, "", "", f"within {path}", memory.settings.search)
+    alone = msgspec.structs.replace(memory.settings, shared=settings.Shared())  # the shared memory is outside
+    opened = type(memory)(engine, alone, memory.writer)
+    opened.clock = memory.clock
+    return opened
+
+
+def is_address(root: str) -> bool:
+    """Is this the address of a database rather than a folder?"""
+    return bool(_ADDRESS.match(root))
+
+
+def on_disk(path: str) -> str:
+    """Return the path of a file or folder that a user named; an address is refused, as it may contain a password."""
+    if is_address(path):
+        raise Invalid(
+            "A file or folder is needed here, not an address.",
+            "Name one; holdfast push copies a memory to a database.",
+        )
+    return os.path.expanduser(path)
+
+
+def folder_of(root: str | os.PathLike[str]) -> str:
+    """Return the folder of a memory root, which must exist."""
+    location = os.path.realpath(on_disk(os.fspath(root)))
+    if not os.path.isdir(location):
+        what = "is not a folder" if os.path.lexists(location) else "does not exist"
+        raise Unavailable(f"The memory root {location} {what}.", f"Run: holdfast init {location}")
+    return location
+
+
+def open_folder(path: str | os.PathLike[str]) -> Vault:
+    """Open a folder that is not a memory root, such as a project's, so that every write stays inside it."""
+    location = os.path.realpath(on_disk(os.fspath(path)))
+    if not os.path.isdir(location):
+        raise Unavailable(f"{location} is not a folder.", "Name a folder that exists.")
+    return Files(location)
+
+
+@contextlib.contextmanager
+def open_vault(root: str) -> Iterator[Vault]:
+    """Open the files of a memory without its settings, to read or repair those."""
+    if not is_address(root):
+        with contextlib.closing(Files(folder_of(root))) as files:
+            yield files
+        return
+    database = _database(root)
+    from holdfast.storage.postgres.vault import PgVault
+
+    with contextlib.closing(PgVault(database)) as tree:
+        yield tree
+
+
+def settings_text(tree: Vault) -> str:
+    """Return the text of a memory's settings, "" when there is none."""
+    try:
+        return tree.read(settings.FILE, MOST_SETTINGS).data.decode("utf-8")
+    except NotFound:
+        return ""
+    except UnicodeDecodeError:
+        raise Invalid(f"{settings.FILE} of {tree.location} is not UTF-8.", "Save it as UTF-8.") from None
+
+
+def _identity(config: settings.Settings) -> str:
+    """Return a hash of everything that decides how files are read; another one means another index."""
+    known = [config.paths, config.limits, list(KINDS.values()), time.tzname, time.timezone]
+    return hashlib.sha256(msgspec.json.encode(known)).hexdigest()
+
+
+# databases
+
+
+@contextlib.contextmanager
+def driver() -> Iterator[None]:
+    """Say what to install where the database driver is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise Unavailable(
+            f"A memory in a database needs a driver: {error}.", "Run: pip install 'holdfast[postgres]'"
+        ) from None
+
+
+def without_password(address: str) -> str:
+    """Return an address without its password; unchanged when it has none."""
+    with driver():
+        from holdfast.storage.postgres import addresses
+    read = addresses.parse(address)
+    return read.bare if read.secret else address
+
+
+def without_clear_passwords(address: str) -> str:
+    """Return an address from a settings file, changed so that no password is sent to its server in clear text."""
+    with driver():
+        from holdfast.storage.postgres import addresses
+    return addresses.without_clear_passwords(address)
+
+
+def look_at(address: str) -> Health:
+    """Return the health of a database, whether or not the memory in it can be opened."""
+    with contextlib.closing(_database(address)) as database:
+        from holdfast.storage.postgres.engine import check_health
+
+        return check_health(database)
+
+
+class Tenants:
+    """Opens the memories of the tenants of one database over shared connections."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._database: Database | None = None
+
+    def open_memory(self, tenant: str, *, writer: str = "", kind: type[Opened]) -> Opened:
+        """Open the memory of a tenant; after a failure the next call tries again."""
+        with self._lock:
+            if self._database is None:
+                self._database = _database(self._address)
+            database = self._database
+        return _open_on(database.beside(tenant), writer, kind)
+
+    def close(self) -> None:
+        """Close the connections; close the memories first."""
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+
+
+def _database(address: str) -> Database:
+    with driver():
+        from holdfast.storage.postgres.engine import open_database
+    return open_database(address)
+
+
+def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
+    from holdfast.storage.postgres.engine import OnDatabase
+    from holdfast.storage.postgres.vault import PgVault
+
+    try:
+        config = settings.load(settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
+        database.wait_for_others(config.limits.lock_seconds)
+        return kind(OnDatabase(database, _identity(config), config, writer), config, writer)
+    except BaseException:
+        database.close()
+        raise
+
+
+# making
 
 
 def make_root(location: str, template: bool = False) -> list[str]:
     """Make the folder a memory root, with rules to start from if wanted; return the files written or extended."""
     if is_address(location):
         return set_up(location, template)[1]
+    source = os.path.join(location, settings.FILE)
     try:
         os.makedirs(location, exist_ok=True)
-        written = [_create(location, settings.FILE, _TOML)]
-        paths = _paths(location)
+        written = []
+        with contextlib.suppress(FileExistsError), open(source, "x", encoding="utf-8") as file:
+            file.write(_TOML)
+            written.append(settings.FILE)
+        try:
+            with open(source, encoding="utf-8") as file:
+                paths = settings.load(file.read(), source=source).paths
+        except UnicodeDecodeError:
+            raise Invalid(f"{source} is not UTF-8.", "Save it as UTF-8.") from None
+        ignored = (f"/{paths.memory}/{place}" for place in ("traces/", "sessions/*/runs/", "writes/kept/"))
         written += [
-            _extend(location, ".gitattributes", _ATTRIBUTES),
-            _extend(location, ".gitignore", _ignored(paths)),
+            *_extend(location, ".gitattributes", ("*.jsonl merge=union",)),
+            *_extend(location, ".gitignore", (f"{settings.DERIVED}/", ".holdfast-tmp-*", *ignored)),
         ]
-        for folder in (getattr(paths, name) for name in _FOLDERS):
+        for folder in (paths.rules, paths.memory, paths.workspaces):  # others are made with the first file in them
             os.makedirs(os.path.join(location, folder), exist_ok=True)
         if template:
-            written += _copied(location, _templates(paths))
+            with contextlib.closing(open_folder(location)) as tree:  # through a tree: no link leads out of the root
+                written += _put(tree, _templates(paths))
     except OSError as error:
         raise Unavailable(
             f"{location} cannot be made a memory root: {error.strerror}.", "Choose a folder that you may write to."
         ) from None
-    return [name for name in written if name]
+    return written
 
 
 def set_up(address: str, template: bool = False) -> tuple[str, list[str]]:
-    """Set up a memory in a database that may be empty; return how it is shown to people, and the files written."""
+    """Set up a memory in a database that may be empty; return its address for display, and the files written."""
     with open_memory(address, kind=Core) as memory:
         files = {settings.FILE: _TOML} | (_templates(memory.settings.paths) if template else {})
         return memory.root, _put(memory.vault, files)
 
 
-def _paths(location: str) -> Paths:
-    """Return where everything is in this root."""
-    source = os.path.join(location, settings.FILE)
-    try:
-        with open(source, encoding="utf-8") as file:
-            return settings.load(file.read(), source=source).paths
-    except UnicodeDecodeError:
-        raise Invalid(f"{source} is not UTF-8.", "Save it as UTF-8.") from None
-
-
-def _ignored(paths: Paths) -> tuple[str, ...]:
-    """Say what git should leave alone: what is derived, what is many, what is over soon."""
-    places = ("traces/", "sessions/*/runs/", "writes/kept/")
-    return (f"{settings.DERIVED}/", ".holdfast-tmp-*", *(f"/{paths.memory}/{place}" for place in places))
-
-
 def _templates(paths: Paths) -> dict[str, str]:
-    """Return the templates by the paths that they have in this root."""
+    """Return the template files by their paths in this root."""
     found = {}
     for path, text in templates.files().items():
         for usual, here in ((templates.RULES, paths.rules), (templates.COMMANDS, paths.commands)):
@@ -81,40 +270,27 @@ def _templates(paths: Paths) -> dict[str, str]:
     return found
 
 
-def _copied(location: str, files: dict[str, str]) -> list[str]:
-    """Write the files that are not there yet; through a vault, so that no link leads out of the root."""
-    with contextlib.closing(open_folder(location)) as vault:
-        return _put(vault, files)
-
-
-def _put(vault: Vault, files: dict[str, str]) -> list[str]:
+def _put(tree: Vault, files: dict[str, str]) -> list[str]:
+    """Write the files that are not there yet."""
     written = []
     for path, text in files.items():
         with contextlib.suppress(AlreadyExists):
-            vault.write(path, text.encode(), expect=ABSENT)
+            tree.write(path, text.encode(), expect=ABSENT)
             written.append(path)
     return written
 
 
-def _create(location: str, name: str, text: str) -> str:
-    try:
-        with open(os.path.join(location, name), "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        return ""
-    return name
-
-
-def _extend(location: str, name: str, lines: tuple[str, ...]) -> str:
+def _extend(location: str, name: str, lines: tuple[str, ...]) -> list[str]:
+    """Add the lines that a file lacks; return its name if it was changed."""
     path = os.path.join(location, name)
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            there = file.read()
+            text = file.read()
     except FileNotFoundError:
-        there = ""
-    missing = [line for line in lines if line not in there.splitlines()]
+        text = ""
+    missing = [line for line in lines if line not in text.splitlines()]
     if not missing:
-        return ""
+        return []
     with open(path, "a", encoding="utf-8") as file:
-        file.write(("" if there.endswith("\n") or not there else "\n") + "\n".join(missing) + "\n")
-    return name
+        file.write(("" if text.endswith("\n") or not text else "\n") + "\n".join(missing) + "\n")
+    return [name]

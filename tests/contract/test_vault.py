@@ -16,9 +16,9 @@ import pytest
 from contract.vault_contract import MEGABYTE, Engine, VaultContract
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound
 from holdfast.storage.files.tree import Files
-from holdfast.storage.postgres import _rows
-from holdfast.storage.postgres.connecting import Waits
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres import rows
+from holdfast.storage.postgres.connections import Waits
+from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.vault import PgVault
 from holdfast.storage.tree import ABSENT, Vault
 
@@ -53,7 +53,7 @@ class PostgresEngine:
         return PgVault(Database(f"{self.dsn}&tenant={quote(place, safe='')}", waits), line_bytes=line_bytes)
 
     def plant(self, place: str, path: str, data: bytes) -> None:
-        steps = itertools.accumulate(itertools.cycle((7, 1, _rows.PIECE, 64, 3000, _rows.PIECE - 1)))
+        steps = itertools.accumulate(itertools.cycle((7, 1, rows.PIECE, 64, 3000, rows.PIECE - 1)))
         cuts = [0, *itertools.takewhile(lambda cut: cut < len(data), steps)]
         pieces = [(cut, data[cut:end]) for cut, end in zip(cuts, [*cuts[1:], len(data)], strict=True) if data]
         with psycopg.connect(self.dsn) as connection, connection.cursor() as cursor:

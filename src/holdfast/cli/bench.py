@@ -195,15 +195,15 @@ def _foreign(given: Set, others: Sequence[Set] | None, corpus: Corpus) -> list[Q
 def fresh(search: Search, store: str = "") -> Iterator[Memory]:
     """Give an empty memory with these settings, in files or as a tenant of a database; it is removed afterwards."""
     from holdfast.memory import open_memory
-    from holdfast.opening import driver
+    from holdfast.roots import driver
 
     values = msgspec.structs.asdict(search).items()
     settings = "[search]\n" + "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in values)
     with contextlib.ExitStack() as stack:
         if store:
             with driver():
-                from holdfast.storage.postgres import tenants
-            root = stack.enter_context(tenants.passing(store, settings))
+                from holdfast.storage.postgres.engine import temporary_tenant
+            root = stack.enter_context(temporary_tenant(store, settings))
         else:
             root = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-"))
             with open(os.path.join(root, FILE), "w", encoding="utf-8") as file:

@@ -24,7 +24,7 @@ from holdfast.cli import show
 from holdfast.cli.main import common, open_root
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
-from holdfast.opening import is_address
+from holdfast.roots import is_address
 
 _WITHIN, _WITHIN_DATABASE = 300, 1500
 """Milliseconds; loading the database driver and connecting takes longer than reading files."""
@@ -42,7 +42,7 @@ class Gathering(threading.Thread):
 
     def __init__(self, root: str | None, folder: str, budget: int, given: Mapping[str, str]) -> None:
         from holdfast.tools import prompt
-        from holdfast.tools.context import Context
+        from holdfast.tools.calling import Context
 
         super().__init__(daemon=True)
         self._memory = memory = open_root(root)

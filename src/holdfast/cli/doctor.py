@@ -20,11 +20,11 @@ from holdfast.cli.main import common, nearest, open_root
 from holdfast.clients import CLIENTS, Client, hooks
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.model import settings
-from holdfast.model.wording import amount
-from holdfast.opening import is_address, look_at
+from holdfast.model.names import amount
+from holdfast.roots import is_address, look_at
 
 if TYPE_CHECKING:
-    from holdfast.storage.postgres.condition import Condition
+    from holdfast.storage.postgres.engine import Health
 
 _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"
@@ -121,7 +121,7 @@ def _failed(name: str, error: HoldfastError) -> Check:
     return Check(name, "fail", error.message, error.next_step)
 
 
-def _database(found: Condition) -> Iterator[Check]:
+def _database(found: Health) -> Iterator[Check]:
     login = f"tenant {found.tenant}, login {found.login} as {found.role}"
     what = f"PostgreSQL {found.server}, schema {found.schema}, {login}; it answers in {found.answer_ms:g} ms."
     yield Check("database", "ok", what)

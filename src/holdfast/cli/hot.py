@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.main import common, open_root
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.memories.hot import Order

@@ -122,7 +122,7 @@ def _remove_hook(path: str, *, ask: bool, quiet: bool) -> dict[str, Any]:
 
 def _command(name: str, root: str | None, workspace: str, *options: str) -> list[str]:
     """Return a command over the root, started the way this one was."""
-    from holdfast.opening import is_address, without_password
+    from holdfast.roots import is_address, without_password
 
     location = root or nearest()
     if is_address(location):

@@ -30,11 +30,12 @@ import msgspec
 from holdfast.cli import show
 from holdfast.cli.main import common, open_root
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.memories.jobs import MOST_OUTPUT, Due, Ended, counted, fault, is_more, text_of
+from holdfast.memories.job_runs import MOST_OUTPUT, Ended, slot_text
+from holdfast.memories.jobs import Due, counted, fault, is_more
 from holdfast.memory import Memory
+from holdfast.model.names import amount
 from holdfast.model.times import local, utc_now
-from holdfast.model.wording import amount
-from holdfast.tools.jobs import told_missed
+from holdfast.tools.chat import missed_data
 
 _POLL_SECONDS = 2.0
 """The longest wait before a scheduler checks for new or changed jobs."""
@@ -111,7 +112,7 @@ def log(id: str, count: int, root: str | None, as_json: bool) -> None:
     with open_root(root) as memory:
         found = memory.jobs.log(count, id)
     if show.wants_json(as_json):
-        show.as_json([msgspec.to_builtins(one) | told_missed(one.missed) for one in found])
+        show.as_json([msgspec.to_builtins(one) | missed_data(one.missed) for one in found])
     elif not found:
         click.echo("Nothing was run yet.")
     else:
@@ -188,9 +189,9 @@ class Scheduler:
 
     def _run(self, due: Due, words: Sequence[str]) -> str:
         """Run a claimed slot and return its status."""
-        about = {"job": due.job.id, "name": due.job.name, "slot": text_of(due.slot)}
+        about = {"job": due.job.id, "name": due.job.name, "slot": slot_text(due.slot)}
         if due.missed:
-            self._on_event({"event": "missed", **about, **told_missed(due.missed)})
+            self._on_event({"event": "missed", **about, **missed_data(due.missed)})
         self._on_event({"event": "started", **about})
         begin = time.monotonic()
         ended = self._execute(due, words) if words else self._add_message(due)
@@ -201,7 +202,7 @@ class Scheduler:
         return ended.status
 
     def _add_message(self, due: Due) -> Ended:
-        slot = text_of(due.slot)
+        slot = slot_text(due.slot)
         fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
         try:
             self._memory.put("message", due.job.message, fields=fields, op_id=f"job:{due.job.id}@{slot}")
@@ -215,7 +216,7 @@ class Scheduler:
             "HOLDFAST_JOB_ID": due.job.id,
             "HOLDFAST_JOB_NAME": due.job.name,
             "HOLDFAST_JOB_CHANNEL": due.job.channel,
-            "HOLDFAST_JOB_SLOT": text_of(due.slot),
+            "HOLDFAST_JOB_SLOT": slot_text(due.slot),
             "HOLDFAST_ROOT": self._memory.address,
         }
         try:

@@ -9,11 +9,11 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.main import common, open_root
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 
 if TYPE_CHECKING:
+    from holdfast.memories.front_matter import Change, Result
     from holdfast.memories.lint import Report
-    from holdfast.memories.migrating import Change, Result
 
 _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
 
@@ -69,14 +69,14 @@ def front_matter(scope: str | None, really: bool, status: str, root: str | None,
     Also moves ABSTRACT.md into OVERVIEW.md. The default is all scopes. The exit code is 1 if a file could not be
     changed.
     """
-    from holdfast.memories import migrating
+    from holdfast.memories import front_matter
 
     results: list[Result] = []
     with open_root(root) as memory:
-        changes = migrating.plan_changes(memory, scope, status)
+        changes = front_matter.plan_changes(memory, scope, status)
         if really:
             with show.progress("writing") as progress:
-                results = migrating.apply(memory, changes, progress)
+                results = front_matter.apply(memory, changes, progress)
     skipped = [result for result in results if result.status == "skipped"]
     if show.wants_json(as_json):
         show.as_json({"applied": really, "changes": changes, "results": results})
@@ -119,10 +119,10 @@ def archive(scope: str | None, keep: int | None, dry_run: bool, root: str | None
 
     The files are named like decisions-2024.md. The default is all scopes.
     """
-    from holdfast.memories import archiving
+    from holdfast.memories import learnings
 
     with open_root(root) as memory:
-        moved = archiving.archive(memory, scope, keep, dry_run)
+        moved = learnings.archive(memory, scope, keep, dry_run)
     if show.wants_json(as_json):
         show.as_json({"dry_run": dry_run, "moved": moved})
     else:

@@ -16,7 +16,7 @@ import click
 from holdfast.cli import show
 from holdfast.cli.main import common, nearest, open_root
 from holdfast.errors import Invalid
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.model.records import Record
@@ -201,13 +201,13 @@ def restore(backup: str, path: str | None, root: str | None, as_json: bool) -> N
 
     PATH defaults to the root. Every file is first compared with the manifest of the backup.
     """
-    from holdfast.owner import restoring
+    from holdfast.owner.restore import restore as restore_backup
 
     target = path or root
     if not target:
         raise Invalid("There is no folder to restore to.", "Name one that is new or empty.")
     with show.progress("restoring") as progress:
-        done = restoring.restore(backup, target, progress)
+        done = restore_backup(backup, target, progress)
     if show.wants_json(as_json):
         show.as_json(done)
         return
@@ -259,8 +259,8 @@ def settings(root: str | None, as_json: bool, text: bool, put: BinaryIO | None) 
     To change the settings of a memory in a database: holdfast settings --text > new.toml, edit it, then holdfast
     settings --put new.toml. Invalid settings are refused, and the previous text is kept in the history.
     """
-    from holdfast.opening import MOST_SETTINGS
-    from holdfast.owner import configuring
+    from holdfast.owner import settings_file
+    from holdfast.roots import MOST_SETTINGS
 
     location = root or nearest()
     if put:
@@ -268,14 +268,14 @@ def settings(root: str | None, as_json: bool, text: bool, put: BinaryIO | None) 
             new = put.read(MOST_SETTINGS + 1).decode("utf-8")
         except UnicodeDecodeError:
             raise Invalid("The new settings are not UTF-8.", "Save them as UTF-8.") from None
-        configuring.put(location, new)
+        settings_file.put(location, new)
         click.echo("Done; programs that have the memory open go on as before until they open it again.")
     elif text:
-        click.echo(configuring.text_of(location), nl=False)
+        click.echo(settings_file.text_of(location), nl=False)
     else:
         import msgspec
 
-        found = configuring.settled(configuring.text_of(location))
+        found = settings_file.in_effect(settings_file.text_of(location))
         if show.wants_json(as_json):
             show.as_json(found)
         else:

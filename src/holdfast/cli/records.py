@@ -12,7 +12,7 @@ import click
 from holdfast.cli import show
 from holdfast.cli.main import common, open_root, read_stdin
 from holdfast.errors import Damaged, Invalid, Unavailable
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 
 _kind = click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given several times.")
 _scope = click.option("--scope", help="Only this workspace, domain or repository and below.")
@@ -35,8 +35,7 @@ def init(path: str | None, template: bool, root: str | None, as_json: bool) -> N
 
     PATH is a folder or the address of a database: postgresql://… Existing files are not overwritten.
     """
-    from holdfast.opening import is_address
-    from holdfast.roots import make_root, set_up
+    from holdfast.roots import is_address, make_root, set_up
 
     given = path or root or "."
     if is_address(given):

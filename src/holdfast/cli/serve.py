@@ -40,7 +40,7 @@ def mcp(
     Clients start this command themselves: holdfast install CLIENT sets it up.
     """
     del as_json  # the output is the protocol's
-    from holdfast.tools.context import Context
+    from holdfast.tools.calling import Context
 
     location = root or nearest()
     defaults = Context(workspaceId=workspace, sessionId=session)
@@ -70,8 +70,8 @@ def serve(
     del as_json  # the output is the log
     from holdfast.mcp.http import Options
     from holdfast.mcp.team import run
-    from holdfast.opening import is_address
-    from holdfast.tools.context import Context
+    from holdfast.roots import is_address
+    from holdfast.tools.calling import Context
 
     location = _store_of(root, store)
     defaults = Context(workspaceId=workspace, sessionId=session)
@@ -80,7 +80,7 @@ def serve(
 
 def _store_of(root: str | None, store: str) -> str:
     """Return the store as it was given; a folder has to exist."""
-    from holdfast.opening import folder_of, is_address
+    from holdfast.roots import folder_of, is_address
 
     given = store or root or nearest()
     if not is_address(given):

@@ -25,9 +25,8 @@ from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.names import close_to
 from holdfast.model.times import local
 from holdfast.model.tokens import count_tokens
-from holdfast.tools import every
-from holdfast.tools.calling import Reply
-from holdfast.tools.context import Context
+from holdfast.tools import toolsets
+from holdfast.tools.calling import Context, Reply
 from holdfast.tools.registry import Param, Tool
 
 _GROUPS = {
@@ -75,7 +74,7 @@ _SHOWN: dict[str, Callable[[Reply], None]] = {
 _ALONE = "alone"
 _FREE_TEXT = ("query", "content", "situation", "title")
 """Arguments that may begin with a dash."""
-_TOOLS = every.registry().tools
+_TOOLS = toolsets.registry().tools
 _NOT_JSON = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 
 

@@ -11,9 +11,8 @@ import click
 from holdfast.cli import show
 from holdfast.cli.main import common, open_root
 from holdfast.errors import Invalid, Unavailable
-from holdfast.memories._sources import named
-from holdfast.memories.cold import SOURCES, find_sources
-from holdfast.model.wording import amount
+from holdfast.memories.cold import SOURCES, find_sources, named
+from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.owner.transfer import Moved
@@ -85,7 +84,7 @@ def _transfer(root: str | None, other: str, scope: str, *, dry_run: bool, yes: b
             if not (on_terminal and sys.stdin.isatty()):
                 raise Invalid(
                     "Nothing was copied: there is no terminal to ask on.",
-                    "Preview it with --dry-run; then repeat it with --yes.",
+                    "Use --dry-run first, then --yes.",
                 )
             click.confirm(f"Move {amount(planned.records, 'record')} to {planned.target}?", abort=True)
         if not dry_run:

@@ -16,16 +16,16 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
-from holdfast.formats.markdown import lines_of
-from holdfast.memories._rules import OWN
+from holdfast.formats.sections import lines_of
+from holdfast.memories.hot import CLIENT_RULES
 from holdfast.model import names
-from holdfast.opening import open_folder
+from holdfast.roots import open_folder
 from holdfast.storage.tree import ABSENT, Vault
 
 BEGIN = "<!-- holdfast: begin -->"
 END = "<!-- holdfast: end -->"
 _LINKS = (
-    (OWN, ".mdc", "rules"),
+    (CLIENT_RULES, ".mdc", "rules"),
     (".codex", ".md", "rules"),
     (".cursor/commands", ".md", "commands"),
     (".claude/commands", ".md", "commands"),

@@ -1,4 +1,4 @@
-"""How records stand in files: Markdown with front matter, dated sections, logs of JSON lines.
+"""Pure text formats: Markdown, sections, logs, links, schedules, prompts, summaries.
 
-Each module turns bytes into records and records into bytes, and knows nothing of folders, locks or indexes.
+Modules here convert between text and values. They know nothing of folders, locks or indexes.
 """

@@ -1,8 +1,8 @@
-"""Characters that a reader does not see and a model does: they are told, and no text is changed.
+"""Characters that people do not see but models read. They are reported; no text is changed.
 
-Zero-width characters, those that turn the direction of what follows, tags and runs of variation selectors can carry
-words that nobody sees. Where writing needs them they are in order: joiners between emoji and in scripts that join or
-stack their letters, zero-width spaces in scripts without spaces, tags of a flag, one selector behind a character.
+Zero-width characters, direction changes, tags and runs of variation selectors can contain hidden words. They are fine
+where a script needs them: joiners between emoji and in joining scripts, zero-width spaces in scripts without spaces,
+tags in a flag, one selector after a character.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ _EMOJI_PARTS = "\ufe0f\u20e3"
 
 
 class Unseen(msgspec.Struct, frozen=True):
-    """One such character: on which line it stands, from 1, and what it is."""
+    """One such character: its line, from 1, and its sort."""
 
     line: int
     what: str
 
 
 def find(text: str) -> list[Unseen]:
-    """Return the characters that are out of order, one of each sort for every line."""
+    """Return the suspicious characters, one of each sort per line."""
     if text.isascii():
         return []
     flags = [span.span() for span in _FLAG.finditer(text)]
-    told: dict[Unseen, None] = {}
+    unseen: dict[Unseen, None] = {}
     line, at = 1, 0
     for found in _SUSPECT.finditer(text):
         place = found.start()
-        if any(start <= place < end for start, end in flags) or _in_order(text, place, found[0]):
+        if any(start <= place < end for start, end in flags) or _is_needed(text, place, found[0]):
             continue
         line, at = line + text.count("\n", at, place), place
-        told[Unseen(line, _sort(found[0][0]))] = None
-    return list(told)
+        unseen[Unseen(line, _sort(found[0][0]))] = None
+    return list(unseen)
 
 
 def sorts(text: str) -> str:
-    """Name what a text has of it in a few words, "" when there is nothing."""
-    return ", ".join(sorted({each.what for each in find(text)}))
+    """Name the sorts of suspicious characters in a text, "" if there are none."""
+    return "" if text.isascii() else ", ".join(sorted({each.what for each in find(text)}))
 
 
-def _in_order(text: str, place: int, found: str) -> bool:
+def _is_needed(text: str, place: int, found: str) -> bool:
     char = found[0]
     before, after = text[place - 1 : place], text[place + 1 : place + 2]
     if char == "\ufeff":
@@ -65,7 +65,7 @@ def _in_order(text: str, place: int, found: str) -> bool:
     if char == "\u200b":
         return bool(_SPACELESS.match(_name(before)) and _SPACELESS.match(_name(after)))
     if "\U000e0100" <= char <= "\U000e01ef":
-        return bool(_name(before).startswith("CJK")) and not _is_selector(after)
+        return _name(before).startswith("CJK") and not _is_selector(after)
     return False
 
 

@@ -1,16 +1,16 @@
 """Logs: one JSON object per line, only ever appended.
 
-A line carries `id` (a UUIDv7, minted under the append lock), its time, `op` and `writer` where given, and the
-record's own fields. For keyed kinds the line with the greatest id holds; a line with `hide` hides the record or
-key it names, and with `hidden: false` shows it again. A line that somebody else wrote without an id gets one that
-is derived from its time and bytes, so it is the same in every process and after every merge.
+A line has an `id` (a UUIDv7, minted under the append lock), its time, `op` and `writer` if given, and the fields of the
+record. For keyed kinds the line with the greatest id is current. A line with `hide` hides the record or key that it
+names; with `hidden: false` it shows it again. A line without an id gets one derived from its time and bytes, which is
+the same in every process and after every merge.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,16 +19,16 @@ from holdfast.errors import Invalid
 from holdfast.model.records import MAX_DEPTH, version_of
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal, parse_ms
 
-_decode = msgspec.json.Decoder().decode
-
 
 class _Named(msgspec.Struct):
     id: str
 
 
-_named = msgspec.json.Decoder(_Named).decode
+_decode = msgspec.json.Decoder().decode
+_decode_id = msgspec.json.Decoder(_Named).decode
 _encode = msgspec.json.Encoder().encode
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[][{}]')
+_OWN_ID = re.compile(rb'\{"id":"([0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})')
 
 
 def render(line: Mapping[str, Any]) -> bytes:
@@ -47,27 +47,25 @@ def with_id(identifier: str, rest: bytes) -> bytes:
 
 
 def own_id(data: bytes) -> str:
-    """Return the id of a line that `with_id` wrote, without reading the rest of it; "" for any other line."""
-    text = data[7:43].decode("ascii", "replace") if data.startswith(b'{"id":"') else ""
-    return text if is_id(text) else ""
+    """Return the id of a line that `with_id` wrote, without parsing the rest; "" for any other line."""
+    found = _OWN_ID.match(data)
+    return found[1].decode() if found else ""
 
 
 def keys(data: bytes) -> tuple[str, ...]:
-    """Return what tells a line from every other: the ids of what is on it, or else its bytes; a blank one has none."""
+    """Return the identity of a line: the ids of its objects, otherwise a hash of its bytes; nothing if it is blank."""
     try:
-        return (_named(data).id,)
+        return (_decode_id(data).id,)
     except ValueError:
         objects = parse(data)
-    ids = (
-        [value.get("id") for value in objects if isinstance(value.get("id"), str)] if isinstance(objects, list) else []
-    )
+    ids = [value["id"] for value in objects if isinstance(value, dict) and isinstance(value.get("id"), str)]
     if ids and len(ids) == len(objects):
-        return tuple(map(str, ids))
+        return tuple(ids)
     return (version_of(data.strip()),) if data.strip() else ()
 
 
 def parse(data: bytes) -> list[dict[str, Any]] | str:
-    """Read the objects of one line (nearly always one), or say what is wrong with it. A blank line is no object."""
+    """Parse the objects of one line (nearly always one), or return its fault; a blank line has none."""
     data = data.strip(b"\r\n\t ")
     if not data:
         return []
@@ -76,12 +74,12 @@ def parse(data: bytes) -> list[dict[str, Any]] | str:
     try:
         value = _decode(data)
     except (ValueError, RecursionError):
-        return _second_look(data)
+        return _repaired(data)
     return [value] if isinstance(value, dict) else "not a JSON object"
 
 
 def identity(line: Mapping[str, Any], time_field: str) -> tuple[str, str, str]:
-    """Return id, order and time of a line, whoever wrote it and however it is spaced."""
+    """Return id, order and time of a line, with or without an id of its own."""
     given = line.get("id")
     time = normal(line.get(time_field))
     if is_id(given):
@@ -91,7 +89,7 @@ def identity(line: Mapping[str, Any], time_field: str) -> tuple[str, str, str]:
 
 
 def _depth(data: bytes) -> int:
-    """Return how deep a JSON text nests; brackets inside strings do not count."""
+    """Return the nesting depth of a JSON text; brackets inside strings do not count."""
     depth = deepest = 0
     for mark in _STRUCTURE.findall(data):
         depth += 1 if mark in b"{[" else -1 if mark in b"}]" else 0
@@ -99,34 +97,33 @@ def _depth(data: bytes) -> int:
     return deepest
 
 
-def _second_look(data: bytes) -> list[dict[str, Any]] | str:
-    """Read what the wild does to logs: a BOM, runs of NUL, several objects on one line."""
+def _repaired(data: bytes) -> list[dict[str, Any]] | str:
+    """Parse a line with a BOM, NUL bytes or several objects."""
     if b"\0" in data or data.startswith(b"\xef\xbb\xbf"):
         cleaned = data.replace(b"\xef\xbb\xbf", b"").replace(b"\0", b"").strip()
         if not cleaned:
             return "nothing but NUL bytes"
         result = parse(cleaned)
         return f"NUL bytes and {result}" if isinstance(result, str) else result
+    found: list[dict[str, Any]] = []
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    position = 0
     try:
-        return list(_objects(data.decode("utf-8")))
+        text = data.decode("utf-8")
+        while position < len(text):
+            _, end = decoder.raw_decode(text, position)
+            value = _decode(text[position:end])
+            if not isinstance(value, dict):
+                raise ValueError("not an object")
+            found.append(value)
+            position = end
+            while position < len(text) and text[position] in " \t\r,":
+                position += 1
     except UnicodeDecodeError:
         return "not UTF-8"
     except (ValueError, RecursionError):
         return "not valid JSON (a torn or damaged line)"
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    decoder = json.JSONDecoder(parse_constant=_refuse)
-    position = 0
-    while position < len(text):
-        _, end = decoder.raw_decode(text, position)
-        value = _decode(text[position:end])
-        if not isinstance(value, dict):
-            raise ValueError("not an object")
-        yield value
-        position = end
-        while position < len(text) and text[position] in " \t\r,":
-            position += 1
+    return found
 
 
 def _refuse(name: str) -> None:

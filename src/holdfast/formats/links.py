@@ -1,7 +1,7 @@
-"""Links in a Markdown text: `[[name]]`, `[[name|label]]`, `[[name#part]]`, and `[label](path.md)`.
+"""Links in Markdown text: `[[name]]`, `[[name|label]]`, `[[name#part]]`, and `[label](path.md)`.
 
-A link in a code block or in inline code is text. A name in double brackets means every record that bears it: by its
-title, its path, its file's name with or without the date before it, its key, its anchor, or an alias of its own.
+A link in a code block or in inline code is text. A name in double brackets refers to every record with that title,
+path, file name (with or without its date prefix), key, anchor or alias.
 """
 
 from __future__ import annotations
@@ -13,44 +13,47 @@ from urllib.parse import unquote
 
 import msgspec
 
-from holdfast.formats import fences
-from holdfast.formats.markdown import lines_of
+from holdfast.formats.sections import code_lines, lines_of
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import same
 from holdfast.model.records import Record
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 _DATED = re.compile(r"\d{6}-(?=.)")
-_INLINE = re.compile(r"(?<!`)(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
+_INLINE_CODE = re.compile(r"(?<!`)(`+)(?!`)[^\n]{0,500}?(?<!`)\1(?!`)")
 _WIKI = re.compile(r"\[\[([^\s\[\]|#][^\[\]|#\n]{0,199})(?:#([^\[\]|\n]{0,200}))?(?:\|[^\[\]\n]*)?\]\]")
 _LINK = re.compile(r"(?<!!)\[[^\[\]\n]*\]\(<?([^()\s<>]{1,500})>?(?:[ \t]+\"[^\"\n]*\")?\)")
 
 
 class Link(msgspec.Struct, frozen=True):
-    """One link: the name or address as it is written, and where it stands, from line 1."""
+    """One link: the name or address as written, and its line, from 1."""
 
     target: str
     line: int
     wiki: bool
     part: str = ""
-    """What stands behind a `#` of a name in double brackets."""
+    """The text after `#` in double brackets."""
 
 
 def find(text: str) -> Iterator[Link]:
-    """Yield the links of a text in the order in which they stand."""
+    """Yield the links of a text in order."""
     if "[[" not in text and "](" not in text:
         return
-    bare = _INLINE.sub("", _prose(text)) if "`" in text or "~~~" in text else text
-    found = [(match, True) for match in _WIKI.finditer(bare)] + [(match, False) for match in _LINK.finditer(bare)]
+    if "`" in text or "~~~" in text:
+        lines = lines_of(text)
+        code = code_lines(lines)
+        prose = "".join("\n" if number in code else line for number, line in enumerate(lines, 1)) if code else text
+        text = _INLINE_CODE.sub("", prose)
+    found = [(match, True) for match in _WIKI.finditer(text)] + [(match, False) for match in _LINK.finditer(text)]
     line, position = 1, 0
     for match, wiki in sorted(found, key=lambda pair: pair[0].start()):
-        line += bare.count("\n", position, match.start())
+        line += text.count("\n", position, match.start())
         position = match.start()
         yield Link(match[1].strip(), line, wiki, (match[2] or "").strip() if wiki else "")
 
 
 def targets(text: str, source: str) -> tuple[str, ...]:
-    """Return what the text of the file `source` links to: names, and paths of Markdown files."""
+    """Return the link targets in the text of the file `source`: names, and paths of Markdown files."""
     found: dict[str, None] = {}
     for link in find(text):
         if link.wiki:
@@ -68,7 +71,7 @@ def normal(name: str) -> str:
 
 
 def names_of(record: Record) -> tuple[str, ...]:
-    """Return the names by which a record can be linked to, in the form in which they are compared."""
+    """Return the names that link to a record, in the form in which they are compared."""
     kind = KINDS[record.kind]
     if kind.shape == "line":
         return (normal(record.key),) if record.key else ()
@@ -88,15 +91,8 @@ def names_of(record: Record) -> tuple[str, ...]:
 
 
 def path_from(source: str, target: str) -> str:
-    """Return the file that an address in the file `source` means, "" when it means none inside the root."""
+    """Return the file that an address in the file `source` refers to, "" if it is not inside the root."""
     if _SCHEME.match(target) or target.startswith(("#", "/")):
         return ""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(target.partition("#")[0])))
     return "" if path == ".." or path.startswith("../") else path
-
-
-def _prose(text: str) -> str:
-    """Return a text with its code blocks emptied, line by line."""
-    lines = lines_of(text)
-    code = fences.closed(lines)
-    return "".join("\n" if number in code else line for number, line in enumerate(lines, 1)) if code else text

@@ -1,40 +1,44 @@
-"""A Markdown file with YAML front matter.
+"""A Markdown file with YAML front matter, and replies as YAML.
 
-A page keeps the bytes it was read from. An edit patches the lines of the fields it changes and no others, then
-parses the result to prove that those fields changed and nothing else did; the body is never touched by it.
-Structured values are written as JSON on one line, which is valid YAML.
+A page is parsed from bytes. `edit` changes only the lines of the given fields and then parses the result to prove that
+nothing else changed. Structured values are written as JSON on one line, which is valid YAML.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import Damaged, Invalid, OverBudget
-from holdfast.formats import fences
+from holdfast.formats.sections import FENCE, code_lines, lines_of
 
 _BOM = "\ufeff"
 _FENCE = re.compile(r"---[ \t]*(?:\r\n|\n|\Z)")
 _KEY = re.compile(
     r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)"""
 )
-_PLAIN = re.compile(r"[A-Za-z\u00c0-\uffef][\w\u00c0-\uffef ./()+'-]*\Z")
+_RESERVED = "true|false|null|yes|no|on|off|y|n|nan|inf"
+_BARE = re.compile(
+    rf"(?!(?i:{_RESERVED})\Z)[A-Za-z\u00c0-\uffef][\w\u00c0-\uffef ./()+'-]*(?<! )\Z|\d{{4}}-\d{{2}}-\d{{2}}\Z"
+)
+"""Text and dates that YAML reads back unchanged without quotes."""
+_WORD = re.compile(rf"(?!(?i:{_RESERVED}|infinity)\Z)[A-Za-z_][A-Za-z0-9_-]*\Z")
 _BREAKS = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""What JSON leaves bare in a string and YAML takes for a line break or refuses."""
+"""Characters that JSON does not escape and YAML refuses or reads as line breaks."""
+_NOT_IN_BLOCK = re.compile("[^\n\t -~\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _POSITION = re.compile(r",? (?:at|in) (?:position \d+ )?line \d+,? column \d+")
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
-_WORDS_OF_YAML = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})
-MAX_FRONT = 256 * 1024
 _BRACKET = re.compile(r"[\[\]{}]")
-_MOST_BRACKETS = 200
-"""Open brackets that front matter may have at once: time to read it grows with their number."""
+_MAX_FRONT = 256 * 1024
+_MAX_BRACKETS = 200
+"""Brackets that may be open at once in front matter; the time to parse it grows with their number."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A parsed file. `front` is None where there is no front matter, {} where it is empty or cannot be read."""
+    """A parsed file. `front` is None without front matter, {} if it is empty or cannot be parsed."""
 
     front: dict[str, Any] | None
     body: str
@@ -42,7 +46,7 @@ class Page(msgspec.Struct, frozen=True):
     fault: str = ""
     fault_line: int = 0
     conflict: int = 0
-    """The line of an unresolved merge conflict, which is the fault then; 0 when there is none."""
+    """The line of an unresolved merge conflict, 0 if there is none."""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -50,7 +54,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def parse(data: bytes) -> Page:
-    """Read a file; a fault in the front matter is reported on the page, and the body is still there."""
+    """Parse a file; a fault in the front matter is reported in the page, and the body is still available."""
     fault, bad = "", 0
     try:
         text = data.decode("utf-8")
@@ -72,7 +76,7 @@ def parse(data: bytes) -> Page:
 
 
 def conflict_line(text: str) -> int:
-    """Return the line at which git left a conflict for a person to resolve, 0 when it left none."""
+    """Return the line of an unresolved git conflict, 0 if there is none."""
     if "<<<<<<< " not in text or ">>>>>>> " not in text:
         return 0
     lines = lines_of(text)
@@ -84,52 +88,51 @@ def conflict_line(text: str) -> int:
         elif begun and line.rstrip() == "=======":
             parted = True
         elif begun and parted and line.startswith(">>>>>>> "):
-            code = _code(lines) if code is None else code
+            if code is None:  # no code block contains the heading of an entry
+                entries = {place for place, text in enumerate(lines, 1) if text.startswith("### [")}
+                code = code_lines(lines, entries)
             if fenced or begun not in code or number not in code:
-                return begun  # else it stands in one code block, which shows what a conflict looks like
+                return begun  # otherwise one code block contains it as an example
             begun = 0
-        elif fences.FENCE.match(line):
-            fenced = True  # where fences part too, it is a real one
+        elif FENCE.match(line):
+            fenced = True  # an example has no fence inside
     return 0
 
 
-def _code(lines: list[str]) -> set[int]:
-    """Return the lines that are code; no block reaches over an entry's heading."""
-    return fences.closed(lines, {number for number, line in enumerate(lines, 1) if line.startswith("### [")})
-
-
 def line_of(head: str, field: str) -> int:
-    """Return the line of a field in the text up to the body, 1 when it is not found there."""
+    """Return the line of a field in the front matter, 1 if it is not found."""
     found = re.search(rf"""^["']?{re.escape(field)}["']?[ \t]*:""", head, re.MULTILINE)
     return head.count("\n", 0, found.start()) + 1 if found else 1
 
 
 def render(fields: Mapping[str, Any], body: str) -> bytes:
     """Write a new file."""
-    head = "".join(_field(name, value, "\n") for name, value in fields.items() if value is not None)
-    _check_plain(body)
-    if len(head) > MAX_FRONT:
-        raise OverBudget(f"The fields have {len(head):,} characters; {MAX_FRONT:,} fit.", "Move text into the body.")
+    parts = []
+    for name, value in fields.items():
+        if value is not None:
+            parts.append(f"{_name(name)}: {scalar(value)}\n")
+    head = "".join(parts)
+    if len(head) > _MAX_FRONT:
+        raise OverBudget(f"The fields have {len(head):,} characters; {_MAX_FRONT:,} fit.", "Move text into the body.")
     text = f"---\n{head}---\n\n{body}" if head or _FENCE.match(body.removeprefix(_BOM)) else body
-    return _encode(text if text.endswith("\n") or not text else text + "\n")
+    return _encode(text if text.endswith("\n") or not text else text + "\n", body)
 
 
 def replace_body(data: bytes, body: str) -> bytes:
-    """Return the file with another text below the front matter."""
+    """Replace the text below the front matter."""
     text = _decode(data)
-    _check_plain(body)
     start = body_start(text)
     gap = text[start : start + len(text[start:]) - len(text[start:].lstrip("\r\n"))]
-    return _encode(text[:start] + gap + body + ("" if body.endswith("\n") or not body else "\n"))
+    return _encode(text[:start] + gap + body + ("" if body.endswith("\n") or not body else "\n"), body)
 
 
 def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
-    """Return the file with these fields set (None removes one), every other byte as it was."""
+    """Set these fields (None removes one) and leave every other byte unchanged."""
     text = _decode(data)
     before = parse(data)
     if before.fault:
-        mend = "Resolve it first." if before.conflict else "Mend the front matter by hand first."
-        raise Damaged(f"Line {before.fault_line}: {before.fault}.", mend)
+        advice = "Resolve it first." if before.conflict else "Fix the front matter by hand first."
+        raise Damaged(f"Line {before.fault_line}: {before.fault}.", advice)
     changes = {
         name: value
         for name, value in changes.items()
@@ -140,38 +143,42 @@ def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
     bom, opening, block, rest = _split(text)
     newline = "\r\n" if "\r\n" in (text if opening is None else opening) else "\n"
     if opening is None or block is None:
-        head = "".join(_field(name, value, newline) for name, value in changes.items() if value is not None)
-        result = f"{bom}---{newline}{head}---{newline}{rest}" if head else text
+        head = _patch("", changes, newline)
+        result = _encode(f"{bom}---{newline}{head}---{newline}{rest}" if head else text)
     else:
         closing = text[len(bom) + len(opening) + len(block) : len(text) - len(rest)]
-        result = bom + opening + _patch(block, changes, newline) + closing + rest
-    return _proved(result, before, changes)
+        result = _encode(bom + opening + _patch(block, changes, newline) + closing + rest)
+    after = parse(result)
+    wanted = {
+        name: value for name, value in {**before.fields, **changes}.items() if value is not None or name not in changes
+    }
+    if after.fault or after.body != before.body or after.fields != msgspec.json.decode(msgspec.json.encode(wanted)):
+        names = ", ".join(changes)
+        raise Damaged(
+            f"The front matter is laid out in a way that {names} cannot be changed alone.", "Edit it by hand."
+        )
+    return result
 
 
 def body_start(text: str) -> int:
-    """Return where the text below the front matter starts."""
+    """Return where the body starts."""
     _, _, _, body = _split(text)
     return len(text) - len(body)
 
 
-def lines_of(text: str) -> list[str]:
-    """Split at line feeds and nowhere else, keeping them."""
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
 def _equal(one: Any, other: Any) -> bool:
-    """Are these the same in the file? 1 and true are not."""
+    """Compare values as they are in the file, where 1 and true differ."""
     return type(one) is type(other) and bool(one == other)
 
 
 def _split(text: str) -> tuple[str, str | None, str | None, str]:
-    """Cut into BOM, opening fence, front matter block (None: never closed) and body."""
+    """Split into BOM, opening fence, front matter (None if never closed) and body."""
     bom = _BOM if text.startswith(_BOM) else ""
     start = _FENCE.match(text, len(bom))
     if not start:
         return bom, None, None, text[len(bom) :]
     position = start.end()
-    while position < len(text) and position - start.end() <= MAX_FRONT:
+    while position < len(text) and position - start.end() <= _MAX_FRONT:
         if closing := _FENCE.match(text, position):
             return bom, start.group(), text[start.end() : position], text[closing.end() :]
         following = text.find("\n", position)
@@ -182,16 +189,21 @@ def _split(text: str) -> tuple[str, str | None, str | None, str]:
 
 
 def _load(block: str) -> tuple[dict[str, Any], str, int]:
-    import ryaml  # costs a few milliseconds, and logs never need it
+    """Parse front matter; return the fields, or a fault and its line."""
+    import ryaml  # slow to import, and logs never need it
 
-    if line := _too_deep(block):
-        return {}, "front matter is not valid YAML: it is nested too deeply", line
+    depth = 0
+    for found in _BRACKET.finditer(block):
+        depth = depth + 1 if found.group() in "[{" else max(0, depth - 1)
+        if depth > _MAX_BRACKETS:
+            line = block.count("\n", 0, found.start()) + 1
+            return {}, "front matter is not valid YAML: it is nested too deeply", line
     try:
         value = ryaml.loads(block) if block.strip() else {}  # type: ignore[attr-defined]  # its stub forgets to export it
     except (ValueError, RecursionError) as error:
-        found = re.search(r"line (\d+)", str(error))
+        at = re.search(r"line (\d+)", str(error))
         what = _POSITION.sub("", str(error).splitlines()[0])
-        return {}, f"front matter is not valid YAML: {what}", int(found.group(1)) if found else 1
+        return {}, f"front matter is not valid YAML: {what}", int(at.group(1)) if at else 1
     if value is None:
         return {}, "", 0
     if not isinstance(value, dict):
@@ -199,18 +211,8 @@ def _load(block: str) -> tuple[dict[str, Any], str, int]:
     try:
         plain = msgspec.json.decode(msgspec.json.encode(value))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        return {}, f"front matter holds what JSON cannot: {error}", 1
+        return {}, f"front matter contains a value that JSON cannot store: {error}", 1
     return plain, "", 0
-
-
-def _too_deep(block: str) -> int:
-    """Return the line at which more brackets are open than any value needs, 0 when there is none."""
-    depth = 0
-    for found in _BRACKET.finditer(block):
-        depth = depth + 1 if found.group() in "[{" else max(0, depth - 1)
-        if depth > _MOST_BRACKETS:
-            return block.count("\n", 0, found.start()) + 1
-    return 0
 
 
 def _patch(block: str, changes: Mapping[str, Any], newline: str) -> str:
@@ -222,19 +224,19 @@ def _patch(block: str, changes: Mapping[str, Any], newline: str) -> str:
     while position < len(lines):
         name = _key(lines[position])
         end = position + 1
-        while end < len(lines) and not _starts_field(lines[end]):
+        while end < len(lines) and (lines[end][:1] in " \t#\r\n-]}" or _key(lines[end]) is None):
             end += 1
         if name in left:
             before, after = _around_value(lines[position])
-            kept = _trailing_comments(lines[position + 1 : end], block=after is None)
+            comments = _trailing_comments(lines[position + 1 : end], block=after is None)
             value = left.pop(name)
             if value is not None:
                 result.append(f"{before}{scalar(value)}{after or ''}{newline}")
-            result.extend(kept)
+            result.extend(comments)
         else:
             result.extend(lines[position:end])
         position = end
-    result.extend(_field(name, value, newline) for name, value in left.items() if value is not None)
+    result.extend(f"{_name(name)}: {scalar(value)}{newline}" for name, value in left.items() if value is not None)
     return "".join(result)
 
 
@@ -251,12 +253,8 @@ def _key(line: str) -> str | None:
     return single if single is not None else plain.strip()
 
 
-def _starts_field(line: str) -> bool:
-    return line[:1] not in (" ", "\t", "#", "\r", "\n", "-", "]", "}", "") and _key(line) is not None
-
-
 def _trailing_comments(lines: list[str], *, block: bool) -> list[str]:
-    """Return the blank and comment lines at the end of a field; in a block of text an indented `#` is text."""
+    """Return the blank and comment lines at the end of a field; in a text block an indented `#` is text."""
     start = len(lines)
     while start and (not (line := lines[start - 1]).strip() or (line if block else line.lstrip()).startswith("#")):
         start -= 1
@@ -264,12 +262,12 @@ def _trailing_comments(lines: list[str], *, block: bool) -> list[str]:
 
 
 def _around_value(line: str) -> tuple[str, str | None]:
-    """Return what stands before the value of a field on its line, and the space and comment behind it, if any.
+    """Return the text before the value of a field, and the space and comment after it.
 
-    The second is None where the value is a block of text that starts on the next line.
+    The second is None if the value is a text block that starts on the next line.
     """
     found = _KEY.match(line)
-    assert found is not None  # who asks has found the field
+    assert found is not None  # the caller has matched it
     text = line.rstrip("\r\n")
     start = min(len(found.group().rstrip()), len(text))
     value = text[start:].lstrip(" \t")
@@ -284,7 +282,7 @@ def _around_value(line: str) -> tuple[str, str | None]:
 
 
 def _end_of_value(value: str) -> int:
-    """Return where a value ends that starts on this line: behind its closing quote or bracket, or before a comment."""
+    """Return where a value ends: after its closing quote or bracket, or before a comment."""
     if value[0] not in "\"'[{":
         found = re.search(r"(?<![ \t])[ \t]+#", value)
         return found.start() if found else len(value)
@@ -304,30 +302,19 @@ def _end_of_value(value: str) -> int:
     return len(value)
 
 
-def _field(name: str, value: Any, newline: str) -> str:
-    return f"{scalar(name)}: {scalar(value)}{newline}"
-
-
 def scalar(value: Any, *, quoted: bool = False) -> str:
-    """Write a value on one line of YAML; text and dates stand bare where that is safe and not forbidden."""
-    if isinstance(value, str) and not quoted and (_DATE.match(value) or _is_plain(value)):
+    """Write a value on one line of YAML; unless `quoted`, text and dates are bare where that is safe."""
+    if isinstance(value, str) and not quoted and _BARE.match(value) and value.isprintable():
         return value
     try:
         return _BREAKS.sub(lambda found: f"\\u{ord(found.group()):04x}", msgspec.json.encode(value).decode("utf-8"))
     except (TypeError, ValueError) as error:
-        raise Invalid(f"A field cannot hold {value!r}: {error}.", "Use text, numbers, lists or mappings.") from None
+        raise Invalid(f"A field cannot contain {value!r}: {error}.", "Use text, numbers, lists or mappings.") from None
 
 
-def _is_plain(value: str) -> bool:
-    """May this text stand without quotes, and be read as this text again?"""
-    plain = _PLAIN.match(value) and value.isprintable() and not value.endswith(" ")
-    return bool(plain) and value.lower() not in _WORDS_OF_YAML
-
-
-def _check_plain(text: str) -> None:
-    """Refuse what would make a text file binary."""
-    if "\0" in text:
-        raise Invalid(f"The text holds a NUL character at position {text.index(chr(0))}.", "Leave it out.")
+@functools.lru_cache(maxsize=1024)
+def _name(name: str) -> str:
+    return scalar(name)
 
 
 def _decode(data: bytes) -> str:
@@ -337,22 +324,63 @@ def _decode(data: bytes) -> str:
         raise Damaged("The file is not UTF-8.", "Save it as UTF-8 and try again.") from None
 
 
-def _encode(text: str) -> bytes:
+def _encode(text: str, body: str = "") -> bytes:
+    """Encode a file; refuse a new body that would make it binary."""
+    if "\0" in body:
+        raise Invalid(f"The text contains a NUL character at position {body.index(chr(0))}.", "Leave it out.")
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise Invalid(f"The text holds half a character at position {error.start}.", "Send valid Unicode.") from None
+        raise Invalid(f"The text contains half a character at position {error.start}.", "Send valid Unicode.") from None
 
 
-def _proved(text: str, before: Page, changes: Mapping[str, Any]) -> bytes:
-    data = _encode(text)
-    after = parse(data)
-    wanted = {**before.fields, **changes}
-    for name in [name for name, value in changes.items() if value is None]:
-        del wanted[name]
-    if after.fault or after.body != before.body or after.fields != msgspec.json.decode(msgspec.json.encode(wanted)):
-        names = ", ".join(changes)
-        raise Damaged(
-            f"The front matter is laid out in a way that {names} cannot be changed alone.", "Edit it by hand."
-        )
-    return data
+# Replies as YAML
+
+
+def yaml(value: Mapping[str, Any]) -> str:
+    """Write a mapping of JSON values as YAML for a model; any YAML parser returns the same data.
+
+    Mappings and lists of mappings are blocks, lists of plain values are one line, and text of several lines uses `|`.
+    """
+    return "\n".join(_mapping(value, "")) + "\n" if value else "{}\n"
+
+
+def _mapping(value: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for name, inner in value.items():
+        yield from _below(f"{indent}{_inline(name)}:", inner, indent)
+
+
+def _below(head: str, value: Any, indent: str) -> Iterator[str]:
+    """Write a value after its name, or below it."""
+    if isinstance(value, Mapping) and value:
+        yield head
+        yield from _mapping(value, indent + "  ")
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value):
+        yield head
+        for item in value:
+            if isinstance(item, Mapping) and item:
+                first, *rest = _mapping(item, indent + "    ")
+                yield f"{indent}  - {first.removeprefix(indent + '    ')}"
+                yield from rest
+            else:
+                yield from _below(f"{indent}  -", item, indent + "  ")
+    elif isinstance(value, str) and _fits_block(value):
+        yield f"{head} {'|' if value.endswith(chr(10)) else '|-'}"
+        yield from (f"{indent}  {line}" if line else "" for line in value.removesuffix("\n").split("\n"))
+    else:
+        yield f"{head} {_inline(value)}"
+
+
+def _inline(value: Any) -> str:
+    """Write a value on one line."""
+    if isinstance(value, str):
+        return value if _WORD.match(value) else scalar(value, quoted=True)
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(_inline(item) for item in value) + "]"
+    return scalar(value)
+
+
+def _fits_block(text: str) -> bool:
+    body = text.removesuffix("\n")
+    edges = body.endswith(("\n", " ", "\t")) or body[:1] in " \t\n"
+    return "\n" in text and not edges and not _NOT_IN_BLOCK.search(text)

@@ -1,9 +1,8 @@
-"""Schedules: cron lines or `every N` seconds, and the slots at which they fire.
+"""Schedules, cron lines or `every N` seconds, and the slots at which they fire.
 
-A slot is a moment with whole seconds, in UTC. The slots of a cron line are those of its time zone, as `cronsim` defines
-them at the edges of summer time: a fixed hour that a gap skips fires when the gap ends, and one that happens twice
-fires at the first of the two. The slots of `every N` are counted from the moment since which a job holds, so whoever
-asks gets the same ones.
+A slot is a moment in UTC with whole seconds. A cron line is read in its time zone; `cronsim` defines the edges of
+daylight saving: a time inside the gap fires when the gap ends, and a time that occurs twice fires at the first. The
+slots of `every N` are counted from the moment at which the job was set, so every process computes the same ones.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from holdfast.model.names import close_to
 
 LOCAL = "local"
 MOST_COUNTED = 1_000
-"""Slots are counted up to here: more is "at least that many"."""
+"""Slots are counted up to this number."""
 _LONGEST = 200
 _MOST_SECONDS = 366 * 86_400
 _EVERY = re.compile(r"every ([0-9]{1,12})", re.IGNORECASE)
@@ -41,7 +40,7 @@ _SOME_DAY = datetime(2000, 1, 1)
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """A schedule that was read: either a cron line or a number of seconds."""
+    """A parsed schedule: either a cron line or a number of seconds."""
 
     text: str
     cron: str = ""
@@ -50,7 +49,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=1024)
 def parse(text: str) -> Schedule:
-    """Read a schedule, or refuse it; one that never fires is refused too."""
+    """Parse a schedule, or refuse it; one that never fires is refused too."""
     tidy = " ".join(text.split())
     if len(tidy) > _LONGEST:
         raise _invalid(f"{text[:_LONGEST]}…")
@@ -65,12 +64,12 @@ def parse(text: str) -> Schedule:
         return Schedule(tidy, cron=line)
     minute, hour, day, month, weekday = line.split(" ")
     if not (_fires(f"{minute} {hour} {day} * {weekday}") and _fires(f"{minute} {hour} 1 {month} *")):
-        raise _invalid(text)  # it is not just that this month has no such day
+        raise _invalid(text)  # the fault is not just a day that the month does not have
     raise Invalid(f"The schedule '{text}' never fires: there is no such day.", "Use a day that the month has.")
 
 
 def _fires(line: str) -> bool:
-    """Can this be read as a cron line, and is there a moment that it speaks of?"""
+    """Check that a cron line is valid and has a slot."""
     from cronsim import CronSim, CronSimError
 
     try:
@@ -97,14 +96,15 @@ def _named(name: str) -> tzinfo:
 
 
 def zone(name: str) -> tzinfo:
-    """Return the time zone of an IANA name; `local` is that of this machine."""
-    return _of_machine(os.environ.get("TZ", "").removeprefix(":")) if name == LOCAL else _named(name)
+    """Return the time zone of an IANA name; `local` is the zone of this machine."""
+    return _local_zone() if name == LOCAL else _named(name)
 
 
-def _of_machine(wanted: str) -> tzinfo:
-    """Return the zone that TZ or the machine names, with its summer time; else the offset that holds now."""
+def _local_zone() -> tzinfo:
+    """Return the zone of TZ or of the machine with its daylight saving, otherwise the current offset."""
     from zoneinfo import ZoneInfo
 
+    wanted = os.environ.get("TZ", "").removeprefix(":")
     path = wanted if wanted.startswith("/") else "" if wanted else _LOCALTIME
     try:
         if not path:
@@ -119,7 +119,7 @@ def _of_machine(wanted: str) -> tzinfo:
 
 
 class Timetable(msgspec.Struct, frozen=True):
-    """The slots of one schedule in one zone, after the moment since which it holds."""
+    """The slots of one schedule in one zone, after the moment at which it was set."""
 
     schedule: Schedule
     zone: tzinfo
@@ -135,16 +135,20 @@ class Timetable(msgspec.Struct, frozen=True):
         if seconds := self.schedule.seconds:
             passed = (moment - since) // timedelta(seconds=seconds)
             return since + passed * timedelta(seconds=seconds) if passed > 0 else None
-        before = self._before(moment)
+        from cronsim import CronSim
+
+        backwards = CronSim(self.schedule.cron, (moment + _SECOND).astimezone(self.zone), reverse=True)
+        slots = (found.astimezone(UTC) for found in backwards)
+        before = next((slot for slot in slots if slot <= moment), None)  # a slot in a gap moves to its end
         if before is None:
             return None
-        # in the hour that happens twice the way back misses what the way on finds
+        # in the hour that occurs twice, going back misses slots that going forward finds
         nearer = itertools.takewhile(lambda slot: slot <= moment, self._forwards(before))
         found = max(itertools.chain((before,), itertools.islice(nearer, MOST_COUNTED)))
         return found if found > self.since else None
 
     def count(self, after: datetime, before: datetime) -> int:
-        """Return how many slots lie between two moments, not counting these; at most `MOST_COUNTED`."""
+        """Count the slots between two moments, not including them; at most `MOST_COUNTED`."""
         after = max(after, self.since)
         if seconds := self.schedule.seconds:
             passed = (_whole(after) - _whole(self.since)) // timedelta(seconds=seconds)
@@ -170,18 +174,9 @@ class Timetable(msgspec.Struct, frozen=True):
         last = moment
         for found in CronSim(self.schedule.cron, moment.astimezone(self.zone)):
             slot = found.astimezone(UTC)
-            if slot > last:  # in the hour that happens twice, a line may name its first pass
+            if slot > last:  # in the hour that occurs twice, cronsim may return the first pass
                 last = slot
                 yield slot
-
-    def _before(self, moment: datetime) -> datetime | None:
-        from cronsim import CronSim
-
-        for found in CronSim(self.schedule.cron, (moment + _SECOND).astimezone(self.zone), reverse=True):
-            slot = found.astimezone(UTC)
-            if slot <= moment:  # a slot of a gap is moved to its end, which may be later
-                return slot
-        return None
 
 
 def _whole(moment: datetime) -> datetime:

@@ -1,8 +1,7 @@
-"""Texts that shall be nowhere any more: finding them in bytes, whatever wrote those, and taking them out of other text.
+"""Texts that must not occur anywhere: find them in the bytes of any file, and cut them out of other text.
 
-What repeats a text in part counts as well: a trace is cut off, a summary quotes a sentence. A part is a run of at least
-`PART` characters that stands in the text word for word. A text that is shorter than `SHORTEST` is not looked for in
-other text: it would be found everywhere.
+A part of a text counts as well, since a trace is cut off and a summary quotes a sentence: a part is a verbatim run of
+at least `PART` characters. A text shorter than `SHORTEST` is not searched for; it would be found everywhere.
 """
 
 from __future__ import annotations
@@ -16,88 +15,83 @@ PART = 32
 SHORTEST = 8
 FORGOTTEN = "[forgotten]"
 _STEP = PART // 2
-_MOST = 64
-"""So many places of a long text are looked for in a file, besides all of it."""
+_MOST_PARTS = 64
+"""How many parts of a long text are searched for in a file, besides the whole text."""
 
 
-class Needles:
-    """Some texts, in all the forms that they have in files; inside of the `spared` names they are left alone."""
+class SearchTerms:
+    """Texts in all the forms that they have in files; occurrences within `spared` names are ignored."""
 
     def __init__(self, texts: Iterable[str], spared: Iterable[str] = ()) -> None:
         stripped = {text.strip() for text in texts}
         self.texts = sorted((text for text in stripped if len(text) >= SHORTEST), key=len, reverse=True)
         self.short = len([text for text in stripped if 0 < len(text) < SHORTEST])
-        """How many were too short to look for."""
+        """How many texts were too short to search for."""
         self._samples: dict[str, list[tuple[str, int]]] = {}
         for text in self.texts:
             for start in range(0, len(text) - _STEP + 1, _STEP) if len(text) >= PART else ():
                 self._samples.setdefault(text[start : start + _STEP], []).append((text, start))
-        self._sampled = [form for sample in self._samples for form in forms(sample)]
-        self.whole = {form: number for number, text in enumerate(self.texts) for form in forms(text)}
-        """The bytes of each text, with its number."""
-        self.parts = sorted({form for text in self.texts for part in _spread(text) for form in forms(part)})
+        self.whole = {form for text in self.texts for form in _forms(text)}
+        """The bytes of each text."""
+        self.parts = sorted({form for text in self.texts for part in _parts(text) for form in _forms(part)})
         """The bytes of some parts of each text."""
-        self._spared = sorted({name for name in spared if self.stand_in(name)})
-        self._spared_bytes = sorted({form for name in self._spared for form in forms(name)})
+        self._hints = [*(form for sample in self._samples for form in _forms(sample)), *self.whole]
+        self._spared = sorted({name for name in spared if self.occur_in(name)})
+        self._spared_bytes = sorted({form for name in self._spared for form in _forms(name)})
 
     def __bool__(self) -> bool:
         return bool(self.texts)
 
-    def touch(self, data: bytes) -> bool:
-        """Could these bytes hold one of the texts, or a part of it? No is certain."""
-        return any(form in data for form in self._sampled) or any(form in data for form in self.whole)
+    def may_occur_in(self, data: bytes) -> bool:
+        """Return False only if these bytes have no text and no part of one."""
+        return any(form in data for form in self._hints)
 
-    def stand_in(self, name: str) -> bool:
-        """Does a name have one of the texts, or a part of it?"""
+    def occur_in(self, name: str) -> bool:
+        """Return whether a name has one of the texts, or a part of one."""
         return any(text in name for text in self.texts) or any(True for _ in self._runs(name))
 
-    def place(self, data: bytes | mmap.mmap, form: bytes) -> int:
-        """Return where a form first stands in some bytes, other than in a name that is spared; -1 for nowhere."""
+    def find(self, data: bytes | mmap.mmap, form: bytes) -> int:
+        """Return where a form first occurs in some bytes outside of spared names; -1 for nowhere."""
         at = data.find(form)
         while at >= 0 and any(
             data[max(0, at - inside) : at - inside + len(name)] == name
             for name in self._spared_bytes
-            for inside in _places(name, form)
+            for inside in _occurrences(name, form)
         ):
             at = data.find(form, at + 1)
         return at
 
-    def without(self, text: str) -> str:
-        """Return a text without what it has of these texts."""
-        found = [(at, at + len(needle)) for needle in self.texts for at in _places(text, needle)]
-        found = sorted(run for run in {*found, *self._runs(text)} if not self._is_spared(text, *run))
+    def cut_from(self, text: str) -> str:
+        """Return a text with these texts, and parts of them, replaced by a note."""
+        found = {(at, at + len(term)) for term in self.texts for at in _occurrences(text, term)}
+        names = [(at, at + len(name)) for name in self._spared for at in _occurrences(text, name)]
         pieces, last = [], 0
-        for start, end in found:
+        for start, end in sorted(found.union(self._runs(text))):
+            if any(first <= start and end <= behind for first, behind in names):
+                continue
             if start >= last:
                 pieces += [text[last:start], FORGOTTEN]
             last = max(last, end)
         return "".join([*pieces, text[last:]])
 
-    def _is_spared(self, text: str, start: int, end: int) -> bool:
-        """Does this stretch of a text lie in a name that is spared?"""
-        return any(at <= start and end <= at + len(name) for name in self._spared for at in _places(text, name))
-
-    def without_any(self, value: Any, but: Container[str] = ()) -> Any:
-        """Return a JSON value without what its texts have of these, but for the fields that are named."""
+    def cut_from_json(self, value: Any, but: Container[str] = ()) -> Any:
+        """Return a JSON value with these texts cut out, except in the named fields."""
         if isinstance(value, str):
-            return self.without(value)
+            return self.cut_from(value)
         if isinstance(value, dict):
             return {
-                self.without(name): inner if name in but else self.without_any(inner, but)
+                self.cut_from(name): inner if name in but else self.cut_from_json(inner, but)
                 for name, inner in value.items()
             }
-        if isinstance(value, list):
-            return [self.without_any(inner, but) for inner in value]
-        return value
+        return [self.cut_from_json(inner, but) for inner in value] if isinstance(value, list) else value
 
     def _runs(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where parts stand in a text."""
+        """Yield start and end of each part that occurs in a text."""
         position = last = 0
         while position <= len(text) - _STEP:
             places = self._samples.get(text[position : position + _STEP], ())
-            start, end = max(
-                (_run(text, position, *place) for place in places), key=lambda run: run[1] - run[0], default=(0, 0)
-            )
+            runs = (_common_run(text, position, *place) for place in places)
+            start, end = max(runs, key=lambda run: run[1] - run[0], default=(0, 0))
             if end - start >= PART:
                 yield max(start, last), end
                 position = last = end
@@ -105,8 +99,8 @@ class Needles:
                 position += 1
 
 
-def _places(data: AnyStr, part: AnyStr) -> list[int]:
-    """Return where a part stands, from left to right; no place overlaps another."""
+def _occurrences(data: AnyStr, part: AnyStr) -> list[int]:
+    """Return where a part occurs, from left to right, without overlaps."""
     found: list[int] = []
     at = data.find(part)
     while at >= 0:
@@ -115,25 +109,25 @@ def _places(data: AnyStr, part: AnyStr) -> list[int]:
     return found
 
 
-def _run(text: str, here: int, needle: str, there: int) -> tuple[int, int]:
-    """Return how far a text and a needle are the same around two places."""
+def _common_run(text: str, here: int, term: str, there: int) -> tuple[int, int]:
+    """Return how far a text and a term are equal around two places."""
     back = 0
-    while here - back > 0 and there - back > 0 and text[here - back - 1] == needle[there - back - 1]:
+    while here - back > 0 and there - back > 0 and text[here - back - 1] == term[there - back - 1]:
         back += 1
     ahead = _STEP
-    while here + ahead < len(text) and there + ahead < len(needle) and text[here + ahead] == needle[there + ahead]:
+    while here + ahead < len(text) and there + ahead < len(term) and text[here + ahead] == term[there + ahead]:
         ahead += 1
     return here - back, here + ahead
 
 
-def _spread(text: str) -> list[str]:
+def _parts(text: str) -> list[str]:
     """Return parts from all over a text."""
-    starts = range(0, len(text) - PART + 1, max(PART, len(text) // _MOST))
+    starts = range(0, len(text) - PART + 1, max(PART, len(text) // _MOST_PARTS))
     return [text[start : start + PART] for start in starts] if len(text) > PART else []
 
 
-def forms(text: str) -> set[bytes]:
-    """Return the bytes that a text has as it is, with other line ends, and inside JSON."""
+def _forms(text: str) -> set[bytes]:
+    """Return the bytes of a text as it is, with other line ends, and inside JSON."""
     found = {text, text.replace("\r\n", "\n").replace("\n", "\r\n"), text.replace("\r\n", "\n")}
     found |= {json.dumps(one, ensure_ascii=ascii)[1:-1] for one in tuple(found) for ascii in (True, False)}
     return {one.encode("utf-8", "surrogatepass") for one in found}

@@ -1,31 +1,139 @@
-"""Dated entries of one Markdown file: `### [YYYY-MM-DD] Title`, category and tags, text, `---`.
+"""The structure of Markdown text: fenced code, headings, and dated entries.
 
-Entries are split at their headings only; a `---` inside an entry is part of it, and a heading inside a fenced
-block is text. What stands before the first heading belongs to the file and is never touched.
+A dated entry is `### [YYYY-MM-DD] Title`, category and tags, text, `---`. Entries are split at their headings only; a
+`---` inside an entry is part of it. A heading inside a code block is text, and a fence that is never closed is text.
+Text before the first entry belongs to the file and is never changed.
 """
 
 from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats.fences import FENCE
-from holdfast.formats.fences import closes as ends
-from holdfast.formats.markdown import lines_of
 from holdfast.model import names
 from holdfast.model.records import version_of
 from holdfast.model.times import parse_ms
 
-_HEADING = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\](.*)", re.DOTALL)
+FENCE = re.compile(r" {0,3}(`{3,}(?!.*`)|~{3,})")
+"""Opens a code block at the start of a line, and may close one."""
+MAX_TITLE = 300
+_HEADING = re.compile(r" {0,3}(#{1,6})[ \t](.*)", re.DOTALL)
+_ENTRY = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\](.*)", re.DOTALL)
 _FIELD = re.compile(r"\*\*(Category|Tags|Archived):\*\*(.*)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_BLANK = " \t\r\n"
-MAX_TITLE = 300
 _RULE = re.compile(r"(?:\A|\n)---[ \t]*\Z")
+_BLANK = " \t\r\n"
+
+
+def lines_of(text: str) -> list[str]:
+    """Split at line feeds only, keeping them."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+# Code blocks
+
+
+def code_lines(lines: list[str], stops: Collection[int] = ()) -> set[int]:
+    """Return the numbers, from 1, of the lines of all closed code blocks, fences included.
+
+    A fence that is never closed is text, and so is one whose block would contain a line in `stops`.
+    """
+    inside: set[int] = set()
+    fences: list[tuple[int, str]] = []
+    for number, line in enumerate(lines, 1):
+        if number in stops:
+            _add_blocks(fences, lines, inside)
+            fences = []
+        elif found := FENCE.match(line):
+            fences.append((number, found[1]))
+    _add_blocks(fences, lines, inside)
+    return inside
+
+
+def _add_blocks(fences: list[tuple[int, str]], lines: list[str], inside: set[int]) -> None:
+    """Add the lines of the blocks that these fences open and close."""
+    unclosed = {"`": len(lines) + 3, "~": len(lines) + 3}  # the length from which no fence is closed
+    place = 0
+    while place < len(fences):
+        opened, fence = fences[place]
+        place += 1
+        if len(fence) >= unclosed[fence[0]]:
+            continue
+        for further in range(place, len(fences)):
+            number = fences[further][0]
+            if _closes(lines[number - 1], fence):
+                inside.update(range(opened, number + 1))
+                place = further + 1
+                break
+        else:
+            unclosed[fence[0]] = len(fence)
+
+
+def _closes(line: str, fence: str) -> bool:
+    mark = line.strip()
+    return len(mark) >= len(fence) and not mark.strip(fence[0]) and FENCE.match(line) is not None
+
+
+# Headings
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A heading with its text: `text[start:end]`, of which `text[start:below]` is the heading.
+
+    It ends at the next heading of the same or a higher level.
+    """
+
+    level: int
+    title: str
+    start: int
+    below: int
+    end: int
+
+
+def headings(text: str) -> list[Part]:
+    """Return the part of every heading, in order; parts of a lower level are inside those above them."""
+    lines = lines_of(text)
+    code = code_lines(lines)
+    found: list[tuple[int, str, int, int]] = []
+    position = 0
+    for number, line in enumerate(lines, 1):
+        if number not in code and (heading := _HEADING.match(line)):
+            found.append((len(heading[1]), heading_title(heading[2]), position, position + len(line)))
+        position += len(line)
+    result: list[Part] = []
+    ends = [position] * 7
+    for level, title, start, below in reversed(found):
+        result.append(Part(level, title, start, below, min(ends[: level + 1])))
+        ends[level] = start
+    return result[::-1]
+
+
+def heading_title(rest: str) -> str:
+    """Return the title of a heading from the text after its first `#` marks."""
+    text = rest.strip()
+    bare = text.rstrip("#")
+    return bare.rstrip() if bare != text and (not bare or bare[-1] in " \t") else text
+
+
+def headed(text: str, title: str) -> list[Part]:
+    """Return the parts with this title, compared without case; the title may be given with its `##`."""
+    wanted = names.same(title.lstrip("#"))
+    return [part for part in headings(text) if names.same(part.title) == wanted]
+
+
+def without(text: str, part: Part) -> str:
+    before, after = text[: part.start], text[part.end :]
+    if after:
+        return before + after
+    stripped = before.rstrip("\r\n")
+    return stripped + ("\r\n" if "\r\n" in before else "\n") if stripped else ""
+
+
+# Dated entries
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -45,7 +153,6 @@ class Section(msgspec.Struct, frozen=True):
 
     @property
     def version(self) -> str:
-        """The version of the entry itself, whatever stands behind it."""
         return version_of(self.source.rstrip().encode("utf-8", "surrogateescape"))
 
     @property
@@ -54,27 +161,34 @@ class Section(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> list[Section]:
-    """Read every entry of a file, in order."""
+    """Parse every entry of a file, in order."""
     seen: dict[str, int] = {}
     result = []
     for line, start, source in _entries(text):
         lines = lines_of(source)
-        heading = _HEADING.match(lines[0])
+        heading = _ENTRY.match(lines[0])
         assert heading is not None  # _entries cuts at headings
         date, title = heading[1], heading[2].strip(_BLANK)
         anchor = f"{date}-{names.slug(title)}"
         seen[anchor] = seen.get(anchor, 0) + 1
         if seen[anchor] > 1:
             anchor += f"~{seen[anchor]}"
-        found, body = _fields(lines[1:])
-        tags = tuple(tag.strip() for tag in found.get("Tags", "").split(",") if tag.strip())
-        category, archived = found.get("Category", ""), found.get("Archived", "")
+        position = 1
+        while position < len(lines) and not lines[position].strip():
+            position += 1
+        fields: dict[str, str] = {}
+        while position < len(lines) and (match := _FIELD.match(lines[position])):
+            fields.setdefault(match[1], match[2].strip(_BLANK))
+            position += 1
+        body = _RULE.sub("", "".join(lines[position:]).strip()).rstrip()
+        tags = tuple(tag.strip() for tag in fields.get("Tags", "").split(",") if tag.strip())
+        category, archived = fields.get("Category", ""), fields.get("Archived", "")
         result.append(Section(anchor, date, title, body, source, line, category, tags, archived, start))
     return result
 
 
 def render(date: str, title: str, text: str, category: str = "", tags: tuple[str, ...] = (), archived: str = "") -> str:
-    """Write one entry, ready to be added to a file; reading it back gives the same parts."""
+    """Write one entry, ready to be added to a file; parsing it returns the same parts."""
     if parse_ms(date) is None or len(date) != 10:
         raise Invalid(f"{date!r} is not a date.", "Use YYYY-MM-DD.")
     if not title.strip() or title.splitlines() != [title] or len(title) > MAX_TITLE or _CONTROL.search(title):
@@ -83,7 +197,7 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
             "Shorten it; the rest belongs into the text.",
         )
     if "\0" in text:
-        raise Invalid("The text holds a NUL character.", "Leave it out.")
+        raise Invalid("The text contains a NUL character.", "Leave it out.")
     if any("," in tag or not tag.strip() or tag.splitlines() != [tag] for tag in tags):
         raise Invalid("A tag of an entry is one word or phrase without a comma.", "Split it into several tags.")
     category, tags = category.strip(), tuple(tag.strip() for tag in tags)
@@ -92,18 +206,18 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
     fields = (("Category", category), ("Tags", ", ".join(tags)), ("Archived", archived))
     head = "".join(f"**{name}:** {value}\n" for name, value in fields if value)
     if not head and _FIELD.match(text.strip().partition("\n")[0]):
-        head = "**Tags:**\n"  # so that a text that looks like a field stays text
+        head = "**Tags:**\n"  # so that text that looks like a field stays text
     entry = f"### [{date}] {title.strip()}\n\n{head}{chr(10) if head else ''}{text.strip()}\n\n---\n"
-    if len(list(_entries(entry))) != 1 or _fenced(lines_of(entry))[1]:
+    if len(list(_entries(entry))) != 1 or _code_in_entries(lines_of(entry))[1]:
         raise Invalid(
-            "The text holds an entry heading of its own, or a code fence that is never closed.",
+            "The text contains an entry heading of its own, or a code fence that is never closed.",
             "Indent the heading or close the fence, so that the next entry stays an entry.",
         )
     return entry
 
 
 def add(text: str, entry: str) -> str:
-    """Return the file with one more entry at its end, in the file's own line ends."""
+    """Append an entry to a file, with the line ends of the file."""
     newline = "\r\n" if "\r\n" in text else "\n"
     entry = entry.replace("\r\n", "\n").replace("\n", newline)
     if not text.strip():
@@ -115,10 +229,10 @@ def add(text: str, entry: str) -> str:
 def _entries(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield line number, start and source of every entry."""
     lines = lines_of(text)
-    fenced = _fenced(lines)[0]
+    code = _code_in_entries(lines)[0]
     start, start_line, position = -1, 0, 0
     for number, line in enumerate(lines, 1):
-        if number not in fenced and _HEADING.match(line):
+        if number not in code and _ENTRY.match(line):
             if start >= 0:
                 yield start_line, start, text[start:position]
             start, start_line = position, number
@@ -127,20 +241,19 @@ def _entries(text: str) -> Iterator[tuple[int, int, str]]:
         yield start_line, start, text[start:]
 
 
-def _fenced(lines: list[str]) -> tuple[set[int], str]:
-    """Return the numbers of the lines inside fenced blocks, and the fence that was left open, if any.
+def _code_in_entries(lines: list[str]) -> tuple[set[int], str]:
+    """Return the numbers of the lines in code blocks, and the fence that is never closed, if any.
 
-    A fence that is never closed counts as text: one slip of the pen must not swallow the entries after it. Where an
-    entry heading stands behind an open fence, it is inside the block only if what follows says so: the next fence
-    must be able to close it, and the number of fences that are left must come out even afterwards.
+    A forgotten fence must not hide the entries after it. An entry heading after an open fence is inside the block only
+    if the next fence can close it and the number of fences after that is even.
     """
     fences = [(number, found.group(1), line) for number, line in enumerate(lines, 1) if (found := FENCE.match(line))]
-    headings = [number for number, line in enumerate(lines, 1) if _HEADING.match(line)]
+    entries = [number for number, line in enumerate(lines, 1) if _ENTRY.match(line)]
     inside: set[int] = set()
     fence, opened = "", 0
     for place, (number, mark, line) in enumerate(fences):
-        closes = bool(fence) and ends(line, fence)
-        crossed = bisect.bisect_right(headings, opened) < bisect.bisect_left(headings, number)
+        closes = bool(fence) and _closes(line, fence)
+        crossed = bisect.bisect_right(entries, opened) < bisect.bisect_left(entries, number)
         if fence and crossed and not (closes and (len(fences) - place) % 2):
             fence, closes = "", False
         if not fence:
@@ -149,16 +262,3 @@ def _fenced(lines: list[str]) -> tuple[set[int], str]:
             inside.update(range(opened, number + 1))
             fence = ""
     return inside, fence
-
-
-def _fields(lines: list[str]) -> tuple[dict[str, str], str]:
-    """Take the field lines at the head of an entry; return them and the text that is left."""
-    position = 0
-    while position < len(lines) and not lines[position].strip():
-        position += 1
-    found: dict[str, str] = {}
-    while position < len(lines) and (match := _FIELD.match(lines[position])):
-        found.setdefault(match[1], match[2].strip(_BLANK))
-        position += 1
-    body = "".join(lines[position:]).strip()
-    return found, _RULE.sub("", body).rstrip()

@@ -1,55 +1,98 @@
-"""A summary made of what the entries themselves say, without a model.
+"""Extractive summaries: made from the sentences of the entries, without a model.
 
-Every line is a sentence of an entry, or a piece of one that `…` marks as cut, in the order of time, with its day where
-the day changes; the last line says what was left out. Sentences are chosen one by one: what tells most for its length
-comes first (`_telling` weighs it, words that run through the entries add to it), what is said again and again counts
-for less, and so do words that are in the summary already. The same entries give the same summary, on every machine.
+Every line is a sentence of an entry, or a piece of one with `…` at each cut, in order of time, with its day where the
+day changes; the last line counts what was left out. Sentences are chosen one by one by how much they say for their
+length: numbers, names, paths, decisions, results and errors count most; greetings, repetition and words already in the
+summary count less. The word lists are mostly English. The same entries give the same summary on every machine.
 
-What a summary says is known sentence by sentence, each with its day, beside the text that people read: a later summary
-goes on from those and never has to guess what in a text is a day and what somebody wrote.
+A summary is also returned as sentences with their days, so that a later summary does not have to parse the text.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.formats import _telling
+from holdfast.model.queries import QUESTION_WORDS, fold
 from holdfast.model.tokens import WIDE, count_tokens
 
+_LONGEST = 240
+"""Characters of a sentence, or of a piece of one."""
+_CUT = "…"
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _DIGITS = re.compile(r"\d+")
 _UNDATED = "undated"
 _LABEL = re.compile(rf"(?:{_DAY.pattern}|{_UNDATED}): ", re.ASCII)
 _ALL = "All of them are here, but not with all of their text"
-_ACCOUNT = re.compile(rf"\((?:\d+ of \d+ .*(?:in no sentence here|left out)\b.*|{_ALL}\.)\)|{_telling.CUT}")
+_ACCOUNT = re.compile(rf"\((?:\d+ of \d+ .*(?:in no sentence here|left out)\b.*|{_ALL}\.)\)|{_CUT}")
 _PREFIX = len("2026-01-01: ")
 _KNOWN = 0.3
-"""What a word still counts for, each time that it is in the summary already."""
+"""Factor for a word, each time that it is already in the summary."""
 _THREAD = 0.5
-"""What a sentence gains that is made of words which run through the entries."""
+"""Bonus for a sentence made of words that recur in the entries."""
 _WORTHLESS = 0.05
-"""A sentence below this share of the best one is left out, whatever room there is."""
-_LOOKS = 20
-"""How often sentences are weighed again, on average, before their order stands as it is: keeps the work linear."""
+"""A sentence below this share of the best one is always left out."""
+_RERANKS = 20
+"""How often each sentence may be ranked again, on average; keeps the work linear."""
 _SHORTEST = 20
-"""Characters below which a piece of a sentence says nothing."""
+"""Characters below which a piece of a sentence is useless."""
+
+_BULLET = re.compile(r"[^\S\n]*(?:(?:[-*+•>]|#{1,6})\s+)*")
+_END = re.compile(
+    r"(?<=[.!?…\U0001F300-\U0001FAFF])\s+|(?<=[.!?…][\"'”’»)\]])\s+|(?<=[:;-]\))\s+"
+    r"|(?<=[。！？])(?![。！？」』”’）])|(?<=[。！？][」』”’）])"
+)
+"""Where a sentence may end: after its mark, and in a chat also after a smiley."""
+_SHORT_FORMS = frozenset("e.g i.e etc vs cf mr mrs dr prof st approx ca fig al z.b d.h u.a p.s".split())
+_SIGNS = re.compile(
+    r"`[^`]+`|\"[^\"]{2,}\"|“[^”]+”|[「『《][^」』》]+[」』》]|https?://\S+|[\w.~-]*[/\\][\w./\\-]+"
+    r"|\w+_\w+|\b[a-z]+[A-Z]\w*|\w+\(\)|\b\w+\.[a-z]{1,5}\b|#\d+"
+)
+"""Code, paths, addresses and quotations."""
+_HAS_SIGNS = re.compile(r"[`\"“「『《/\\_#(]|[a-z][A-Z]|\w\.\w")
+_ANNOUNCED = re.compile(
+    r"(?:ok(?:ay)?|so|now|well|alright|first|next|then)?[,.!]?\s*"
+    r"(?:let me|let's|let us|i'll|i will|i am|i'm|we'll|we will|going to|looking|checking|working)\b",
+    re.IGNORECASE,
+)
+
+_DECIDED = frozenset(
+    "decide decided decides decision choose chose chosen agreed agree because therefore must never always instead"
+    " rejected reject replaced replace prefer prefers preferred require required requires forbidden only deadline"
+    " until not rule policy approved 决定 決定 因为 因為 必须 必須 不要 代替 결정 때문".split()
+)
+_RESULT = frozenset(
+    "result results found fixed fix cause caused fails fail failed failure failing error errors exception traceback"
+    " crash crashed broken bug timeout refused denied warning passed passes solved works measured learned shows"
+    " turned increased decreased dropped lost leak released deployed merged migrated 错误 錯誤 失败 失敗 结果 結果"
+    " 修复 修正 发现 오류 실패 결과".split()
+)
+_GREETINGS = frozenset(
+    "hi hello hey hiya dear morning afternoon evening night good great nice fine cool perfect awesome excellent"
+    " thanks thank thx ty cheers welcome please sorry bye goodbye see later soon ok okay k yes yeah yep yup sure right"
+    " alright no nope well oh ah hm hmm hmmm haha lol lot much very many all everyone team again let know got sounds"
+    " looks makes sense problem worries course absolutely definitely of you re m s ll ve t d day weekend hope how going"
+    " hola gracias bonjour merci salut hallo danke guten tag morgen abend bitte ciao grazie prego ola obrigado obrigada"
+    " привет спасибо здравствуйте 你好 您好 谢谢 謝謝 こんにちは ありがとう"
+    " ありがとうございます おはよう おはようございます 안녕하세요 감사합니다 早上好 再见 再見".split()
+) | (QUESTION_WORDS - {"could", "might", "should", "why", "while"})
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One thing that was remembered."""
+    """One remembered text."""
 
     id: str
     time: str
-    """ISO 8601 in UTC, or "" where nobody knows."""
+    """ISO 8601 in UTC, "" if unknown."""
     text: str
     single: bool = False
-    """It is one sentence on one line, whatever marks stand in it."""
+    """Treat it as one sentence."""
 
     @property
     def day(self) -> str:
@@ -57,7 +100,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Gist(msgspec.Struct, frozen=True):
-    """What entries come to: the text, and each sentence that is in it with its day, "" where nobody knows."""
+    """A summary: its text, and its sentences with their days ("" if unknown)."""
 
     text: str = ""
     said: tuple[tuple[str, str], ...] = ()
@@ -67,27 +110,27 @@ class _Sentence(msgspec.Struct):
     text: str
     words: tuple[str, ...]
     entries: list[int]
-    """Those that say it; it stands where the first one does."""
+    """The entries with this sentence; it is placed at the first one."""
     value: float = 0.0
-    looked: int = 0
-    """How many sentences were chosen when it was last weighed."""
+    ranked: int = 0
+    """How many sentences were chosen when it was last ranked."""
 
 
 def extract(entries: Sequence[Entry], budget: int, noun: str = "entries") -> str:
-    """Summarise entries, oldest first, in at most so many tokens; what is short enough is returned whole.
+    """Summarise entries, oldest first, in at most `budget` tokens; short entries are returned whole.
 
-    `noun` says what they are, where the last line tells how many were left out.
+    `noun` names them in the last line, which counts what was left out.
     """
     return summarise(entries, budget, noun).text
 
 
 def summarise(entries: Sequence[Entry], budget: int, noun: str = "entries") -> Gist:
-    """Summarise entries like `extract`, and return each sentence as well."""
+    """Summarise entries like `extract`, and return the sentences too."""
     if budget < 1 or not entries:
         return Gist()
     whole = _lines([(entry.day, entry.text.strip()) for entry in entries if entry.text.strip()])
     if count_tokens(whole) <= budget:
-        return Gist(whole, tuple((entry.day, said) for entry in entries for said in _sentences(entry)))
+        return Gist(whole, tuple((entry.day, said) for entry in entries for said in _entry_sentences(entry)))
     found, empty = _read(entries)
     every = f"{len(entries)} {noun}"
     last = _size(_left_out(every, len(entries), len(entries), 2 * budget))
@@ -99,48 +142,52 @@ def summarise(entries: Sequence[Entry], budget: int, noun: str = "entries") -> G
 
 
 def head(text: str, most: int) -> str:
-    """Return the beginning of a text in at most so many tokens, cut between words and marked with `…`."""
+    """Return the beginning of a text in at most `most` tokens, cut between words and marked with `…`."""
     if count_tokens(text) <= most:
         return text
     low, high = 0, min(len(text), 4 * max(most, 0))
     while low < high:
         middle = (low + high + 1) // 2
-        fits = count_tokens(text[:middle] + _telling.CUT) <= most
+        fits = count_tokens(text[:middle] + _CUT) <= most
         low, high = (middle, high) if fits else (low, middle - 1)
     if low and text[low].isalnum() and not WIDE.match(text[low]):
         space = max(text.rfind(mark, max(0, low - 40), low) for mark in " \n")
         low = space if space > 0 else low
-    return text[:low].rstrip(" \r\n\t,;:") + _telling.CUT if most > 0 else ""
+    return text[:low].rstrip(" \r\n\t,;:") + _CUT if most > 0 else ""
 
 
-def _sentences(entry: Entry) -> list[str]:
+def _entry_sentences(entry: Entry) -> list[str]:
     if entry.single:
         return [entry.text.strip()] if entry.text.strip() else []
-    return list(_telling.sentences(entry.text))
+    return list(_sentences(entry.text))
 
 
 def _read(entries: Sequence[Entry]) -> tuple[list[_Sentence], int]:
-    """Return each different sentence, weighed, and how many entries hold no more than a greeting."""
+    """Return each different sentence, and how many entries contain no more than a greeting."""
     found: dict[str, _Sentence] = {}
     empty = 0
     for number, entry in enumerate(entries):
-        says = False
-        for sentence in (piece for whole in _sentences(entry) for piece in _telling.pieces(whole)):
+        useful = False
+        for sentence in (piece for whole in _entry_sentences(entry) for piece in _pieces(whole)):
             key = sentence.casefold()
             if (same := found.get(key)) is not None:
                 same.entries.append(number)
-                says = True
-            elif (words := _telling.words(sentence)) and not _telling.is_greeting(sentence, words):
+                useful = True
+            elif (words := _words(sentence)) and not (
+                _GREETINGS.issuperset(words) or (not sentence.isascii() and "".join(fold(sentence)) in _GREETINGS)
+            ):
                 found[key] = _Sentence(sentence, tuple(words), [number])
-                says = True
-        empty += not says
+                useful = True
+        empty += not useful
     return list(found.values()), empty
 
 
 def _choose(found: list[_Sentence], days: Sequence[str], room: int) -> list[_Sentence]:
-    """Return the sentences that tell most within so many characters, in the order of the entries."""
-    rare = _weigh(found)
-    runs = _runs(days)
+    """Return the most informative sentences that fit into `room` characters, in the order of the entries."""
+    rare = _evaluate(found)
+    runs = [0]  # the days, numbered as they change from entry to entry
+    for day, following in itertools.pairwise(days):
+        runs.append(runs[-1] + (day != following))
     least = _WORTHLESS * max((sentence.value for sentence in found), default=0.0)
     heap = [(-_rank(each, each.value), place) for place, each in enumerate(found) if each.value >= least]
     heapq.heapify(heap)
@@ -148,15 +195,16 @@ def _choose(found: list[_Sentence], days: Sequence[str], room: int) -> list[_Sen
     known: dict[str, float] = {}
     prefixed: set[int] = set()
     chosen: list[int] = []
-    looks = _LOOKS * len(found)
+    reranks = _RERANKS * len(found)
     dated = any(days)
     while heap and room >= _SHORTEST:
         _, place = heapq.heappop(heap)
         sentence = found[place]
-        if sentence.looked != len(chosen) and looks:
-            looks -= 1
-            sentence.looked = len(chosen)
-            value = sentence.value * _fresh(sentence.words, rare, known)
+        if sentence.ranked != len(chosen) and reranks:
+            reranks -= 1
+            sentence.ranked = len(chosen)
+            new = sum(rare[word] * known.get(word, 1.0) for word in sentence.words)
+            value = sentence.value * (new / sum(map(rare.__getitem__, sentence.words)))
             heapq.heappush(heap, (-_rank(sentence, value), place))
             continue
         run = runs[sentence.entries[0]]
@@ -173,10 +221,10 @@ def _choose(found: list[_Sentence], days: Sequence[str], room: int) -> list[_Sen
     return [found[place] for place in sorted(chosen)]
 
 
-def _weigh(found: Sequence[_Sentence]) -> dict[str, float]:
-    """Set what each sentence is worth; return how much each word sets sentences apart.
+def _evaluate(found: Sequence[_Sentence]) -> dict[str, float]:
+    """Set the value of each sentence; return how rare each word is.
 
-    Of sentences that differ in their numbers only, the first one speaks for all; what is said ever again is filler.
+    Of sentences that differ only in numbers, the first one counts fully and the others less.
     """
     spread: Counter[str] = Counter()
     for sentence in found:
@@ -190,38 +238,21 @@ def _weigh(found: Sequence[_Sentence]) -> dict[str, float]:
     most = max(thread.values(), default=0.0) or 1.0
     for sentence, form in zip(found, names, strict=True):
         common = sum(map(thread.__getitem__, sentence.words)) / (most * len(sentence.words))
-        value = _telling.weight(sentence.text, sentence.words) + _THREAD * common
+        value = _weight(sentence.text, sentence.words) + _THREAD * common
         sentence.value = value / math.sqrt(len(sentence.entries) * (forms[form] if form in met else 1))
         met.add(form)
     return rare
 
 
 def _rank(sentence: _Sentence, value: float) -> float:
-    """Return what a sentence tells for its length."""
+    """Return the value of a sentence for its length."""
     return value / math.sqrt(_size(sentence.text))
 
 
-def _fresh(words: Sequence[str], rare: Mapping[str, float], known: Mapping[str, float]) -> float:
-    """Return which share of what these words weigh is not in the summary yet."""
-    left = total = 0.0
-    for word in words:
-        total += rare[word]
-        left += rare[word] * known.get(word, 1.0)
-    return left / total
-
-
-def _runs(days: Sequence[str]) -> list[int]:
-    """Number the days as they change from entry to entry."""
-    runs: list[int] = []
-    for place, day in enumerate(days):
-        runs.append(runs[-1] + (day != days[place - 1]) if place else 0)
-    return runs
-
-
 def _lines(said: Sequence[tuple[str, str]]) -> str:
-    """Join texts, with the day of each where it differs from the one before, or where the text begins like a day.
+    """Join texts, each with its day if the day changes or the text begins like one.
 
-    What has several lines goes on indented, so that no line of it passes for another entry.
+    Further lines of a text are indented, so that none looks like another entry.
     """
     lines = []
     before = ""
@@ -234,21 +265,21 @@ def _lines(said: Sequence[tuple[str, str]]) -> str:
 
 
 def again(before: Sequence[tuple[str, str]], entries: Sequence[Entry], budget: int) -> Gist:
-    """Summarise what an earlier summary said and newer entries, which get half of the room if they need it."""
+    """Summarise an earlier summary and newer entries, which get half of the budget if they need it."""
     earlier = sum(count_tokens(text) + 1 for _, text in before)
     recent = summarise(entries, max(budget - earlier, budget // 2))
     return after(before, recent, budget)
 
 
 def after(before: Sequence[tuple[str, str]], recent: Gist, budget: int) -> Gist:
-    """Put what an earlier summary said before a newer one, as far as it fits."""
-    told = [Entry(id=str(place), time=day, text=text, single=True) for place, (day, text) in enumerate(before)]
-    earlier = summarise(told, budget - count_tokens(recent.text) - 1, "earlier sentences")
+    """Put an earlier summary before a newer one, as far as it fits."""
+    entries = [Entry(id=str(place), time=day, text=text, single=True) for place, (day, text) in enumerate(before)]
+    earlier = summarise(entries, budget - count_tokens(recent.text) - 1, "earlier sentences")
     return Gist(f"{earlier.text}\n{recent.text}".strip(), (*earlier.said, *recent.said))
 
 
 def read(text: str) -> list[tuple[str, str]]:
-    """Return the sentences of a summary of which only the text is known, each with the day that it seems to have."""
+    """Parse the text of a summary into sentences with their days."""
     day = ""
     said = []
     for line in text.splitlines():
@@ -256,21 +287,97 @@ def read(text: str) -> list[tuple[str, str]]:
             continue
         if found := _LABEL.match(line):
             day, line = found[0].removesuffix(": ").replace(_UNDATED, ""), line[found.end() :]
-        said += [(day, sentence) for sentence in _telling.sentences(line)]
+        said += [(day, sentence) for sentence in _sentences(line)]
     return said
 
 
 def _left_out(every: str, missing: int, empty: int, room: int) -> str:
-    """Say what a summary does not say, in at most so many characters."""
+    """Return one line that counts what was left out, in at most `room` characters."""
     verb = "is" if missing == 1 else "are"
     greeting = f"; {empty} of them {'holds' if empty == 1 else 'hold'} no more than a greeting" if empty else ""
     full = f"({missing} of {every} {verb} in no sentence here{greeting}.)"
     if not missing:
         full = f"({_ALL}.)"
     short = f"({missing} of {every.partition(' ')[0]} left out)"
-    return next((text for text in (full, short) if _size(text) <= room), _telling.CUT)
+    return next((text for text in (full, short) if _size(text) <= room), _CUT)
 
 
 def _size(text: str) -> int:
-    """Return the quarters of a token that a text costs: these add up, where rounded tokens do not."""
-    return len(text) if text.isascii() else len(text) + 3 * sum(1 for _ in WIDE.finditer(text))
+    """Return the size of a text in quarters of a token; unlike rounded tokens, these add up."""
+    return len(text) if text.isascii() else len(text) + 3 * WIDE.subn("", text)[1]
+
+
+# Sentences and their weights
+
+
+def _sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a text in order; each ends at its mark or with its line."""
+    for line in text.splitlines():
+        start = found.end() if (found := _BULLET.match(line)) else 0
+        for end in _END.finditer(line):
+            if end.start() > start and not _goes_on(line[max(start, end.start() - 8) : end.start()]):
+                yield line[start : end.start()].strip()
+                start = end.end()
+        if rest := line[start:].strip():
+            yield rest
+
+
+def _goes_on(before: str) -> bool:
+    """Check for an abbreviation, an initial or a list number, whose period does not end a sentence."""
+    if not before.endswith("."):
+        return False
+    last = (before[:-1].split()[-1:] or [""])[0].strip("(\"'")
+    if len(last) == 1:
+        return last.isupper() or last.isdecimal()
+    return last.casefold() in _SHORT_FORMS or (len(last) == 2 and last.isdecimal())
+
+
+def _pieces(sentence: str) -> Iterator[str]:
+    """Yield a sentence, or pieces of it if it is too long for a summary; `…` marks every cut."""
+    if len(sentence.strip(_CUT)) <= _LONGEST:
+        yield sentence
+        return
+    start = 0
+    while len(sentence) - start > _LONGEST:
+        low, high = start + _LONGEST // 2, start + _LONGEST
+        cut = max(sentence.rfind(mark, low, high) for mark in ",;，、；：")
+        cut = cut if cut >= 0 else sentence.rfind(" ", low, high)
+        cut = cut + 1 if cut >= 0 else high
+        yield (_CUT if start else "") + sentence[start:cut].strip() + _CUT
+        start = cut
+    yield (_CUT if start else "") + sentence[start:].strip()
+
+
+def _words(text: str) -> list[str]:
+    """Return the words of a text; in a script without spaces, every pair of neighbouring characters."""
+    found = list(fold(text))
+    if text.isascii():
+        return found
+    result: list[str] = []
+    for place, word in enumerate(found):
+        if not WIDE.match(word):
+            result.append(word)
+        elif place + 1 < len(found) and WIDE.match(found[place + 1]):
+            result.append(word + found[place + 1])
+        elif not place or not WIDE.match(found[place - 1]):
+            result.append(word)
+    return result
+
+
+def _weight(text: str, found: Sequence[str]) -> float:
+    """Estimate how informative a sentence with these words is: about 0.5 for plain words, up to 8."""
+    plain = min(1.0, sum(1 for word in found if word not in _GREETINGS) / 5) * 0.5
+    numbers = len({word for word in found if word[0].isdigit()})
+    names = sum(1 for word in text.split()[1:] if word[0].isupper() and len(word) > 1 and word[1] not in "'’")
+    signs = len(_SIGNS.findall(text)) if _HAS_SIGNS.search(text) else 0
+    total = (
+        plain
+        + 0.5 * min(numbers, 4)
+        + 0.4 * min(names, 3)
+        + 0.6 * min(signs, 2)
+        + 0.9 * min(len(_DECIDED.intersection(found)), 2)
+        + 0.8 * min(len(_RESULT.intersection(found)), 2)
+    )
+    if text.endswith(("?", "？")):
+        total *= 0.6
+    return total * 0.5 if _ANNOUNCED.match(text) else total

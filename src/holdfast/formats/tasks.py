@@ -1,59 +1,83 @@
-"""What the lines of a log of tasks add up to: tasks, who works on each of them, and how that ended.
+"""Tasks, as the entries of a task log make them, in whatever order these come.
 
-A task waits for others, is claimed by a worker for a time (a lease), and ends by a report. Every claim is an attempt
-with an id of its own, which heartbeats and reports must carry: so nobody ends what another took over. A lease that ran
-out needs no line: whoever looks sees it by the clock. The same lines give the same tasks in whatever order they come.
+A task waits for others, is claimed by a worker for a time (a lease), and ends by a report. Each claim is an attempt
+with its own id, which heartbeats and reports must name, so no worker can end what another took over. An expired lease
+needs no entry: it is seen by the clock. `Graph` has all tasks of a log and keeps two heaps for claims, so that finding
+the best task is cheap however many there are: tasks that are ready, and tasks that become ready at a later time.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+import graphlib
+import heapq
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from holdfast.errors import Invalid, OverBudget
 from holdfast.formats import jsonl
-from holdfast.model.records import USUAL_PRIORITY, priority_of
+from holdfast.model.names import check_text, close_to
+from holdfast.model.records import PRIORITIES, USUAL_PRIORITY, priority_of
 from holdfast.model.times import parse_ms
 
-Line = dict[str, Any]
 CREATED, CLAIMED, HEARTBEAT, REPORTED, CANCELLED, RETRIED = EVENTS = (
     "created", "claimed", "heartbeat", "reported", "cancelled", "retried",
 )  # fmt: skip
 DONE, FAILED, RELEASED = ENDS = ("done", "failed", "released")
 STATUSES = ("ready", "running", "waiting", "later", "blocked", DONE, FAILED, CANCELLED)
 USUAL_LEASE, USUAL_ATTEMPTS, USUAL_PAUSE = 300.0, 3, 10.0
-LONGEST_PAUSE = 3_600.0
+MOST_TASKS, MOST_TITLE, MOST_INSTRUCTIONS, MOST_TAGS, MOST_AFTER = 1_000, 200, 100_000, 20, 1_000
+LEASES, PAUSES, ATTEMPTS = (1.0, 7 * 86_400.0), (0.0, 86_400.0), (1, 100)
+_LONGEST_PAUSE = 3_600.0
+_LONGEST = 1e9
+"""Seconds; entries that were edited by hand may have numbers beyond any clock."""
 
 
-class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One time that a worker took a task."""
+class New(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A task to create."""
+
+    title: str
+    name: str = ""
+    """The name that other tasks of the same call use in `after`."""
+    instructions: str = ""
+    after: list[str] = []
+    tags: list[str] = []
+    priority: int = USUAL_PRIORITY
+    lease: float = USUAL_LEASE
+    attempts: int = USUAL_ATTEMPTS
+    pause: float = USUAL_PAUSE
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """One claim of a task by a worker."""
 
     id: str
     order: str = ""
-    """The id of the line that claimed it; "" while only other lines of it are known."""
+    """The id of the entry that claimed it; empty while only other entries of it are known."""
     number: int = 0
     worker: str = ""
     time: str = ""
     until: str = ""
     """When the lease ends."""
     beat: str = ""
-    """The id of the newest line that set the lease."""
+    """The id of the newest entry that set the lease."""
     progress: str = ""
     percent: float | None = None
     end: str = ""
-    """The id of the line that ended it."""
+    """The id of the entry that ended it."""
     status: str = ""
     ended: str = ""
     result: Any = None
     error: str = ""
 
 
-class Task(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Task(msgspec.Struct, kw_only=True):
     id: str
     order: str = ""
-    """The id of the line that created it; "" while only other lines of it are known."""
+    """The id of the entry that created it; empty while only other entries of it are known."""
     title: str = ""
     instructions: str = ""
     name: str = ""
@@ -69,30 +93,30 @@ class Task(msgspec.Struct, kw_only=True, omit_defaults=True):
     time: str = ""
     attempts: list[Attempt] = []
     cancelled: str = ""
-    """The id of the line that cancelled it last."""
+    """The id of the newest entry that cancelled it."""
     why: str = ""
     retried: str = ""
-    """The id of the line that gave it new attempts last."""
+    """The id of the newest entry that gave it new attempts."""
 
     @property
     def counting(self) -> list[Attempt]:
-        """The attempts since it was created, or given new ones, oldest first."""
+        """The attempts since it was created or retried, oldest first."""
         return [attempt for attempt in self.attempts if attempt.order > self.retried]
 
     @property
     def last(self) -> Attempt | None:
-        """The newest attempt, which alone can be reported."""
+        """The newest attempt, the only one that can be reported."""
         counting = self.counting
         return counting[-1] if counting else None
 
     @property
     def spent(self) -> int:
-        """How many attempts are used up; one that was given back is not."""
+        """How many attempts are used up; released ones are not."""
         return sum(attempt.status != RELEASED for attempt in self.counting)
 
     @property
     def done(self) -> Attempt | None:
-        """The attempt that did it."""
+        """The attempt that completed it."""
         return next((attempt for attempt in self.attempts if attempt.status == DONE), None)
 
     @property
@@ -101,7 +125,7 @@ class Task(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def due(self) -> int | None:
-        """From which millisecond on it may be claimed, once what it waits for is done; None when never again."""
+        """The millisecond from which it may be claimed, once what it waits for is done; None when never again."""
         last = self.last
         if self.done or self.is_cancelled or not self.order:
             return None
@@ -109,10 +133,13 @@ class Task(msgspec.Struct, kw_only=True, omit_defaults=True):
             return 0
         if self.spent >= self.most:
             return None
-        return parse_ms(last.until) if not last.status else _resumed(self, last)
+        if not last.status:
+            return parse_ms(last.until)
+        pause = min(self.pause * 2.0 ** min(self.spent - 1, 30), max(self.pause, _LONGEST_PAUSE))
+        return (parse_ms(last.ended) or 0) + int(pause * 1000)
 
     def outcome(self, now: int) -> str:
-        """Return `done`, `failed`, `cancelled`, `running`, or `open` when it is none of these."""
+        """Return `done`, `failed`, `cancelled`, `running`, or else `open`."""
         if self.done:
             return DONE
         if self.is_cancelled:
@@ -122,9 +149,49 @@ class Task(msgspec.Struct, kw_only=True, omit_defaults=True):
             return "running"
         return FAILED if last and last.status != RELEASED and self.spent >= self.most else "open"
 
+    def add(self, event: str, about: str, entry: Mapping[str, Any]) -> None:
+        """Apply one more entry; `about` is the attempt that it names."""
+        _, order, time = jsonl.identity(entry, "time")
+        if event == CREATED:
+            if not self.order or order < self.order:  # of two entries that create it, the first counts
+                self.order, self.time = order, time
+                self.title, self.instructions, self.name, self.graph = (
+                    _text(entry, name) for name in ("title", "instructions", "name", "graph")
+                )
+                self.after, self.tags = (_texts(entry, name) for name in ("after", "tags"))
+                self.priority = priority_of(entry.get("priority"))
+                self.lease = _number(entry, "lease", USUAL_LEASE)
+                self.most = max(1, int(_number(entry, "attempts", USUAL_ATTEMPTS)))
+                self.pause = _number(entry, "pause", USUAL_PAUSE)
+        elif event == CANCELLED:
+            if order > self.cancelled:
+                self.cancelled, self.why = order, _text(entry, "error")
+        elif event == RETRIED:
+            self.retried = max(self.retried, order)
+        else:
+            self._add_to_attempt(event, about, entry, order, time)
+
+    def _add_to_attempt(self, event: str, about: str, entry: Mapping[str, Any], order: str, time: str) -> None:
+        known = next((attempt for attempt in self.attempts if attempt.id == about), None)
+        attempt = copy.copy(known) if known else Attempt(id=about)  # copies of the task share their attempts
+        if event == REPORTED and (not attempt.end or order < attempt.end):
+            status = _text(entry, "status")
+            attempt.end, attempt.ended = order, time
+            attempt.status = status if status in ENDS else FAILED
+            attempt.result, attempt.error = entry.get("result"), _text(entry, "error")
+        if event == CLAIMED:
+            attempt.order, attempt.time, attempt.worker = order, time, _text(entry, "worker")
+            attempt.number = int(_number(entry, "number", 1))
+        if event != REPORTED and order > attempt.beat:
+            percent = entry.get("percent")
+            attempt.beat, attempt.until, attempt.progress = order, _text(entry, "until"), _text(entry, "progress")
+            attempt.percent = float(percent) if isinstance(percent, int | float) and percent is not True else None
+        others = [one for one in self.attempts if one is not known]
+        self.attempts = sorted([*others, attempt], key=lambda one: one.order)
+
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Which tasks a worker takes: of any of these tags, of this graph; all where nothing is said."""
+    """Which tasks a worker takes: of any of these tags, of this graph; all where nothing is given."""
 
     tags: tuple[str, ...] = ()
     graph: str = ""
@@ -134,7 +201,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What there is when nothing is ready."""
+    """How many tasks there are when none is ready."""
 
     running: int = 0
     later: int = 0
@@ -144,108 +211,237 @@ class Outlook(msgspec.Struct, frozen=True):
     """When the next lease or pause ends."""
 
 
-class View(Protocol):
-    """The tasks of one log, as somebody sees them who is about to change some."""
+class Standing(msgspec.Struct, frozen=True):
+    """The status of a task at one moment, and the tasks that block it for good."""
 
-    now: int
-    """Milliseconds, by the clock that leases go by."""
+    status: str
+    by: tuple[str, ...] = ()
+
+
+class Graph:
+    """All tasks of one log."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Task] = {}
+        self.ops: dict[str, list[tuple[str, str, str]]] = {}
+        """The event, task and attempt of each entry that was added under an op_id."""
+        self.waiting: dict[str, int] = {}
+        """How many tasks each task still waits for."""
+        self._dependants: dict[str, dict[str, None]] = {}
+        self._ready: list[tuple[int, str, str]] = []
+        self._later: list[tuple[int, str]] = []
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        event, identifier, attempt = (_text(entry, name) for name in ("event", "task", "attempt"))
+        if event not in EVENTS or not identifier or (event in (CLAIMED, HEARTBEAT, REPORTED) and not attempt):
+            return
+        if op := _text(entry, "op"):
+            self.ops.setdefault(op, []).append((event, identifier, attempt))
+        task = self.tasks.setdefault(identifier, Task(id=identifier))
+        before, was_done = task.order, task.done
+        task.add(event, attempt, entry)
+        if task.order != before:
+            for one in task.after:
+                self._dependants.setdefault(one, {})[identifier] = None
+            known = (self.tasks.get(one) for one in task.after)
+            self.waiting[identifier] = sum(one is None or one.done is None for one in known)
+        if task.done and not was_done:
+            for dependant in self._dependants.get(identifier, ()):
+                self.waiting[dependant] -= 1
+                self._push(self.tasks[dependant])
+        self._push(task)
+
+    def _push(self, task: Task) -> None:
+        due = task.due
+        if due is not None and not self.waiting.get(task.id, 1):
+            heapq.heappush(self._later, (due, task.id))
 
     def get(self, ids: Iterable[str]) -> dict[str, Task]:
-        """Return the tasks of these ids that are there; nobody else changes them until the change is saved."""
-        ...
+        """Return copies of the tasks of these ids that exist."""
+        found = ((one, self.tasks.get(one)) for one in ids)
+        return {one: copy.copy(task) for one, task in found if task is not None and task.order}
 
-    def best(self, wanted: Wanted) -> Task | None:
+    def every(self) -> dict[str, Task]:
+        """Return copies of all tasks, oldest first."""
+        return self.get(task.id for task in sorted(self.tasks.values(), key=lambda task: task.order))
+
+    def best(self, wanted: Wanted, now: int) -> Task | None:
         """Return the task to claim: of those that are ready the most important, then the oldest."""
-        ...
+        while self._later and self._later[0][0] <= now:
+            task = self.tasks[heapq.heappop(self._later)[1]]
+            heapq.heappush(self._ready, (-task.priority, task.order, task.id))
+        passed: dict[str, tuple[int, str, str]] = {}
+        found = None
+        while self._ready and found is None:
+            item = heapq.heappop(self._ready)
+            task = self.tasks[item[2]]
+            due = task.due
+            if due is None or self.waiting.get(task.id, 1) or task.id in passed:
+                continue  # it has changed since it was pushed
+            if due > now:  # likewise, or the clock was set back
+                heapq.heappush(self._later, (due, task.id))
+                continue
+            passed[task.id] = item
+            found = task if wanted.fits(task) else None
+        for item in passed.values():
+            heapq.heappush(self._ready, item)
+        return found
 
-    def under(self, op_id: str) -> list[tuple[str, str, str]]:
-        """Return what was done under an op_id: event, task and attempt of each line."""
-        ...
-
-
-def told(line: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Return the event, the task and the attempt that a line speaks of; None for a line that is none of ours."""
-    event, task, attempt = (line.get(name) for name in ("event", "task", "attempt"))
-    if event not in EVENTS or not isinstance(task, str) or not task:
-        return None
-    about = attempt if isinstance(attempt, str) else ""
-    return None if event in (CLAIMED, HEARTBEAT, REPORTED) and not about else (str(event), task, about)
-
-
-def take_in(task: Task, line: Mapping[str, Any]) -> None:
-    """Let a task be what one more line makes of it."""
-    speaks = told(line)
-    if speaks is None:
-        return
-    event, _, about = speaks
-    _, order, time = jsonl.identity(line, "time")
-    if event == CREATED:
-        if not task.order or order < task.order:  # two lines of one task: the first holds
-            _create(task, line, order, time)
-    elif event == CANCELLED:
-        if order > task.cancelled:
-            task.cancelled, task.why = order, _text(line, "error")
-    elif event == RETRIED:
-        task.retried = max(task.retried, order)
-    else:
-        _work(task, about, event, line, order, time)
-
-
-def _create(task: Task, line: Mapping[str, Any], order: str, time: str) -> None:
-    task.order, task.time = order, time
-    task.title, task.instructions, task.name, task.graph = (
-        _text(line, name) for name in ("title", "instructions", "name", "graph")
-    )
-    task.after, task.tags = (_texts(line, name) for name in ("after", "tags"))
-    task.priority = priority_of(line.get("priority"))
-    task.lease = _number(line, "lease", USUAL_LEASE)
-    task.most = max(1, int(_number(line, "attempts", USUAL_ATTEMPTS)))
-    task.pause = _number(line, "pause", USUAL_PAUSE)
+    def outlook(self, wanted: Wanted, now: int) -> Outlook:
+        """Count the wanted tasks when none of them is ready."""
+        running = later = waiting = 0
+        times = []
+        for task in self.tasks.values():
+            if not task.order or not wanted.fits(task):
+                continue
+            outcome, due, blocked = task.outcome(now), task.due, bool(self.waiting[task.id])
+            running += outcome == "running"
+            waiting += outcome == "open" and blocked
+            later += outcome == "open" and not blocked
+            if due is not None and due > now and not blocked:
+                times.append(due)
+        return Outlook(running, later, waiting, min(times, default=None))
 
 
-def _work(task: Task, about: str, event: str, line: Mapping[str, Any], order: str, time: str) -> None:
-    known = next((attempt for attempt in task.attempts if attempt.id == about), None)
-    attempt = copy.copy(known) if known else Attempt(id=about)  # a copy of the task that somebody has stays as it is
-    if event == REPORTED and (not attempt.end or order < attempt.end):
-        status = _text(line, "status")
-        attempt.end, attempt.ended = order, time
-        attempt.status = status if status in ENDS else FAILED
-        attempt.result, attempt.error = line.get("result"), _text(line, "error")
-    if event == CLAIMED:
-        attempt.order, attempt.time, attempt.worker = order, time, _text(line, "worker")
-        attempt.number = int(_number(line, "number", 1))
-    if event != REPORTED and order > attempt.beat:
-        percent = line.get("percent")
-        attempt.beat, attempt.until, attempt.progress = order, _text(line, "until"), _text(line, "progress")
-        attempt.percent = float(percent) if isinstance(percent, int | float) and percent is not True else None
-    others = [one for one in task.attempts if one is not known]
-    task.attempts = sorted([*others, attempt], key=lambda one: one.order)
+def standings(tasks: Mapping[str, Task], now: int) -> dict[str, Standing]:
+    """Return the status of each task; deep graphs are walked without recursion."""
+    found: dict[str, Standing] = {}
+    for start in tasks:
+        stack, entered = [start], set[str]()
+        while stack:
+            task = tasks[stack[-1]]
+            open_before = [one for one in task.after if one in tasks and one not in found and one not in entered]
+            if task.id not in found and open_before and task.id not in entered:
+                entered.add(task.id)
+                stack += open_before
+                continue
+            stack.pop()
+            if task.id not in found:
+                found[task.id] = _standing(task, found, now)
+    return found
 
 
-def pause_before(task: Task) -> float:
-    """Return how many seconds pass between a failure and the next attempt."""
-    return min(task.pause * 2.0 ** min(task.spent - 1, 30), max(task.pause, LONGEST_PAUSE))
+def _standing(task: Task, found: Mapping[str, Standing], now: int) -> Standing:
+    outcome = task.outcome(now)
+    if outcome != "open":
+        return Standing(outcome)
+    blocking: dict[str, None] = {}
+    for one in task.after:
+        before = found.get(one)
+        if before is None or before.status in (FAILED, CANCELLED):  # None: missing, or part of a circle
+            blocking[one] = None
+        elif before.status == "blocked":
+            blocking |= dict.fromkeys(before.by)
+    if blocking:
+        return Standing("blocked", tuple(blocking))
+    if any(found[one].status != DONE for one in task.after):
+        return Standing("waiting")
+    return Standing("later" if (task.due or 0) > now else "ready")
 
 
-def _resumed(task: Task, last: Attempt) -> int:
-    return (parse_ms(last.ended) or 0) + int(pause_before(task) * 1000)
+def in_tree(tasks: Mapping[str, Task]) -> list[tuple[int, Task]]:
+    """Return tasks with their depth in a tree: each once, below the last of those that it waits for."""
+    below: dict[str, list[Task]] = {}
+    for task in tasks.values():
+        above = [one for one in task.after if one in tasks]
+        below.setdefault(above[-1] if above else "", []).append(task)
+    found: list[tuple[int, Task]] = []
+    stack = [(0, task) for task in reversed(below.get("", []))]
+    while stack:
+        depth, task = stack.pop()
+        found.append((depth, task))
+        stack += [(depth + 1, one) for one in reversed(below.get(task.id, []))]
+    shown = {task.id for _, task in found}
+    return [*found, *((0, task) for task in tasks.values() if task.id not in shown)]  # a circle that was made by hand
 
 
-def _text(line: Mapping[str, Any], name: str) -> str:
-    value = line.get(name)
+def arranged(given: Sequence[New | Mapping[str, Any]]) -> dict[str, New]:
+    """Check new tasks and give them ids; afterwards `after` has ids instead of names."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        raise Invalid(f"tasks is {str(given)[:80]!r}.", "Give a list of tasks.")
+    if not given:
+        raise Invalid("There is no task to create.", "Give a title, or a list of tasks.")
+    if len(given) > MOST_TASKS:
+        raise OverBudget(f"{len(given):,} tasks at once; {MOST_TASKS:,} is the most.", "Create them in several calls.")
+    made = {f"t{secrets.token_hex(5)}": _checked(one, number) for number, one in enumerate(given, 1)}
+    ids: dict[str, str] = {}
+    for id, new in made.items():
+        if new.name and ids.setdefault(new.name, id) != id:
+            raise Invalid(f'Two tasks are named "{new.name}".', "Give each a name of its own.")
+    for new in made.values():
+        new.after = [ids.get(one, one) for one in new.after]
+    return made
+
+
+def in_order(made: Mapping[str, New]) -> dict[str, New]:
+    """Return new tasks with each after those that it waits for, else as they were given."""
+    sorter: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter(dict.fromkeys(made, ()))
+    for id, new in made.items():
+        sorter.add(id, *(one for one in new.after if one in made))
+    try:
+        return {id: made[id] for id in sorter.static_order()}
+    except graphlib.CycleError as error:
+        circle = error.args[1][:0:-1]
+        first = circle.index(min(circle, key=list(made).index))
+        names = [made[id].name for id in (*circle[first:], *circle[: first + 1])]
+        raise Invalid(
+            f"These tasks wait for each other: {' → '.join(names)}.", "Take one of them out of an after."
+        ) from None
+
+
+def _checked(given: New | Mapping[str, Any], number: int) -> New:
+    what = f"task {number}"
+    try:
+        task = msgspec.convert(msgspec.to_builtins(given), New)
+    except (msgspec.ValidationError, TypeError) as error:
+        unknown = [one for one in given if one not in New.__struct_fields__] if isinstance(given, Mapping) else []
+        hint = close_to(str(unknown[0]), New.__struct_fields__) if unknown else ""
+        raise Invalid(f"{what}: {error}.{hint}", f"A task takes {', '.join(New.__struct_fields__)}.") from None
+    check_text(task.title, task.name, task.instructions, *task.after, *task.tags)
+    task.title = " ".join(task.title.split())
+    if not task.title:
+        raise Invalid(f"{what} has no title.", "Say in a few words what is to be done.")
+    for name, most in (("title", MOST_TITLE), ("instructions", MOST_INSTRUCTIONS), ("name", MOST_TITLE)):
+        if (size := len(getattr(task, name))) > most:
+            raise OverBudget(f"{what}: {name} has {size:,} characters; {most:,} is the most.", "Shorten it.")
+    check_texts(f"{what}: tags", task.tags)
+    check_texts(f"{what}: after", task.after, MOST_AFTER)
+    if task.priority not in PRIORITIES:
+        raise Invalid(
+            f"{what}: priority is {task.priority}.", f"Use {PRIORITIES[0]} to {PRIORITIES[-1]}; more is sooner."
+        )
+    for name, limits in (("lease", LEASES), ("pause", PAUSES), ("attempts", ATTEMPTS)):
+        check_number(f"{what}: {name}", getattr(task, name), *limits)
+    task.after, task.tags = [*dict.fromkeys(task.after)], [*dict.fromkeys(task.tags)]
+    return task
+
+
+def check_number(what: str, value: object, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise Invalid(f"{what} is {value!r}.", f"Use a number from {least:g} to {most:,g}.")
+
+
+def check_texts(what: str, values: Sequence[str], most: int = MOST_TAGS) -> None:
+    if isinstance(values, str) or not all(isinstance(one, str) and one.strip() for one in values):
+        raise Invalid(f"{what} is {values!r}."[:200], "Give a list of texts, none of them blank.")
+    if any("\0" in one for one in values):
+        raise Invalid(f"{what} holds a NUL character.", "Take it out.")
+    if len(values) > most:
+        raise OverBudget(f"{what} has {len(values):,} entries; {most:,} is the most.", "Give fewer.")
+    check_text(*values)
+
+
+def _text(entry: Mapping[str, Any], name: str) -> str:
+    value = entry.get(name)
     return value if isinstance(value, str) else ""
 
 
-def _texts(line: Mapping[str, Any], name: str) -> list[str]:
-    value = line.get(name)
+def _texts(entry: Mapping[str, Any], name: str) -> list[str]:
+    value = entry.get(name)
     return [*dict.fromkeys(one for one in value if isinstance(one, str))] if isinstance(value, list) else []
 
 
-_LONGEST = 1e9
-"""Seconds; a hand may write more than any clock can tell."""
-
-
-def _number(line: Mapping[str, Any], name: str, usual: float) -> float:
-    value = line.get(name)
-    given = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-    return min(float(value), _LONGEST) if given and value is not None else float(usual)
+def _number(entry: Mapping[str, Any], name: str, usual: float) -> float:
+    value = entry.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return min(float(value), _LONGEST) if is_number and value is not None and value >= 0 else float(usual)

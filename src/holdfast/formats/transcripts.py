@@ -1,9 +1,9 @@
 """Transcripts: the lines that other programs write about a conversation, read as plain turns.
 
-Claude Code, Codex and Cursor each have a form of their own, and chats are exported in many more. A turn is
-`{role, text}` with `time`, `session`, `folder` and `agent` where the line tells them; `role` is user, assistant,
-system or tool. What people and models said is kept whole; a tool's call is one line, and what it returned is cut. A
-line that says nothing (snapshots, progress, thinking) is no turn. Nothing here fails on what it reads.
+Claude Code, Codex and Cursor have their own forms, and exported chats have many more. A turn is `{role, text}` with
+`time`, `session`, `folder` and `agent` if the line has them; `role` is user, assistant, system or tool. Messages are
+kept whole; a tool call becomes one line, and its result is cut. Snapshots, progress and thinking are not turns.
+Nothing here raises on its input.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from holdfast.formats import jsonl
 from holdfast.model.times import is_id, parse_ms
 
 MAX_TOOL = 2_000
-"""Characters that are kept of a tool's call and of what it returned."""
+"""Characters kept of a tool call and of its result."""
 _EDGE = 500
-"""What is cleaned beyond a cut and then dropped: half a secret has no form by which it is known."""
+"""Characters beyond a cut that are cleaned and then dropped: half of a secret has no known format."""
 _DEEPEST = 6
 _ROLES = {
     "user": "user", "human": "user",
@@ -42,7 +42,7 @@ _INJECTED = (
     "<skills_instructions>", "<apps_instructions>", "<plugins_instructions>", "<turn_aborted>",
     "# AGENTS.md instructions",
 )  # fmt: skip
-"""How the texts begin that Codex puts before a person's first message, in every conversation."""
+"""Beginnings of the texts that Codex adds before the first message of a user."""
 _HALF = re.compile(
     rb"\\u[dD][89aAbB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|"
     rb"(?<!\\u[dD][89aAbB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -54,15 +54,15 @@ Said = tuple[str, str]
 
 
 def parse(data: bytes) -> list[dict[str, Any]] | str:
-    """Read the objects of one line, as `logs.parse` does; half a character, which some programs leave, is replaced."""
+    """Read the objects of one line like `jsonl.parse`, with half characters, which some programs write, replaced."""
     found = jsonl.parse(data)
-    if isinstance(found, str) and (mended := _HALF.sub(rb"\\ufffd", data)) != data:
-        return jsonl.parse(mended)
+    if isinstance(found, str) and (valid := _HALF.sub(rb"\\ufffd", data)) != data:
+        return jsonl.parse(valid)
     return found
 
 
 def turns(value: Mapping[str, Any], clean: Clean = lambda given: given) -> list[dict[str, Any]]:
-    """Return the turns that one JSON object stands for; `clean` is applied to every text before anything is cut."""
+    """Return the turns of one JSON object; `clean` is applied to every text before it is cut."""
     if is_id(value.get("id")) and value.get("role") in _ROLES.values() and isinstance(value.get("text"), str):
         own = {name: inner for name, inner in value.items() if name != "hide"}
         return [own | {"text": clean(value["text"])}]
@@ -76,16 +76,16 @@ def turns(value: Mapping[str, Any], clean: Clean = lambda given: given) -> list[
 
 
 def header(value: Mapping[str, Any]) -> dict[str, str]:
-    """Return the session and folder that the first line of a Codex rollout tells, in its new form or its old one."""
+    """Return the session and folder in the first line of a Codex rollout, in its new form or its old one."""
     inner = value.get("payload") if value.get("type") == "session_meta" else None
     if {"id", "timestamp"} <= value.keys() and not {"type", "role"} & value.keys():
         inner = value
-    told = {"session": inner.get("id"), "folder": inner.get("cwd")} if isinstance(inner, Mapping) else {}
-    return {name: text for name, text in told.items() if isinstance(text, str) and text}
+    found = {"session": inner.get("id"), "folder": inner.get("cwd")} if isinstance(inner, Mapping) else {}
+    return {name: text for name, text in found.items() if isinstance(text, str) and text}
 
 
 def _conversation(value: Mapping[str, Any], clean: Clean) -> Iterator[dict[str, Any]]:
-    """Yield the turns of a line, which may hold a whole conversation."""
+    """Yield the turns of a line, which may be a whole conversation."""
     about = _about(value, clean)
     whole = next((value[name] for name in _WHOLE if isinstance(value.get(name), list)), None)
     if whole is None or "role" in value:
@@ -105,7 +105,9 @@ def _about(value: Mapping[str, Any], clean: Clean) -> dict[str, Any]:
     time = next((value[name] for name in _TIMES if parse_ms(_number(value.get(name))) is not None), None)
     if time is not None:
         about["time"] = _number(time)
-    session = next((value[name] for name in _SESSIONS if _is_name(value.get(name))), None)
+    session = next(
+        (value[name] for name in _SESSIONS if type(value.get(name)) in (str, int) and value[name] != ""), None
+    )
     if session is not None:
         about["session"] = clean(str(session))
     for name, given in (("folder", value.get("cwd", value.get("folder"))), ("agent", value.get("agentId"))):
@@ -117,11 +119,14 @@ def _about(value: Mapping[str, Any], clean: Clean) -> dict[str, Any]:
 
 
 def _line(value: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
-    """Yield what a line says, as role and text, whichever program wrote it."""
+    """Yield role and text of a line of any program."""
     kind, payload, message = value.get("type"), value.get("payload"), value.get("message")
     if kind in _ENVELOPES:
-        if isinstance(payload, Mapping):
-            yield from _codex(str(kind), payload, clean)
+        # events repeat for the user what the response items contain
+        if kind == "response_item" and isinstance(payload, Mapping):
+            yield from _item(payload, clean)
+        elif kind == "compacted" and isinstance(payload, Mapping):
+            yield from _spoken("system", payload.get("message"), clean)
     elif isinstance(kind, str) and _ITEM.search(kind) and (kind != "message" or isinstance(value.get("content"), list)):
         yield from _item(value, clean)
     elif kind in ("tool_use", "tool_result"):
@@ -141,26 +146,23 @@ def _line(value: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
         yield from _chat(_role(value), value, clean)
 
 
-def _codex(kind: str, payload: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
-    """Read an envelope of a rollout; what is shown to the person is told again by what the model saw."""
-    if kind == "response_item":
-        yield from _item(payload, clean)
-    elif kind == "compacted":
-        yield from _spoken("system", payload.get("message"), clean)
-
-
 def _item(item: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
-    """Read one item that a model of OpenAI was given or gave."""
+    """Read one item of the OpenAI Responses API."""
     kind = str(item.get("type"))
     if kind == "message":
         content, role = item.get("content"), _role(item)
         if isinstance(content, list):
-            content = [part for part in content if not _injected(part)]
+            content = [part for part in content if not _text(part).lstrip().startswith(_INJECTED)]
         if role != "system":
             yield from _chat(role, {"content": content}, clean)
     elif kind.endswith("_output"):
         output = item.get("output", item.get("result"))
-        yield from _result(_unwrapped(output), clean)
+        if isinstance(output, str) and output.startswith('{"output"'):
+            output = _decoded(output)
+        for name in ("output", "content"):  # without the data about the run
+            if isinstance(output, Mapping) and isinstance(output.get(name), str | list):
+                output = output[name]
+        yield from _result(output, clean)
     elif kind.endswith("_call"):
         name = item.get("name") or kind.removesuffix("_call")
         given = next((item[key] for key in ("arguments", "input", "action") if item.get(key) is not None), None)
@@ -168,7 +170,7 @@ def _item(item: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
 
 
 def _chat(role: str, message: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
-    """Read a message of a chat: its text in one of many fields, its tool calls beside it or in it."""
+    """Read a chat message: its text may be in one of several fields, its tool calls beside it or in it."""
     if not role:
         return
     content = next((message[name] for name in _CONTENT if message.get(name) is not None), None)
@@ -182,7 +184,7 @@ def _chat(role: str, message: Mapping[str, Any], clean: Clean) -> Iterator[Said]
 
 
 def _spoken(role: str, content: Any, clean: Clean, calls: list[str] | None = None) -> Iterator[Said]:
-    """Yield the text of a message, with its tool calls as lines, and what tools returned as turns of their own."""
+    """Yield the text of a message with its tool calls as lines, and results of tools as turns of their own."""
     parts: list[str] = []
     for block in content if isinstance(content, list) else [content]:
         kind = str(block.get("type")) if isinstance(block, Mapping) else ""
@@ -194,28 +196,26 @@ def _spoken(role: str, content: Any, clean: Clean, calls: list[str] | None = Non
             name, given = block.get("name", block.get("toolName")), block.get("input", block.get("args"))
             parts.append(_call(name, given, clean))
         elif text := _text(block):
-            parts.append(text if role == "tool" else clean(text))  # what a tool said is cut, and cleaned for that
+            parts.append(text if role == "tool" else clean(text))  # the text of a tool is cleaned when it is cut
     yield from _joined(role, [*parts, *(calls or [])], clean)
 
 
-def _joined(role: str, parts: list[str], clean: Clean) -> Iterator[Said]:
+def _joined(role: str, parts: list[str], clean: Clean) -> list[Said]:
     text = "\n".join(parts)
-    if text.strip():
-        yield role, _cut(text, clean) if role == "tool" else text
+    return [(role, _cut(text, clean) if role == "tool" else text)] if text.strip() else []
 
 
-def _result(content: Any, clean: Clean) -> Iterator[Said]:
-    """Yield what a tool returned: the texts in it, or else the data as it is."""
+def _result(content: Any, clean: Clean) -> list[Said]:
+    """Return the result of a tool: the texts in it, or else the data as JSON."""
     blocks = content if isinstance(content, list) else [content]
-    text = "\n".join(part for part in map(_text, blocks) if part)
-    if not text and isinstance(content, Mapping | list) and content:
-        text = _json(content)
-    if text.strip():
-        yield "tool", _cut(text, clean)
+    parts = list(filter(None, map(_text, blocks)))
+    if not parts and isinstance(content, Mapping | list) and content:
+        parts = [_json(content)]
+    return _joined("tool", parts, clean)
 
 
 def _text(block: Any) -> str:
-    """Return the text of one part of a message, or a word for what is none."""
+    """Return the text of one part of a message, or a word for an image or another file."""
     if isinstance(block, str):
         return block
     if not isinstance(block, Mapping) or block.get("type") in _SILENT:
@@ -230,15 +230,15 @@ def _text(block: Any) -> str:
 
 
 def _call(name: Any, given: Any, clean: Clean) -> str:
-    """Return a tool's call as one line: its name, and what it was given as JSON."""
+    """Return a tool call as one line: its name, and its arguments as JSON."""
     if isinstance(given, str):
         given = _decoded(given)
     short = f"{name} {_json(clean(_folded(given, clean)))}" if given is not None else str(name)
-    return short if len(short) <= MAX_TOOL else _marked(short[:MAX_TOOL], len(_json(given)))
+    return short if len(short) <= MAX_TOOL else f"{short[:MAX_TOOL]}… ({len(_json(given)):,} characters)"
 
 
 def _function(call: Any) -> tuple[Any, Any] | None:
-    """Return name and arguments of a call as OpenAI's chats write it."""
+    """Return name and arguments of a call in OpenAI's chat format."""
     function = call.get("function") if isinstance(call, Mapping) else None
     named = function if isinstance(function, Mapping) else call if isinstance(call, Mapping) else {}
     return (named["name"], named.get("arguments", named.get("args"))) if named.get("name") else None
@@ -246,21 +246,17 @@ def _function(call: Any) -> tuple[Any, Any] | None:
 
 def _cut(text: str, clean: Clean) -> str:
     short = _head(text, clean)
-    return short if len(text) <= MAX_TOOL else _marked(short[:MAX_TOOL], len(text))
+    return short if len(text) <= MAX_TOOL else f"{short[:MAX_TOOL]}… ({len(text):,} characters)"
 
 
 def _head(text: str, clean: Clean) -> str:
-    """Return the beginning of a text, or all of it, without what may stand across the cut."""
+    """Return the beginning of a text, cleaned, without a part that the cut may have split."""
     short: str = clean(text[: MAX_TOOL + _EDGE])
     return short if len(text) <= MAX_TOOL + _EDGE else short[: max(0, len(short) - _EDGE)]
 
 
-def _marked(short: str, length: int) -> str:
-    return f"{short}… ({length:,} characters)"
-
-
 def _folded(value: Any, clean: Clean, depth: int = 0) -> Any:
-    """Return what a tool was given with every text on one line, as far as it can be shown."""
+    """Return the arguments of a tool with every text on one line, as far as they are shown."""
     if isinstance(value, str):
         text = " ".join(value.split())
         return text if len(text) <= MAX_TOOL else _head(text, clean)
@@ -286,22 +282,8 @@ def _decoded(text: str) -> Any:
         return text
 
 
-def _unwrapped(output: Any) -> Any:
-    """Return what a tool of Codex printed, without the account of how it ran."""
-    value = _decoded(output) if isinstance(output, str) and output.startswith('{"output"') else output
-    for name in ("output", "content"):
-        if isinstance(value, Mapping) and isinstance(value.get(name), str | list):
-            value = value[name]
-    return value
-
-
-def _injected(part: Any) -> bool:
-    text = part.get("text") if isinstance(part, Mapping) else None
-    return isinstance(text, str) and text.lstrip().startswith(_INJECTED)
-
-
 def _role(value: Mapping[str, Any]) -> str:
-    """Return whose turn a message is, "" when it does not say."""
+    """Return the role of a message, "" when it has none."""
     author = value.get("author")
     given = (
         value.get("role"), value.get("from"), value.get("sender"), value.get("type"),
@@ -311,9 +293,5 @@ def _role(value: Mapping[str, Any]) -> str:
 
 
 def _number(value: Any) -> Any:
-    """Return a time that is written as digits in a text as the number it is."""
+    """Return a time that is written as digits as a number."""
     return int(value) if isinstance(value, str) and _DIGITS.match(value) else value
-
-
-def _is_name(value: Any) -> bool:
-    return (isinstance(value, str) and bool(value)) or (isinstance(value, int) and not isinstance(value, bool))

@@ -28,7 +28,7 @@ from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Inv
 from holdfast.model import grants
 from holdfast.model.grants import Grant, Grants
 from holdfast.model.times import today, utc_now
-from holdfast.opening import driver, is_address, open_folder
+from holdfast.roots import driver, is_address, open_folder
 
 if TYPE_CHECKING:
     from holdfast.mcp.server import Caller

@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 
 from holdfast import templates
 from holdfast.errors import NotFound
-from holdfast.formats import headings, markdown
+from holdfast.formats import markdown, sections
 from holdfast.memory import Memory
 from holdfast.model import names
 from holdfast.model.queries import Query
@@ -105,7 +105,7 @@ def _learning_cycle(memory: Memory) -> str:
     own = _own(memory, f"{memory.settings.paths.rules}/{templates.WORKFLOW}")
     shipped = _body(templates.text(f"{templates.RULES}/{templates.WORKFLOW}").encode())
     for text in (own, shipped):
-        for part in headings.named(text, templates.LEARNING_CYCLE):
+        for part in sections.headed(text, templates.LEARNING_CYCLE):
             return text[part.start : part.end].strip()
     raise AssertionError("the shipped rule has this section")
 

@@ -33,7 +33,7 @@ from holdfast.mcp import health, server
 from holdfast.mcp.auth import Auth, Bearer, Bucket, Limits
 from holdfast.mcp.health import Health, LogForm
 from holdfast.mcp.server import Caller
-from holdfast.tools.context import Context
+from holdfast.tools.calling import Context
 
 HOST = "127.0.0.1"
 PORT = 8765

@@ -29,9 +29,8 @@ from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.mcp import content
 from holdfast.memory import Memory, open_memory
 from holdfast.secrets import redact
-from holdfast.tools import every
-from holdfast.tools.calling import UNKNOWN, Reply, failed
-from holdfast.tools.context import Context
+from holdfast.tools import toolsets
+from holdfast.tools.calling import UNKNOWN, Context, Reply, failed
 from holdfast.tools.registry import Tool
 
 WRITER = "mcp"
@@ -141,7 +140,7 @@ def build(
 
     `run_of` returns the run of a connection; `on_failure` is called when a tool call did not reach a memory.
     """
-    handlers = _Handlers(callers, every.toolset(every.registry(), toolset), run_of, on_failure)
+    handlers = _Handlers(callers, toolsets.toolset(toolsets.registry(), toolset), run_of, on_failure)
     return Server(
         "holdfast",
         version=__version__,
@@ -165,7 +164,7 @@ class _Handlers:
         self._callers = callers
         self._run_of = run_of
         self._on_failure = on_failure
-        self._registry = every.registry()
+        self._registry = toolsets.registry()
         self._tools = {tool.name: described(tool) for tool in tools}
 
     def schema(self, name: str) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
 from holdfast.mcp.server import MAX_MESSAGE, build, only_caller, open_lazily
-from holdfast.tools.context import Context
+from holdfast.tools.calling import Context
 
 _CHUNK = 1 << 16
 _ENDS = 512

@@ -24,8 +24,8 @@ from holdfast.mcp.health import Health, Log
 from holdfast.mcp.server import CALLER, WRITER, Caller, LazyMemory
 from holdfast.memory import Memory, open_memory, open_tenant, open_within
 from holdfast.model.grants import Grant
-from holdfast.opening import Tenants, is_address
-from holdfast.tools.context import Context
+from holdfast.roots import Tenants, is_address
+from holdfast.tools.calling import Context
 
 MOST_OPEN = 32
 """Memories that stay open at once, unless more are in use."""
@@ -107,8 +107,8 @@ class Team:
             raise self._public(error) from None
 
     def _prepare(self, memory: Memory) -> None:
-        memory.tools.told = self.on_call
-        memory.tools.worded = self._for_caller
+        memory.tools.on_call = self.on_call
+        memory.tools.rephrase = self._for_caller
 
     def _for_caller(self, error: HoldfastError) -> HoldfastError:
         """Return the error that a caller gets: the owner in full, an issued token no details of the store."""

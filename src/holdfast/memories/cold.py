@@ -1,50 +1,165 @@
-"""Transcripts: conversations that other programs recorded, brought into cold memory.
+"""Cold memory: conversations that other programs recorded, and the files they are imported from.
 
-A conversation becomes one log, and a turn one line, whose id is derived from the bytes it came from: what is brought
-again adds nothing, and a source that has grown adds what is new. Secrets of known forms are removed before anything
-is written. What cannot be read is reported with file and line, and never stops the rest.
+A conversation becomes one log and a turn one line. The id of a line is derived from its source bytes, so importing
+again adds only what is new. Secrets of known formats are removed before anything is written. What cannot be read is
+reported with file and line, and never stops the rest. Links are not followed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import hashlib
 import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from holdfast.core import Core
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import jsonl, transcripts
-from holdfast.memories._sources import SUFFIX, Report, Source, below, named, opened, readable, size_of
 from holdfast.model import names
+from holdfast.model.records import Problem
 from holdfast.model.times import derived_id, is_id, iso, normal, parse_ms
+from holdfast.roots import on_disk
 from holdfast.secrets import redact
 from holdfast.storage.files.lines import forwards
 from holdfast.storage.tree import Line
 
 SOURCES = ("claude-code", "codex", "jsonl")
+SUFFIX = ".jsonl"
 KIND = "transcript"
+TOO_LONG = "longer than a line may be"
 _BATCH_LINES = 1_000
 _BATCH_BYTES = 4 << 20
 _MARGIN = 256
+_MOST_PROBLEMS = 100
 _FIELDS = ("session", "workspace", "role", "text", "folder", "agent", "part", "source")
 Progress = Callable[[int, int], None]
 
 
+class Source(msgspec.Struct, frozen=True):
+    """A file to import, and its name below the folder that was searched."""
+
+    path: str
+    name: str
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """The result of an import."""
+
+    files: int = 0
+    """Files that were read."""
+    turns: int = 0
+    added: int = 0
+    """Turns that are new."""
+    skipped: int = 0
+    """Lines and files that could not be read."""
+    problems: list[Problem] = []
+    """The first of those, with file and line."""
+
+    def skip(self, path: str, why: str, line: int = 0) -> None:
+        self.skipped += 1
+        if len(self.problems) < _MOST_PROBLEMS:
+            self.problems.append(Problem(_printable(path), f"skipped: {why}", line))
+
+
+# files
+
+
 def find_sources(source: str, path: str = "") -> list[Source]:
-    """Return the files of a source: those where the program keeps them, or the file or all below the folder given."""
+    """Return the files of a source: in the folder of that program, or the given file or folder."""
     if source not in SOURCES:
         raise Invalid(f'There is no source "{source}".{names.close_to(source, SOURCES)}', f"Use {', '.join(SOURCES)}.")
     if path or source == "jsonl":
         return named(path)
-    tops = [os.path.realpath(folder) for folder in _homes(source)]
+    if source == "claude-code":
+        home = os.environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude")
+        folders = [os.path.join(home, "projects")]
+    else:
+        home = os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
+        folders = [os.path.join(home, "sessions"), os.path.join(home, "archived_sessions")]
+    tops = [os.path.realpath(folder) for folder in folders]
     there = [top for top in tops if os.path.lexists(top)]
     if not there:
         raise NotFound(f"{tops[0]} is not there.", f"Name the folder in which {source} keeps them.")
-    return [found for top in there for found in below(top)]
+    return [found for top in there for found in _below(top)]
+
+
+def named(path: str) -> list[Source]:
+    """Return the given file, or all files below the given folder."""
+    if not path:
+        raise Invalid("This source has no folder of its own.", "Name the file or folder.")
+    try:
+        top = os.path.realpath(on_disk(path))
+        there = os.path.lexists(top)
+    except ValueError:  # NUL, or half a character
+        raise Invalid("No file can have such a name.", "Check the path.") from None
+    if not there:
+        raise NotFound(f"{top} is not there.", "Check the path.")
+    return _below(top)
+
+
+def _below(top: str) -> list[Source]:
+    """Return a file, or the files below a folder, by name; what cannot be read is reported when it is opened."""
+    if not os.path.isdir(top):
+        return [Source(top, os.path.basename(top))]
+    found, waiting = [], [top]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as listing:
+                entries = list(listing)
+        except OSError:
+            found.append(folder)
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
+            elif entry.name.endswith(SUFFIX) or (entry.is_symlink() and os.path.isdir(entry.path)):
+                found.append(entry.path)
+    return [Source(path, os.path.relpath(path, top)) for path in sorted(found)]
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[int]:
+    """Open a regular file for reading, without blocking and without following a link."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, "it is a link, and links are not followed") from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def numbered_lines(fd: int, longest: int) -> Iterator[tuple[int, Line]]:
+    """Yield the lines of an open file, counted from 1."""
+    return enumerate(forwards(functools.partial(os.pread, fd), 0, os.fstat(fd).st_size, longest), 1)
+
+
+def _printable(path: str) -> str:
+    """Return a path as valid text, whatever bytes its name has."""
+    return path.encode("utf-8", "replace").decode("utf-8")
+
+
+def _size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+# turns
 
 
 class Transcripts:
@@ -55,67 +170,47 @@ class Transcripts:
         self, source: str, files: list[Source], scope: str | None = None, progress: Progress | None = None, *,
         dry: bool = False,
     ) -> Report:  # fmt: skip
-        """Bring every turn of these files into cold memory, each once; with `dry` only count them.
+        """Import every turn of these files once; with `dry`, only count them.
 
-        What was added before an error is there, and bringing the files again adds the rest. `progress` is told in
-        kilobytes.
+        After an error, importing the files again adds the rest. `progress` gets kilobytes.
         """
-        workspace = self._memory.scopes.resolve(scope).path if scope else ""
-        own = self._own()
-        report = Report()
-        sizes = [size_of(file.path) for file in files]
+        memory, report = self._memory, Report()
+        fixed = {"source": source, "workspace": memory.scopes.resolve(scope).path if scope else ""}
+        own = os.path.join(memory.root, memory.settings.paths.transcripts) if memory.in_files else ""
+        own = os.path.realpath(own) + os.sep if own else ""
+        clean = (lambda value: value) if dry else memory.screen.clean
+        sizes = [_size(file.path) for file in files]
         ready, total = 0, max(1, sum(sizes) >> 10)
         for file, size in zip(files, sizes, strict=True):
-            shelf = _Shelf(self._memory, report, dry=dry)
+            batch = _Batch(memory, report, dry=dry)
             try:
-                if own and file.path.startswith(own + os.sep):
-                    raise OSError(errno.EINVAL, "it lies in the memory already, where it is searched as it is")
+                if own and file.path.startswith(own):
+                    raise OSError(errno.EINVAL, "it is in the memory already, where it is searched as it is")
                 with opened(file.path) as fd:
                     report.files += 1
-                    fixed = {"source": source, "workspace": workspace}
-                    conversation = _Conversation(
-                        file, fixed, os.fstat(fd).st_mtime_ns, _as_is if dry else self._memory.screen.clean
-                    )
-                    for line in self._lines(fd, file, conversation, shelf):
+                    conversation = _Conversation(file, fixed, os.fstat(fd).st_mtime_ns, clean)
+                    for number, line in numbered_lines(fd, memory.settings.limits.line_bytes):
+                        if why := batch.add(conversation, number, line):
+                            report.skip(file.path, why, number)
                         if progress and line.end >> 18 != line.offset >> 18:
                             progress((ready + line.end) >> 10, total)
             except OSError as error:
-                report.skip(file.path, f"skipped: {error.strerror or error}")
-            shelf.empty()
+                report.skip(file.path, error.strerror or str(error))
+            batch.write()
             ready += size
             if progress:
                 progress(ready >> 10, total)
         return report
 
-    def _own(self) -> str:
-        """Return the folder that is read as it is, "" in a database, which has none."""
-        memory = self._memory
-        folder = os.path.join(memory.root, memory.settings.paths.transcripts)
-        return os.path.realpath(folder) if memory.in_files else ""
-
-    def _lines(self, fd: int, file: Source, conversation: _Conversation, shelf: _Shelf) -> Iterator[Line]:
-        """Put the turns of an open file on the shelf, line by line."""
-        longest = self._memory.settings.limits.line_bytes
-        for number, line in enumerate(forwards(functools.partial(os.pread, fd), 0, os.fstat(fd).st_size, longest), 1):
-            found = "longer than a line may be" if line.cut else conversation.turns(number, line.data.strip())
-            if isinstance(found, str):
-                torn = "the last line is incomplete: torn, or still being written"
-                shelf.report.skip(file.path, f"skipped: {found}" if line.whole else torn, number)
-            else:
-                for log, turn in found:
-                    if not shelf.put(log, turn, longest):
-                        shelf.report.skip(file.path, "skipped: its turn is longer than a line may be", number)
-            yield line
-
 
 class _Conversation:
-    """One source while it is read: whose turns they are, when they were said, and which ids that gives them."""
+    """One source while it is read: its session, and the times and ids of its turns."""
 
     def __init__(self, file: Source, fixed: dict[str, str], modified_ns: int, clean: transcripts.Clean) -> None:
         self._clean = clean
         self._fixed = fixed
         self._source = source = fixed["source"]
-        self._session = redact(readable(file.name).removesuffix(SUFFIX)).rpartition("/")[2]
+        self._session = redact(_printable(file.name).removesuffix(SUFFIX)).rpartition("/")[2]
         self._log = f"{names.slug(self._session)}-{names.short_hash(file.path)}" if source == "jsonl" else ""
         self._session = self._log or self._session  # a file's name alone is not unique
         self._alike: Counter[bytes] = Counter()
@@ -126,92 +221,79 @@ class _Conversation:
         self._last: int | None = None
 
     def turns(self, number: int, raw: bytes) -> list[tuple[str, dict[str, Any]]] | str:
-        """Return the turns of a line, each with the name of its log, or say what is wrong with the line."""
+        """Return the turns of a line, each with the name of its log, or what is wrong with the line."""
         values = transcripts.parse(raw)
         if isinstance(values, str):
             return values
         found: list[dict[str, Any]] = []
         for value in values:
-            if self._source == "codex":
-                self._head(value)
+            # a forked conversation repeats the header of its origin, so only the first one counts
+            header = transcripts.header(value) if self._source == "codex" and not self._headed else {}
+            if header:
+                self._headed = True
+                self._session = redact(header.get("session", self._session))
+                self._folder = redact(header.get("folder", ""))
             found += [turn for turn in transcripts.turns(value, self._clean) if turn["text"].strip()]
         if self._source == "jsonl" and not any("id" in value or "uuid" in value for value in values):
             form = hashlib.blake2b(raw, digest_size=8).digest()
-            self._alike[form] += 1  # what has no id of its own may be said twice in one second
+            self._alike[form] += 1  # without an id, the same words may come twice in one second
             raw += b"\n#%d" % self._alike[form] if self._alike[form] > 1 else b""
         return [self._turn(turn, number, part, raw) for part, turn in enumerate(found)]
-
-    def _head(self, value: dict[str, Any]) -> None:
-        """Take the session from the first header; a conversation that was forked repeats that of its origin."""
-        told = {} if self._headed else transcripts.header(value)
-        if told:
-            self._headed = True
-            self._session = redact(told.get("session", self._session))
-            self._folder = redact(told.get("folder", ""))
 
     def _turn(self, turn: dict[str, Any], number: int, part: int, raw: bytes) -> tuple[str, dict[str, Any]]:
         session = str(turn.get("session") or self._session)
         whose = session if self._source == "claude-code" else self._session
         log = self._log or names.unique(whose, "session")
-        identity, time = self._when(turn, f"{session}\n{number}\n".encode(), raw + (b"\n%d" % part if part else b""))
-        told = {"folder": self._folder} | turn | self._fixed | {"session": session}
-        line = {"id": turn["id"] if is_id(turn.get("id")) else identity, "time": time}
-        return f"{self._source}-{log}", line | {name: told[name] for name in _FIELDS if told.get(name)}
-
-    def _when(self, turn: dict[str, Any], place: bytes, content: bytes) -> tuple[str, str]:
-        """Return the id and the time of a turn; one without a time comes right after the one before it.
-
-        When the file was changed says nothing about a turn's identity: the file may grow.
-        """
+        content = raw + (b"\n%d" % part if part else b"")
         if said := normal(turn.get("time")):
             self._timed = parse_ms(turn["time"], utc=True) or 0
             self._last = parse_ms(said)
-            return derived_id(self._timed, content), said
-        self._last = self._modified if self._last is None else self._last + 1
-        return derived_id(self._timed, place + content), iso(self._last)
+            identity, time = derived_id(self._timed, content), said
+        else:
+            # right after the turn before it; the file's own time is not part of the id, because the file may grow
+            self._last = self._modified if self._last is None else self._last + 1
+            identity = derived_id(self._timed, f"{session}\n{number}\n".encode() + content)
+            time = iso(self._last)
+        known = {"folder": self._folder} | turn | self._fixed | {"session": session}
+        line = {"id": turn["id"] if is_id(turn.get("id")) else identity, "time": time}
+        return f"{self._source}-{log}", line | {name: known[name] for name in _FIELDS if known.get(name)}
 
 
-class _Shelf:
-    """Turns that wait to be written together, in bounded memory."""
+class _Batch:
+    """Turns that are written together, in bounded memory."""
 
     def __init__(self, memory: Core, report: Report, *, dry: bool) -> None:
-        self.report = report
         self._memory = memory
+        self._report = report
         self._dry = dry
         self._waiting: dict[str, list[dict[str, Any]]] = {}
         self._count = self._bytes = 0
 
-    def put(self, log: str, line: dict[str, Any], longest: int) -> bool:
-        """Take a turn; False when it is longer than a line may be."""
-        size = len(jsonl.render(line)) + _MARGIN
-        if size > longest:
-            return False
-        self.report.turns += 1
-        self._count += 1
-        self._bytes += size
-        self._waiting.setdefault(log, []).append({"id": line["id"]} if self._dry else line)
-        if not self._dry and (self._count >= _BATCH_LINES or self._bytes >= _BATCH_BYTES):
-            self.empty()
-        return True
+    def add(self, conversation: _Conversation, number: int, line: Line) -> str:
+        """Add the turns of a line; return what is wrong with it, "" for nothing."""
+        found = TOO_LONG if line.cut else conversation.turns(number, line.data.strip())
+        if isinstance(found, str):
+            return found if line.whole else "the last line is incomplete: torn, or still being written"
+        fault = ""
+        for log, turn in found:
+            size = len(jsonl.render(turn)) + _MARGIN
+            if size > self._memory.settings.limits.line_bytes:
+                fault = f"its turn is {TOO_LONG}"
+                continue
+            self._report.turns += 1
+            self._count += 1
+            self._bytes += size
+            self._waiting.setdefault(log, []).append({"id": turn["id"]} if self._dry else turn)
+            if not self._dry and (self._count >= _BATCH_LINES or self._bytes >= _BATCH_BYTES):
+                self.write()
+        return fault
 
-    def empty(self) -> None:
-        """Write what waits; it is durable when this returns."""
+    def write(self) -> None:
+        """Write all turns; they are durable when this returns."""
         for log, lines in self._waiting.items():
             if self._dry:
-                self.report.added += self._memory.missing(KIND, log, {line["id"] for line in lines})
+                self._report.added += self._memory.missing(KIND, log, {line["id"] for line in lines})
             else:
-                self.report.added += self._memory.bring(KIND, log, lines)
+                self._report.added += self._memory.bring(KIND, log, lines)
         self._waiting.clear()
         self._count = self._bytes = 0
-
-
-def _as_is(value: Any) -> Any:
-    return value
-
-
-def _homes(source: str) -> list[str]:
-    """Return where a program keeps its transcripts."""
-    if source == "claude-code":
-        return [os.path.join(os.environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude"), "projects")]
-    home = os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
-    return [os.path.join(home, "sessions"), os.path.join(home, "archived_sessions")]

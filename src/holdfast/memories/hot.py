@@ -1,126 +1,157 @@
-"""Hot memory: the rules that every conversation loads, what they cost, and moving text in and out of them.
+"""Hot memory: the rules that every conversation loads, their budgets, and moving text in and out of them.
 
-A rule is a Markdown file in the rules folder; what one client keeps for itself counts too, since it is loaded as well.
-Each rule declares its budget, and all of them together have one. Promoting copies a record into a rule, and is refused
-where that would go over a budget. Demoting keeps the text as a note first and then takes it out of the rule.
+A rule is a Markdown file in the rules folder; rules that a client keeps for itself are counted too. Each rule declares
+a budget, and all together have one. Promoting copies a record into a rule, and is refused where a budget would be
+exceeded. Demoting first stores the text as a note and then removes it from the rule.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget
-from holdfast.formats import budgets, headings, markdown
-from holdfast.memories import _rules
-from holdfast.memories._rules import Finding, Rule
+from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound, OverBudget
+from holdfast.formats import markdown, pages, sections
 from holdfast.model import names
 from holdfast.model.kinds import KINDS
+from holdfast.model.layout import Place
+from holdfast.model.names import amount
 from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Receipt, Record
 from holdfast.model.scopes import Scope
 from holdfast.model.times import age, local
-from holdfast.model.wording import amount
-from holdfast.storage.tree import Document
+from holdfast.storage import parsing
+from holdfast.storage.tree import ABSENT, Document
 
-_MOST = 999_999
-_REVIEW = "Run: holdfast hot review"
+CLIENT_RULES = ".cursor/rules"
+"""Where a client keeps rules of its own, beside links to ours."""
 Order = Literal["age", "size", "share"]
+_MOST_LINES = 999_999
+_RULE_FIELDS = frozenset({"description", "alwaysApply", "source", "title", "updated", "archived", "isArchived"})
+
+
+class Rule(msgspec.Struct, frozen=True):
+    path: str
+    name: str
+    title: str
+    lines: int
+    tokens: int
+    most_lines: int
+    most_tokens: int
+    share: float
+    """The part of its own budget that it uses, 1 for all of it."""
+    part: float
+    """The part of the budget of all rules that it uses."""
+    updated: str
+    age: str
+    line: int
+    """The line of its budget comment, 0 when there is none."""
+
+    @property
+    def budget(self) -> pages.Budget:
+        return pages.Budget(self.lines, self.tokens, self.most_lines, self.most_tokens, self.line)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A fault of a rule, or of all rules; then `rule` is empty and the path is their folder."""
+
+    level: pages.Level
+    path: str
+    line: int
+    what: str
+    rule: str = ""
+
+
+_ORDERS: Mapping[str, Callable[[Rule], Any]] = {
+    "age": lambda rule: rule.updated,
+    "size": lambda rule: (-rule.lines, -rule.tokens),
+    "share": lambda rule: -rule.part,
+}
+
+
+def client_rules(memory: Core, blocked: Callable[[str, str], None]) -> Iterator[str]:
+    """Yield the files of rules that a client keeps for itself; links to our rules are left out."""
+    for path, _ in memory.vault.walk(CLIENT_RULES, (".mdc",), blocked):
+        with contextlib.suppress(Invalid):  # reached through a linked folder
+            if memory.vault.target(path) is None:
+                yield path
 
 
 class Hot:
     def __init__(self, memory: Core) -> None:
         self._memory = memory
         self._folder = memory.settings.paths.rules
-
-    # looking
+        self._budget = memory.settings.hot
 
     def rules(self) -> list[Rule]:
         """Return every rule, by path."""
-        return self._survey()[0]
+        return [self._rule(path, document) for path, document in self._documents([])]
 
     def texts(self) -> tuple[dict[str, str], list[Finding]]:
-        """Return what each rule of this memory says, by path, and which cannot be read; no client's own are among them.
-
-        Front matter and budgets are left out: they are for programs.
-        """
+        """Return the text of each rule of this memory by path, without front matter and budget, and unreadable ones."""
         found: list[Finding] = []
         texts = {}
-        for path in sorted(self._paths(found)):
+        for path, document in self._documents(found):
             if path.startswith(f"{self._folder}/"):
-                try:
-                    text = self._read(path).data.decode("utf-8", "replace").removeprefix("\ufeff")
-                    texts[path] = _rules.plain(budgets.without_comment(text[markdown.body_start(text) :]))
-                except HoldfastError as error:
-                    found.append(Finding("error", path, 0, error.message, _rules.stem(path)))
-        return texts, [finding for finding in found if finding.level == "error"]
+                text = document.data.decode("utf-8", "replace").removeprefix("\ufeff")
+                texts[path] = _plain(pages.without_budget(text[markdown.body_start(text) :]))
+        return texts, [one for one in found if one.level == "error" and one.path.startswith(self._folder)]
 
     def review(self, by: Order = "age") -> list[Rule]:
-        """Return the rules in the order in which to look at them: oldest, largest or greatest part of all first."""
-        rules = self.rules()
-        if by == "age":
-            return sorted(rules, key=lambda rule: rule.updated)
-        if by == "size":
-            return sorted(rules, key=lambda rule: (-rule.lines, -rule.tokens))
-        if by == "share":
-            return sorted(rules, key=lambda rule: -rule.part)
-        raise Invalid(f"There is no order {by!r}.", "Use age, size or share.")
+        """Return the rules in the order of review: oldest, largest or greatest part of the whole budget first."""
+        if by not in _ORDERS:
+            raise Invalid(f"There is no order {by!r}.", "Use age, size or share.")
+        return sorted(self.rules(), key=_ORDERS[by])
 
-    def total(self) -> budgets.Budget:
-        """Return what all rules cost together, and what they may."""
-        used, most = budgets.total(rule.budget for rule in self.rules()), self._memory.settings.hot
-        return budgets.Budget(used.lines, used.tokens, most.lines, most.tokens)
+    def total(self) -> pages.Budget:
+        """Return the size of all rules together, and its limits."""
+        return self._total(self.rules())
 
     def check(self) -> list[Finding]:
-        """Return what is wrong: budgets that are missing, used up or nearly so, and rules that cannot be read."""
-        rules, found = self._survey()
-        for rule in rules:
-            faults = budgets.faults(rule.budget) if rule.path.startswith(f"{self._folder}/") else []
-            found += [Finding(fault.level, rule.path, fault.line, fault.what, rule.name) for fault in faults]
-        faults = self._total_faults(rule.budget for rule in rules)
-        return found + [Finding(fault.level, self._folder, 0, fault.what) for fault in faults]
-
-    def _survey(self) -> tuple[list[Rule], list[Finding]]:
+        """Return the faults: budgets that are missing, exceeded or nearly used up, and unreadable rules."""
         found: list[Finding] = []
-        rules = []
-        for path in sorted(self._paths(found)):
-            try:
-                rules.append(self._rule(path, self._read(path)))
-            except HoldfastError as error:
-                found.append(Finding("error", path, 0, error.message, _rules.stem(path)))
-        return rules, found
+        rules = [self._rule(path, document) for path, document in self._documents(found)]
+        for rule in rules:
+            flaws = pages.budget_flaws(rule.budget) if rule.path.startswith(f"{self._folder}/") else []
+            found += [Finding(flaw.level, rule.path, flaw.line, flaw.what, rule.name) for flaw in flaws]
+        flaws = pages.total_flaws(self._total(rules))
+        return found + [Finding(flaw.level, self._folder, 0, flaw.what) for flaw in flaws]
 
-    def _paths(self, found: list[Finding]) -> Iterator[str]:
-        """Yield the files that are rules; what is out of reach is added to `found`."""
+    def _total(self, rules: list[Rule], *more: pages.Budget) -> pages.Budget:
+        budgets = [*(rule.budget for rule in rules), *more]
+        return pages.total_budget(budgets, self._budget.lines, self._budget.tokens)
+
+    def _documents(self, found: list[Finding]) -> Iterator[tuple[str, Document]]:
+        """Yield the rules by path; those that cannot be read are added to `found`."""
 
         def ours(path: str, why: str) -> None:
-            found.append(Finding("error", path, 0, why, _rules.stem(path)))
+            found.append(Finding("error", path, 0, why, _stem(path)))
 
         def theirs(path: str, why: str) -> None:
-            found.append(Finding("warning", path, 0, f"not counted: {why}", _rules.stem(path)))
+            found.append(Finding("warning", path, 0, f"not counted: {why}", _stem(path)))
 
-        vault = self._memory.vault
-        yield from (path for path, _ in vault.walk(self._folder, (".md",), ours) if path.endswith(".md"))
-        yield from _rules.of_clients(vault, theirs)
-
-    def _read(self, path: str) -> Document:
-        return self._memory.vault.read(path, self._memory.settings.limits.document_bytes)
+        walked = self._memory.vault.walk(self._folder, (".md",), ours)
+        paths = [path for path, _ in walked if path.endswith(".md")]
+        for path in sorted([*paths, *client_rules(self._memory, theirs)]):
+            try:
+                yield path, self._memory.read(path)
+            except HoldfastError as error:
+                ours(path, error.message)
 
     def _rule(self, path: str, document: Document) -> Rule:
-        record, cost = _rules.read(path, document), budgets.read(document.data.decode("utf-8", "replace"))
-        most = self._memory.settings.hot
+        size, most = pages.budget_of(document.data.decode("utf-8", "replace")), self._budget
+        record = _record(path, document)
+        day = local(record.updated)[:10]
         return Rule(
-            path=path, name=_rules.stem(path), title=record.title.strip(), lines=cost.lines, tokens=cost.tokens,
-            most_lines=cost.most_lines, most_tokens=cost.most_tokens, share=round(cost.share, 3),
-            part=round(max(cost.lines / most.lines, cost.tokens / most.tokens), 3),
-            updated=(day := local(record.updated)[:10]), age=age(day), line=cost.line,
+            path=path, name=_stem(path), title=record.title.strip(), lines=size.lines, tokens=size.tokens,
+            most_lines=size.most_lines, most_tokens=size.most_tokens, share=round(size.share, 3),
+            part=round(max(size.lines / most.lines, size.tokens / most.tokens), 3), updated=day, age=age(day),
+            line=size.line,
         )  # fmt: skip
-
-    def _total_faults(self, costs: Iterable[budgets.Budget]) -> list[budgets.Fault]:
-        most = self._memory.settings.hot
-        return budgets.total_faults(costs, most.lines, most.tokens)
 
     # into hot memory
 
@@ -129,79 +160,75 @@ class Hot:
         record = self._memory.get(identifier)
         kind = KINDS[record.kind]
         if kind.layer != "warm" or kind.owned:
-            raise Invalid(
-                f"{identifier} is {kind.one.lower()}.", "Promote a decision, a lesson, a note, a fact or the like."
-            )
+            what = f"{identifier} is {kind.one.lower()}."
+            raise Invalid(what, "Promote a decision, a lesson, a note, a fact or the like.")
         if record.hidden or record.superseded:
-            raise Invalid(f"{identifier} is hidden or no longer holds.", "Promote what holds now, or show it again.")
-        if not 0 <= budget <= _MOST:
-            raise Invalid(f"The budget is {amount(budget, 'line')}.", f"Use a number from 1 to {_MOST}.")
+            raise Invalid(f"{identifier} is hidden or superseded.", "Promote the current record, or show it again.")
+        if not 0 <= budget <= _MOST_LINES:
+            raise Invalid(f"The budget is {amount(budget, 'line')}.", f"Use a number from 1 to {_MOST_LINES}.")
         if into and budget:
-            raise Invalid("A rule that is there has its budget.", "Change it in its comment, or leave --budget out.")
+            raise Invalid(f'Rule "{into}" already has a budget.', "Change it in its comment, or leave --budget out.")
         return self._extend(into, record, op_id) if into else self._add(record, budget, op_id)
 
     def _add(self, record: Record, budget: int, op_id: str) -> Receipt:
-        title, text = _rules.title_of(record), _rules.text_of(record)
+        title = _title(record)
         path = f"{self._folder}/common/{names.slug(title, 'rule')}.md"
         front = {"description": title, "alwaysApply": True, "source": record.id}
-
-        def body(lines: int) -> str:
-            return f"{budgets.comment(lines)}\n\n# {title}\n\n{text}\n"
+        body = f"\n\n# {title}\n\n{_text(record)}\n"
 
         def whole(lines: int) -> bytes:
-            return markdown.edit(markdown.render({}, body(lines)), front)
+            return markdown.edit(markdown.render({}, pages.budget_comment(lines) + body), front)
 
-        lines = budget or _rules.room(len(markdown.lines_of(whole(1).decode())))
-        needed = len(markdown.lines_of(whole(lines).decode()))
+        needed = len(sections.lines_of(whole(1).decode()))
+        lines = budget or max(20, -(-needed // 9) * 10)  # a multiple of ten that leaves a tenth free
         if needed > lines:
-            raise OverBudget(
-                f"The rule has {amount(needed, 'line')}; its budget would be {lines}.", f"Give --budget {needed}."
-            )
+            what = f"The rule has {amount(needed, 'line')}; its budget would be {lines}."
+            raise OverBudget(what, f"Give --budget {needed}.")
         if not self._memory.knows_op(op_id):
             self._check_fit(path, whole(lines))
         try:
-            done = self._memory.keep(Draft(kind="rule", id=path, text=body(lines), op_id=op_id))
+            return self._memory.replace(path, whole(lines), ABSENT, op_id=op_id)
         except AlreadyExists:
-            if self._read(path).data != markdown.render({}, body(lines)):
-                raise AlreadyExists(f"There is a rule {path} already.", "Promote into it with --into.") from None
-            done = Receipt("stored", path, path)  # an earlier call ended before it could write the front matter
-        if self._memory.vault.stat(path) and markdown.parse(self._read(path).data).front is None:
-            # on its own, since front matter that is added to a text leaves no line between the two
-            version = self._memory.keep(Draft(id=path, fields=front)).version
-            done = Receipt(done.status, path, path, version)
-        return done
+            raise AlreadyExists(f"There is a rule {path} already.", "Promote into it with --into.") from None
 
     def _extend(self, into: str, record: Record, op_id: str) -> Receipt:
-        title, text, path = _rules.title_of(record), _rules.text_of(record), self._named(into)
-        document = self._read(path)
-        body = _rules.body_of(path, document)
+        title, path = _title(record), self._named(into)
+        document = self._memory.read(path)
+        body = _body(path, document)
         known = self._memory.knows_op(op_id)
-        if not known and any(part.level > 1 for part in headings.named(body, title)):
+        if not known and any(part.level > 1 for part in sections.headed(body, title)):
             raise AlreadyExists(f'{path} has a section "{title}" already.', "Demote that one first, or edit it.")
         newline = "\r\n" if b"\r\n" in document.data else "\n"
-        addition = f"\n## {title}\n\n{text}\n".replace("\n", newline)
+        addition = f"\n## {title}\n\n{_text(record)}\n".replace("\n", newline)
         body += addition if body.endswith("\n") or not body else newline + addition
         if not known:
             self._check_fit(path, markdown.replace_body(document.data, body))
         return self._memory.keep(Draft(id=path, text=body, expect=document.version, op_id=op_id))
 
     def _check_fit(self, path: str, data: bytes) -> None:
-        """Refuse what would go over the rule's own budget or over that of all rules."""
+        """Refuse a rule that would exceed its own budget or that of all rules."""
         rules = self.rules()
-        new = budgets.read(data.decode("utf-8", "replace"))
-        own = budgets.faults(new) if new.line else []
-        every = self._total_faults([*(rule.budget for rule in rules if rule.path != path), new])
-        faults = [f"{path} {fault.what}" for fault in own if fault.level == "error"]
-        faults += [fault.what for fault in every if fault.level == "error"]
-        if faults:
-            raise OverBudget(f"With it, {'; '.join(faults)}.{_rules.look_first(rules)}", "Nothing was changed.")
+        new = pages.budget_of(data.decode("utf-8", "replace"))
+        own = pages.budget_flaws(new) if new.line else []
+        together = pages.total_flaws(self._total([rule for rule in rules if rule.path != path], new))
+        faults = [f"{path} {flaw.what}" for flaw in own if flaw.level == "error"]
+        faults += [flaw.what for flaw in together if flaw.level == "error"]
+        if not faults:
+            return
+        hint = ""
+        if rules:
+            large, old = max(rules, key=lambda rule: rule.part), min(rules, key=lambda rule: rule.updated)
+            reasons = {large.path: amount(large.lines, "line")}
+            reasons[old.path] = f"{reasons[old.path]}, changed {old.age}" if old is large else f"changed {old.age}"
+            hint = f" Look first at {' and '.join(f'{path} ({why})' for path, why in reasons.items())}."
+        raise OverBudget(f"With it, {'; '.join(faults)}.{hint}", "Nothing was changed.")
 
     # out of hot memory
 
     def demote(self, name: str, scope: str | Scope | None = None, heading: str = "", op_id: str = "") -> Receipt:
-        """Take a rule, or one section of it, out of hot memory; the receipt names the record that has the text now.
+        """Move a rule, or one section of it, out of hot memory; the receipt names the record that has the text now.
 
-        The note is durable before the rule changes, and the rule's bytes stay in `writes/kept/`; repeating it is safe.
+        The note is durable before the rule changes, and the bytes of the rule stay in `writes/kept/`. Safe to repeat.
         """
         try:
             path = self._named(name)
@@ -212,70 +239,60 @@ class Hot:
             raise
 
     def _leave(self, path: str, scope: str | Scope | None, op_id: str) -> Receipt:
+        """Demote a whole rule; no note is needed if the record it was made from has the same text."""
         if self._memory.vault.target(path) is not None:
             raise Invalid(f"{path} is a link.", "Demote the rule that it leads to.")
-        document = self._read(path)
-        record = _rules.read(path, document)
-        title, text = _rules.title_of(record), _rules.text_of(record)
-        kept = self._source(record, text) or self._note(title, text, scope, _rules.own_fields(record))
+        document = self._memory.read(path)
+        rule = _record(path, document)
+        text, source, stored = _text(rule), rule.fields.get("source"), None
+        with contextlib.suppress(HoldfastError):
+            found = self._memory.get(source) if isinstance(source, str) and source else None
+            if found and not (found.hidden or found.superseded) and _text(found) == text:
+                stored = _demoted(found)
+        fields = {name: value for name, value in rule.fields.items() if name not in _RULE_FIELDS}
+        stored = stored or self._note(_title(rule), text, scope, fields)
         self._memory.retire(path, document.version, op_id)
-        return kept
+        return stored
 
     def _cut(self, path: str, heading: str, scope: str | Scope | None, op_id: str) -> Receipt:
-        document = self._read(path)
-        body = _rules.body_of(path, document)
-        part = _rules.section(path, body, heading)
-        rest = headings.without(body, part)
-        if not budgets.without_comment(rest).strip():
+        """Demote one section; no note is needed if a warm record has the same title and text."""
+        document = self._memory.read(path)
+        body = _body(path, document)
+        part = _section(path, body, heading)
+        rest = sections.without(body, part)
+        if not pages.without_budget(rest).strip():
             raise Invalid(f'Nothing would be left of {path} without "{heading}".', "Demote the rule as a whole.")
-        text = _rules.plain(body[part.below : part.end])
-        kept = (None if scope else self._same(part.title, text)) or self._note(part.title, text, scope)
+        text = _plain(body[part.below : part.end])
+        stored = None
+        for hit in self._memory.find(Query(text=f'"{part.title}"', limit=100)) if not scope else ():
+            found, kind = hit.record, KINDS[hit.record.kind]
+            same = names.same(_title(found)) == names.same(part.title) and _text(found) == text
+            if same and kind.layer == "warm" and kind.shape != "line":
+                stored = _demoted(found)
+                break
+        stored = stored or self._note(part.title, text, scope, {})
         self._memory.keep(Draft(id=path, text=rest, expect=document.version, op_id=op_id))
-        return kept
+        return stored
 
-    def _source(self, record: Record, text: str) -> Receipt | None:
-        """Return the record that this rule was made from, if that still says the same."""
-        source = record.fields.get("source")
-        try:
-            found = self._memory.get(source) if isinstance(source, str) and source else None
-        except HoldfastError:
-            return None
-        if found is None or found.hidden or found.superseded or _rules.text_of(found) != text:
-            return None
-        return Receipt("demoted", found.id, found.path, found.version)
-
-    def _same(self, title: str, text: str) -> Receipt | None:
-        """Return a warm record that says just this under this title: what a section was promoted from."""
-        for hit in self._memory.find(Query(text=f'"{title}"', limit=100)):
-            found = hit.record
-            warm = KINDS[found.kind].layer == "warm" and KINDS[found.kind].shape != "line"
-            if warm and names.same(_rules.title_of(found)) == names.same(title) and _rules.text_of(found) == text:
-                return Receipt("demoted", found.id, found.path, found.version)
-        return None
-
-    def _note(
-        self, title: str, text: str, scope: str | Scope | None, fields: Mapping[str, Any] | None = None
-    ) -> Receipt:
-        """Keep a text as a note, unless there is one that says it; a title that is taken gets a number."""
+    def _note(self, title: str, text: str, scope: str | Scope | None, fields: Mapping[str, Any]) -> Receipt:
+        """Store a text as a note, unless one has it; a title that is taken gets a number."""
         where = self._memory.scopes.resolve(scope)
         notes = self._memory.every(Query(kinds=("note",), scope=where.path))
         known = {note.title: note for note in notes if note.scope.path == where.path}
         name, number = title, 1
         while True:
             note = known.get(name)
-            if note and _rules.plain(note.text) == text:
-                return Receipt("demoted", note.id, note.path, note.version)
+            if note and _plain(note.text) == text:
+                return _demoted(note)
             if note is None:
-                with contextlib.suppress(AlreadyExists):  # a hidden one has that name
-                    done = self._memory.keep(
-                        Draft(kind="note", title=name, text=text, scope=where, fields=fields or {})
-                    )
+                with contextlib.suppress(AlreadyExists):  # a hidden note has that name
+                    done = self._memory.keep(Draft(kind="note", title=name, text=text, scope=where, fields=fields))
                     return Receipt("demoted", done.id, done.path, done.version)
             number += 1
             name = f"{title} ({number})"
 
     def _named(self, name: str) -> str:
-        """Return the path of the rule that is meant: by its path, its path in the rules folder, or its name."""
+        """Return the path of a rule, given by its path, its path in the rules folder, or its name."""
         paths = [rule.path for rule in self.rules()]
         if name in paths and not name.startswith(f"{self._folder}/"):
             raise Invalid(f"{name} belongs to one client.", "Edit it by hand.")
@@ -283,10 +300,60 @@ class Hot:
         wanted = names.same(name.removesuffix(".md"))
         short = {path: path.removeprefix(f"{self._folder}/").removesuffix(".md") for path in ours}
         found = [path for path in ours if wanted in (names.same(path.removesuffix(".md")), names.same(short[path]))]
-        found = found or [path for path in ours if names.same(_rules.stem(path)) == wanted]
+        found = found or [path for path in ours if names.same(_stem(path)) == wanted]
         if not found:
-            known = [_rules.stem(path) for path in ours]
-            raise NotFound(f'There is no rule "{name}".{names.close_to(name, known)}', _REVIEW)
+            hint = names.close_to(name, map(_stem, ours))
+            raise NotFound(f'There is no rule "{name}".{hint}', "Run: holdfast hot review")
         if len(found) > 1:
             raise Invalid(f'Several rules are named "{name}": {", ".join(found)}.', "Give the path of one.")
         return found[0]
+
+
+def _demoted(record: Record) -> Receipt:
+    return Receipt("demoted", record.id, record.path, record.version)
+
+
+def _record(path: str, document: Document) -> Record:
+    return parsing.documents(Place(path, KINDS["rule"], Scope(), _stem(path)), document).records[0]
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].rpartition(".")[0]
+
+
+def _body(path: str, document: Document) -> str:
+    """Return the text below the front matter, as `markdown.replace_body` takes it."""
+    page = markdown.parse(document.data)
+    if page.fault:
+        raise Damaged(f"{path}, line {page.fault_line}: {page.fault}.", "Fix it by hand first.")
+    return page.body.lstrip("\r\n")
+
+
+def _section(path: str, body: str, heading: str) -> sections.Part:
+    """Return the section with this heading; the title of the page counts only if no section has that name."""
+    found = sections.headed(body, heading)
+    found = [part for part in found if part.level > 1] or found
+    if not found:
+        known = [part.title for part in sections.headings(body)]
+        listed = f"Its headings: {', '.join(known)}." if known else "It has no headings."
+        raise NotFound(f'{path} has no section "{heading}".{names.close_to(heading, known)}', listed)
+    if len(found) > 1:
+        raise Invalid(f'{path} has {len(found)} sections "{heading}".', "Give one of them another heading.")
+    return found[0]
+
+
+def _title(record: Record) -> str:
+    return " ".join((record.title or record.key or record.text[:60]).split())
+
+
+def _text(record: Record) -> str:
+    """Return the text of a record without its budget, and without a heading that repeats its title."""
+    text = pages.without_budget(_plain(record.text))
+    first = next(iter(sections.headings(text)), None)
+    repeats = first is not None and not first.start and names.same(first.title) == names.same(_title(record))
+    return _plain(text[first.below :]) if first and repeats else text
+
+
+def _plain(text: str) -> str:
+    """Return a text in the form in which texts are compared and stored."""
+    return text.replace("\r\n", "\n").strip()

@@ -1,118 +1,164 @@
-"""Jobs: schedules that a chat bot's owner and agent share, in one log; the newest line of a job holds.
+"""Jobs: scheduled messages that the owner of a chat bot and its agent share, in one log; the newest entry counts.
 
-A job says when a message is due and where it goes. It never says what program runs: that is the owner's setting.
-`due` is what a scheduler asks for, `claim` makes it the only one that runs a slot, `finish` notes how that ended.
+A job says when a message is due and where it goes, never which program runs: that is the owner's setting. A scheduler
+asks for `due` slots, runs a slot only after `claim` returned True, and records the result with `finish`. Of the slots
+that passed without a run only the newest is due; those before it are counted as missed.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget
-from holdfast.formats import jsonl
-from holdfast.memories import _due
-from holdfast.memories._claims import MOST_OUTPUT, Claims, Ended, Run
-from holdfast.memories._due import CHANNEL, Due, Job, counted, fault, is_more, text_of
-from holdfast.memories._following import Follower
+from holdfast.errors import Conflict, HoldfastError, Invalid, NotFound, OverBudget
+from holdfast.formats import jsonl, schedules
+from holdfast.formats.schedules import Timetable
+from holdfast.memories.job_runs import Ended, JobRuns, Run
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_flag, check_given, close_to, nearest
 from holdfast.model.scopes import Scope
-from holdfast.model.times import normal, utc_now
-from holdfast.storage.tree import LogEnd
+from holdfast.model.times import normal, parse_ms, utc_now
+from holdfast.storage.log import Logs, Marks
 from holdfast.storage.writing import check_op
 
-__all__ = [
-    "CHANNEL", "MOST_JOBS", "MOST_OUTPUT", "Due", "Ended", "Job", "Jobs", "Run",
-    "counted", "fault", "is_more", "text_of",
-]  # fmt: skip
+CHANNEL = "cli:local"
 MOST_JOBS = 500
-_TRIES = 50
-_SHOWN = 5
+_MOST_IDS = 5
+_SHOWN = 80
+_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
+_ID_RULE = "Use up to 64 letters, digits, - and _."
+_LONGEST = {"name": 200, "message": 10_000, "schedule": 200, "channel": 200, "timezone": 100}
+_REQUIRED = {"name": "", "message": "", "schedule": ""}
 Answer = TypeVar("Answer")
 
 
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is due by a schedule."""
+
+    name: str
+    message: str
+    schedule: str
+    channel: str = CHANNEL
+    timezone: str = schedules.LOCAL
+    enabled: bool = True
+    id: str = ""
+    since: str = ""
+    """From when its slots count: when it was added, was enabled again, or got another schedule."""
+
+
+class Due(msgspec.Struct, frozen=True):
+    """A slot of a job that is due and not claimed yet."""
+
+    job: Job
+    slot: datetime
+    missed: int = 0
+    """How many slots before it passed without a run; at most `schedules.MOST_COUNTED`."""
+
+
+def is_more(missed: int) -> bool:
+    """Did counting stop here, so that there may be more?"""
+    return missed >= schedules.MOST_COUNTED
+
+
+def counted(missed: int) -> str:
+    """Return how many slots were missed, for people."""
+    return f"{missed}+" if is_more(missed) else str(missed)
+
+
+def fault(job: Job) -> str:
+    """Return all that keeps a job from being due, empty when it can be."""
+    return " ".join(_faults(job))
+
+
+def due(jobs: Iterable[Job], claimed: Callable[[Job, datetime], datetime | None], now: datetime) -> list[Due]:
+    """Return what is due, oldest slot first; `claimed` returns a job's newest claimed slot up to a given one."""
+    found = []
+    for job in jobs:
+        if job.enabled is not True or fault(job):
+            continue
+        table = _timetable(job)
+        slot = table.last(now)
+        last = slot and claimed(job, slot)
+        if slot and (last is None or last < slot):
+            found.append(Due(job, slot, table.count(max(last or table.since, table.since), slot)))
+    return sorted(found, key=lambda one: one.slot)
+
+
 class Table:
-    """What the log of jobs adds up to, in whatever order its lines come."""
+    """The state of the log of jobs, the same in whatever order its entries come."""
 
     def __init__(self) -> None:
-        self._held: dict[str, tuple[str, str, Job]] = {}
-        self._marks: dict[str, tuple[str, bool]] = {}
+        self._newest: dict[str, tuple[str, str, Job]] = {}
+        self._marks = Marks()
         self._first: dict[str, str] = {}
         self.ops: dict[str, str] = {}
-        """Which job was changed under an op_id."""
-        self.lines = 0
-        self.order = ""
-        """The greatest order of all lines."""
+        """The job that was changed under an op_id."""
 
-    def add(self, line: Mapping[str, Any]) -> None:
-        """Take in one line; what is none of ours says nothing."""
-        identifier, order, time = jsonl.identity(line, "time")
-        job, hides, op = line.get("job"), line.get("hide"), line.get("op")
+    def add(self, entry: Mapping[str, Any]) -> None:
+        identifier, order, time = jsonl.identity(entry, "time")
+        job, hides, op = entry.get("job"), entry.get("hide"), entry.get("op")
         about = hides if isinstance(hides, str) else job
         if not isinstance(about, str):
             return
-        self.lines += 1
-        self.order = max(self.order, order)
         if isinstance(op, str) and op:
             self.ops[op] = about
-        if isinstance(hides, str):
-            made = (order, line.get("hidden") is not False)
-            self._marks[hides] = max(made, self._marks.get(hides, ("", False)))
-        else:
-            self._first[about] = min(order, self._first.get(about, order))
-            if about not in self._held or self._held[about][0] <= order:
-                self._held[about] = (order, identifier, _read(line, time))
+        if self._marks.add(entry):
+            return
+        self._first[about] = min(order, self._first.get(about, order))
+        if about not in self._newest or self._newest[about][0] <= order:
+            texts = {name: value for name in _LONGEST if isinstance(value := entry.get(name), str)}
+            since = normal(entry.get("since")) or time
+            read = Job(**_REQUIRED | texts, id=about, enabled=entry.get("enabled", True), since=since)
+            self._newest[about] = (order, identifier, read)
 
-    def get(self, identifier: str) -> Job | None:
-        """Return a job that is there."""
-        held = self._held.get(identifier)
-        if held is None:
+    def get(self, id: str) -> Job | None:
+        """Return a job that was not removed."""
+        if id not in self._newest:
             return None
-        order, line, job = held
-        of_line, of_job = (self._marks.get(target, ("", False)) for target in (line, identifier))
-        newest = max(of_line, of_job) if of_job[0] > order else of_line  # a job's mark speaks of lines before it
+        order, entry, job = self._newest[id]
+        of_entry, of_job = self._marks.newest(entry), self._marks.newest(id)
+        newest = max(of_entry, of_job) if of_job[0] > order else of_entry  # a job's mark is about entries before it
         return None if newest[1] else job
 
-    def any(self, identifier: str) -> Job | None:
+    def ever(self, id: str) -> Job | None:
         """Return a job, also one that was removed."""
-        return self._held[identifier][2] if identifier in self._held else None
+        return self._newest[id][2] if id in self._newest else None
 
     def jobs(self) -> dict[str, Job]:
-        """Return the jobs that are there, in the order in which they were added."""
-        found = ((name, self.get(name)) for name in sorted(self._held, key=lambda name: self._first[name]))
-        return {name: job for name, job in found if job is not None}
+        """Return the jobs in the order in which they were added."""
+        found = ((id, self.get(id)) for id in sorted(self._newest, key=lambda id: self._first[id]))
+        return {id: job for id, job in found if job is not None}
 
 
 class Jobs:
     """The jobs of one memory."""
 
     def __init__(self, memory: Core) -> None:
-        self._memory = memory
         self._path = memory.places.path_for(KINDS["job"], Scope())
-        self._follower: Follower[Table] = Follower(memory.vault)
-        self._claims = Claims(memory)
-        self._seen: dict[str, Job] | None = None
-        """The jobs as they were loaded or saved last: what a list has otherwise is what its owner changed."""
-        self.warnings = self._claims.warnings
+        self._logs = Logs(memory, Table)
+        self._runs = JobRuns(memory)
+        self._loaded: dict[str, Job] | None = None
+        """The jobs as they were loaded or saved last: the difference to a given list is what its owner changed."""
+        self.warnings = self._runs.warnings
 
-    # what there is
+    # the list of jobs
 
     def all(self) -> list[Job]:
         """Return all jobs, in the order in which they were added."""
         return list(self._ask(Table.jobs).values())
 
     def load_cron_jobs(self) -> list[Job]:
-        """Return all jobs, to be changed and saved; see `save_cron_jobs`."""
-        self._seen = self._ask(Table.jobs)
-        return list(self._seen.values())
+        """Return all jobs, to be changed and saved with `save_cron_jobs`."""
+        self._loaded = self._ask(Table.jobs)
+        return list(self._loaded.values())
 
     def get(self, id: str) -> Job:
         """Return one job by its id."""
@@ -123,118 +169,122 @@ class Jobs:
         self, name: str, message: str, schedule: str, channel: str = CHANNEL, timezone: str = "local",
         enabled: bool = True, op_id: str = "",
     ) -> Job:  # fmt: skip
-        """Add a job, whose slots count from now on."""
+        """Add a job; its slots count from now on."""
         check_given(op_id=op_id)
         check_op(op_id)
         given = Job(
             name=name, message=message, schedule=schedule, channel=channel, timezone=timezone, enabled=enabled,
             id=secrets.token_hex(4), since=utc_now(),
         )  # fmt: skip
-        made = _due.check(given)
+        made = _checked(given)
 
         def decide(table: Table) -> list[dict[str, Any]]:
             if op_id in table.ops:
                 return []
             _check_room(table, 1)
-            return [_line(made)]
+            return [_entry(made)]
 
-        table = self._change(decide, op_id)
-        return table.any(table.ops.get(op_id, "")) or made
+        self._change(decide, op_id)
+        return self._ask(lambda table: table.ever(table.ops.get(op_id, ""))) or made
 
     def remove(self, id: str, op_id: str = "") -> Job:
-        """Take a job away; its lines stay in the log."""
-        return self._one(id, lambda _job: {"hide": id, "hidden": True}, op_id)
+        """Remove a job; its entries stay in the log."""
+        return self._change_one(id, lambda _job: {"hide": id, "hidden": True}, op_id)
 
     def set_enabled(self, id: str, enabled: bool, op_id: str = "") -> Job:
-        """Let a job be due, or not; what passes while it is not does not count as missed."""
+        """Enable or disable a job; slots that pass while it is disabled do not count as missed."""
         check_flag(enabled=enabled)
 
-        def line(job: Job) -> dict[str, Any] | None:
-            if job.enabled is enabled:
-                return None
+        def changed(job: Job) -> dict[str, Any] | None:
             since = utc_now() if enabled else job.since
-            return _line(msgspec.structs.replace(job, enabled=enabled, since=since))
+            changed = msgspec.structs.replace(job, enabled=enabled, since=since)
+            return None if job.enabled is enabled else _entry(changed)
 
-        return self._one(id, line, op_id)
+        return self._change_one(id, changed, op_id)
 
     def save_cron_jobs(self, jobs: Iterable[Job | Mapping[str, Any]]) -> list[Job]:
-        """Make the log say what the list says: new jobs, changed ones, and those that are missing; return it as kept.
+        """Add, change and remove jobs so that they match the list; return them as stored.
 
-        A job may be a mapping with the fields of one. What others changed or added since the list was loaded is left as
-        they made it.
+        A job may be a mapping. Jobs that others changed or added since the list was loaded are left as they are.
         """
         if not isinstance(jobs, Iterable):
             raise Invalid(f"jobs is {jobs!r}.", "Give a list of jobs, as load_cron_jobs returns it.")
-        given = [_due.read(job) for job in jobs]
+        given = [_as_job(job) for job in jobs]
         wanted = [job if job.id else msgspec.structs.replace(job, id=secrets.token_hex(4)) for job in given]
 
         def decide(table: Table) -> list[dict[str, Any]]:
             there = table.jobs()
-            base = there if self._seen is None else self._seen
-            changed = [_due.check(_since(job, there.get(job.id))) for job in wanted if job != base.get(job.id)]
+            base = there if self._loaded is None else self._loaded
+            changed = [_checked(_since(job, there.get(job.id))) for job in wanted if job != base.get(job.id)]
             gone = base.keys() & there.keys() - {job.id for job in wanted}
             _check_room(table, len([job for job in changed if job.id not in there]) - len(gone))
-            lines = [_line(job) for job in changed if job != there.get(job.id)]
-            return [*lines, *({"hide": id, "hidden": True} for id in sorted(gone))]
+            entries = [_entry(job) for job in changed if job != there.get(job.id)]
+            return [*entries, *({"hide": id, "hidden": True} for id in sorted(gone))]
 
-        table = self._change(decide)
-        found = ((job.id, table.get(job.id)) for job in wanted)
-        self._seen = {id: job for id, job in found if job is not None}
-        return list(self._seen.values())
+        self._change(decide)
+        stored = self._ask(Table.jobs)
+        self._loaded = {job.id: stored[job.id] for job in wanted if job.id in stored}
+        return list(self._loaded.values())
 
     # when they run
 
     def due(self, now: datetime | None = None) -> list[Due]:
-        """Return the slots that are to be run now, oldest first: of each job the newest one, if nobody took it."""
-        return _due.due(self._ask(Table.jobs).values(), self._claims.newest, _moment(now))
+        """Return the slots to run now, oldest first: of each job the newest one, unless it is claimed."""
+        return due(self._ask(Table.jobs).values(), self._newest_claimed, _moment(now))
 
     def claim(self, job: Job, slot: datetime, missed: int = 0) -> bool:
-        """Take a slot: True for exactly one of all schedulers, for all time. Run it only then."""
-        return self._claims.add(_due.read(job), _moment(slot), missed)
+        """Claim a slot: True for exactly one of all schedulers, ever. Run the slot only then."""
+        job = _as_job(job)
+        return self._runs.claim(job.id, job.name, _moment(slot), missed)
 
     def finish(self, job: Job, slot: datetime, ended: Ended) -> None:
-        """Note how a slot that was taken ended."""
-        self._claims.end(_due.read(job), _moment(slot), ended)
+        """Record how the run of a claimed slot ended."""
+        job = _as_job(job)
+        self._runs.end(job.id, job.name, _moment(slot), ended)
 
     def next(self, job: Job, now: datetime | None = None) -> datetime | None:
-        """Return the next slot of a job; None when it is disabled, or its line cannot be used."""
-        if _due.read(job).enabled is not True or _due.fault(job):
+        """Return the next slot of a job; None when it is disabled or faulty."""
+        if _as_job(job).enabled is not True or fault(job):
             return None
-        return _due.timetable(job).next(_moment(now))
+        return _timetable(job).next(_moment(now))
 
     def missed(self, job: Job, now: datetime | None = None) -> int:
-        """Return how many slots of a job passed without a run since the last one, or before the last one.
+        """Return how many slots passed without a run, since the last run or else before it.
 
-        At most `schedules.MOST_COUNTED`: there counting ends.
+        Counting stops at `schedules.MOST_COUNTED`.
         """
-        for one in _due.due([_due.read(job)], self._claims.newest, _moment(now)):
+        for one in due([_as_job(job)], self._newest_claimed, _moment(now)):
             return one.missed
-        last = self._claims.last(job)
+        last = self.last(job)
         return last.missed if last else 0
 
     def last(self, job: Job) -> Run | None:
         """Return the last run of a job."""
-        return self._claims.last(_due.read(job))
+        job = _as_job(job)
+        return self._runs.last(job.id, job.since)
 
     def log(self, count: int = 20, job: str = "") -> list[Run]:
         """Return the last runs, oldest first; NotFound when there never was such a job."""
         check_given(job=job)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise Invalid(f"count is {count!r}.", "Use a number from 1 on.")
-        runs = (run for run in self._claims.newest_first() if job in ("", run.job))
+        runs = (run for run in self._runs.newest_first() if job in ("", run.job))
         found = list(itertools.islice(runs, count))[::-1]
-        if job and not found and self._ask(lambda table: table.any(job)) is None:
-            self.get(job)  # says so
+        if job and not found and self._ask(lambda table: table.ever(job)) is None:
+            self.get(job)  # raises NotFound
         return found
 
     def unfinished(self) -> list[Run]:
-        """Return the slots that were taken lately and have no end: they run now, or their scheduler died."""
-        return self._claims.unfinished()
+        """Return recent runs without an end: they run now, or their scheduler was killed."""
+        return self._runs.unfinished()
+
+    def _newest_claimed(self, job: Job, until: datetime) -> datetime | None:
+        return self._runs.newest(job.id, job.since, until)
 
     # the log
 
-    def _one(self, id: str, line: Callable[[Job], dict[str, Any] | None], op_id: str) -> Job:
-        """Change one job that must be there, and return what is then known of it."""
+    def _change_one(self, id: str, change: Callable[[Job], dict[str, Any] | None], op_id: str) -> Job:
+        """Add the entry that `change` returns for a job, which must be there; return the job as it is then."""
         check_given(id=id, op_id=op_id)
         check_op(op_id)
 
@@ -243,53 +293,34 @@ class Jobs:
                 if table.ops[op_id] != id:
                     raise Conflict(f'The op_id "{op_id}" was used for another job.', "Use a new op_id.")
                 return []
-            made = line(_known(table, id))
-            return [made] if made else []
+            entry = change(_known(table, id))
+            return [entry] if entry else []
 
-        return self._change(decide, op_id).any(id) or _known(Table(), id)
+        self._change(decide, op_id)
+        return self._ask(lambda table: table.ever(id) or _known(table, id))
 
-    def _change(self, decide: Callable[[Table], list[dict[str, Any]]], op_id: str = "") -> Table:
-        """Add the lines that the jobs as they are now call for, in one piece; return what the log says then."""
+    def _change(self, decide: Callable[[Table], list[dict[str, Any]]], op_id: str = "") -> None:
         op = {"op": op_id} if op_id else {}
-        for _ in range(_TRIES):
-            lines, state = self._ask(lambda table: (decide(table), (table.lines, table.order)))
-            try:
-                self._memory.add(
-                    self._path, [line | op for line in lines], guard=functools.partial(self._unless, state),
-                    after=state[1],
-                )  # fmt: skip
-            except _Changed:
-                continue
-            return self._ask(lambda table: table)
-        raise Busy(f"{self._path} is changed by others all the time; nothing was written.", "Try again.")
-
-    def _unless(self, state: tuple[int, str], _end: LogEnd) -> None:
-        if self._ask(lambda table: (table.lines, table.order)) != state:
-            raise _Changed
+        self._logs.transact(self._path, lambda table: [entry | op for entry in decide(table)], self.warnings)
 
     def _ask(self, question: Callable[[Table], Answer]) -> Answer:
-        return self._follower.ask(self._path, Table, self.warnings, question)
+        return self._logs.ask(self._path, question, self.warnings)
 
 
 def _known(table: Table, id: str) -> Job:
-    job = table.get(id)
-    if job is None:
-        there = table.jobs()
-        hint = close_to(id, there) or _named(id, there.values())
-        raise NotFound(f'There is no job "{id[:200]}".{hint}', "Use cron_list to see all jobs and their ids.")
-    return job
-
-
-def _named(name: str, jobs: Iterable[Job]) -> str:
-    """Return a hint at the ids of the jobs whose name is this one, or near to it."""
+    """Return a job; NotFound names the ids that may be meant."""
+    if job := table.get(id):
+        return job
+    there = table.jobs()
+    hint = close_to(id, there)
     by_name: dict[str, list[str]] = {}
-    for job in jobs:
+    for job in there.values():
         by_name.setdefault(job.name, []).append(job.id)
-    near = nearest(name, by_name)
-    ids = by_name.get(near, [])[:_SHOWN]
-    which = " or ".join(f'"{id}"' for id in ids)
-    what = "That is the id" if len(ids) == 1 else "These are the ids"
-    return f' Did you mean {which}? {what} of "{near}".' if ids else ""
+    if not hint and (near := nearest(id, by_name)):
+        ids = by_name[near][:_MOST_IDS]
+        which = " or ".join(f'"{one}"' for one in ids)
+        hint = f' Did you mean {which}? {"That is the id" if len(ids) == 1 else "These are the ids"} of "{near}".'
+    raise NotFound(f'There is no job "{id[:200]}".{hint}', "Use cron_list to see all jobs and their ids.")
 
 
 def _check_room(table: Table, more: int) -> None:
@@ -299,7 +330,7 @@ def _check_room(table: Table, more: int) -> None:
 
 
 def _since(job: Job, before: Job | None) -> Job:
-    """Return a job with the moment from which its slots count."""
+    """Return a job with the time from which its slots count."""
     since = normal(job.since)
     if job.since and not since:
         raise Invalid(f"since is {job.since!r}.", "Use ISO 8601, like 2026-02-23T14:00:00Z, or leave it out.")
@@ -310,24 +341,67 @@ def _since(job: Job, before: Job | None) -> Job:
     return msgspec.structs.replace(job, since=since or utc_now())
 
 
-def _line(job: Job) -> dict[str, Any]:
+def _entry(job: Job) -> dict[str, Any]:
     return {"job": job.id, **{name: value for name, value in msgspec.to_builtins(job).items() if name != "id"}}
 
 
-def _read(line: Mapping[str, Any], time: str) -> Job:
-    """Read a job, whoever wrote the line; what is missing in it, or cannot be used, makes it a job that is never due.
+def _timetable(job: Job) -> Timetable:
+    """Return the slots of a job without faults."""
+    since = datetime.fromtimestamp((parse_ms(job.since) or 0) / 1000, UTC)
+    return Timetable(schedules.parse(job.schedule), schedules.zone(job.timezone), since)
 
-    What `enabled` says is kept as it is, so that the fault can be told.
-    """
-    texts = {
-        name: line[name]
-        for name in ("name", "message", "schedule", "channel", "timezone")
-        if isinstance(line.get(name), str)
-    }
-    return Job(
-        **{"name": "", "message": "", "schedule": ""} | texts, id=line["job"],
-        enabled=line.get("enabled", True), since=normal(line.get("since")) or time,
-    )  # fmt: skip
+
+def _faults(job: Job) -> Iterator[str]:
+    """Yield what is wrong with a job; its entry may have been written by hand."""
+    if not _ID.fullmatch(job.id):
+        yield f'The id "{job.id[:_SHOWN]}" cannot be used. {_ID_RULE}'
+    if parse_ms(job.since) is None:
+        yield 'Its line has no time: "since" says from when its slots count.'
+    if not job.message.strip():
+        yield "It has no message."
+    if not isinstance(job.enabled, bool):
+        yield f'"enabled" is {str(job.enabled)[:_SHOWN]!r}: use true or false.'
+    for parse, value in ((schedules.parse, job.schedule), (schedules.zone, job.timezone)):
+        try:
+            parse(value)
+        except HoldfastError as error:
+            yield str(error)
+
+
+def _checked(job: Job) -> Job:
+    """Return a job as it is stored, or refuse it."""
+    given = {name: getattr(job, name) for name in _LONGEST}
+    check_given(**given, id=job.id, since=job.since)
+    check_flag(enabled=job.enabled)
+    if not _ID.fullmatch(job.id):
+        raise Invalid(f'The id "{job.id[:_SHOWN]}" cannot be used.', _ID_RULE)
+    if wrong := [name for name, value in given.items() if not value.strip()]:
+        raise Invalid(f"Missing or blank: {', '.join(wrong)}.", "A job needs a name, a message and a schedule.")
+    for name, value in given.items():
+        if len(value) > _LONGEST[name]:
+            raise Invalid(f"The {name} has {len(value):,} characters.", f"Use at most {_LONGEST[name]:,}.")
+        if name != "message" and not value.strip().isprintable():
+            raise Invalid(f"The {name} holds a line break or another control character.", "Use one plain line.")
+    if "\0" in job.message:
+        raise Invalid("The message holds a NUL character.", "Take it out.")
+    tidy = {name: value if name == "message" else value.strip() for name, value in given.items()}
+    schedules.zone(tidy["timezone"])
+    return msgspec.structs.replace(job, **tidy | {"schedule": schedules.parse(tidy["schedule"]).text})
+
+
+def _as_job(given: object) -> Job:
+    """Return a job that a caller gave as one, or as a mapping with its fields."""
+    if isinstance(given, Mapping):
+        if unknown := [str(name) for name in given if name not in Job.__struct_fields__]:
+            what = f"A job has no field {', '.join(unknown)}."
+            raise Invalid(what, f"It has: {', '.join(Job.__struct_fields__)}.")
+        given = Job(**_REQUIRED | dict(given))
+    if not isinstance(given, Job):
+        raise Invalid(
+            f"{given!r:.200} is no job.", f"Give a Job, or a mapping with {', '.join(Job.__struct_fields__)}."
+        )
+    check_given(id=given.id)
+    return given
 
 
 def _moment(now: datetime | None) -> datetime:
@@ -336,7 +410,3 @@ def _moment(now: datetime | None) -> datetime:
     if not isinstance(now, datetime):
         raise Invalid(f"The time is {now!r}.", "Use a datetime; one without a zone is local time.")
     return now.astimezone(UTC)
-
-
-class _Changed(Exception):
-    """The log is not what it was when the work began."""

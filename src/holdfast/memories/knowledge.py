@@ -1,47 +1,52 @@
-"""The knowledge tree: what was done and is planned, what a place is about, what was decided and learned.
+"""The knowledge tree: plans, overviews, decisions, lessons and topics, read by scope from Markdown files.
 
-Everything is read by scope from Markdown that people and agents write themselves. What cannot be read is told as a
-warning beside the rest. Two things are written here, for clients that have no file tools: an entry, a plan's status.
+What cannot be read becomes a warning in the reply. For clients without file tools, a decision or lesson can be added
+and the status of a plan can be set. `_meta` in an entry names its file; search ignores it. A tier says how much of a
+document is shown: T0 its abstract, T1 a page or two, T2 all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Invalid, NotFound
-from holdfast.formats import yaml
-from holdfast.memories import _entries
-from holdfast.memories._entries import Entry, Tier
+from holdfast.formats import markdown, pages
 from holdfast.model import names
 from holdfast.model.kinds import KINDS, PLAN_STATUS
+from holdfast.model.names import amount
 from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Problem, Receipt, Record, text_of
 from holdfast.model.scopes import DEFAULT, Scope
-from holdfast.model.times import normal, today
+from holdfast.model.times import from_prefix, normal, today
 from holdfast.model.tokens import count_tokens
-from holdfast.model.wording import amount
 
+Tier = Literal["T0", "T1", "T2"]
+Entry = dict[str, Any]
 BUDGET = 20_000
 """Tokens of decisions and lessons in one reply, unless the caller says otherwise."""
 _MOST_WARNINGS = 20
 _LONGEST_TOPIC = 255
 _LEARNED = ("decision", "lesson")
 _TOPICAL = tuple(row.name for row in KINDS.values() if row.shape == "document" and "{scope}" in row.place)
+_PAGES = 8_000
+"""Characters of a document that T1 shows."""
+_OVERVIEW = 80_000
+"""Characters of an overview that T1 shows, nearly always all of it."""
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """Which decisions and lessons are wanted."""
+    """A filter for decisions and lessons."""
 
     tags: Sequence[str] = ()
     category: str = ""
     archived: bool = False
-    """Also those that were moved to the files of earlier years."""
+    """Also those in the files of earlier years."""
     budget: int = BUDGET
-    """Most tokens to spend on them; 0 is no limit."""
+    """Most tokens to spend; 0 is no limit."""
 
 
 class Knowledge:
@@ -54,57 +59,55 @@ class Knowledge:
         self, scope: Scope, status: Sequence[str] = (), tags: Sequence[str] = (), tier: Tier = "T0", budget: int = 0
     ) -> dict[str, Any]:
         """Return the plans at and below a scope, newest first."""
-        records, problems = self._memory.survey(Query(kinds=("plan",), scope=_tree(scope)))
-        warnings = self._nowhere(scope) + _told(problems)
-        _check_status(status, records)
-        if tags:
-            warnings += _unknown("tag", tags, "plan", (tag for record in records for tag in record.tags))
+        records, warnings = self._survey(scope, "plan")
+        known = (*PLAN_STATUS, *(text_of(record.fields.get("status")) for record in records))
+        for each in status:
+            if each not in known:
+                what = f'No plan has the status "{each}".{names.close_to(each, PLAN_STATUS)}'
+                raise Invalid(what, f"Use one or several of: {', '.join(PLAN_STATUS)}.")
+        warnings += _unknown("tag", tags, "plan", (tag for record in records for tag in record.tags))
         wanted = [
             record
             for record in records
             if (not status or record.fields.get("status") in status) and (not tags or _tagged(record, tags))
         ]
         wanted.sort(key=lambda record: names.same(record.title))
-        wanted.sort(key=lambda record: normal(_entries.created(record))[:10], reverse=True)
+        wanted.sort(key=lambda record: normal(_created(record))[:10], reverse=True)
         unsaid = sum("status" not in record.fields for record in records) if status else 0
         if unsaid:
-            warnings.append(_unsaid(unsaid))
-        shown = _within((_entries.plan(record, tier) for record in wanted), budget)
-        if left_out := len(wanted) - len(shown):
-            warnings.append(_left_out(left_out, ("plan", "plans"), budget))
-        return _reply({"plans": shown}, warnings)
+            one, many = "plan does not say its status and is", "plans do not say their status and are"
+            warnings.append(f"{amount(unsaid, one, many)} left out.")
+        shown = _fitting((_plan(record, tier) for record in wanted), budget)
+        return _reply({"plans": shown}, warnings + _left_out(len(wanted) - len(shown), "plan", "plans", budget))
 
     def overviews(self, scope: Scope, tier: Tier = "T1") -> dict[str, Any]:
-        """Return what a place is, in full, and what the places below it are, in a sentence each."""
-        records, problems = self._memory.survey(Query(kinds=("overview",), scope=_tree(scope), hidden=True))
+        """Return the overview of a scope in full, and those below it in a sentence each."""
+        records, warnings = self._survey(scope, "overview", hidden=True)
         own = self._memory.places.overview(scope.path)
-        warnings = self._nowhere(scope) + _told(problems)
         shown = [self._overview(record, tier) for record in records if record.path == own]
         if not shown and not self._nowhere(scope):
             warnings.append(f"{scope.path} has no OVERVIEW.md.")
-        below = sorted(
-            (record for record in records if record.path != own and not record.hidden), key=lambda record: record.path
-        )
+        below = [record for record in records if record.path != own and not record.hidden]
+        below.sort(key=lambda record: record.path)
         return _reply({"overviews": [*shown, *(self._overview(record, "T0") for record in below)]}, warnings)
 
     def learnings(self, scope: Scope, wanted: Learned | None = None) -> dict[str, Any]:
-        """Return decisions and lessons of a scope, of what is below it and of what is above it, newest first."""
+        """Return decisions and lessons of a scope, below it and above it, newest first."""
         wanted = wanted or Learned()
-        records, problems = self._memory.survey(Query(kinds=_LEARNED, scope=_tree(scope), above=True))
-        warnings = self._nowhere(scope) + _told(problems)
-        live = [record for record in records if wanted.archived or not _of_a_year(record)]
+        records, warnings = self._survey(scope, *_LEARNED, above=True)
+        live = [record for record in records if wanted.archived or record.path.endswith(f"/{record.kind}s.md")]
         moved = len(records) - len(live)
-        if wanted.tags:
-            warnings += _unknown("tag", wanted.tags, "entry", (tag for record in live for tag in record.tags))
+        categories = {record.id: str(record.fields.get("category") or "") for record in live}
+        warnings += _unknown("tag", wanted.tags, "entry", (tag for record in live for tag in record.tags))
         if wanted.category:
-            known = (str(record.fields.get("category") or "") for record in live)
-            warnings += _unknown("category", [wanted.category], "entry", known)
-        live = [record for record in live if _fits(record, wanted)]
+            warnings += _unknown("category", [wanted.category], "entry", categories.values())
+            live = [one for one in live if names.same(categories[one.id]) == names.same(wanted.category)]
+        if wanted.tags:
+            live = [record for record in live if _tagged(record, wanted.tags)]
         live.sort(key=lambda record: (record.path, -record.line))
         live.sort(key=lambda record: record.time, reverse=True)
-        kept = _within((_entries.learning(record) for record in live), wanted.budget)
-        if left_out := len(live) - len(kept):
-            warnings.append(_left_out(left_out, ("entry", "entries"), wanted.budget))
+        kept = _fitting((_learning(record) for record in live), wanted.budget)
+        warnings += _left_out(len(live) - len(kept), "entry", "entries", wanted.budget)
         shown = list(zip(live, kept, strict=False))
         reply: dict[str, Any] = {
             f"{kind}s": [entry for record, entry in shown if record.kind == kind] for kind in _LEARNED
@@ -114,9 +117,9 @@ class Knowledge:
     def context(
         self, scope: Scope, topics: Sequence[str] = (), tier: Tier = "T1", budget: int = BUDGET
     ) -> dict[str, Any]:
-        """Return all of it at once: overview, plans, decisions, lessons, and the documents of some topics.
+        """Return it all at once: overview, plans, decisions, lessons, and the documents of some topics.
 
-        Plans may take half of the budget, and decisions and lessons what the plans leave of it.
+        Plans may take half of the budget; decisions and lessons get the rest.
         """
         about, planned = self.overviews(scope), self.plans(scope, budget=budget // 2)
         rest = budget and max(budget // 2, budget - _cost(planned["plans"]))
@@ -124,16 +127,16 @@ class Knowledge:
         own = self._memory.places.overview(scope.path)
         entries = about["overviews"]
         found, warnings = self.topics(scope, topics, tier) if topics else ({}, [])
-        reply = {
+        earlier = [each for part in (about, planned, learned) for each in part.get("warnings", ())]
+        return {
             "overview": next((entry for entry in entries if entry["_meta"]["document_path"] == own), None),
             "overviews": [entry for entry in entries if entry["_meta"]["document_path"] != own],
             "plans": planned["plans"],
             "decisions": learned["decisions"],
             "lessons": learned["lessons"],
             "topics": found,
+            "warnings": list(dict.fromkeys(earlier + warnings)),
         }
-        told = [each for part in (about, planned, learned) for each in part.get("warnings", ())] + warnings
-        return reply | {"warnings": list(dict.fromkeys(told))}
 
     def topics(
         self, scope: Scope, topics: Sequence[str], tier: Tier = "T1"
@@ -146,18 +149,64 @@ class Knowledge:
         for record in sorted(records, key=lambda record: record.path):
             for part in {part for part in record.path.split("/")[:-1] if part.startswith("_")}:
                 by_topic.setdefault(names.same(part[1:]), []).append(record)
-        warnings = _told(problems)
+        warnings = _warnings(problems)
         warnings += _unknown("topic", [topic.removeprefix("_") for topic in topics], "folder", by_topic)
         shown = {
-            topic: [_entries.document(record, tier) for record in by_topic.get(names.same(topic.removeprefix("_")), ())]
+            topic: [_document(record, tier) for record in by_topic.get(names.same(topic.removeprefix("_")), ())]
             for topic in topics
         }
         return shown, warnings
 
+    def plan(self, name: str, scope: Scope | None = None) -> Record:
+        """Return the plan of this path, document id or name; of several, the one in the scope, if only one is."""
+        place = self._memory.places.classify(name)
+        if place and place.kind.name == "plan":
+            return self._memory.get(name)
+        if "/" in name:
+            what = f"{name[:200]} is not the path of a plan."
+            raise Invalid(what, "Give the document_path that retrieve_plans shows.")
+        records = self._memory.every(Query(kinds=("plan",), hidden=True))
+        wanted = names.same(name.removesuffix(".md"))
+        found = [record for record in records if wanted in (names.same(_stem(record)), names.same(record.title))]
+        if scope and len(found) > 1:
+            found = [record for record in found if f"{record.scope.path}/".startswith(f"{scope.path}/")] or found
+        if len(found) > 1:
+            raise Invalid(f'"{name}" names several plans: {", ".join(r.path for r in found)}.', "Give the path.")
+        if not found:
+            hint = names.close_to(name, map(_stem, records))
+            raise NotFound(f'Plan "{name}" not found.', f"Use retrieve_plans to see the plans there are.{hint}")
+        return found[0]
+
+    def _survey(
+        self, scope: Scope, *kinds: str, above: bool = False, hidden: bool = False
+    ) -> tuple[list[Record], list[str]]:
+        """Return the records of a scope, and warnings about what could not be read."""
+        found, problems = self._memory.survey(Query(kinds=kinds, scope=_tree(scope), above=above, hidden=hidden))
+        return found, self._nowhere(scope) + _warnings(problems)
+
+    def _nowhere(self, scope: Scope) -> list[str]:
+        """Suggest other workspaces when the default workspace, used in place of a missing scope, does not exist."""
+        known = self._memory.scopes.children("")
+        if scope.path != DEFAULT or DEFAULT in known or not known:
+            return []
+        return [f"The workspace default is empty. Name one as scope: {', '.join(known)}."]
+
+    def _overview(self, record: Record, tier: Tier) -> Entry:
+        top = f"{self._memory.places.workspaces}/"
+        entry: Entry = {"scope": record.path.removeprefix(top).rpartition("/")[0], "tier": tier, "title": record.title}
+        if tier != "T0":
+            entry["content"] = _content(record, tier, _OVERVIEW)
+        entry["abstract"] = _abstract(record)
+        if record.tags:
+            entry["tags"] = list(record.tags)
+        if record.hidden:
+            entry["archived"] = True
+        return entry | meta(record, record.id)
+
     # writing
 
     def save(self, draft: Draft) -> Receipt:
-        """Add a decision or a lesson; one that says what is known already, here or above, is refused."""
+        """Add a decision or a lesson; a duplicate of one that exists here or above is refused."""
         scope = self._memory.scopes.resolve(draft.scope)
         for path in (scope.path, *scope.above) if not self._memory.knows_op(draft.op_id) else ():
             for record in self._memory.every(Query(kinds=(draft.kind,), scope=path)):
@@ -173,47 +222,61 @@ class Knowledge:
             return Receipt("unchanged", plan.id, plan.path, plan.version)
         return self._memory.keep(Draft(id=plan.path, fields={"status": status, "updated": today()}, op_id=op_id))
 
-    def plan(self, name: str, scope: Scope | None = None) -> Record:
-        """Return the plan of this path, document id or name; of several, the one in the scope, if only one is."""
-        place = self._memory.places.classify(name)
-        if place and place.kind.name == "plan":
-            return self._memory.get(name)
-        if "/" in name:
-            raise Invalid(
-                f"{name[:200]} is not the path of a plan.", "Give the document_path that retrieve_plans shows."
-            )
-        records = self._memory.every(Query(kinds=("plan",), hidden=True))
-        wanted = names.same(name.removesuffix(".md"))
-        found = [
-            record for record in records if wanted in (names.same(_entries.stem(record)), names.same(record.title))
-        ]
-        if scope and len(found) > 1:
-            found = [record for record in found if f"{record.scope.path}/".startswith(f"{scope.path}/")] or found
-        if len(found) > 1:
-            raise Invalid(f'"{name}" names several plans: {", ".join(r.path for r in found)}.', "Give the path.")
-        if not found:
-            hint = names.close_to(name, [_entries.stem(record) for record in records])
-            raise NotFound(f'Plan "{name}" not found.', f"Use retrieve_plans to see the plans there are.{hint}")
-        return found[0]
 
-    def _nowhere(self, scope: Scope) -> list[str]:
-        """Say where to look instead, when nobody ever wrote to the workspace that stands in for a missing scope."""
-        known = self._memory.scopes.children("")
-        if scope.path != DEFAULT or DEFAULT in known or not known:
-            return []
-        return [f"The workspace default holds nothing. Name one as scope: {', '.join(known)}."]
+# entries of a reply
 
-    def _overview(self, record: Record, tier: Tier) -> Entry:
-        top = f"{self._memory.places.workspaces}/"
-        entry: Entry = {"scope": record.path.removeprefix(top).rpartition("/")[0], "tier": tier, "title": record.title}
-        if tier != "T0":
-            entry["content"] = _entries.content(record, tier, _entries.OVERVIEW)
-        entry["abstract"] = _entries.abstract(record)
-        if record.tags:
-            entry["tags"] = list(record.tags)
-        if record.hidden:
-            entry["archived"] = True
-        return entry | _entries.meta(record, record.id)
+
+def meta(record: Record, identifier: str) -> Entry:
+    return {"_meta": {"document_path": record.path, "document_id": identifier}}
+
+
+def _plan(record: Record, tier: Tier) -> Entry:
+    known = {name: text_of(record.fields.get(name)) for name in ("description", "status", "created", "updated")}
+    known["created"] = _created(record)
+    return _entry(record, {"name": record.title, **known}, tier) | meta(record, _stem(record))
+
+
+def _document(record: Record, tier: Tier) -> Entry:
+    known = {"title": record.title, "kind": record.kind, "abstract": _abstract(record)}
+    return _entry(record, known, tier) | meta(record, record.id)
+
+
+def _learning(record: Record) -> Entry:
+    known = {"title": record.title, "content": record.text.replace("\r\n", "\n")}
+    known |= {name: text_of(record.fields.get(name)) for name in ("date", "category")}
+    return _entry(record, known, "T0") | meta(record, record.id)
+
+
+def _entry(record: Record, known: dict[str, Any], tier: Tier) -> Entry:
+    """Add tags and scope, above T0 also the content, and leave out empty fields; an empty content stays."""
+    known |= {"tags": list(record.tags), "scope": record.scope.path}
+    if tier != "T0":
+        known["content"] = _content(record, tier)
+    return {name: value for name, value in known.items() if value or name == "content"}
+
+
+def _abstract(record: Record) -> str:
+    """Return the description of a document, or the start of its text."""
+    return text_of(record.fields.get("description")) or pages.abstract(record.text)
+
+
+def _content(record: Record, tier: Tier, most: int = _PAGES) -> str:
+    text = record.text.replace("\r\n", "\n")
+    if tier == "T1" and len(text) > most:
+        return _shortened(text, most, record.path)
+    return text + "\n" if text else ""
+
+
+def _shortened(text: str, most: int, path: str) -> str:
+    return f"{text[:most].rstrip()}\n… ({len(text) - most:,} more characters in {path})\n"
+
+
+def _stem(record: Record) -> str:
+    return record.path.rpartition("/")[2].removesuffix(".md")
+
+
+def _created(record: Record) -> str:
+    return text_of(record.fields.get("created")) or from_prefix(_stem(record))
 
 
 def _reply(data: dict[str, Any], warnings: list[str]) -> dict[str, Any]:
@@ -221,78 +284,53 @@ def _reply(data: dict[str, Any], warnings: list[str]) -> dict[str, Any]:
 
 
 def _tree(scope: Scope) -> Scope:
-    """Return the place without session and run, which say nothing of a document."""
+    """Return a scope without session and run, which documents do not have."""
     return Scope(scope.workspace, scope.domain, scope.repository)
-
-
-def _of_a_year(record: Record) -> bool:
-    """Does this entry lie in the file of an earlier year?"""
-    return not record.path.endswith(f"/{record.kind}s.md")
 
 
 def _tagged(record: Record, tags: Iterable[str]) -> bool:
     return not {names.same(tag) for tag in record.tags}.isdisjoint(names.same(tag) for tag in tags)
 
 
-def _fits(record: Record, wanted: Learned) -> bool:
-    category = str(record.fields.get("category") or "")
-    return (not wanted.tags or _tagged(record, wanted.tags)) and (
-        not wanted.category or names.same(category) == names.same(wanted.category)
-    )
-
-
-def _within(entries: Iterable[Entry], budget: int) -> list[Entry]:
-    """Return what fits the budget, from the first on, and of the first as much as fits; 0 is no limit."""
-    if not budget:
-        return list(entries)
+def _fitting(entries: Iterable[Entry], budget: int) -> list[Entry]:
+    """Return the first entries that fit the budget, and always at least a part of the first one; 0 is no limit."""
     kept: list[Entry] = []
     spent = 0
     for entry in entries:
-        spent += _cost([entry])
+        spent += _cost([entry]) if budget else 0
         if kept and spent > budget:
             break
-        kept.append(entry if spent <= budget else _entries.cut(entry, budget * 4))
+        text, most = str(entry.get("content", "")), budget * 4
+        if spent > budget and len(text) > most:
+            entry = entry | {"content": _shortened(text, most, entry["_meta"]["document_path"])}
+        kept.append(entry)
     return kept
 
 
 def _cost(entries: list[Entry]) -> int:
     """Return how many tokens a model reads for these entries."""
-    return count_tokens(yaml.render({"": entries}))
+    return count_tokens(markdown.yaml({"": entries}))
 
 
-def _unsaid(count: int) -> str:
-    if count == 1:
-        return "1 plan does not say its status and is left out."
-    return f"{count} plans do not say their status and are left out."
+def _left_out(count: int, one: str, many: str, budget: int) -> list[str]:
+    if not count:
+        return []
+    older = amount(count, f"older {one} is", f"older {many} are")
+    advice = "Name a domain or repository, use filters, or send budget: 0."
+    return [f"{older} left out: more than {amount(budget, 'token')}. {advice}"]
 
 
-def _left_out(count: int, what: tuple[str, str], budget: int) -> str:
-    older = amount(count, f"older {what[0]} is", f"older {what[1]} are")
-    return (
-        f"{older} left out: more than {amount(budget, 'token')}."
-        " Name a domain or repository, use filters, or send budget: 0."
-    )
-
-
-def _check_status(wanted: Iterable[str], records: Iterable[Record]) -> None:
-    known = (*PLAN_STATUS, *(text_of(record.fields.get("status")) for record in records))
-    for status in wanted:
-        if status not in known:
-            raise Invalid(
-                f'No plan has the status "{status}".{names.close_to(status, PLAN_STATUS)}',
-                f"Use one or several of: {', '.join(PLAN_STATUS)}.",
-            )
-
-
-def _unknown(what: str, wanted: Iterable[str], whose: str, known: Iterable[str]) -> list[str]:
-    """Say which of the wanted values nothing here has, and which values there are."""
+def _unknown(what: str, wanted: Sequence[str], whose: str, known: Iterable[str]) -> list[str]:
+    """Return a warning for each wanted value that no record has, with the values there are."""
+    if not wanted:
+        return []
     there = {names.same(value): value for value in known if value}
     missing = [value for value in wanted if names.same(value) not in there]
     listed = ", ".join(sorted(there.values())[:50]) or "none"
     return [f'No {whose} here has the {what} "{value}". There are: {listed}.' for value in missing]
 
 
-def _told(problems: list[Problem]) -> list[str]:
-    told = [str(problem) for problem in problems[:_MOST_WARNINGS]]
+def _warnings(problems: list[Problem]) -> list[str]:
     more = len(problems) - _MOST_WARNINGS
-    return told + ([f"… and {more} more; holdfast lint names them all."] if more > 0 else [])
+    rest = [f"… and {more} more; holdfast lint names them all."] if more > 0 else []
+    return [*map(str, problems[:_MOST_WARNINGS]), *rest]

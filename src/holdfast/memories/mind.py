@@ -1,8 +1,8 @@
 """Four memories of an agent: working, episodic, semantic, procedural, each to append to, to search, and to compact.
 
-Working memory is this process's. Episodic memory is one log per session; what was learned by key and how to act are one
-log each, across sessions. Nothing is summarised unless it is asked for: a summary is one appended entry that names what
-it covers. Covered entries leave the window, the last n and the counts; they stay in the file, and search finds them.
+Working memory is a window of this process. Episodic memory is one log per session; facts by key and procedures are one
+log each, across sessions. Nothing is summarised unless asked for. A summary names the entries that it covers: they
+leave the window, the last n and the counts, stay in the file, and search still finds them.
 """
 
 from __future__ import annotations
@@ -10,22 +10,27 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
+import threading
 import unicodedata
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar
 
+import msgspec
+
 from holdfast.core import Core
 from holdfast.errors import Invalid
-from holdfast.formats.summaries import Gist
-from holdfast.memories import _compaction, _relevant
-from holdfast.memories._compaction import Compacted, Summary, stated
-from holdfast.memories._window import Remembered, Window
+from holdfast.formats.summaries import Gist, head
+from holdfast.memories import compaction
+from holdfast.memories.compaction import Compacted, Said, Summariser, Summary, stated
 from holdfast.model.kinds import KINDS, Kind
 from holdfast.model.names import check_given, close_to
 from holdfast.model.queries import Query, fold, parse
-from holdfast.model.records import Draft, Record, line_of
+from holdfast.model.records import Draft, Record, line_of, text_of
 from holdfast.model.scopes import DEFAULT, Scope
-from holdfast.model.times import bound
+from holdfast.model.settings import Mind as Limits
+from holdfast.model.times import bound, mint, utc_now
+from holdfast.model.tokens import count_tokens
 
 TYPES = ("working", "episodic", "semantic", "procedural")
 _KINDS = {"episodic": KINDS["episode"], "semantic": KINDS["fact"], "procedural": KINDS["procedure"]}
@@ -33,18 +38,123 @@ STATS = (
     "workingMemoryTokens", "episodicEntryCount", "semanticEntryCount", "proceduralRuleCount", "totalStorageBytes",
 )  # fmt: skip
 _MOST = 1_000
-_OWN = ("op", "writer")
-"""What Holdfast itself writes into a line."""
-_REFERRED = ("ref", "size", "head")
+_MOST_SESSIONS = 1_000
+_REFERENCE = ("ref", "size", "head")
 _log = logging.getLogger("holdfast")
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 
 
-def _safely(
-    otherwise: Callable[[], Any],
-) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
-    """Let a failing memory not fail the agent, where that is wanted: log it, and answer as if nothing were there."""
+class Remembered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One entry of a memory, as it was given; of a large one its ref, size and head."""
+
+    id: str
+    entry: Any
+    time: str = ""
+    covered: bool = False
+    """Is it covered by a summary, and so in no window and in no count?"""
+    summary: bool = False
+    score: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return text_of(self.entry)
+
+
+class Window:
+    """Working memory: the last entries, within a number of entries and of tokens. Older ones are dropped."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._most_entries = limits.window_entries
+        self._most_tokens = limits.window_tokens
+        self._lock = threading.RLock()
+        self._entries: deque[tuple[Remembered, int]] = deque()
+        self._said: Said = ()
+        """The sentences of the summary that the window begins with, if it does."""
+
+    def holds(self, entry: Any) -> bool:
+        """Is there room for this entry, if all others are dropped?"""
+        return count_tokens(text_of(entry)) <= self._most_tokens
+
+    def add(self, entry: Any) -> str:
+        """Add an entry and return its id; the head of one that refers to a value may be cut."""
+        if not self.holds(entry) and isinstance(entry, dict) and isinstance(entry.get("head"), str):
+            rest = count_tokens(text_of(entry | {"head": ""}))
+            entry = entry | {"head": head(entry["head"], self._most_tokens - rest - 1)}
+        with self._lock:
+            last = self._entries[-1][0].id if self._entries else ""
+            remembered = Remembered(mint(last), entry, utc_now())
+            self._entries.append((remembered, count_tokens(remembered.text)))
+            self._make_room()
+            return remembered.id
+
+    @property
+    def tokens(self) -> int:
+        return sum(tokens for _, tokens in list(self._entries))
+
+    def last(self, count: int) -> list[Remembered]:
+        """Return the last entries, oldest first."""
+        with self._lock:
+            return [entry for entry, _ in self._entries][-count:]
+
+    def search(self, query: str, limit: int) -> list[Remembered]:
+        """Return the entries that have most of the words, best first, newer ones before older ones."""
+        words = parse(query).tokens
+        newest_first = reversed(self.last(len(self._entries)))
+        scored = [(len(words & set(fold(entry.text))), entry) for entry in newest_first]
+        scored.sort(key=lambda item: -item[0])
+        return [msgspec.structs.replace(entry, score=float(score)) for score, entry in scored[:limit] if score]
+
+    def compact(
+        self, keep: int, summarise: Callable[[list[Remembered], Said, int], Gist]
+    ) -> tuple[int, Remembered | None]:
+        """Replace all but the last entries by one summary; return how many, and the summary.
+
+        `summarise` gets those entries, what an earlier summary said, and how many tokens there are for the new one.
+        Entries that are added meanwhile stay.
+        """
+        every = self.last(len(self._entries) or 1)
+        older = every[: max(0, len(every) - keep)]
+        fresh = [entry for entry in older if not entry.summary]
+        if not fresh:
+            return 0, None
+        room = self._most_tokens - sum(count_tokens(entry.text) for entry in every[len(older) :])
+        made = summarise(fresh, self._said if older[0].summary else (), room)
+        summary = Remembered(older[-1].id, made.text, older[-1].time, summary=True)
+        gone = {entry.id for entry in older}
+        with self._lock:
+            rest = [entry for entry, _ in self._entries if entry.id not in gone]
+            self._entries = deque((entry, count_tokens(entry.text)) for entry in (summary, *rest))
+            self._said = made.said
+            self._make_room()
+        return len(fresh), summary
+
+    def _make_room(self) -> None:
+        spent = self.tokens
+        while self._entries and (len(self._entries) > self._most_entries or spent > self._most_tokens):
+            spent -= self._entries.popleft()[1]
+
+
+class Windows:
+    """The working memories of the sessions that this process serves; of very many, those used last."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._windows: OrderedDict[str, Window] = OrderedDict()
+
+    def of(self, session: str) -> Window:
+        """Return the working memory of a session."""
+        with self._lock:
+            window = self._windows.setdefault(session, Window(self._limits))
+            self._windows.move_to_end(session)
+            while len(self._windows) > _MOST_SESSIONS:
+                self._windows.popitem(last=False)
+            return window
+
+
+def _safely(otherwise: Callable[[], Any]) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:
+    """With `on_error="log"`, log an error of a method and return `otherwise()` instead of raising."""
 
     def make(method: Callable[Given, Answer]) -> Callable[Given, Answer]:
         @functools.wraps(method)
@@ -73,16 +183,15 @@ class Mind:
     ) -> None:  # fmt: skip
         if on_error not in ("raise", "log"):
             raise Invalid(f"on_error is {on_error!r}.", "Use raise or log.")
-        limits = memory.settings.mind
         self._memory = memory
         self._scope = scope
         self.session = session or DEFAULT
-        self.working = window if window is not None else Window(limits.window_entries, limits.window_tokens)
+        self.working = Window(memory.settings.mind) if window is None else window
         self.on_error = on_error
         self.warnings: list[str] = []
-        """What could not be read so far."""
+        """Warnings of lines that could not be read so far."""
 
-    # what is remembered
+    # adding
 
     @_safely(lambda: "")
     def append(self, type: str, entry: Any, op_id: str = "") -> str:
@@ -93,52 +202,50 @@ class Mind:
             raise Invalid("An entry is text or an object, and not empty.", "Give what happened.")
         if type == "semantic":
             return self._learn(entry, op_id)
-        if type == "procedural":
-            return self._advise(entry, op_id)
         if type == "working":
             return self.working.add(self._memory.offload(entry, self.session, self.working.holds))
-        draft = Draft(kind="episode", data=entry, session=self.session, scope=self._scope, op_id=op_id)
-        return self._memory.keep(draft).id
+        if type == "episodic":
+            draft = Draft(kind="episode", data=entry, session=self.session, scope=self._scope, op_id=op_id)
+            return self._memory.keep(draft).id
+        given = dict(entry) if isinstance(entry, Mapping) else {}
+        when, do = given.get("when"), given.pop("do", None)
+        if not (isinstance(when, str) and when.strip()) or not do:
+            raise Invalid("A procedure is {when, do}.", "Say when it applies, and what to do then.")
+        return self._memory.keep(Draft(kind="procedure", data=do, fields=given, scope=self._scope, op_id=op_id)).id
 
     @_safely(lambda: "")
     def learn(self, key: Any, value: Any = None, op_id: str = "") -> str:
-        """Keep knowledge by key; the value that held before stays in its history."""
+        """Store knowledge by key; earlier values stay in its history."""
         check_given(op_id=op_id)
         return self._learn(key if isinstance(key, Mapping) else {"key": key, "value": value}, op_id)
 
     def _learn(self, entry: Any, op_id: str) -> str:
-        key, value = (entry.get("key"), entry.get("value")) if isinstance(entry, Mapping) else (None, None)
+        given = dict(entry) if isinstance(entry, Mapping) else {}
+        key, value = given.get("key"), given.pop("value", None)
         if not isinstance(key, str) or not key.strip() or value is None or value == "":
             raise Invalid("Knowledge is {key, value}, the key text that is not blank.", "Say what it is about.")
-        more = {name: inner for name, inner in entry.items() if name != "value"} | {"key": _form(key)}
-        return self._memory.keep(Draft(kind="fact", data=value, fields=more, scope=self._scope, op_id=op_id)).id
+        given["key"] = _normal(key)
+        return self._memory.keep(Draft(kind="fact", data=value, fields=given, scope=self._scope, op_id=op_id)).id
 
-    def _advise(self, entry: Any, op_id: str) -> str:
-        when, do = (entry.get("when"), entry.get("do")) if isinstance(entry, Mapping) else (None, None)
-        if not (isinstance(when, str) and when.strip()) or not do:
-            raise Invalid("A procedure is {when, do}.", "Say when it applies, and what to do then.")
-        more = {name: inner for name, inner in entry.items() if name != "do"}
-        return self._memory.keep(Draft(kind="procedure", data=do, fields=more, scope=self._scope, op_id=op_id)).id
+    # finding
 
     @_safely(lambda: None)
     def recall(self, key: str, history: bool = False, as_of: str = "") -> Any:
-        """Return what is known under a key, None when nothing is; or all it ever was; or what it was at a time."""
+        """Return what is known under a key, None when nothing is; or its whole history; or its value at a time."""
         if not isinstance(key, str) or not key.strip():
             raise Invalid("The key is text that is not blank.", "Give the key.")
         check_given(as_of=as_of)
-        kind, key = _KINDS["semantic"], _form(key)
+        kind, key = _KINDS["semantic"], _normal(key)
         self._warn("semantic")
         if not history and not as_of:
-            held = self._memory.held(kind, key)
-            return _knowledge(held) if held else None
+            current = self._memory.held(kind, key)
+            return _knowledge(current) if current else None
         past = [record for record in self._memory.history(kind, key) if not record.hidden]
         if history:
             return [_knowledge(record) for record in past]
         until = bound(as_of, end=True)
         then = [record for record in past if record.time <= until]
         return _knowledge(then[-1]) if then else None
-
-    # finding
 
     @_safely(list)
     def search(self, type: str, query: Any, limit: int = 10) -> list[Remembered]:
@@ -153,12 +260,12 @@ class Mind:
         if type == "working":
             return self.working.search(query, limit)
         self._warn(type)
-        found = self._memory.find(Query(text=query, kinds=(_KINDS[type].name,), session=self._of(type), limit=limit))
+        session = self.session if type == "episodic" else ""
+        found = self._memory.find(Query(text=query, kinds=(_KINDS[type].name,), session=session, limit=limit))
         summary = self._summary(type)
-        hits = [_remembered(hit.record, summary.last if summary else "", hit.score) for hit in found]
-        words = parse(query).tokens
-        if summary and len(hits) < limit and not words.isdisjoint(fold(summary.text)):
-            hits.append(_compaction.entry_of(summary))
+        hits = [_remembered(hit.record, summary.last, hit.score) for hit in found]
+        if summary.id and len(hits) < limit and not parse(query).tokens.isdisjoint(fold(summary.text)):
+            hits.append(Remembered(summary.id, summary.text, summary.time, summary=True))
         return hits
 
     def _last(self, type: str, count: int) -> list[Remembered]:
@@ -166,17 +273,19 @@ class Mind:
             return self.working.last(count)
         self._warn(type)
         summary = self._summary(type)
-        found = [_remembered(record, "") for record in itertools.islice(self._newest(type, summary), count)][::-1]
-        return [_compaction.entry_of(summary), *found] if summary and len(found) < count else found
+        newest = itertools.islice(self._newest(type, summary.last), count)
+        found = [_remembered(record, "") for record in newest][::-1]
+        if summary.id and len(found) < count:
+            found.insert(0, Remembered(summary.id, summary.text, summary.time, summary=True))
+        return found
 
-    def _newest(self, type: str, summary: Summary | None) -> Iterator[Record]:
+    def _newest(self, type: str, after: str) -> Iterator[Record]:
         """Yield the entries that no summary covers, newest first."""
-        kind, after = _KINDS[type], summary.last if summary else ""
-        path = self._path(kind)
+        kind = _KINDS[type]
         if kind.key:
             every = self._memory.every(Query(kinds=(kind.name,)))
             return iter(sorted((one for one in every if one.order > after), key=lambda one: one.order, reverse=True))
-        records = self._memory.backwards(path, session=self._of(type))
+        records = self._memory.backwards(self._path(kind), session=self.session if type == "episodic" else "")
         return (record for record in records if record.order > after)
 
     @_safely(list)
@@ -187,20 +296,18 @@ class Mind:
         if not words:
             raise Invalid("The situation is blank.", "Say what is going on.")
         self._warn("procedural")
-        found = self._memory.find(Query(text=situation, kinds=("procedure",), limit=_MOST))
         ranked = []
-        for hit in found:
-            wanted = parse(hit.record.title).tokens
-            fits = len([word for word in wanted if any(_alike(word, given) for given in words)])
+        for hit in self._memory.find(Query(text=situation, kinds=("procedure",), limit=_MOST)):
+            condition = parse(hit.record.title).tokens
+            fits = len([word for word in condition if any(_alike(word, given) for given in words)])
             if fits:
-                ranked.append((-fits / len(wanted), -hit.score, hit.record))
+                ranked.append((-fits / len(condition), -hit.score, hit.record))
         ranked.sort(key=lambda item: item[2].order, reverse=True)
         ranked.sort(key=lambda item: item[:2])
-        told: dict[tuple[str, str], dict[str, Any]] = {}  # what was said twice is told once
+        found: dict[tuple[str, str], dict[str, Any]] = {}  # of two that are the same, one
         for fit, _, record in ranked:
-            rule = _stored(record) | {"id": record.id, "fit": round(-fit, 3)}
-            told.setdefault((record.title, record.text), rule)
-        return list(told.values())[: _number("limit", limit)]
+            found.setdefault((record.title, record.text), _stored(record) | {"id": record.id, "fit": round(-fit, 3)})
+        return list(found.values())[: _number("limit", limit)]
 
     @_safely(str)
     def context(self, task: str, budget: int = 2_000) -> str:
@@ -215,12 +322,12 @@ class Mind:
         offers = {
             "What to do": [stated("procedure", one["when"], one["do"]) for one in self.match(task)],
             "What is known": [stated("fact", hit.entry["key"], hit.entry["value"]) for hit in known],
-            _relevant.BEFORE: [],
+            compaction.BEFORE: [],
             "What happened": [line_of(hit.entry) for hit in self.search("episodic", task) if not hit.summary],
         }
-        return _relevant.text(offers, Gist(summary.text, summary.said) if summary else Gist(), budget)
+        return compaction.within_budget(offers, Gist(summary.text, summary.said), budget)
 
-    # keeping it small
+    # compaction and counts
 
     @_safely(Compacted)
     def compact(self, type: str, keep_last: int = 10, summarize_older: bool = True) -> Compacted:
@@ -230,24 +337,18 @@ class Mind:
             raise Invalid(f"keepLast is {keep_last!r}.", "Use a number from 0 on.")
         if not isinstance(summarize_older, bool):
             raise Invalid(f"summarizeOlder is {summarize_older!r}.", "Use true or false.")
-        summariser = _compaction.Summariser(self._memory, summarize=summarize_older)
-        if type == "working":
-            return self._compact_working(keep_last, summariser)
-        path, session = self._summaries(type), self._of(type)
+        summariser = Summariser(self._memory, summarize=summarize_older)
+        if type != "working":
+            log = compaction.SummaryLog(self._summaries(type), type, self.session if type == "episodic" else "")
+            return compaction.compact(
+                self._memory, log, lambda after: list(self._newest(type, after))[::-1], keep_last, summariser,
+                self.warnings,
+            )  # fmt: skip
 
-        def live(after: str) -> list[Record]:
-            known = Summary(last=after) if after else None
-            return list(self._newest(type, known))[::-1]
+        def summarise(older: list[Remembered], said: Said, most: int) -> Gist:
+            return summariser.write([compaction.entry(one.entry, one.time) for one in older], said, most)
 
-        return _compaction.compact(self._memory, _compaction.Log(path, type, session), live, keep_last, summariser)
-
-    def _compact_working(self, keep: int, summariser: _compaction.Summariser) -> Compacted:
-        covered, summary = self.working.compact(
-            keep,
-            lambda older, told, most: summariser.write(
-                [_compaction.entry(one.entry, one.time) for one in older], told, most
-            ),
-        )
+        covered, summary = self.working.compact(keep_last, summarise)
         kept = len([one for one in self.working.last(_MOST) if not one.summary])
         if summary is None:
             return Compacted(kept=kept)
@@ -258,28 +359,21 @@ class Mind:
         """Return how much is remembered."""
         vault, places = self._memory.vault, self._memory.places
         self._warn(*_KINDS)
-        counts = {}
+        counts = []
         for type, kind in _KINDS.items():
             summary = self._summary(type)
-            after = summary.last if summary else ""
-            live = self._memory.count(self._path(kind), after)
-            counts[type] = live + bool(summary)
+            counts.append(self._memory.count(self._path(kind), summary.last) + bool(summary.id))
         logs = {self._path(kind) for kind in _KINDS.values()} | {self._summaries(type) for type in _KINDS}
         size = sum(stamp.size for path in logs if (stamp := vault.stat(path)))
         for folder in (f"{self._path(_KINDS['episodic']).rpartition('/')[0]}/values", f"{places.memory}/values"):
             size += sum(stamp.size for _, stamp in vault.walk(folder, (".txt", ".json"), lambda _path, _why: None))
-        numbers = (self.working.tokens, counts["episodic"], counts["semantic"], counts["procedural"], size)
-        return dict(zip(STATS, numbers, strict=True))
+        return dict(zip(STATS, (self.working.tokens, *counts, size), strict=True))
 
     def _warn(self, *types: str) -> None:
-        """Note what cannot be read in the logs of these memories."""
+        """Add to the warnings what cannot be read in the logs of these memories."""
         paths = {path for type in types for path in (self._path(_KINDS[type]), self._summaries(type))}
         found = [f"{problem}; all else in it is still used." for problem in self._memory.damage(*sorted(paths))]
         self.warnings += [warning for warning in found if warning not in self.warnings]
-
-    def _of(self, type: str) -> str:
-        """Return the session that a memory belongs to, "" for one that belongs to all."""
-        return self.session if type == "episodic" else ""
 
     def _path(self, kind: Kind) -> str:
         return self._memory.places.path_for(kind, Scope(), session=self.session)
@@ -290,8 +384,9 @@ class Mind:
             return self._path(KINDS["summary"])
         return f"{self._memory.places.memory}/summaries.jsonl"
 
-    def _summary(self, type: str) -> Summary | None:
-        return _compaction.newest(self._memory, self._summaries(type), type)
+    def _summary(self, type: str) -> Summary:
+        """Return the summary of a memory; one without an id when there is none."""
+        return compaction.newest(self._memory, self._summaries(type), type) or Summary()
 
 
 def _check_type(given: object) -> None:
@@ -305,35 +400,33 @@ def _number(name: str, given: object) -> int:
     return given
 
 
-def _form(key: str) -> str:
-    """Return a key as it is kept: composed, and without space around it."""
+def _normal(key: str) -> str:
+    """Return a key as it is stored: composed, and without space around it."""
     return unicodedata.normalize("NFC", key).strip()
 
 
 def _given(record: Record) -> Any:
-    """Return what a line carries as it was given; of what was too large for it, where that is."""
-    kind = KINDS[record.kind]
+    """Return an entry as it was given; of a large one the reference to its value."""
     if "ref" in record.fields:
-        return {name: record.fields.get(name) for name in _REFERRED}
-    return record.fields.get(kind.text, record.text)
+        return {name: record.fields.get(name) for name in _REFERENCE}
+    return record.fields.get(KINDS[record.kind].text, record.text)
 
 
 def _stored(record: Record) -> dict[str, Any]:
-    """Return a piece of knowledge or a procedure with all that was given with it."""
+    """Return a fact or a procedure with all fields that were given with it."""
     kind = KINDS[record.kind]
-    own = {kind.text, kind.title, *_OWN, *(_REFERRED if "ref" in record.fields else ())}
+    own = {kind.text, kind.title, "op", "writer", *(_REFERENCE if "ref" in record.fields else ())}
     more = {name: value for name, value in record.fields.items() if name not in own}
     return {kind.title: record.title, kind.text: _given(record)} | more
 
 
-def _remembered(record: Record, covered: str, score: float = 0.0) -> Remembered:
-    entry = _given(record) if record.kind == "episode" else _stored(record)
-    is_covered = bool(covered) and record.order <= covered
-    return Remembered(record.id, entry, record.time, covered=is_covered, score=score)
-
-
 def _knowledge(record: Record) -> dict[str, Any]:
     return _stored(record) | {"time": record.time, "id": record.id}
+
+
+def _remembered(record: Record, covered: str, score: float = 0.0) -> Remembered:
+    entry = _given(record) if record.kind == "episode" else _stored(record)
+    return Remembered(record.id, entry, record.time, covered=bool(covered) and record.order <= covered, score=score)
 
 
 def _alike(one: str, other: str) -> bool:

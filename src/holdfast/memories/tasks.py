@@ -1,7 +1,7 @@
-"""Tasks: a graph of work that an orchestrator and its workers share, one log per workspace.
+"""Tasks: a graph of work that an orchestrator and its workers share, in one log per workspace.
 
-`create` says what is to be done and what it waits for, `claim` makes one worker its holder for a time, `heartbeat`
-holds on to it, `report` ends that. Nothing runs here and nobody waits: what is overdue is seen by whoever looks next.
+`create` says what to do and what it waits for, `claim` gives a worker a task for a time (a lease), `heartbeat` extends
+the lease, `report` ends the attempt. Nothing runs in the background: an expired lease is seen by the next caller.
 """
 
 from __future__ import annotations
@@ -15,77 +15,53 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import Conflict, Invalid, NotFound, OverBudget
-from holdfast.formats import graphs
-from holdfast.formats.graphs import Standing
-from holdfast.formats.tasks import (
-    CANCELLED,
-    CLAIMED,
-    CREATED,
-    ENDS,
-    FAILED,
-    HEARTBEAT,
-    REPORTED,
-    RETRIED,
-    STATUSES,
-    Attempt,
-    Line,
-    Outlook,
-    Task,
-    View,
-    Wanted,
-)
-from holdfast.memories import _graph
-from holdfast.memories._graph import New
-from holdfast.memories._queue import LogQueue
+from holdfast.formats import tasks as forms
+from holdfast.formats.tasks import Attempt, Graph, New, Outlook, Standing, Task, Wanted
 from holdfast.model.kinds import KINDS
-from holdfast.model.names import check_given, close_to
+from holdfast.model.names import amount, check_given, close_to
 from holdfast.model.records import check_plain
 from holdfast.model.scopes import Scope
 from holdfast.model.times import iso
-from holdfast.model.wording import amount
-from holdfast.storage.engines import Queue
+from holdfast.storage.log import Logs
 from holdfast.storage.writing import check_op
 
-__all__ = ["MOST_RESULT", "Claim", "Listed", "New", "Outlook", "Standing", "Task", "Tasks"]
-MOST_RESULT = 100_000
-MOST_WORKER = 100
-MOST_PROGRESS = 2_000
+MOST_RESULT, MOST_WORKER, MOST_PROGRESS = 100_000, 100, 2_000
 _FIND = "Use task_list to see all tasks and their ids."
+Entry = dict[str, Any]
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a worker has to know of the task that it took."""
+    """A task that a worker claimed."""
 
     task: Task
     attempt: Attempt
     before: list[Task]
-    """What the task waited for, with the results."""
+    """The tasks that it waited for, with their results."""
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """Tasks and how they stand at one moment."""
+    """Tasks and their statuses at one moment."""
 
     now: int
     tasks: list[tuple[int, Task]]
-    """Those that were asked for, as a tree: each with its depth."""
+    """The wanted tasks as a tree, each with its depth."""
     standings: dict[str, Standing]
     counts: dict[str, int]
-    """How many of each status there are, of all in the workspace or the graph."""
+    """How many tasks of the workspace or the graph have each status."""
     workers: dict[str, list[str]]
-    """Which tasks each worker is at."""
+    """The tasks that each worker is running."""
 
 
 class Tasks:
-    """The tasks of one memory."""
+    """The tasks of one memory. Safe to use from several threads and processes."""
 
     def __init__(self, memory: Core) -> None:
         self._memory = memory
-        logs = LogQueue(memory.vault, memory.places)
-        self._logs = logs
-        self._queue: Queue = memory.queue or logs
-        self.warnings = logs.warnings
+        self._logs = Logs(memory, Graph)
+        self.warnings: list[str] = []
+        """Warnings of lines that could not be read so far."""
 
-    # what is to be done
+    # for orchestrators
 
     def create(
         self, title: str, instructions: str = "", *, after: Sequence[str] = (), tags: Sequence[str] = (),
@@ -99,178 +75,70 @@ class Tasks:
         self, tasks: Sequence[New | Mapping[str, Any]], *, graph: str = "", workspace: str | Scope | None = None,
         op_id: str = "",
     ) -> list[Task]:  # fmt: skip
-        """Add tasks, all or none; in `after` they may name each other, and tasks that are there by their id."""
-        check_given(graph=graph, op_id=op_id)
-        check_op(op_id)
-        _graph.check_texts("graph", [graph] if graph else [])
-        made = _graph.arrange(tasks)
-        path = self._path(workspace)
-        named = graph or (made[0].id if len(made) > 1 else "")
-        outside = sorted({one for new in made for one in new.after} - {new.id for new in made})
+        """Add tasks, all or none; `after` has names of tasks in the same call, and ids of tasks that exist."""
+        _check_op_given(op_id, graph=graph)
+        forms.check_texts("graph", [graph] if graph else [])
+        made = forms.arranged(tasks)
+        ordered, ids, path = forms.in_order(made), list(made), self._path(workspace)
+        named = graph or (next(iter(ordered)) if len(made) > 1 else "")
+        outside = sorted({one for new in made.values() for one in new.after} - made.keys())
 
-        def decide(view: View) -> list[Line]:
-            if _repeats(view, op_id, CREATED):
+        def decide(known: Graph, now: int) -> list[Entry]:
+            nonlocal ids
+            if repeated := _repeated(known, op_id, forms.CREATED):
+                ids = [task for _, task, _ in repeated]
                 return []
-            _check_known(outside, view.get(outside))
-            return [_event(CREATED, new.id, view.now, op_id, **new.line(), graph=named) for new in made]
-
-        lines = self._change(path, decide)
-        ids = [new.id for new in sorted(made, key=lambda new: new.place)] if lines else self._under(path, op_id)
-        found = self._queue.look(path, ids)
-        return [found[one] for one in ids if one in found]
-
-    # working on it
-
-    def claim(
-        self, worker: str, *, tags: Sequence[str] = (), graph: str = "", lease: float = 0.0,
-        workspace: str | Scope | None = None, op_id: str = "",
-    ) -> Claim | None:  # fmt: skip
-        """Take the best task that is ready, for as long as the lease; None when none is, and `outlook` says why."""
-        worker, wanted = _worker(worker), _wanted(tags, graph)
-        _check_lease(lease, none=True)
-        check_given(op_id=op_id)
-        check_op(op_id)
-        path = self._path(workspace)
-        taken: list[tuple[str, str]] = []
-
-        def decide(view: View) -> list[Line]:
-            taken[:] = [(task, attempt) for _, task, attempt in _repeats(view, op_id, CLAIMED)]
-            task = None if taken else view.best(wanted)
-            if task is None:
-                return []
-            number = len(task.attempts) + 1
-            taken[:] = [(task.id, f"{number}-{secrets.token_hex(4)}")]
-            until = iso(view.now + int((lease or task.lease) * 1000))
+            _check_known(outside, known.get(outside))
             return [
-                _event(
-                    CLAIMED, task.id, view.now, op_id, attempt=taken[0][1], number=number, worker=worker, until=until
-                )
+                _entry(forms.CREATED, id, now, op_id, **msgspec.structs.asdict(new), graph=named)
+                for id, new in ordered.items()
             ]
 
         self._change(path, decide)
-        if not taken:
-            return None
-        identifier, token = taken[0]
-        task = self._queue.look(path, [identifier])[identifier]
-        before = self._queue.look(path, task.after) if task.after else {}
-        attempt = next(one for one in task.attempts if one.id == token)
-        return Claim(task, attempt, [before[one] for one in task.after if one in before])
-
-    def outlook(
-        self, *, tags: Sequence[str] = (), graph: str = "", workspace: str | Scope | None = None
-    ) -> tuple[int, Outlook]:
-        """Say what there is when nothing is ready to be claimed, and at which millisecond."""
-        return self._queue.now(), self._queue.outlook(self._path(workspace), _wanted(tags, graph))
-
-    def heartbeat(
-        self, id: str, attempt: str, *, progress: str = "", percent: float | None = None, lease: float = 0.0,
-        workspace: str | Scope | None = None, op_id: str = "",
-    ) -> Task:  # fmt: skip
-        """Hold on to a task for one more lease from now, and say how far it is."""
-        check_given(id=id, attempt=attempt, progress=progress, op_id=op_id)
-        check_op(op_id)
-        _check_lease(lease, none=True)
-        _check_length("progress", progress, MOST_PROGRESS)
-        if percent is not None and not (_is_number(percent) and 0 <= percent <= 100):
-            raise Invalid(f"percent is {percent!r}.", "Use a number from 0 to 100.")
-
-        def decide(view: View, task: Task) -> list[Line]:
-            if _repeats(view, op_id, HEARTBEAT, id):
-                return []
-            held = _held(task, attempt)
-            if held.status:
-                raise _ended(task, held)
-            until = iso(view.now + int((lease or task.lease) * 1000))
-            far = held.percent if percent is None else percent
-            said = {"progress": progress or held.progress} | ({} if far is None else {"percent": far})
-            return [_event(HEARTBEAT, id, view.now, op_id, attempt=attempt, until=until, **said)]
-
-        return self._one(id, workspace, decide)
-
-    def report(
-        self, id: str, attempt: str, status: str, *, result: Any = None, error: str = "",
-        workspace: str | Scope | None = None, op_id: str = "",
-    ) -> Task:  # fmt: skip
-        """Say how an attempt ended: `done` with its result, `failed` with its error, `released` for somebody else.
-
-        What an attempt reported once it may report again: nothing is added.
-        """
-        check_given(id=id, attempt=attempt, status=status, error=error, op_id=op_id)
-        check_op(op_id)
-        check_plain(result)
-        if status not in ENDS:
-            raise Invalid(f"status is {status!r}.{close_to(status, ENDS)}", f"Use one of: {', '.join(ENDS)}.")
-        _check_length("result", msgspec.json.encode(result).decode(), MOST_RESULT)
-        _check_length("error", error, MOST_RESULT)
-
-        def decide(view: View, task: Task) -> list[Line]:
-            if _repeats(view, op_id, REPORTED, id):
-                return []
-            held = _held(task, attempt)
-            if held.status == status:
-                return []
-            if held.status:
-                raise _ended(task, held)
-            said = ({} if result is None else {"result": result}) | ({"error": error} if error else {})
-            return [_event(REPORTED, id, view.now, op_id, attempt=attempt, worker=held.worker, status=status, **said)]
-
-        return self._one(id, workspace, decide)
-
-    # the orchestrator's word
+        found = self._tasks(path, ids)
+        return [found[one] for one in ids if one in found]
 
     def cancel(self, id: str, why: str = "", *, workspace: str | Scope | None = None, op_id: str = "") -> Task:
-        """End a task that is not done, whoever works on it: its worker is told by its next heartbeat or report."""
-        check_given(id=id, why=why, op_id=op_id)
-        check_op(op_id)
+        """End a task that is not done; its worker learns it from its next heartbeat or report."""
+        _check_op_given(op_id, id=id, why=why)
         _check_length("error", why, MOST_RESULT)
 
-        def decide(view: View, task: Task) -> list[Line]:
-            if _repeats(view, op_id, CANCELLED, id) or task.is_cancelled:
-                return []
-            if task.done:
+        def decide(task: Task, _now: int) -> Entry | None:
+            if task.done and not task.is_cancelled:
                 raise Conflict(f"Task {id} is done; nothing was cancelled.", "Create another one that takes it back.")
-            return [_event(CANCELLED, id, view.now, op_id, **({"error": why} if why else {}))]
+            return None if task.is_cancelled else {"error": why}
 
-        return self._one(id, workspace, decide)
+        return self._change_one(id, workspace, forms.CANCELLED, op_id, decide)
 
     def retry(self, id: str, *, workspace: str | Scope | None = None, op_id: str = "") -> Task:
-        """Give a task that failed or was cancelled all its attempts again, from now on and without a pause."""
-        check_given(id=id, op_id=op_id)
-        check_op(op_id)
+        """Give a task that failed or was cancelled all its attempts again, without a pause."""
+        _check_op_given(op_id, id=id)
 
-        def decide(view: View, task: Task) -> list[Line]:
-            if _repeats(view, op_id, RETRIED, id):
-                return []
-            outcome, last = task.outcome(view.now), task.last
-            pauses = outcome == "open" and last is not None and last.status == FAILED
-            if outcome not in (FAILED, CANCELLED) and not pauses:
+        def decide(task: Task, now: int) -> Entry | None:
+            outcome, last = task.outcome(now), task.last
+            pauses = outcome == "open" and last is not None and last.status == forms.FAILED
+            if outcome not in (forms.FAILED, forms.CANCELLED) and not pauses:
                 raise Conflict(f"Task {id} is {outcome}, so there is nothing to retry.", _FIND)
-            return [_event(RETRIED, id, view.now, op_id)]
+            return {}
 
-        return self._one(id, workspace, decide)
-
-    # what there is
+        return self._change_one(id, workspace, forms.RETRIED, op_id, decide)
 
     def get(self, id: str, workspace: str | Scope | None = None) -> Task:
         """Return one task by its id."""
         check_given(id=id)
-        for path in (self._path(workspace), self._find(id)):
-            if path and (found := self._queue.look(path, [id])):
-                return found[id]
-        raise NotFound(f'There is no task "{id[:200]}".', _FIND)
+        return self._tasks(self._home(id, workspace), [id])[id]
 
     def all(
         self, status: Sequence[str] = (), *, graph: str = "", ids: Sequence[str] = (),
         workspace: str | Scope | None = None,
     ) -> Listed:  # fmt: skip
-        """Return tasks with how they stand now: all of a workspace, or of a graph, of some statuses, of these ids."""
+        """Return tasks with their statuses: all of a workspace, or of a graph, of some statuses, of these ids."""
         check_given(graph=graph, **{f"ids {number}": one for number, one in enumerate(ids)})
-        if unknown := [one for one in status if one not in STATUSES]:
-            raise Invalid(f"There is no status {unknown[0]!r}.", f"Use one of: {', '.join(STATUSES)}.")
-        path = self._path(workspace)
-        now, every = self._queue.now(), self._queue.look(path)
+        if unknown := [one for one in status if one not in forms.STATUSES]:
+            raise Invalid(f"There is no status {unknown[0]!r}.", f"Use one of: {', '.join(forms.STATUSES)}.")
+        now, every = self._memory.clock(), self._logs.ask(self._path(workspace), Graph.every, self.warnings)
         _check_known(ids, every)
-        stand = graphs.standings(every, now)
+        stand = forms.standings(every, now)
         of_graph = {one: task for one, task in every.items() if graph in ("", task.graph)}
         wanted = {
             one: task
@@ -283,76 +151,166 @@ class Tasks:
             if stand[one].status == "running" and task.last:
                 workers.setdefault(task.last.worker, []).append(one)
         return Listed(
-            now, graphs.in_tree(wanted), stand, {one: counted[one] for one in STATUSES if counted[one]}, workers
+            now, forms.in_tree(wanted), stand, {one: counted[one] for one in forms.STATUSES if counted[one]}, workers
         )
+
+    # for workers
+
+    def claim(
+        self, worker: str, *, tags: Sequence[str] = (), graph: str = "", lease: float = 0.0,
+        workspace: str | Scope | None = None, op_id: str = "",
+    ) -> Claim | None:  # fmt: skip
+        """Claim the best task that is ready, for as long as the lease; None when none is, and `outlook` says why."""
+        _check_op_given(op_id, worker=worker)
+        worker, wanted = " ".join(worker.split()), _wanted(tags, graph)
+        if not worker:
+            raise Invalid("worker is blank.", "Give a name that no other worker has, the same one every time.")
+        _check_length("worker", worker, MOST_WORKER)
+        _check_lease(lease)
+        path = self._path(workspace)
+        claimed: list[tuple[str, str]] = []
+
+        def decide(known: Graph, now: int) -> list[Entry]:
+            claimed[:] = [(task, attempt) for _, task, attempt in _repeated(known, op_id, forms.CLAIMED)]
+            task = None if claimed else known.best(wanted, now)
+            if task is None:
+                return []
+            number = len(task.attempts) + 1
+            attempt = f"{number}-{secrets.token_hex(4)}"
+            claimed[:] = [(task.id, attempt)]
+            until = iso(now + int((lease or task.lease) * 1000))
+            return [
+                _entry(forms.CLAIMED, task.id, now, op_id, attempt=attempt, number=number, worker=worker, until=until)
+            ]
+
+        self._change(path, decide)
+        if not claimed:
+            return None
+        (identifier, token), *_ = claimed
+
+        def made(known: Graph) -> Claim:
+            task = known.get([identifier])[identifier]
+            attempt = next(one for one in task.attempts if one.id == token)
+            return Claim(task, attempt, list(known.get(task.after).values()))
+
+        return self._logs.ask(path, made, self.warnings)
+
+    def outlook(
+        self, *, tags: Sequence[str] = (), graph: str = "", workspace: str | Scope | None = None
+    ) -> tuple[int, Outlook]:
+        """Return the current millisecond, and how many tasks there are when none is ready."""
+        now, wanted = self._memory.clock(), _wanted(tags, graph)
+        return now, self._logs.ask(self._path(workspace), lambda known: known.outlook(wanted, now), self.warnings)
+
+    def heartbeat(
+        self, id: str, attempt: str, *, progress: str = "", percent: float | None = None, lease: float = 0.0,
+        workspace: str | Scope | None = None, op_id: str = "",
+    ) -> Task:  # fmt: skip
+        """Extend the lease of a task from now on, and record its progress."""
+        _check_op_given(op_id, id=id, attempt=attempt, progress=progress)
+        _check_lease(lease)
+        _check_length("progress", progress, MOST_PROGRESS)
+        if percent is not None:
+            forms.check_number("percent", percent, 0, 100)
+
+        def decide(task: Task, now: int) -> Entry | None:
+            mine = _own_attempt(task, attempt)
+            if mine.status:
+                raise _ended(task, mine)
+            until = iso(now + int((lease or task.lease) * 1000))
+            more = {"progress": progress or mine.progress, "percent": mine.percent if percent is None else percent}
+            return {"attempt": attempt, "until": until, **more}
+
+        return self._change_one(id, workspace, forms.HEARTBEAT, op_id, decide)
+
+    def report(
+        self, id: str, attempt: str, status: str, *, result: Any = None, error: str = "",
+        workspace: str | Scope | None = None, op_id: str = "",
+    ) -> Task:  # fmt: skip
+        """Record how an attempt ended: `done` with its result, `failed` with its error, or `released` for others.
+
+        An attempt may repeat its report: nothing is added.
+        """
+        _check_op_given(op_id, id=id, attempt=attempt, status=status, error=error)
+        check_plain(result)
+        if status not in forms.ENDS:
+            raise Invalid(
+                f"status is {status!r}.{close_to(status, forms.ENDS)}", f"Use one of: {', '.join(forms.ENDS)}."
+            )
+        _check_length("result", msgspec.json.encode(result).decode(), MOST_RESULT)
+        _check_length("error", error, MOST_RESULT)
+
+        def decide(task: Task, _now: int) -> Entry | None:
+            mine = _own_attempt(task, attempt)
+            if mine.status == status:
+                return None
+            if mine.status:
+                raise _ended(task, mine)
+            return {"attempt": attempt, "worker": mine.worker, "status": status, "result": result, "error": error}
+
+        return self._change_one(id, workspace, forms.REPORTED, op_id, decide)
 
     # the log
 
     def _path(self, workspace: str | Scope | None) -> str:
         return self._memory.places.path_for(KINDS["task"], self._memory.scopes.resolve(workspace))
 
-    def _change(self, path: str, decide: Callable[[View], list[Line]]) -> list[Line]:
-        return self._queue.change(path, decide, self._memory.compose)
+    def _tasks(self, path: str, ids: Iterable[str]) -> dict[str, Task]:
+        return self._logs.ask(path, lambda known: known.get(ids), self.warnings)
 
-    def _one(self, id: str, workspace: str | Scope | None, decide: Callable[[View, Task], list[Line]]) -> Task:
-        """Change one task that must be there: in this workspace, or in whichever has it."""
+    def _home(self, id: str, workspace: str | Scope | None) -> str:
+        """Return the log that has a task: of this workspace, or else of any."""
+        if self._tasks(path := self._path(workspace), [id]):
+            return path
+        places = self._memory.places
+        for folder in places.below((KINDS["task"].name,), ""):
+            for path in self._memory.paths(folder, ".jsonl"):
+                place = places.classify(path)
+                if place and place.kind is KINDS["task"] and self._tasks(path, [id]):
+                    return path
+        raise _unknown(id)
 
-        def about(view: View) -> list[Line]:
-            task = view.get([id]).get(id)
+    def _change(self, path: str, decide: Callable[[Graph, int], list[Entry]]) -> None:
+        self._logs.transact(path, lambda known: decide(known, self._memory.clock()), self.warnings)
+
+    def _change_one(
+        self, id: str, workspace: str | Scope | None, event: str, op_id: str,
+        decide: Callable[[Task, int], Entry | None],
+    ) -> Task:  # fmt: skip
+        """Add the event that `decide` returns the fields of to one task, which must exist; return the task."""
+        path = self._home(id, workspace)
+
+        def about(known: Graph, now: int) -> list[Entry]:
+            task = known.get([id]).get(id)
             if task is None:
-                raise _Elsewhere
-            return decide(view, task)
+                raise _unknown(id)
+            fields = None if _repeated(known, op_id, event, id) else decide(task, now)
+            return [] if fields is None else [_entry(event, id, now, op_id, **fields)]
 
-        path = self._path(workspace)
-        try:
-            self._change(path, about)
-        except _Elsewhere:
-            path = self._find(id)
-            try:
-                if not path:
-                    raise _Elsewhere
-                self._change(path, about)
-            except _Elsewhere:
-                raise NotFound(f'There is no task "{id[:200]}".', _FIND) from None
-        return self._queue.look(path, [id])[id]
-
-    def _find(self, id: str) -> str:
-        """Return the log that has a task; one that came from elsewhere is known by its log first."""
-        path = self._queue.find(id)
-        return path if path and id in self._queue.look(path, [id]) else self._logs.find(id)
-
-    def _under(self, path: str, op_id: str) -> list[str]:
-        """Return the tasks that were created under an op_id."""
-        found: list[str] = []
-
-        def decide(view: View) -> list[Line]:
-            found[:] = [task for _, task, _ in view.under(op_id)]
-            return []
-
-        self._change(path, decide)
-        return found
+        self._change(path, about)
+        return self._tasks(path, [id])[id]
 
 
-class _Elsewhere(Exception):
-    """The task is not in this log."""
+def _entry(event: str, task: str, now: int, op_id: str, **more: Any) -> Entry:
+    """Return an entry of the log; empty fields are left out, except that an empty list may be a result."""
+    given = {
+        name: value
+        for name, value in more.items()
+        if value is not None and value != "" and (value != [] or name == "result")
+    }
+    return {"time": iso(now), "event": event, "task": task, **given, **({"op": op_id} if op_id else {})}
 
 
-def _event(event: str, task: str, now: int, op_id: str, **more: Any) -> Line:
-    """Return a line; what is as usual in it is left out."""
-    said = {name: value for name, value in more.items() if value != "" and (value != [] or name == "result")}
-    return {"time": iso(now), "event": event, "task": task, **said, **({"op": op_id} if op_id else {})}
-
-
-def _repeats(view: View, op_id: str, event: str, task: str = "") -> list[tuple[str, str, str]]:
+def _repeated(known: Graph, op_id: str, event: str, task: str = "") -> list[tuple[str, str, str]]:
     """Return what was done under an op_id before; Conflict when that was something else."""
-    found = view.under(op_id) if op_id else []
+    found = known.ops.get(op_id, []) if op_id else []
     if any(was != event or task not in ("", about) for was, about, _ in found):
         raise Conflict(f'The op_id "{op_id}" was used for something else; nothing was written.', "Use a new op_id.")
     return found
 
 
-def _held(task: Task, token: str) -> Attempt:
-    """Return the attempt that a worker speaks of, if it may still speak for the task."""
+def _own_attempt(task: Task, token: str) -> Attempt:
+    """Return the attempt that a worker names, if it may still change the task."""
     mine = next((one for one in task.attempts if one.id == token), None)
     if mine is None:
         raise NotFound(
@@ -379,6 +337,15 @@ def _ended(task: Task, attempt: Attempt) -> Conflict:
     )
 
 
+def _unknown(id: str) -> NotFound:
+    return NotFound(f'There is no task "{id[:200]}".', _FIND)
+
+
+def _check_op_given(op_id: str, **given: object) -> None:
+    check_given(**given, op_id=op_id)
+    check_op(op_id)
+
+
 def _check_known(ids: Iterable[str], found: Mapping[str, Task]) -> None:
     missing = [one for one in ids if one not in found]
     if missing:
@@ -386,26 +353,16 @@ def _check_known(ids: Iterable[str], found: Mapping[str, Task]) -> None:
         raise NotFound(f'There is no task "{missing[0][:200]}"{more} in this workspace; nothing was written.', _FIND)
 
 
-def _worker(worker: str) -> str:
-    check_given(worker=worker)
-    name = " ".join(worker.split())
-    if not name:
-        raise Invalid("worker is blank.", "Give a name that no other worker has, the same one every time.")
-    _check_length("worker", name, MOST_WORKER)
-    return name
-
-
 def _wanted(tags: Sequence[str], graph: str) -> Wanted:
-    _graph.check_texts("tags", tags)
+    forms.check_texts("tags", tags)
     check_given(graph=graph)
-    _graph.check_texts("graph", [graph] if graph else [])
+    forms.check_texts("graph", [graph] if graph else [])
     return Wanted(tuple(tags), graph)
 
 
-def _check_lease(lease: float, *, none: bool = False) -> None:
-    if none and _is_number(lease) and lease == 0:
-        return
-    _graph.check_number("lease", lease, *_graph.LEASES)
+def _check_lease(lease: float) -> None:
+    if type(lease) is bool or lease != 0:  # 0 is the lease of the task
+        forms.check_number("lease", lease, *forms.LEASES)
 
 
 def _check_length(name: str, text: str, most: int) -> None:
@@ -414,7 +371,3 @@ def _check_length(name: str, text: str, most: int) -> None:
             f"{name} has {len(text):,} characters; {most:,} is the most.",
             "Keep it elsewhere (remember, a file) and say where.",
         )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,24 +1,45 @@
-"""Workspaces: a workspace *is* its `OVERVIEW.md`, with the fields in front matter and the person's own text below.
+"""Workspaces, the states saved in them, and the traces of what was done in them.
 
-A folder that somebody made by hand is a workspace too. Nothing is deleted: archiving hides it from lists.
+A workspace is its `OVERVIEW.md`: the fields are front matter, the text below belongs to the owner. A folder without
+one is a workspace too. A state is one Markdown file that never changes; its file name is derived from the state's name
+without case, so creating the file exclusively is the uniqueness check. A trace is one line per tool call. Writing it
+never fails or delays a call, and it contains no secret of a known format.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import heapq
+import itertools
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
+from holdfast import secrets
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, Invalid, NotFound
+from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound
 from holdfast.formats import markdown
 from holdfast.model import names
-from holdfast.model.records import Draft
+from holdfast.model.kinds import KINDS, LEDGER
+from holdfast.model.queries import Query
+from holdfast.model.records import Draft, Record
+from holdfast.model.scopes import Scope
+from holdfast.model.times import today
 from holdfast.storage.parsing import is_archived
+from holdfast.storage.refresh import YOUNG_NS
 
 FIELDS = ("description", "rootFolder", "purpose", "workflows", "keyFiles", "preferences")
-"""What a workspace says of itself beside its name; also the names in its front matter."""
-_ABSENT: Mapping[str, Any] = {"workflows": [], "keyFiles": [], "preferences": {}}
+"""The fields of a workspace beside its name, and their names in front matter."""
+UNRESOLVED = "_unresolved"
+"""Folder for traces of calls whose workspace could not be resolved."""
+MAX_VALUE = 2_000
+_EMPTY: Mapping[str, Any] = {"workflows": [], "keyFiles": [], "preferences": {}}
+_STATE, _TRACE = KINDS["state"], KINDS["trace"]
+_MAX_RESULT = 500
+_MAX_DEPTH = 16
+_MAX_ITEMS = 100
 
 
 class Workspaces:
@@ -26,20 +47,20 @@ class Workspaces:
         self._memory = memory
 
     def create(self, name: str, fields: Mapping[str, Any], op_id: str = "") -> None:
-        """Make a workspace of these `FIELDS`; its name must not be taken, not by an archived one either."""
+        """Create a workspace with these `FIELDS`; its name must be new, also among archived ones."""
         _check_name(name)
-        kept = {field: value for field, value in fields.items() if value is not None}
-        kept["rootFolder"] = _root_folder(kept["rootFolder"])
+        given = {field: value for field, value in fields.items() if value is not None}
+        given["rootFolder"] = _root_folder(given["rootFolder"])
         if self._find(name) is not None and not self._memory.knows_op(op_id):
             raise _taken(name)
-        self._make_root(kept)
+        self._make_root(given)
         try:
-            self._memory.keep(Draft(kind="overview", title=name, text="", fields=kept, op_id=op_id))
+            self._memory.keep(Draft(kind="overview", title=name, text="", fields=given, op_id=op_id))
         except AlreadyExists:
             raise _taken(name) from None
 
     def all(self, *, archived: bool = False) -> list[dict[str, str]]:
-        """Return name and description of every workspace at the top of the tree, by name."""
+        """Return name and description of every workspace at the top level, by name."""
         found = []
         for folder in self._memory.scopes.children(""):
             page = self._page(folder)
@@ -48,7 +69,7 @@ class Workspaces:
         return sorted(found, key=lambda item: names.same(item["name"]))
 
     def load(self, name: str) -> dict[str, Any]:
-        """Return the fields of a workspace, archived or not, with what stands in for those it does not have."""
+        """Return the fields of a workspace, archived or not, with defaults for missing ones."""
         path = self._memory.scopes.resolve(name).path
         page = self._page(path)
         description = _text(page.get("description"))
@@ -58,13 +79,11 @@ class Workspaces:
             "rootFolder": _text(page.get("rootFolder")) or f"{self._memory.places.workspaces}/{path}",
             "purpose": _text(page.get("purpose")) or description,
         }
-        data |= {field: page.get(field) or default for field, default in _ABSENT.items()}
-        if is_archived(page):
-            data["isArchived"] = True
-        return data
+        data |= {field: page.get(field) or default for field, default in _EMPTY.items()}
+        return data | ({"isArchived": True} if is_archived(page) else {})
 
     def update(self, name: str, changes: Mapping[str, Any], new_name: str = "", op_id: str = "") -> None:
-        """Set the given fields; lists and preferences replace what was there, and the folder keeps its name."""
+        """Set the given fields; lists and preferences are replaced, and the folder keeps its name."""
         path = self._memory.scopes.resolve(name).path
         fields = dict(changes)
         if "rootFolder" in fields:
@@ -78,12 +97,8 @@ class Workspaces:
 
     def archive(self, name: str, *, restore: bool = False, op_id: str = "") -> None:
         """Hide a workspace from lists, or show it again."""
-        path = self._memory.scopes.resolve(name).path
-        try:
-            self._memory.hide(self._overview(path), restore=restore, op_id=op_id)
-        except Invalid:
-            state, way = ("not archived", "restore") if restore else ("already archived", "archive")
-            raise Invalid(f'Workspace "{name}" is {state}.', f"There is nothing to {way}.") from None
+        overview = self._overview(self._memory.scopes.resolve(name).path)
+        _archive(self._memory, f'Workspace "{name}"', overview, restore, op_id)
 
     def _find(self, name: str) -> str | None:
         try:
@@ -92,7 +107,7 @@ class Workspaces:
             return None
 
     def _overview(self, path: str) -> str:
-        """Return the file of a workspace, made if somebody made only the folder."""
+        """Return the overview of a workspace, created if there is only the folder."""
         overview = self._memory.places.overview(path)
         with contextlib.suppress(AlreadyExists):
             self._memory.vault.write(overview, b"", expect="")
@@ -106,14 +121,14 @@ class Workspaces:
 
     def _make_root(self, fields: Mapping[str, Any]) -> None:
         folder = fields.get("rootFolder", ".")
-        if folder != ".":
-            self._memory.screen.name("rootFolder", folder)
-            try:
-                self._memory.vault.make_folder(folder)
-            except (NotFound, Invalid):
-                raise Invalid(
-                    f"rootFolder {folder} cannot be made: something else has that name.", "Use another."
-                ) from None
+        if folder == ".":
+            return
+        self._memory.screen.name("rootFolder", folder)
+        try:
+            self._memory.vault.make_folder(folder)
+        except (NotFound, Invalid):
+            what = f"rootFolder {folder} cannot be made: something else has that name."
+            raise Invalid(what, "Use another.") from None
 
 
 def _root_folder(given: str) -> str:
@@ -125,10 +140,8 @@ def _root_folder(given: str) -> str:
         if any(part.startswith(".") for part in names.check_path(folder)):
             raise Invalid("hidden")
     except Invalid:
-        raise Invalid(
-            f"rootFolder {given[:200]!r} is not a folder inside the memory root.",
-            "Use a relative path, like projects/alpha.",
-        ) from None
+        what = f"rootFolder {given[:200]!r} is not a folder inside the memory root."
+        raise Invalid(what, "Use a relative path, like projects/alpha.") from None
     return folder
 
 
@@ -147,3 +160,208 @@ def _name(path: str, page: Mapping[str, Any]) -> str:
 
 def _text(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
+
+
+def _archive(memory: Core, what: str, identifier: str, restore: bool, op_id: str) -> None:
+    try:
+        memory.hide(identifier, restore=restore, op_id=op_id)
+    except Invalid:
+        state, way = ("not archived", "restore") if restore else ("already archived", "archive")
+        raise Invalid(f"{what} is {state}.", f"There is nothing to {way}.") from None
+
+
+class States:
+    """Save points of a workspace. Whether one is archived is recorded in the ledger beside the files."""
+
+    def __init__(self, memory: Core) -> None:
+        self._memory = memory
+        self._listed: dict[str, tuple[object, list[tuple[bool, dict[str, str]]]]] = {}
+
+    def create(self, scope: Scope, name: str, fields: Mapping[str, Any], session: str = "", op_id: str = "") -> None:
+        """Write a save point; a name that was ever used in this workspace is refused."""
+        given = {field: value for field, value in fields.items() if value is not None}
+        text = given.pop("conversationContext") + "\n"
+        tags = tuple(given.pop("tags", ()))
+        if session:
+            given["session"] = session
+        try:
+            self._memory.keep(
+                Draft(kind="state", title=name, text=text, scope=scope, tags=tags, fields=given, op_id=op_id)
+            )
+        except AlreadyExists:
+            other = f'use a unique name like "{name}-v2" or "{name}-{today()[:7]}".'
+            raise AlreadyExists(f'State "{name}" already exists.', f"States are immutable - {other}") from None
+
+    def all(self, scope: Scope, *, archived: bool = False) -> list[dict[str, str]]:
+        """Return name and description of all save points of a workspace, newest first."""
+        folder = self._folder(scope)
+        changed = self._memory.vault.folder_stamp(folder)
+        stamp = (self._memory.vault.stat(f"{folder}/{LEDGER}"), changed)
+        known = self._listed.get(folder)
+        if known and known[0] == stamp:
+            items = known[1]
+        else:
+            items = []
+            for record in self._records(scope, folder):
+                description = str(record.fields.get("description") or record.fields.get("activeTask") or "")
+                items.append((record.hidden, {"name": record.title, "description": description}))
+            if changed < time.time_ns() - YOUNG_NS:  # a file may still be added within the resolution of the stamp
+                self._listed[folder] = (stamp, items)
+        return [item for hidden, item in items if archived or not hidden]
+
+    def load(self, scope: Scope, name: str) -> dict[str, Any]:
+        """Return a save point as it was written."""
+        page = markdown.parse(self._memory.vault.read(self._path(scope, name)).data)
+        fields = page.fields
+        data: dict[str, Any] = {
+            "name": fields.get("name") or name,
+            "conversationContext": page.body.removeprefix("\n").removesuffix("\n"),
+            "activeTask": fields.get("activeTask") or "",
+            "activeFiles": fields.get("activeFiles") or [],
+            "nextSteps": fields.get("nextSteps") or [],
+        }
+        return data | {field: fields[field] for field in ("description", "tags") if fields.get(field) is not None}
+
+    def archive(self, scope: Scope, name: str, *, restore: bool = False, op_id: str = "") -> None:
+        """Hide a save point from lists, or show it again; the file does not change."""
+        _archive(self._memory, f'State "{name}"', self._path(scope, name), restore, op_id)
+
+    def _path(self, scope: Scope, name: str) -> str:
+        """Return the file of a save point, by its name or, if a person created the file, by the name in it."""
+        path = self._memory.places.path_for(_STATE, scope, names.unique(name, _STATE.name, ignore_case=True))
+        if self._memory.exists(path):
+            return path
+        here = self._records(scope, self._folder(scope))
+        wanted = names.same(name)
+        for record in here:
+            if names.same(record.title) == wanted:
+                return record.path
+        hint = names.close_to(name, [record.title for record in here])
+        raise NotFound(f'State "{name}" not found.', f"Use listStates to see available states.{hint}")
+
+    def _records(self, scope: Scope, folder: str) -> list[Record]:
+        found = self._memory.every(Query(kinds=("state",), scope=scope, hidden=True))
+        return [record for record in found if record.path.rpartition("/")[0] == folder]
+
+    def _folder(self, scope: Scope) -> str:
+        return self._memory.places.path_for(_STATE, scope, "x").rpartition("/")[0]
+
+
+class Trace(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One tool call."""
+
+    tool: str
+    workspace: str = ""
+    """Scope path; "" when it could not be resolved."""
+    bound: str = ""
+    """The scope that the caller was bound to, "" for none."""
+    session: str = ""
+    run: str = ""
+    agent: str = ""
+    goal: str = ""
+    params: dict[str, Any] = {}
+    success: bool = True
+    error: str = ""
+    result: str = ""
+    ms: float = 0.0
+    read: bool = False
+    """Calls that only read are left out of full-text search, or searches would find themselves."""
+
+
+class Traces:
+    def __init__(self, memory: Core) -> None:
+        self._memory = memory
+
+    def add(self, trace: Trace) -> None:
+        """Append a trace; errors are ignored."""
+        with contextlib.suppress(HoldfastError, OSError):
+            line = _short_line(trace) or self._cut_line(trace)
+            self._memory.note_line(_TRACE, line, folder=trace.workspace.partition("/")[0] or UNRESOLVED)
+
+    def _cut_line(self, trace: Trace) -> dict[str, Any]:
+        """Return the line of a trace; secrets are removed before values are cut, since half of one has no format."""
+        clean = self._memory.screen.clean
+        line: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
+        for name in ("error", "result", "goal"):
+            if name in line:
+                line[name] = clean(line[name])[:_MAX_RESULT]
+        return {"success": True} | line | {"params": _cut(clean(_plain(trace.params)))}
+
+    def recent(self, scope: Scope, count: int = 10) -> list[dict[str, Any]]:
+        """Return the last changes in a workspace, newest first, without calls that only read."""
+        done = (record for record in self._newest(scope) if not record.fields.get("read"))
+        return [activity(record) for record in itertools.islice(done, count)]
+
+    def last(self, count: int, scope: Scope | None = None) -> list[dict[str, Any]]:
+        """Return the last calls in a workspace, or in all of them, oldest first."""
+        found = []
+        for record in itertools.islice(self._newest(scope), count):
+            shown = activity(record)
+            shown["session"] = shown.pop("sessionId")
+            more = {"tool": record.title, "ms": record.fields.get("ms", 0), "workspace": record.scope.path}
+            found.append(shown | more)
+        return found[::-1]
+
+    def _newest(self, scope: Scope | None) -> Iterator[Record]:
+        """Yield the traces of a workspace, or of all, newest first, read from the ends of the files."""
+        workspace = scope.workspace if scope else "x"
+        path = self._memory.places.path_for(_TRACE, Scope(), month="x", workspace=workspace)
+        months: dict[str, list[str]] = {}
+        for log in self._memory.paths(path.rsplit("/", 1 if scope else 2)[0], ".jsonl"):
+            months.setdefault(log.rpartition("/")[0], []).append(log)
+        below = scope.path if scope else ""
+        streams = [
+            itertools.chain.from_iterable(self._memory.backwards(log, below) for log in sorted(logs, reverse=True))
+            for logs in months.values()
+        ]
+        return heapq.merge(*streams, key=lambda record: (record.time, record.id), reverse=True)
+
+
+def activity(record: Record) -> dict[str, Any]:
+    """Return a trace as a short summary: what was done, and for which goal."""
+    fields = record.fields
+    params = fields.get("params") or {}
+    subjects = (params.get(name) for name in ("name", "title", "query", "key"))
+    subject = next((value for value in subjects if isinstance(value, str)), "")
+    shown = {
+        "time": record.time,
+        "what": f"{record.title} {subject}".strip(),
+        "goal": fields.get("goal") or "",
+        "sessionId": record.scope.session,
+        "success": fields.get("success") is not False,
+    }
+    return shown | ({"error": fields["error"]} if fields.get("error") else {})
+
+
+def _short_line(trace: Trace) -> dict[str, Any] | None:
+    """Return the line of a call with plain, short parameters and nothing like a secret; None for any other."""
+    if not trace.success or len(trace.goal) > _MAX_RESULT:
+        return None  # the parameters of a refused call may be anything
+    data = msgspec.json.encode(trace, enc_hook=dict)
+    if len(data) > MAX_VALUE or data.count(b"{") + data.count(b"[") > _MAX_DEPTH or secrets.could_hold(data.decode()):
+        return None
+    params = msgspec.Raw(msgspec.json.encode(trace.params, enc_hook=dict))
+    line: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
+    return {"success": True} | line | {"params": params}
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return any value as short JSON; the calls that are traced include refused ones."""
+    if isinstance(value, dict | list | tuple) and depth >= _MAX_DEPTH:
+        return "…"
+    if isinstance(value, dict):
+        return {str(name)[:200]: _plain(inner, depth + 1) for name, inner in list(value.items())[:_MAX_ITEMS]}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, depth + 1) for inner in value[:_MAX_ITEMS]]
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return "a number beyond 64 bits"
+    return value if value is None or isinstance(value, str | int | float) else type(value).__name__
+
+
+def _cut(value: Any) -> Any:
+    """Shorten every long string in a JSON value."""
+    if isinstance(value, str):
+        return value if len(value) <= MAX_VALUE else f"{value[:MAX_VALUE]}… ({len(value):,} characters)"
+    if isinstance(value, dict):
+        return {name: _cut(inner) for name, inner in value.items()}
+    return [_cut(inner) for inner in value] if isinstance(value, list) else value

@@ -1,1 +1,1 @@
-"""What Holdfast knows about: records, their kinds, scopes, places on disk, names, times, settings, queries."""
+"""The vocabulary of Holdfast: records, kinds, scopes, paths on disk, names, times, settings, queries."""

@@ -1,4 +1,4 @@
-"""Which path is which kind, and which kind goes to which path: the `place` templates, in both directions."""
+"""Which path has which kind, and which kind goes to which path: the `place` templates in both directions."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from holdfast.model.settings import Paths
 
 _HOLE = re.compile(r"\{(\w+)\}")
 _PATTERNS = {
-    "scope": r"(?P<scope>[^_./][^/]*(?:/[^_./][^/]*)*)",
-    "session": r"(?P<session>[^/]+)",
-    "workspace": r"(?P<workspace>[^/]+)",
-    "month": r"(?P<month>\d{4}-\d{2})",
-    "year": r"\d{4}",
-    "name": r"(?P<name>[^/]+)",
+    "scope": r"(?P<scope{}>[^_./][^/]*(?:/[^_./][^/]*)*)",
+    "session": r"(?P<session{}>[^/]+)",
+    "workspace": r"[^/]+",
+    "month": r"\d{{4}}-\d{{2}}",
+    "year": r"\d{{4}}",
+    "name": r"(?P<name{}>[^/]+)",
     "inside": r".+",
-    "any": r"(?P<name>.+)",
+    "any": r"(?P<name{}>.+)",
 }
+"""A pattern for each hole of a template; `{}` is the number of the template."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """What a path says about the records in it."""
+    """The kind, scope and name that a path implies for its records."""
 
     path: str
     kind: Kind
@@ -36,41 +37,47 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Places:
-    """The kinds' templates, filled in with one root's settings."""
+    """The templates of all kinds, filled in with the folders of one memory."""
 
     def __init__(self, paths: Paths) -> None:
         self.roots = tuple(dict.fromkeys((paths.rules, paths.memory, paths.workspaces)))
-        """Where memory lies that is always looked at."""
+        """The folders that are always indexed."""
         self.memory = paths.memory
         self.workspaces = paths.workspaces
         self._folders = {name: getattr(paths, name) for name in paths.__struct_fields__}
-        self._legacy = f"{paths.memory}/summary.md"  # written by older chat bots, and wrong since
+        self._legacy = f"{paths.memory}/summary.md"  # left by older chat bots; it is out of date
         self._path = functools.lru_cache(maxsize=4096)(self._fill)
         self.classify = functools.lru_cache(maxsize=4096)(self._classify)
-        """Say what the file at a path is; None when it is no memory at all, as nothing with a leading dot is."""
-        self._templates = [
-            (row, re.compile(self._pattern(place)))
-            for row in KINDS.values()
-            for place in (row.place, row.also)
-            if place
-        ]
+        """Return the kind, scope and name of a path, or None if the path is not part of the memory."""
+        templates = [(row, place) for row in KINDS.values() for place in (row.place, row.also) if place]
+        self._kinds = [row for row, _ in templates]
+        patterns = [f"(?P<kind{number}>{self._pattern(place, number)})" for number, (_, place) in enumerate(templates)]
+        self._any = re.compile("|".join(patterns))
+
+    def _pattern(self, place: str, number: int) -> str:
+        parts = _HOLE.split(place)  # text, hole, text, hole, … text
+        for index, part in enumerate(parts):
+            pattern = _PATTERNS.get(part) if index % 2 else None
+            parts[index] = pattern.format(number) if pattern else re.escape(self._folders[part] if index % 2 else part)
+        return "".join(parts)
 
     def _classify(self, path: str) -> Place | None:
         if path.startswith(".") or "/." in path or path == self._legacy:
             return None
-        for kind, pattern in self._templates:
-            if found := pattern.fullmatch(path):
-                groups = found.groupdict()
-                scope = from_path(groups.get("scope") or "")
-                if session := groups.get("session"):
-                    scope = msgspec.structs.replace(scope, session=session)
-                return Place(path, kind, scope, groups.get("name") or "")
-        return None
+        found = self._any.fullmatch(path)
+        if found is None or found.lastgroup is None:
+            return None
+        number = found.lastgroup.removeprefix("kind")
+        groups = found.groupdict()
+        scope = from_path(groups.get(f"scope{number}") or "")
+        if session := groups.get(f"session{number}"):
+            scope = msgspec.structs.replace(scope, session=session)
+        return Place(path, self._kinds[int(number)], scope, groups.get(f"name{number}") or "")
 
     def path_for(
         self, kind: Kind, scope: Scope, name: str = "", *, month: str = "", session: str = "", workspace: str = ""
     ) -> str:
-        """Return where a record of this kind and scope belongs."""
+        """Return the path of a record of this kind and scope."""
         find = self._fill if name else self._path
         return find(kind.name, scope.path, name, month, session or scope.session, workspace or scope.workspace)
 
@@ -84,11 +91,11 @@ class Places:
         )
 
     def example(self, kind: Kind) -> str:
-        """Return a path that fits a kind which is written by its path."""
+        """Return an example path for a kind that is written by its path."""
         return kind.place.format(any="name", scope="workspace", **self._folders)
 
     def below(self, kinds: tuple[str, ...], scope: str, *, above: bool = False) -> tuple[str, ...]:
-        """Return the files and folders in which records of these kinds and this scope, or levels above, can lie."""
+        """Return the files and folders that can contain records of these kinds in this scope, or in levels above it."""
         found: dict[str, None] = {}
         scopes = [scope + "/{deeper}" if scope else ""]
         scopes += from_path(scope).above if above else ()
@@ -100,26 +107,16 @@ class Places:
         return tuple(path for path in tops if not any(path.startswith(top + "/") for top in tops))
 
     def watched(self, path: str) -> bool:
-        """Does this path lie where memory is always looked at?"""
+        """Check whether a path is in a folder that is always indexed."""
         return path.startswith(tuple(f"{root}/" for root in self.roots))
 
     def overview(self, scope_path: str) -> str:
-        """Return the file that *is* the workspace, domain or repository."""
+        """Return the file that defines a workspace, domain or repository."""
         return f"{self.workspaces}/{scope_path}/OVERVIEW.md"
-
-    def _pattern(self, place: str) -> str:
-        parts = []
-        position = 0
-        for hole in _HOLE.finditer(place):
-            parts.append(re.escape(place[position : hole.start()]))
-            name = hole.group(1)
-            parts.append(_PATTERNS.get(name) or re.escape(self._folders[name]))
-            position = hole.end()
-        return "".join(parts) + re.escape(place[position:])
 
 
 class _Holes(dict[str, str]):
-    """Fills in the folders, and the scope if there is one; other holes stay holes."""
+    """Fills in the folders, and the scope if there is one; other holes stay."""
 
     def __init__(self, folders: dict[str, str], scope: str) -> None:
         super().__init__(folders)
@@ -130,5 +127,5 @@ class _Holes(dict[str, str]):
 
 
 def session_folder(session: str) -> str:
-    """Return the folder of a session: the same string always, two strings never."""
+    """Return the folder of a session; different strings have different folders."""
     return f"{names.slug(session, 'session')}-{names.short_hash(session)}"

@@ -1,7 +1,7 @@
-"""File and folder names, made here and never taken from a caller.
+"""File and folder names, checks of given text, and numbers in sentences.
 
-A name is a readable slug of the title plus eight hex digits of a hash of the whole title, so that two titles
-never share a file, whatever a file system thinks of case, accents or length.
+Holdfast makes every name itself: a readable slug of the title plus eight hex digits of a hash of the whole title.
+Two titles never share a file, however the file system treats case, accents or length.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from holdfast.errors import Invalid
 _NOT_WORD = re.compile(r"[\W_]+")
 _ORDINARY = re.compile(r"(?:[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_-])?(?:/(?!$)|$))+\Z")
 _MAX_CHARS, _MAX_BYTES = 48, 120
-MAX_NAME_BYTES = 255
+_MAX_NAME_BYTES = 255
 
 
 def same(text: str) -> str:
-    """Return the form in which names are compared: NFC, without case."""
+    """Return the form in which names are compared: NFC, casefolded, stripped."""
+    if text.isascii():
+        return text.lower().strip()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold()).strip()
 
 
 def same_words(one: str, other: str) -> bool:
-    """Do two texts say the same, whatever their case and line breaks?"""
+    """Compare two texts without regard to case and whitespace."""
     return one == other or same(" ".join(one.split())) == same(" ".join(other.split()))
 
 
@@ -45,38 +47,42 @@ def short_hash(text: str) -> str:
 
 
 def unique(text: str, otherwise: str = "untitled", *, ignore_case: bool = False) -> str:
-    """Return `<slug>-<8 hex>`; with `ignore_case`, twins that differ only in case share one name."""
+    """Return `<slug>-<8 hex>`; with `ignore_case`, titles that differ only in case share one name."""
     identity = same(text) if ignore_case else unicodedata.normalize("NFC", text)
     return f"{slug(text, otherwise)}-{short_hash(identity)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is like this one, "" when none is."""
+    """Return the known name most similar to this one, "" if none is similar."""
     by_form = {same(candidate): candidate for candidate in known}
     near = difflib.get_close_matches(same(name), by_form, n=1, cutoff=0.6)
     return by_form[near[0]] if near else ""
 
 
 def close_to(name: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean "Y"?` for the known name nearest to this one, or nothing."""
+    """Return ` Did you mean "Y"?` for the most similar known name, or ""."""
     near = nearest(name, known)
     return f' Did you mean "{near}"?' if near else ""
 
 
+def amount(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: `1 token`, `2,000 tokens`; `many` is for irregular plurals."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def check_text(*texts: str) -> None:
-    """Refuse text that no file can hold: half of a surrogate pair."""
+    """Refuse text with unpaired surrogates: no UTF-8 file can store it."""
     for text in texts:
         if not text.isascii():
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
                 raise Invalid(
-                    f"The text holds half a character at position {error.start}.", "Send valid Unicode."
+                    f"The text contains half a character at position {error.start}.", "Send valid Unicode."
                 ) from None
 
 
 def is_text(text: str) -> bool:
-    """Can a file hold this text?"""
     try:
         check_text(text)
     except Invalid:
@@ -85,7 +91,7 @@ def is_text(text: str) -> bool:
 
 
 def check_given(**given: object) -> None:
-    """Refuse what should be text and is not, by the name that the caller knows it by."""
+    """Refuse arguments that are not valid text, naming the parameter."""
     for name, value in given.items():
         if not isinstance(value, str):
             raise Invalid(f"{name} is {value!r}.", "Use text.")
@@ -93,7 +99,7 @@ def check_given(**given: object) -> None:
 
 
 def check_flag(**given: object) -> None:
-    """Refuse what should be true or false and is not: most texts would pass for true."""
+    """Refuse arguments that are not booleans, naming the parameter; most texts would count as true."""
     for name, value in given.items():
         if not isinstance(value, bool):
             raise Invalid(f"{name} is {value!r}.", "Use True or False.")
@@ -101,9 +107,9 @@ def check_flag(**given: object) -> None:
 
 @functools.lru_cache(maxsize=4096)
 def check_path(path: str) -> tuple[str, ...]:
-    """Return the parts of a path that may be used inside a root, or refuse it."""
-    if _ORDINARY.match(path) and len(path) < MAX_NAME_BYTES:
-        return tuple(path.split("/"))  # nearly all of them, at a tenth of the cost
+    """Return the parts of a path inside the root, or refuse the path."""
+    if _ORDINARY.match(path) and len(path) < _MAX_NAME_BYTES:
+        return tuple(path.split("/"))  # nearly all paths, at a tenth of the cost
     check_text(path)
     parts = tuple(path.split("/"))
     faults = (
@@ -114,6 +120,6 @@ def check_path(path: str) -> tuple[str, ...]:
     )
     if faults:
         raise Invalid(f"{path[:200]!r} is not a path inside the memory.", "Use a relative path without . or ..")
-    if any(len(part.encode("utf-8")) > MAX_NAME_BYTES for part in parts):
-        raise Invalid(f"A name in {path[:80]!r}… is longer than {MAX_NAME_BYTES} bytes.", "Shorten it.")
+    if any(len(part.encode("utf-8")) > _MAX_NAME_BYTES for part in parts):
+        raise Invalid(f"A name in {path[:80]!r}… is longer than {_MAX_NAME_BYTES} bytes.", "Shorten it.")
     return parts

@@ -1,13 +1,14 @@
-"""What the store keeps and gives back.
+"""The values that the store reads and writes.
 
-A `Record` is what was read: one document, one section or one line. Its `id` is its identity: the path for a
-document, `path#anchor` for a section, a UUIDv7 for a line. Its `version` is a hash of its own text, and the
-version an edit was made from decides whether the edit may land. A `Draft` is what a caller wants to be kept.
+A `Record` is one document, section or line that was read. Its `id` is its identity: the path of a document,
+`path#anchor` of a section, a UUIDv7 for a line. Its `version` is a hash of its own text; an edit names the version it
+was made from. A `Draft` is a record that a caller wants to store.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import zlib
 from collections.abc import Mapping
@@ -32,21 +33,21 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     text: str = ""
     tags: tuple[str, ...] = ()
     time: str = ""
-    """When it happened or was made, in UTC; "" when the file does not say."""
+    """When it happened or was made, in UTC; "" if the file does not record it."""
     updated: str = ""
     fields: Mapping[str, Any] = {}
-    """Everything else that the front matter, the entry or the line carries."""
+    """Everything else in the front matter, the entry or the line."""
     line: int = 0
-    """Where in the file it starts, from 1; 0 when that was not counted."""
+    """Where it starts in the file, from 1; 0 if not counted."""
     version: str = ""
     key: str = ""
     hidden: bool = False
     superseded: bool = False
-    """A newer line of the same key holds."""
+    """A newer line of the same key replaces it."""
     links: tuple[str, ...] = ()
-    """What its text links to: names in double brackets as they are written, other files by their path."""
+    """Link targets in its text: names in double brackets as written, other files by path."""
     order: str = ""
-    """The time-ordered id by which lines are ranked: their own id, or one derived from their time and bytes."""
+    """The time-ordered id of a line: its own id, or one derived from its time and bytes."""
 
     @property
     def where(self) -> str:
@@ -54,7 +55,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that hides another record, or shows it again; the newest mark of a target holds."""
+    """A line that hides another record or shows it again; the newest mark of a target counts."""
 
     order: str
     target: str
@@ -63,7 +64,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a caller wants to be kept: a new record, or a change of the one named by `id`."""
+    """A new record, or a change of the record named by `id`."""
 
     kind: str = ""
     text: str | None = None
@@ -74,17 +75,17 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tags: tuple[str, ...] | None = None
     fields: Mapping[str, Any] = {}
     id: str = ""
-    """The record to change; for documents that live where a person put them, the path to create."""
+    """The record to change, or the path to create for a kind that is written by its path."""
     expect: str = ""
     """The version this change was made from; needed to replace the text of a document or section."""
     data: Any = None
-    """For a line: a JSON value in the place of its text."""
+    """For a line: a JSON value instead of text."""
     op_id: str = ""
-    """The same op_id has effect once, however often the call is repeated."""
+    """Repeated calls with the same op_id take effect once."""
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a write. `status`: stored, changed, unchanged, repeated (this op_id was applied before)."""
+    """The result of a write. `status`: stored, changed, unchanged or repeated (this op_id was applied before)."""
 
     status: str
     id: str
@@ -96,41 +97,41 @@ HALF = "half of a pair: the other line is missing, so that it is left out"
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that could not be read as what it should be; everything else stays readable."""
+    """Something that could not be parsed; everything else stays readable."""
 
     path: str
     what: str
     line: int = 0
     minor: bool = False
-    """It was read all the same: something for `lint`, no damage."""
+    """A matter for `lint`, not damage: the record was read."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.what}" if self.line else f"{self.path}: {self.what}"
 
 
 def version_of(data: bytes) -> str:
-    """Return the version of these bytes: the same bytes always, other bytes never."""
+    """Return the content hash that identifies these bytes."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 
 def priority_of(value: Any) -> int:
-    """Read how important something is called; what says nothing of it, or nonsense, is as usual."""
+    """Return a valid priority; anything else counts as the default."""
     return value if type(value) is int and value in PRIORITIES else USUAL_PRIORITY
 
 
 def mark_of(record: Record) -> int:
-    """Return a number that tells a record of this content from any other: of its version and of its text elsewhere."""
+    """Return a number that identifies the content of a record, including text kept outside its line."""
     return int(record.version[:15] or "0", 16) ^ zlib.crc32(record.text.encode("utf-8", "surrogatepass"))
 
 
 def path_of(identifier: str) -> str:
-    """Return the file that an id names, for documents and sections; other ids come back as they are."""
+    """Return the file of a document or section id; other ids are returned unchanged."""
     head, found, _ = identifier.rpartition(".md#")
     return head + ".md" if found and not identifier.endswith(".md") else identifier
 
 
 def text_of(value: object) -> str:
-    """Return all that a person could read in a JSON value, keys included, for search."""
+    """Return all text in a JSON value, keys included, for search."""
     if isinstance(value, str):
         return value
     parts: list[str] = []
@@ -138,7 +139,7 @@ def text_of(value: object) -> str:
     while waiting:
         item = waiting.pop()
         if isinstance(item, Mapping):
-            waiting += [part for pair in reversed(list(item.items())) for part in reversed(pair)]
+            waiting += reversed(list(itertools.chain.from_iterable(item.items())))
         elif isinstance(item, list | tuple):
             waiting += reversed(item)
         elif item is not None:
@@ -146,40 +147,43 @@ def text_of(value: object) -> str:
     return "\n".join(parts)
 
 
-def line_of(value: object) -> str:
-    """Return a JSON value as one line for people: `iteration: 0; action: ran the tests; result: 3 failed`."""
+def line_of(value: object, *, inner: bool = False) -> str:
+    """Return a JSON value as one readable line: `iteration: 0; action: ran the tests; result: 3 failed`."""
     if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {_inner(part)}" for name, part in value.items() if part not in (None, "", [], {}))
+        pairs = [(name, part) for name, part in value.items() if part not in (None, "", [], {})]
+        text = "; ".join(f"{name}: {line_of(part, inner=True)}" for name, part in pairs)
+        return f"({text})" if inner else text
     if isinstance(value, list | tuple):
-        return ", ".join(_inner(part) for part in value if part is not None)
+        text = ", ".join(line_of(part, inner=True) for part in value if part is not None)
+        nested = inner and any(isinstance(part, Mapping | list | tuple) for part in value)
+        return f"[{text}]" if nested else text
     return " ".join((str(value).lower() if isinstance(value, bool) else str(value)).split())
 
 
-def _inner(value: object) -> str:
-    """Return a value that stands inside another one; what has parts of its own is put in brackets."""
-    if isinstance(value, Mapping):
-        return f"({line_of(value)})"
-    if isinstance(value, list | tuple) and any(isinstance(part, Mapping | list | tuple) for part in value):
-        return f"[{line_of(value)}]"
-    return line_of(value)
-
-
-def check_plain(value: object, depth: int = 0) -> None:
-    """Refuse what a file could not give back as it was: no JSON, NaN, numbers beyond 64 bits, deep nesting."""
-    if isinstance(value, str):
-        check_text(value)
-    elif isinstance(value, Mapping | list | tuple):
-        if depth >= MAX_DEPTH:
-            raise Invalid(f"A field is nested more than {MAX_DEPTH} deep.", "Flatten it.")
-        for part in (*value, *value.values()) if isinstance(value, Mapping) else value:
-            check_plain(part, depth + 1)
-        if isinstance(value, Mapping) and not all(isinstance(name, str) for name in value):
-            raise Invalid("A mapping in a field has a name that is not text.", "Use text as names.")
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise Invalid(f"A field holds {value}, which is no number that can be kept.", "Leave it out or use null.")
-    elif isinstance(value, int):
-        if not -(1 << 63) <= value < 1 << 63:
-            raise Invalid("A field holds a number beyond 64 bits.", "Send it as text.")
-    elif value is not None:
-        raise Invalid(f"A field holds {type(value).__name__}.", "Use text, numbers, lists or mappings.")
+def check_plain(value: object) -> None:
+    """Refuse a value that a JSON file cannot return unchanged: other types, NaN, more than 64 bits, deep nesting."""
+    waiting: list[tuple[object, int]] = [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if isinstance(item, str):
+            if not item.isascii():
+                check_text(item)
+        elif isinstance(item, Mapping | list | tuple):
+            if depth >= MAX_DEPTH:
+                raise Invalid(f"A field is nested more than {MAX_DEPTH} deep.", "Flatten it.")
+            if isinstance(item, Mapping):
+                for name in item:
+                    if not isinstance(name, str):
+                        raise Invalid("A mapping in a field has a name that is not text.", "Use text as names.")
+                    if not name.isascii():
+                        check_text(name)
+            parts = item.values() if isinstance(item, Mapping) else item
+            waiting += zip(parts, itertools.repeat(depth + 1))
+        elif isinstance(item, float):
+            if not math.isfinite(item):
+                raise Invalid(f"A field contains {item}, which JSON cannot store.", "Leave it out or use null.")
+        elif isinstance(item, int):
+            if not -(1 << 63) <= item < 1 << 63:
+                raise Invalid("A field contains a number beyond 64 bits.", "Send it as text.")
+        elif item is not None:
+            raise Invalid(f"A field contains {type(item).__name__}.", "Use text, numbers, lists or mappings.")

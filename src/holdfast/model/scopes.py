@@ -1,8 +1,7 @@
-"""Where a record belongs: workspace/domain/repository, and the session and run it came from.
+"""Where a record belongs: workspace/domain/repository, plus the session and run it came from.
 
-A `Scope` holds folder names as they are on disk, plus the session and run strings as the caller gave them.
-It is an address, not an entity: making one creates nothing and asks nobody. Turning a name that a person
-typed into a scope is the store's business (`holdfast.storage.scopes`).
+A `Scope` contains folder names as they are on disk, and the session and run strings as the caller gave them. It is
+only an address: making one creates nothing. `holdfast.storage.scopes` resolves names that a person typed.
 """
 
 from __future__ import annotations
@@ -25,29 +24,27 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def path(self) -> str:
-        """The tree part as text, `W/D/R`; "" is the whole memory."""
-        return "/".join(part for part in (self.workspace, self.domain, self.repository) if part)
+        """`W/D/R`; "" is the whole memory."""
+        return "/".join(filter(None, (self.workspace, self.domain, self.repository)))
 
     @property
     def above(self) -> tuple[str, ...]:
-        """The paths of the levels above, nearest first."""
+        """The paths of the parent levels, nearest first."""
         parts = self.path.split("/")
         return tuple("/".join(parts[:level]) for level in range(len(parts) - 1, 0, -1))
 
     def at(self, path: str) -> Scope:
-        """Return this session and run at another place of the tree."""
-        tree = from_path(path)
-        return msgspec.structs.replace(self, workspace=tree.workspace, domain=tree.domain, repository=tree.repository)
+        """Return the scope of another path with the same session and run."""
+        return msgspec.structs.replace(from_path(path), session=self.session, run=self.run)
 
 
 def from_path(path: str) -> Scope:
-    """Read `W[/D[/R]]`, as folder names; folders below the third level belong to the repository."""
-    parts = path.split("/") if path else []
-    return Scope(*parts[:3])
+    """Parse `W[/D[/R]]` as folder names; folders below the third level belong to the repository."""
+    return Scope(*path.split("/")[:3]) if path else Scope()
 
 
 def split(text: str) -> list[str]:
-    """Split what a person typed into one to three names, or refuse it."""
+    """Split typed text into one to three names, or refuse it."""
     check_text(text)
     parts = [part.strip() for part in text.split("/")]
     if not 1 <= len(parts) <= 3 or any(part in ("", ".", "..") or "\0" in part for part in parts):

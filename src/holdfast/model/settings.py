@@ -1,11 +1,12 @@
-"""Settings of one memory root: `holdfast.toml`, then the environment, over defaults that need neither.
+"""The settings of one memory: defaults, overridden by `holdfast.toml`, overridden by the environment.
 
-Every setting is a field below, and its docstring is its documentation. `HOLDFAST_LIMITS_LOCK_SECONDS=2` in the
-environment overrides `lock_seconds` of the table `[limits]`.
+Every setting is a field below; its docstring is its documentation. `HOLDFAST_LIMITS_LOCK_SECONDS=2` overrides
+`lock_seconds` of the table `[limits]`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import tomllib
@@ -21,8 +22,7 @@ from holdfast.secrets import NAMES
 FILE = "holdfast.toml"
 DERIVED = ".holdfast"
 FORMAT = 1
-_DOTS = 1_000
-
+_MAX_DOTS = 1_000
 
 _Weight = Annotated[float, msgspec.Meta(ge=0, le=10)]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
@@ -32,149 +32,149 @@ class Paths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workspaces: str = "resources/workspaces"
     """Workspaces, domains, repositories and their documents."""
     memory: str = "user/memory"
-    """What was learned, said and done."""
+    """Facts, decisions, lessons, chat, sessions and logs."""
     rules: str = "agent/rules"
     """Hot memory."""
     commands: str = "agent/commands"
-    """Commands that an agent follows when asked to, like `save-memory`."""
+    """Commands for the agent, such as `save-memory`."""
     transcripts: str = "agent-transcripts"
-    """Cold memory: conversations, one log each; looked at only when asked for."""
+    """Cold memory: one log per conversation; searched only on request."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lock_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
-    """How long a write waits for another one before it gives up, loudly."""
+    """How long a write waits for a lock before it fails."""
     document_bytes: _Size = 16 * 1024 * 1024
     """Larger Markdown files are reported and not read."""
     line_bytes: _Size = 8 * 1024 * 1024
     """Longer lines of a log are reported and skipped."""
     inline_chars: _Size = 16_000
-    """Longer text of a line is kept in a file of its own beside the log."""
+    """Longer text of a line is stored in a separate file next to the log."""
 
 
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     common_records: _Size = 20_000
-    """A word in more records than this is left out of a search while rarer words remain."""
+    """A word found in more records than this is ignored if the question has rarer words."""
     candidates: Annotated[int, msgspec.Meta(ge=10, le=10_000)] = 200
-    """Records that fit the words best, among which the ranking chooses."""
+    """How many of the best word matches are ranked."""
     around: _Weight = 0.5
-    """How much of a record's fit is that of the record together with what stands around it."""
+    """Share of a record's word score that comes from the record together with its neighbours."""
     embedder: Literal["auto", "none", "semantic", "quality"] = "auto"
-    """What finds records by meaning: `semantic` or `quality`, each with the extra of that name installed; `auto` takes
-    the better of those that are installed, `none` goes by words alone."""
+    """The model that finds records by meaning: `semantic` or `quality`, installed with the extra of that name. `auto`
+    uses the better of the installed ones, `none` searches by words only."""
     meaning: _Weight = 0.7
-    """Weight of nearness in meaning, where an embedder is installed."""
+    """Weight of similarity in meaning, if an embedder is installed."""
     assistant: _Weight = 0.5
-    """What an assistant said counts so much when the question is about the asker; 1 leaves this out."""
+    """Factor for messages of the assistant when the question is about the user; 1 turns this off."""
     author: _Weight = 0.5
-    """Bonus when the question names the author."""
+    """Bonus if the question names the author."""
     beside: _Weight = 0.2
-    """Part of the score of what stands next to it that a record gets."""
+    """Share of the score of neighbouring records that a record receives."""
     date: _Weight = 1.0
-    """Bonus at a time that the question names."""
+    """Bonus for records from a time that the question names."""
     recent: _Weight = 0.2
-    """Bonus for what is new; it halves in a month."""
+    """Bonus for new records; it halves every month."""
     priority: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.2
-    """Bonus or malus for a note of the highest or lowest priority."""
+    """Bonus for the highest priority, penalty for the lowest."""
     session: _Weight = 0.4
-    """Part of the best score of its session that a record gets."""
+    """Share of the best score in its session that a record receives."""
     floor: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.3
-    """`recall` answers that nothing is relevant when less than this share of the question is found anywhere."""
+    """`recall` returns nothing if no record contains at least this share of the question."""
 
 
 STEPS: Mapping[str, float] = {
     "around": 0, "meaning": 0, "assistant": 1, "author": 0, "beside": 0, "date": 0, "recent": 0, "priority": 0,
     "session": 0, "floor": 0,
 }  # fmt: skip
-"""The settings of `[search]` that are a step of the ranking, and the value that leaves it out."""
+"""The `[search]` settings that are steps of the ranking, with the value that turns each off."""
 
 
 class Hot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lines: _Size = 300
-    """Most lines of all rules together: every conversation pays for them."""
+    """Most lines of all rules together. Every conversation loads all of them."""
     tokens: _Size = 3_000
     """Most tokens of all rules together."""
 
 
 class Learnings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entries: _Size = 50
-    """Entries that a file of decisions or lessons may have before `lint` asks to archive the older ones."""
+    """Entries in a file of decisions or lessons before `lint` asks to archive older ones."""
 
 
 class Compartments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_chars: _Size = 10_000
-    """Characters that each of the compartments run, session and plan may hold."""
+    """Most characters in each of the compartments run, session and plan."""
     plan_scope: Literal["run", "session"] = "session"
-    """How long plans last: as long as the `session`, or no longer than the `run`."""
+    """Whether plans last for the `session` or only for the `run`."""
 
 
 class Mind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window_entries: _Size = 50
-    """Entries that working memory holds; what falls out of it is gone."""
+    """Entries in working memory; older ones are dropped."""
     window_tokens: _Size = 8_000
-    """Tokens that working memory holds."""
+    """Tokens in working memory."""
     summary_tokens: _Size = 1_000
-    """Tokens that a summary of older entries may have."""
+    """Most tokens in a summary of older entries."""
 
 
 class Alias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: str
     channel: str = ""
-    """Only in this channel, and in its rooms; "" is every channel."""
+    """Only in this channel and its rooms; "" is every channel."""
 
 
 class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history_context_messages: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 80
-    """How many of the last messages a prompt shows; must be above 0."""
+    """How many recent messages a prompt includes; must be above 0."""
     memory_tokens: _Size = 500
-    """Tokens that `MEMORY.md` should have at most; a longer one is saved with a warning."""
+    """Recommended most tokens in `MEMORY.md`; a longer text is saved with a warning."""
     owner_aliases: tuple[str | Alias, ...] = ()
-    """Who the owner is on each channel: addresses, or `{address, channel}` for one channel alone."""
+    """The addresses of the owner; `{address, channel}` for one channel only."""
 
     def aliases(self) -> tuple[str | dict[str, str], ...]:
-        """Return the aliases as prompts take them."""
+        """Return the aliases in the form that prompts use."""
         return tuple(alias if isinstance(alias, str) else msgspec.structs.asdict(alias) for alias in self.owner_aliases)
 
 
 class Jobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: tuple[str, ...] = ()
-    """Program and arguments that run for a due job, its message on standard input, without a shell; without one, the
-    message is added to the chat history. Nothing but this setting and `jobs run --command` names a command."""
+    """Program and arguments to run for a due job, without a shell; the message is its standard input. If empty, the
+    message is added to the chat history. Only this setting and `jobs run --command` can set a command."""
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 600.0
-    """How long the command may take; then it is ended, with all that it started."""
+    """How long the command may run before it and its child processes are ended."""
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str = ""
-    """Where an OpenAI-compatible model answers, like `http://127.0.0.1:8080/v1`; without it, no model is asked."""
+    """Address of an OpenAI-compatible server, like `http://127.0.0.1:8080/v1`. If empty, no model is used."""
     name: str = ""
-    """The model to ask for, by the name that its server knows."""
+    """Name of the model on that server."""
     key_env: Annotated[str, msgspec.Meta(pattern="^HOLDFAST_")] = "HOLDFAST_MODEL_KEY"
-    """The variable of the environment that holds the key, named HOLDFAST_…; the key itself stands in no file."""
+    """Environment variable with the key; its name must start with HOLDFAST_. The key is never in a file."""
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 30.0
-    """How long one call may take, from the first byte sent to the last one read."""
+    """How long one call may take, from the first byte sent to the last byte read."""
     call_tokens: _Size = 4_000
-    """Most tokens of one call, prompt and answer together."""
+    """Most tokens in one call, prompt and answer together."""
     day_tokens: _Size = 100_000
-    """Most tokens of one day, in UTC; a call that would go over is not made."""
+    """Most tokens per day (UTC); a call that would exceed this is not sent."""
 
 
 class Secrets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     written: Literal["refuse", "redact", "keep"] = "refuse"
-    """What becomes of a secret of a known form in what somebody wants to be kept: the write is refused with the reason,
-    the secret is taken out, or it is kept."""
+    """What to do with a known secret in text that is written on purpose, such as a note: refuse the write, redact the
+    secret, or keep it."""
     heard: Literal["refuse", "redact", "keep"] = "redact"
-    """The same for what is taken down as it comes: chat, traces, outputs of jobs, imports. What nobody waits for, such
-    as a trace or an import, is not refused but redacted."""
+    """The same for text recorded as it happens: chat, traces, job output, imports. With `refuse`, traces and imports
+    are redacted, because there is no caller to refuse."""
     allow: tuple[str, ...] = ()
-    """Formats that are no secrets here, by the names that a refusal gives, like `["JSON web token"]`."""
+    """Secret formats to ignore, by the names in the refusal, like `["JSON web token"]`."""
 
 
 class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: str = ""
-    """Another memory that is shared with others: `postgresql://user@host/name?tenant=team`, or a folder. `recall` and
-    `search` look there too, and `push` and `pull` mean it. `$HOLDFAST_…` in it stands for that variable of the
-    environment, no other name does; a password is better kept in PGPASSWORD or ~/.pgpass."""
+    """A memory shared with others: `postgresql://user@host/name?tenant=team` or a folder. `recall` and `search` also
+    search it, and `push` and `pull` use it. `$HOLDFAST_…` is replaced by that environment variable; no other name is.
+    Keep passwords in PGPASSWORD or ~/.pgpass."""
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0, le=600)] = 3.0
     """How long a search waits for the shared memory before it answers without it."""
 
@@ -196,117 +196,94 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared: Shared = Shared()
 
 
+_TABLES = {field.name: field.type for field in msgspec.structs.fields(Settings) if field.name != "format"}
+
+
+def tables() -> dict[str, tuple[str, ...]]:
+    """Return the names of the settings in each table."""
+    return {name: table.__struct_fields__ for name, table in _TABLES.items()}
+
+
 def load(text: str, environment: Mapping[str, str] = os.environ, source: str = FILE) -> Settings:
     """Read settings from the text of `holdfast.toml` and from the environment."""
     try:
-        if any(line.partition("=")[0].count(".") > _DOTS for line in text.splitlines() if line[:1] != "#"):
+        if any(line.partition("=")[0].count(".") > _MAX_DOTS for line in text.splitlines() if line[:1] != "#"):
             raise RecursionError  # the memory that a name takes grows with the square of its parts
         given: dict[str, Any] = tomllib.loads(text)
     except RecursionError:
         raise Invalid(f"{source} is not valid TOML: it is nested too deeply.", "Flatten it.") from None
-    except ValueError as error:  # also a number of more digits than Python reads
-        raise Invalid(f"{source} is not valid TOML: {error}.", "Mend that line.") from None
+    except ValueError as error:  # also for a number with more digits than Python accepts
+        raise Invalid(f"{source} is not valid TOML: {error}.", "Fix that line.") from None
     if isinstance(given.get("format"), int) and given["format"] > FORMAT:
         raise Invalid(
             f"{source} says format {given['format']}; this Holdfast reads up to {FORMAT}.",
             "Upgrade Holdfast; nothing was changed.",
         )
-    variables = _from_environment(given, environment)
+    variables = _add_environment(given, environment)
     try:
         settings = msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
         _check_each(given, variables, source)
-        raise Invalid(f"{source}: {error}.", _valid()) from None
+        valid = "; ".join(f"[{name}] {', '.join(fields)}" for name, fields in tables().items())
+        raise Invalid(f"{source}: {error}.", f"Valid settings: format; {valid}.") from None
     for name in settings.paths.__struct_fields__:
         where = variables.get(f"paths.{name}", f"{source}: paths.{name}")
-        _check_place(where, getattr(settings.paths, name))
+        _check_folder(where, getattr(settings.paths, name))
     if unknown := [name for name in settings.secrets.allow if name not in NAMES]:
         where = variables.get("secrets.allow", f"{source}: secrets.allow")
         raise Invalid(f'{where} has "{unknown[0]}".{close_to(unknown[0], NAMES)}', f"Use names of: {', '.join(NAMES)}.")
     return settings
 
 
-def _from_environment(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
-    """Put what the environment says over what was given; return which variable each such setting comes from."""
-    usual = Settings()
+def _add_environment(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Add the settings of the environment to the given ones; return the variable of each."""
     variables = {}
-    for section, fields in tables().items():
-        for field in fields:
-            variable = f"HOLDFAST_{section}_{field}".upper()
+    for section, table in _TABLES.items():
+        for field in msgspec.structs.fields(table):
+            variable = f"HOLDFAST_{section}_{field.name}".upper()
             value = environment.get(variable)
             if value is not None and isinstance(given.setdefault(section, {}), dict):
-                given[section][field] = _typed(value, getattr(getattr(usual, section), field))
-                variables[f"{section}.{field}"] = variable
+                given[section][field.name] = _typed(value, field.default)
+                variables[f"{section}.{field.name}"] = variable
     return variables
 
 
 def _check_each(given: Mapping[str, Any], variables: Mapping[str, str], source: str) -> None:
-    """Name the setting that cannot be used, with where it was set; of a choice, with all that there is."""
-    for section in msgspec.structs.fields(Settings):
-        values = given.get(section.name)
-        for field in msgspec.structs.fields(section.type) if section.name in tables() else ():
+    """Name the first invalid setting, where it was set, and its valid choices if it has any."""
+    for section, table in _TABLES.items():
+        values = given.get(section)
+        for field in msgspec.structs.fields(table):
             if not isinstance(values, dict) or field.name not in values:
                 continue
             try:
                 msgspec.convert(values[field.name], field.type)
             except msgspec.ValidationError as error:
-                name = f"{section.name}.{field.name}"
+                name = f"{section}.{field.name}"
                 where = f"{variables[name]} ({name})" if name in variables else f"{source}: {name}"
                 choices = get_args(field.type) if get_origin(field.type) is Literal else ()
                 advice = f"Use one of: {', '.join(choices)}." if choices else "Change it, or leave it out."
                 raise Invalid(f"{where} is {values[field.name]!r}: {error}.", advice) from None
 
 
-def _typed(text: str, usual: object) -> Any:
-    """Read a setting from the environment as what it usually is; a list is written like words of a shell."""
-    if isinstance(usual, tuple):
+def _typed(text: str, default: object) -> Any:
+    """Convert an environment variable to the type of the default; a list is split like shell words."""
+    if isinstance(default, tuple):
         try:
             return shlex.split(text)
         except ValueError as error:
             raise Invalid(f"{text[:200]!r} cannot be split into words: {error}.", "Close the quotes.") from None
-    return text if isinstance(usual, str) else _number(text)
+    for kind in () if isinstance(default, str) else (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
-def _number(text: str) -> int | float | str:
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return text
-
-
-def tables() -> dict[str, tuple[str, ...]]:
-    """Return the names of the settings in each table."""
-    return {
-        "paths": Paths.__struct_fields__,
-        "limits": Limits.__struct_fields__,
-        "search": Search.__struct_fields__,
-        "hot": Hot.__struct_fields__,
-        "learnings": Learnings.__struct_fields__,
-        "compartments": Compartments.__struct_fields__,
-        "mind": Mind.__struct_fields__,
-        "chat": Chat.__struct_fields__,
-        "jobs": Jobs.__struct_fields__,
-        "model": Model.__struct_fields__,
-        "secrets": Secrets.__struct_fields__,
-        "shared": Shared.__struct_fields__,
-    }
-
-
-def _valid() -> str:
-    lines = [f"[{name}] {', '.join(fields)}" for name, fields in tables().items()]
-    return "Valid settings: format; " + "; ".join(lines) + "."
-
-
-def _check_place(where: str, value: str) -> None:
+def _check_folder(where: str, value: str) -> None:
     try:
         hidden = any(part.startswith(".") for part in check_path(value))
     except Invalid:
         hidden = True
     if hidden:
         raise Invalid(
-            f"{where} = {value[:200]!r} leaves the root, is hidden or is no name.",
-            "Use a folder below the root.",
+            f"{where} = {value[:200]!r} leaves the root, is hidden or is no name.", "Use a folder below the root."
         )

@@ -1,8 +1,7 @@
-"""Times and the ids that carry them.
+"""Times, and ids that contain a time.
 
-A time is kept as ISO 8601 in UTC with milliseconds, so that text order is time order. A time without a zone
-is read as local time. An id is a UUIDv7: 48 bits of milliseconds, then randomness, so that id order is
-time order too; `mint` never goes backwards from the id it is told to follow.
+A time is stored as ISO 8601 in UTC with milliseconds, so text order is time order. A time without a zone is local
+time. An id is a UUIDv7, 48 bits of milliseconds and then random bits, so id order is time order too.
 """
 
 from __future__ import annotations
@@ -27,20 +26,29 @@ def now_ms() -> int:
 
 
 def iso(ms: int) -> str:
-    """Render milliseconds since the epoch."""
-    whole, rest = divmod(ms, 1000)
-    return f"{_second(whole)}.{rest:03d}Z"
+    """Format milliseconds since the epoch."""
+    return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
 
 
 @functools.lru_cache(maxsize=256)
-def _second(whole: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+def utc_now() -> str:
+    ms = time.time_ns() // 1_000_000
+    return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+def from_ns(nanoseconds: int) -> str:
+    """Format the timestamp of a file."""
+    return iso(max(0, nanoseconds) // 1_000_000)
 
 
 def parse_ms(value: object, *, utc: bool = False) -> int | None:
-    """Read a date, a time or a number of (milli)seconds; None when it is none of these.
+    """Parse a date, a time or a number of (milli)seconds; return None for anything else.
 
-    A time without a zone is local time; with `utc` it is taken as it stands, the same on every machine.
+    A time without a zone is local time; with `utc` it is UTC, the same on every machine.
     """
     try:
         if isinstance(value, bool):
@@ -60,18 +68,18 @@ def parse_ms(value: object, *, utc: bool = False) -> int | None:
 
 
 def normal(value: object) -> str:
-    """Return the time as UTC text, or "" when it cannot be read as one."""
+    """Return a time as UTC text, "" if it is not a time."""
     ms = parse_ms(value)
     return "" if ms is None else _safe_iso(ms)
 
 
 def bound(text: str, *, end: bool = False) -> str:
-    """Return a caller's date or time as UTC text; a bare date as an end means the whole day."""
+    """Return a given date or time as UTC text; a bare date as an end includes the whole day."""
     ms = parse_ms(text)
     if ms is None:
         raise Invalid(f"{text!r} is not a date or time.", "Use ISO 8601, like 2026-02-23 or 2026-02-23T14:00:00Z.")
     if end and len(text) == 10:
-        following = datetime.fromisoformat(text) + timedelta(days=1)  # a day of the calendar has 23 to 25 hours
+        following = datetime.fromisoformat(text) + timedelta(days=1)  # a calendar day has 23 to 25 hours
         ms = int(following.timestamp() * 1000) - 1
     return _safe_iso(ms)
 
@@ -85,7 +93,7 @@ def _safe_iso(ms: int) -> str:
 
 
 def from_prefix(name: str) -> str:
-    """Return the date that a file name like `260208-title` starts with, "" when it starts with none."""
+    """Return the date at the start of a file name like `260208-title`, "" if there is none."""
     digits, dash, _ = name.partition("-")
     if not dash or len(digits) != 6 or not digits.isdecimal() or not digits.isascii():
         return ""
@@ -98,7 +106,7 @@ def today() -> str:
 
 
 def local(text: str) -> str:
-    """Render a stored time for a person, in the local zone."""
+    """Format a stored time for people, in the local zone."""
     try:
         return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M")
     except ValueError:
@@ -106,7 +114,7 @@ def local(text: str) -> str:
 
 
 def age(text: str, at: float | None = None) -> str:
-    """Say how long ago a stored time was: "3 minutes ago", "2 days ago"; a bare date is "today"."""
+    """Return how long ago a stored time was: "3 minutes ago", "2 days ago"; midnight today is "today"."""
     ms = parse_ms(text)
     if ms is None:
         return ""
@@ -123,47 +131,35 @@ def age(text: str, at: float | None = None) -> str:
 
 
 def is_id(text: object) -> bool:
-    """Is this an id of ours (a UUIDv7 in lower case)?"""
+    """Check for a UUIDv7 in lower case."""
     return isinstance(text, str) and _UUID7.match(text) is not None
 
 
 def id_ms(identifier: str) -> int:
-    """Return the milliseconds that an id carries."""
+    """Return the time of an id in milliseconds."""
     return int(identifier[:8] + identifier[9:13], 16)
 
 
 def mint(after: str = "", ms: int | None = None) -> str:
-    """Make an id of now that is also greater than `after`."""
+    """Make an id for now that is greater than `after`."""
     noise = int.from_bytes(os.urandom(10), "big")
     made = _pack(((now_ms() if ms is None else ms) << 74) | (noise >> 6))
     if made > after or not is_id(after):
         return made
-    return _pack(_payload(after) + 1 + (noise >> 40))  # a random step: two copies of a log must not mint the same id
+    value = int(after.replace("-", ""), 16)
+    payload = (value >> 80 << 74) | ((value >> 64 & 0xFFF) << 62) | (value & _LOW62)
+    return _pack(payload + 1 + (noise >> 40))  # a random step, so that two copies of a log never mint the same id
 
 
 def derived_id(ms: int, content: bytes) -> str:
-    """Return the id of a line that was written without one: its own time and a hash of its bytes."""
+    """Return the id of a line that has none, made from its time and a hash of its bytes."""
     digest = int.from_bytes(hashlib.blake2b(content, digest_size=10).digest(), "big")
     return _pack((ms << 74) | (digest >> 6))
 
 
-def _payload(identifier: str) -> int:
-    value = int(identifier.replace("-", ""), 16)
-    return (value >> 80 << 74) | ((value >> 64 & 0xFFF) << 62) | (value & _LOW62)
-
-
 def _pack(payload: int) -> str:
     if payload >> 122:
-        raise Damaged("The last id of the log is at the end of all time.", "Correct or remove that line by hand.")
+        raise Damaged("The last id of the log has the largest possible time.", "Correct or remove that line by hand.")
     value = (payload >> 74 << 80) | (7 << 76) | ((payload >> 62 & 0xFFF) << 64) | (2 << 62) | (payload & _LOW62)
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def utc_now() -> str:
-    return iso(now_ms())
-
-
-def from_ns(nanoseconds: int) -> str:
-    """Render a file's time stamp."""
-    return iso(max(0, nanoseconds) // 1_000_000)

@@ -1,8 +1,8 @@
-"""Following a memory: what is added, changed, removed, hidden, as it comes.
+"""Follow a memory: what is added, changed, removed, hidden and restored, as it happens.
 
-The engine tells which files changed; what that means is found by reading them: the new lines of a log, the entries of a
-page that differ from before. Where everything stood at the start is asked of the index. A change may be told a little
-late, and two quick changes of one document as one, but none is left out, also not while a connection was lost.
+The engine reports which files changed. Reading them shows what happened: the new entries of a log, the sections of a
+page that differ from before. The starting point comes from the index. A change may be reported a little late, and two
+quick changes of one document as one, but none is lost, not even while a connection is down.
 """
 
 from __future__ import annotations
@@ -17,40 +17,44 @@ import msgspec
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Place, Places
-from holdfast.model.records import Mark, Record
+from holdfast.model.records import Record
 from holdfast.model.times import utc_now
 from holdfast.storage import parsing
-from holdfast.storage.engines import Tell, Watch
+from holdfast.storage.engine import Tell, Watch
 from holdfast.storage.index import Seen
 from holdfast.storage.refresh import Refreshed, Refresher
 from holdfast.storage.tree import Stamp, Vault
 
 What = Literal["added", "changed", "removed", "hidden", "restored"]
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _HEAD = 160
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened to a record, or to a whole file of which no record is known."""
+    """A change of a record, or of a whole file in which no record is known."""
 
     what: What
     noticed: str
-    """When we heard of it."""
+    """When the change was noticed."""
     path: str
     id: str = ""
     kind: str = ""
     scope: str = ""
     session: str = ""
     time: str = ""
-    """When the record says that it was written."""
+    """When the record was written, as it says itself."""
     writer: str = ""
     title: str = ""
     text: str = ""
     """Its first words."""
 
 
+Event = tuple[Change, Record | None]
+"""A change and the record that it is about, if that can be read."""
+
+
 class Wanted(msgspec.Struct, frozen=True):
-    """Which changes somebody wants to hear of; no kinds means all that a search finds by itself."""
+    """Which changes to report; without kinds, those that a search finds by default."""
 
     scope: str = ""
     kinds: tuple[str, ...] = ()
@@ -67,72 +71,70 @@ class State(msgspec.Struct):
 
     stamp: Stamp
     offset: int = 0
-    """Of a log: everything before it was told."""
+    """Of a log: everything before it was reported."""
     records: dict[str, tuple[str, bool]] = {}
-    """Of a page: the version of each of its records, and whether it is hidden."""
+    """Of a page: the version of each record, and whether it is hidden."""
 
 
 class Reader:
-    """Finds out what a changed file means."""
+    """Finds out what changed in a file."""
 
-    def __init__(self, vault: Vault, places: Places, refresher: Refresher) -> None:
-        self._vault = vault
-        self._places = places
-        self._refresher = refresher
+    def __init__(self, tree: Vault, places: Places, refresher: Refresher) -> None:
+        self._tree, self._places, self._refresher = tree, places, refresher
         self._known: dict[str, State] = {}
 
     def begin(self, seen: dict[str, Seen], records: Callable[[str], Iterable[Record]]) -> None:
-        """Take what the index has read for known."""
+        """Start from what the index has read."""
         for path, file in seen.items():
             state = State(file.stamp, file.offset)
             if file.kind and KINDS[file.kind].shape != "line":
                 state.records = {record.id: (record.version, record.hidden) for record in records(path)}
             self._known[path] = state
 
-    def below(self, folders: set[str]) -> list[str]:
-        """Return the files at these places that are not as they were known, or gone; "" is every place."""
-        places = () if "" in folders else tuple(folders)
-        there = self._refresher.walk(Refreshed(), places)
+    def changed_below(self, folders: set[str]) -> list[str]:
+        """Return the files in these folders that changed or are gone; "" is the whole memory."""
+        tops = () if "" in folders else tuple(folders)
+        there = self._refresher.walk(Refreshed(), tops)
         changed = [path for path, stamp in there.items() if path not in self._known or self._known[path].stamp != stamp]
-        known = [path for path in self._known if not places or path.startswith(tuple(f"{one}/" for one in places))]
-        return [*changed, *(path for path in known if path not in there and path not in places)]
+        known = [path for path in self._known if not tops or path.startswith(tuple(f"{one}/" for one in tops))]
+        return [*changed, *(path for path in known if path not in there and path not in tops)]
 
-    def changes(self, path: str) -> Iterator[tuple[What, Record | Mark | None, Place]]:
-        """Yield what happened in a file since it was looked at last."""
+    def events(self, path: str) -> Iterator[Event]:
+        """Yield what happened in a file since it was last read."""
         place = self._places.classify(path)
         if place is None:
             return
         try:
-            stamp = self._vault.stat(path)
+            stamp = self._tree.stat(path)
             if stamp is None:
                 if self._known.pop(path, None):
-                    yield "removed", None, place
+                    yield _without_record("removed", place)
             elif place.kind.shape == "line":
-                yield from self._lines(place, stamp)
+                yield from self._in_log(place, stamp)
             else:
-                yield from self._page(place)
-        except NotFound:  # it went between two looks; that is told too
+                yield from self._in_page(place)
+        except NotFound:  # removed since; that is reported too
             return
         except HoldfastError:
-            yield "changed", None, place  # it cannot be read, but it did change
+            yield _without_record("changed", place)  # unreadable, but changed
 
-    def _lines(self, place: Place, stamp: Stamp) -> Iterator[tuple[What, Record | Mark | None, Place]]:
+    def _in_log(self, place: Place, stamp: Stamp) -> Iterator[Event]:
         state = self._known.get(place.path)
         if state and (state.stamp.inode != stamp.inode or stamp.size < state.offset):
-            self._known[place.path] = State(stamp, stamp.size)  # written anew: which of its lines are new, nobody knows
-            yield "changed", None, place
+            self._known[place.path] = State(stamp, stamp.size)  # rewritten: which lines are new is unknown
+            yield _without_record("changed", place)
             return
         offset = state.offset if state else 0
-        found = [line for line in self._vault.scan(place.path, offset, stamp.size) if line.whole]
+        found = [line for line in self._tree.scan(place.path, offset, stamp.size) if line.whole]
         facts = parsing.lines(place, found, 1, self._refresher.blob)
         self._known[place.path] = State(stamp, found[-1].end if found else offset)
         for record in facts.records:
-            yield ("hidden" if record.hidden else "added"), record, place
+            yield _event("hidden" if record.hidden else "added", record)
         for mark in facts.marks:
-            yield ("hidden" if mark.hidden else "restored"), mark, place
+            yield _without_record("hidden" if mark.hidden else "restored", place, mark.target)
 
-    def _page(self, place: Place) -> Iterator[tuple[What, Record | Mark | None, Place]]:
-        document = self._vault.read(place.path)
+    def _in_page(self, place: Place) -> Iterator[Event]:
+        document = self._tree.read(place.path)
         facts = (parsing.entries if place.kind.shape == "section" else parsing.documents)(place, document)
         before = known.records if (known := self._known.get(place.path)) else {}
         now = {record.id: (record.version, record.hidden) for record in facts.records}
@@ -142,27 +144,34 @@ class Reader:
             if (version, hidden) == now[record.id]:
                 continue
             if version and hidden != record.hidden:
-                yield ("hidden" if record.hidden else "restored"), record, place
+                yield _event("hidden" if record.hidden else "restored", record)
             else:
-                yield ("changed" if version else "added"), record, place
+                yield _event("changed" if version else "added", record)
         for gone in before.keys() - now.keys():
-            yield "removed", Mark(target=gone, hidden=True, order=""), place
+            yield _without_record("removed", place, gone)
+
+
+def _without_record(what: What, place: Place, identifier: str = "") -> Event:
+    ledger = identifier and place.kind.name == "ledger"  # its entries are about the states beside it
+    kind, scope = "state" if ledger else place.kind.name, place.scope.path
+    return Change(what=what, noticed=utc_now(), path=place.path, id=identifier, kind=kind, scope=scope), None
 
 
 class Changes:
-    """The changes of a memory, one after the other; iterating waits for the next. Closing it ends that."""
+    """The changes of a memory; iterating waits for the next one until it is closed."""
 
     def __init__(
-        self, follow: Callable[[Tell], Watch], reader: Reader, wanted: Wanted,
+        self,
+        follow: Callable[[Tell], Watch],
+        reader: Reader,
+        wanted: Wanted,
         writers: Callable[[list[Record]], dict[str, str]],
-    ) -> None:  # fmt: skip
-        self._told: queue.SimpleQueue[tuple[list[str], set[str]] | None] = queue.SimpleQueue()
-        self._reader = reader
-        self._wanted = wanted
-        self._writers = writers
+    ) -> None:
+        self._reader, self._wanted, self._writers = reader, wanted, writers
+        self._reported: queue.SimpleQueue[tuple[list[str], set[str]]] = queue.SimpleQueue()
         self._ready: list[Change] = []
         self._closed = False
-        self._watch = follow(lambda paths, folders: self._told.put((paths, folders)))
+        self._watch = follow(lambda paths, folders: self._reported.put((paths, folders)))
 
     def __enter__(self) -> Self:
         return self
@@ -179,61 +188,46 @@ class Changes:
         while not self._ready:
             if self._closed:
                 raise StopIteration
-            self._take(self._next())
+            try:
+                paths, folders = self._reported.get(timeout=_POLL_SECONDS)
+            except queue.Empty:
+                if self._watch.alive or self._closed:
+                    continue
+                paths, folders = [], {""}  # the system reports nothing, so every file is checked
+            every = dict.fromkeys([*paths, *(self._reader.changed_below(folders) if folders else ())])
+            self._ready += self._changes(event for path in every for event in self._reader.events(path))
         return self._ready.pop(0)
 
     def close(self) -> None:
-        """End the iteration, also that of another thread that waits."""
+        """End the iteration, also in another thread that waits for it."""
         self._closed = True
-        self._told.put(None)
+        self._reported.put(([], set()))
         self._watch.stop()
 
     def first(self, earlier: Iterable[Record]) -> None:
-        """Tell of these records, which are there already, before anything else."""
-        self._ready = [*self._all(("added", record, None) for record in earlier), *self._ready]
+        """Report these existing records before anything else."""
+        self._ready = [*self._changes(_event("added", record) for record in earlier), *self._ready]
 
-    def _next(self) -> tuple[list[str], set[str]] | None:
-        try:
-            return self._told.get(timeout=_LOOK_SECONDS)
-        except queue.Empty:  # where the system tells nothing, we have to look
-            return None if self._watch.alive or self._closed else ([], {""})
-
-    def _take(self, told: tuple[list[str], set[str]] | None) -> None:
-        if told is None:
-            return
-        paths, folders = told
-        every = dict.fromkeys([*paths, *(self._reader.below(folders) if folders else ())])
-        self._ready += self._all(change for path in every for change in self._reader.changes(path))
-
-    def _all(self, found: Iterable[tuple[What, Record | Mark | None, Place | None]]) -> list[Change]:
-        events = [event for event in found if self._takes(event)]
-        writers = self._writers([record for _, record, _ in events if isinstance(record, Record)])
-        return [_change(*event, writers) for event in events]
-
-    def _takes(self, event: tuple[What, Record | Mark | None, Place | None]) -> bool:
-        _, about, place = event
-        if isinstance(about, Record):
-            return self._wanted.takes(about.kind, about.scope.path)
-        assert place is not None  # only records come without one
-        kind = _hidden_kind(about, place)
-        return self._wanted.takes(kind, place.scope.path)
+    def _changes(self, events: Iterable[Event]) -> list[Change]:
+        wanted = [event for event in events if self._wanted.takes(event[0].kind, event[0].scope)]
+        writers = self._writers([record for _, record in wanted if record])
+        return [
+            msgspec.structs.replace(change, writer=writers.get(record.id, "")) if record else change
+            for change, record in wanted
+        ]
 
 
-def _hidden_kind(about: Mark | None, place: Place) -> str:
-    """Return the kind of what a line is about: a ledger speaks of the states beside it."""
-    return "state" if about and place.kind.name == "ledger" else place.kind.name
-
-
-def _change(what: What, about: Record | Mark | None, place: Place | None, writers: dict[str, str]) -> Change:
-    if isinstance(about, Record):
-        head = " ".join(about.text.split())[:_HEAD]
-        return Change(
-            what=what, noticed=utc_now(), path=about.path, id=about.id, kind=about.kind, scope=about.scope.path,
-            session=about.scope.session, time=about.updated or about.time, writer=writers.get(about.id, ""),
-            title=about.title, text=head,
-        )  # fmt: skip
-    assert place is not None  # only records come without one
-    return Change(
-        what=what, noticed=utc_now(), path=place.path, id=about.target if about else "",
-        kind=_hidden_kind(about, place), scope=place.scope.path,
-    )  # fmt: skip
+def _event(what: What, record: Record) -> Event:
+    change = Change(
+        what=what,
+        noticed=utc_now(),
+        path=record.path,
+        id=record.id,
+        kind=record.kind,
+        scope=record.scope.path,
+        session=record.scope.session,
+        time=record.updated or record.time,
+        title=record.title,
+        text=" ".join(record.text.split())[:_HEAD],
+    )
+    return change, record

@@ -1,44 +1,51 @@
-"""Removing the text itself: from its file, from all that Holdfast keeps of it, and from the index; then proving it.
+"""Forget: remove the text of records for good, from files, kept versions, traces and the index; then search for it.
 
-A line becomes a tombstone that keeps its id, its time and its op_id, so that order, pairs and repeated calls stay what
-they were; a section is cut out of its page; a document is removed. Before that, what repeats it goes: texts kept for
-undo, traces, summaries, accounts, values. The record itself goes last, so that whoever was interrupted runs it again;
-that it was begun is in the account of writes, which tells no text. Nothing else that somebody wrote is touched: where
-the text also stands in another record, that is told.
+A log entry becomes a tombstone that keeps its id, time and op_id, so that order, pairs and repeated calls stay valid. A
+section is cut out of its page, a document is removed. Copies go first: kept versions, traces, summaries, values. The
+record itself goes last, so that an interrupted run can be repeated; the write log records that it began. Other records
+with the same text are not touched but reported.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
-from holdfast.formats.search_terms import PART, Needles
-from holdfast.model.kinds import KINDS, LEDGER, Kind
-from holdfast.model.layout import Places
+from holdfast.formats.search_terms import PART, SearchTerms
+from holdfast.model.kinds import FOREIGN, KINDS, LEDGER, Kind
+from holdfast.model.names import check_text
 from holdfast.model.records import Problem, Record, text_of
+from holdfast.model.settings import DERIVED
 from holdfast.model.times import utc_now
-from holdfast.owner import leftovers
-from holdfast.storage import accounts, guarding, parsing
-from holdfast.storage.refresh import Progress
-from holdfast.storage.tree import Line, Vault
-from holdfast.storage.writing import Writer, kept
+from holdfast.owner.history import NOT_RECORDS, all_records, check_count, count_units, covers
+from holdfast.recall.semantic import Meaning
+from holdfast.storage import parsing, write_log
+from holdfast.storage.files.descriptors import TEMPORARY
+from holdfast.storage.refresh import Progress, is_much
+from holdfast.storage.tree import Line
 
-COPIES = frozenset({"trace", "claim", "write", "summary"})
-"""Kinds that repeat what others wrote: their text is changed where it has the text that goes."""
-_NEVER = frozenset({"write", "ledger", "claim"})
+if TYPE_CHECKING:
+    from holdfast.core import Core
+
+_COPIES = frozenset({"trace", "claim", "write", "summary"})
+"""Kinds that repeat the text of other records; the text is cut out of them."""
 _DISTINCT = PART // 2
-"""A title, key or field that is shorter may well stand elsewhere by itself, and is not looked for there."""
+"""A shorter title, key or field may well occur elsewhere by itself, and is not searched for."""
 _NAMES = frozenset({"id", "path", "record", "forget"})
-"""What the account of writes tells records apart by; it stays as it is."""
-_KEPT = ("id", "op", "writer", "exchange", "role", "compartment")
+"""Fields of the write log that identify records; they are left as they are."""
+_TOMBSTONE = ("op", "writer", "exchange", "role", "compartment")
 _TECHNICAL = frozenset("op writer ref size head exchange role channel type by covers session workspace created".split())
-_IN_A_LINE = 1_000
+_IDS_PER_ENTRY = 1_000
 _RUNS = re.compile(r"/sessions/[^/]+/runs/")
+_GIT = ".git"
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -50,206 +57,212 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What goes, or what went and what is left of it."""
+    """What will be removed, or what was removed and what remains."""
 
     records: list[str]
     count: int
-    """How many that are, all values of a key counted as one."""
+    """How many these are, all values of a key counted as one."""
     total: int
     """How many there are in all."""
     done: bool = False
     already: list[str] = []
-    """What was forgotten before; only what was left undone then was done now."""
+    """Ids that were forgotten before; what an interrupted run left undone was done now."""
     changed: list[Changed] = []
     remains: list[Problem] = []
-    """Where the bytes of the text, or of a part of it, still are."""
+    """Files that still have the text or a part of it."""
     speaking: list[str] = []
-    """Summaries of entries that went: not their words, but perhaps what they come to."""
+    """Summaries of removed entries: they may still convey what was said."""
     out_of_reach: list[str] = []
     looked: bool = False
-    """Was there a text to look for? What was forgotten before is not known any more."""
+    """Whether files were searched: the text of what was forgotten before is not known any more."""
     named: list[str] = []
-    """What is gone, but has a part of the text in its name, which stays in accounts and traces."""
+    """Removed records with a part of the text in their name, which stays in the write log and traces."""
     too_short: int = 0
-    """Texts that are too short to be looked for elsewhere."""
+    """Texts that are too short to be searched for."""
 
     @property
     def needs_count(self) -> bool:
-        return guarding.is_much(self.count, self.total)
+        return is_much(self.count, self.total)
 
 
 class Forgetter:
-    """Forgets records of one vault; `purge` makes index and vectors anew, in `place` the bytes are looked for."""
+    """Forgets records of one memory."""
 
-    def __init__(
-        self, vault: Vault, places: Places, writer: Writer, purge: Callable[[], None],
-        place: leftovers.Tree | leftovers.Rows,
-    ) -> None:  # fmt: skip
-        self._vault = vault
-        self._place = place
-        self._places = places
-        self._writer = writer
-        self._purge = purge
+    def __init__(self, memory: Core, meaning: Meaning) -> None:
+        self._memory, self._meaning = memory, meaning
+        self._tree, self._places, self._store = memory.vault, memory.places, memory.store
         self._changed: dict[tuple[str, str], int] = {}
 
     def forget(
-        self, records: list[Record], again: list[str], every: list[Record], query: str, progress: Progress | None
+        self, identifiers: Sequence[str], query: str, *, yes: bool, count: int, progress: Progress | None
     ) -> Forgotten:
-        """Remove these records and the words of `query`; `again` was begun before, `every` are all that there are."""
+        """Forget records by id, and all that contain the query verbatim; without `yes`, list them."""
+        check_text(query, *identifiers)
+        if not identifiers and not query.strip():
+            raise Invalid("There is nothing to forget.", "Give ids, or a text with query.")
+        every = all_records(self._memory)
+        wanted: dict[str, Record] = {}
+        again: list[str] = []
+        for identifier in identifiers:
+            try:
+                record = self._memory.get(identifier)
+            except NotFound:
+                entries = write_log.entries(self._tree, self._places.memory, '"forget"')
+                if not any(isinstance(ids := one.get("forget"), list) and identifier in ids for one in entries):
+                    raise
+                again.append(identifier)
+                continue
+            values = [record]
+            if record.key and not record.superseded:  # the older values of the key go with the current one
+                values = self._memory.history(KINDS[record.kind], record.key)
+            wanted |= {one.id: one for one in values}
+        if text := query.strip().casefold():  # copies are cleaned, not forgotten
+            parts = ((one, (one.title, one.text, text_of(one.fields))) for one in every if one.kind not in _COPIES)
+            wanted |= {one.id: one for one, found in parts if any(text in part.casefold() for part in found)}
+        again += [record.id for record in wanted.values() if record.fields.get("forgotten")]
+        records = [record for record in wanted.values() if record.id not in again]
+        listed = Forgotten([one.id for one in records], count_units(records), count_units(every), already=again)
+        if not yes:
+            return listed
+        check_count(listed.count, listed.total, count, "forgotten")
         for record in records:
-            if record.kind in _NEVER:
-                raise Invalid(f"{KINDS[record.kind].one} is not forgotten by itself.", "Forget what it speaks of.")
-        # what only repeats others says their words, and those may stay where they were said
-        texts = [text for record in records if record.kind not in COPIES for text in _texts(record)]
-        ids = [record.id for record in records]
-        needles = Needles([*texts, query], (name for record in records for name in (record.id, record.path)))
-        self._account([*ids, *again], {"intent": True})
+            if record.kind in NOT_RECORDS:
+                raise Invalid(f"{KINDS[record.kind].one} is not forgotten by itself.", "Forget the record it is about.")
+        return self._remove_all(listed, records, every, query, progress)
+
+    def _remove_all(
+        self, listed: Forgotten, records: list[Record], every: list[Record], query: str, progress: Progress | None
+    ) -> Forgotten:
+        # the text of a copy belongs to another record, where it may stay
+        texts = [text for record in records if record.kind not in _COPIES for text in _texts(record)]
+        terms = SearchTerms([*texts, query], (name for record in records for name in (record.id, record.path)))
+        ids = [*listed.records, *listed.already]
+        batches = [ids[start : start + _IDS_PER_ENTRY] for start in range(0, len(ids), _IDS_PER_ENTRY)]
+        for batch in batches:
+            self._store.log_write({"forget": batch, "intent": True})
         speaking = [record.id for record in every if record.id not in ids and covers(record, records)]
-        if needles or records:
-            self._copies(records, needles)
-            self._values(records)
-            self._records(records, needles)
-        self._purge()
-        remains = self._place.search(needles, progress) if needles else []
-        self._account([*ids, *again], {})
-        changed = [Changed(path, what, count) for (path, what), count in self._changed.items()]
-        return Forgotten(
-            ids, guarding.units(records), guarding.units(every), done=True, already=again, changed=changed,
-            remains=remains, speaking=speaking, out_of_reach=self._place.out_of_reach(),
-            looked=bool(needles), named=[each for each in ids if needles.stand_in(each)], too_short=needles.short,
-        )  # fmt: skip
-
-    def _account(self, ids: list[str], more: dict[str, Any]) -> None:
-        for start in range(0, len(ids), _IN_A_LINE):
-            self._writer.account({"forget": ids[start : start + _IN_A_LINE]} | more)
-
-    def begun(self, identifier: str) -> bool:
-        """Was this id forgotten before, or begun to be?"""
-        for log, _ in self._vault.walk(f"{self._places.memory}/writes", (".jsonl",), _ignore):
-            for line in self._vault.scan(log):
-                objects = jsonl.parse(line.data) if b'"forget"' in line.data else []
-                for value in objects if isinstance(objects, list) else ():
-                    if isinstance(value.get("forget"), list) and identifier in value["forget"]:
-                        return True
-        return False
+        if terms or records:
+            self._clean_copies(records, terms)
+            self._remove_values(records)
+            self._remove_records(records, terms)
+        self._meaning.forget()
+        self._store.sync.purge()
+        remains = find_remains(self._memory, terms, progress) if terms else []
+        for batch in batches:
+            self._store.log_write({"forget": batch})
+        return msgspec.structs.replace(
+            listed,
+            done=True,
+            changed=[Changed(path, what, count) for (path, what), count in self._changed.items()],
+            remains=remains,
+            speaking=speaking,
+            out_of_reach=out_of_reach(self._memory),
+            looked=bool(terms),
+            named=[each for each in listed.records if terms.occur_in(each)],
+            too_short=terms.short,
+        )
 
     # copies
 
-    def _copies(self, records: list[Record], needles: Needles) -> None:
-        """Take the texts out of what Holdfast itself keeps of them."""
+    def _clean_copies(self, records: list[Record], terms: SearchTerms) -> None:
+        """Remove the texts from kept versions, traces, summaries, the write log and unfinished files."""
         versions = {
-            kept(self._places, str(line[end]))
+            self._store.kept(str(entry[end]))
             for record in records
             if KINDS[record.kind].shape == "document"
-            for line in accounts.of(self._vault, self._places.memory, record.path)
+            for entry in write_log.about(self._tree, self._places.memory, record.path)
             for end in ("before", "after")
-            if line.get(end)
+            if entry.get(end)
         }
-        for path in self._every_file():
+        for path in self._logs_and_copies():
             place = self._places.classify(path)
-            if path in versions or ("/writes/kept/" in path and self._has(path, needles)):
+            if path in versions or ("/writes/kept/" in path and self._has(path, terms)):
                 self._remove(path, "earlier text removed")
-            elif ".damaged-" in path or (place and place.kind.name in COPIES):
+            elif ".damaged-" in path or (place and place.kind.name in _COPIES):
                 names = _NAMES if place and place.kind.name == "write" else frozenset[str]()
-                self._rewrite(path, "repeated text taken out", self._cleaned(needles, names))
-        for path in self._place.unfinished():
-            if self._has(path, needles):
+                self._rewrite(path, "repeated text taken out", _cleaned(terms, names))
+        for path in _paths(self._memory) if self._memory.in_files else ():
+            if os.path.basename(path).startswith(TEMPORARY) and self._has(path, terms):
                 self._remove(path, "unfinished file removed")
 
-    def _every_file(self) -> list[str]:
-        found = self._vault.walk(self._places.memory, ("",), _ignore)
+    def _logs_and_copies(self) -> list[str]:
+        # what cannot be read is reported by the search afterwards
+        found = self._tree.walk(self._places.memory, ("",), lambda _path, _why: None)
         return [path for path, _ in found if not _RUNS.search(path)]
 
-    def _has(self, path: str, needles: Needles) -> bool:
+    def _has(self, path: str, terms: SearchTerms) -> bool:
         try:
-            text = self._vault.read(path).data.decode("utf-8", "replace")
+            return _has_text(self._tree.read(path).data, terms)
         except NotFound:
             return False
-        return needles.without(text) != text
 
-    def _cleaned(self, needles: Needles, names: frozenset[str]) -> Callable[[bytes], bytes]:
-        def change(line: bytes) -> bytes:
-            if not needles.touch(line):
-                return line
-            objects = jsonl.parse(line)
-            if isinstance(objects, str):
-                return b"" if needles.without(text := line.decode("utf-8", "replace")) != text else line
-            cleaned = [needles.without_any(value, names) for value in objects]
-            return line if cleaned == objects else b"\n".join(jsonl.render(value)[:-1] for value in cleaned)
-
-        return change
-
-    def _values(self, records: list[Record]) -> None:
-        """Remove the large texts that lie beside the log, unless another line refers to the same one."""
+    def _remove_values(self, records: list[Record]) -> None:
+        """Remove the large texts that are stored beside a log, unless another entry refers to them."""
         gone = {record.id for record in records}
         refs = {str(record.fields["ref"]) for record in records if isinstance(record.fields.get("ref"), str)}
-        for ref in refs:
-            if "/values/" in ref and self._places.classify(ref) is None and not self._referred(ref, gone):
-                self._remove(ref, "large text removed")
-
-    def _referred(self, ref: str, gone: set[str]) -> bool:
-        """Does a line that stays refer to this text?"""
-        for path in self._every_file():
+        refs = {ref for ref in refs if "/values/" in ref and self._places.classify(ref) is None}
+        for path in self._logs_and_copies() if refs else ():
             place = self._places.classify(path) if path.endswith(".jsonl") else None
-            if place is None:
-                continue
-            for line in self._vault.scan(path):
-                objects = jsonl.parse(line.data) if ref.encode() in line.data else []
-                for value in objects if isinstance(objects, list) else ():
-                    if value.get("ref") == ref and jsonl.identity(value, place.kind.time)[0] not in gone:
-                        return True
-        return False
+            for value in write_log.objects(self._tree.scan(path), '"ref"') if place else ():
+                if (
+                    place
+                    and text_of(value.get("ref")) in refs
+                    and jsonl.identity(value, place.kind.time)[0] not in gone
+                ):
+                    refs.discard(value["ref"])
+        for ref in refs:
+            self._remove(ref, "large text removed")
 
     # records
 
-    def _records(self, records: list[Record], needles: Needles) -> None:
+    def _remove_records(self, records: list[Record], terms: SearchTerms) -> None:
         by_file: dict[str, list[Record]] = {}
         for record in records:
             by_file.setdefault(record.path, []).append(record)
         for path, found in by_file.items():
-            shape = KINDS[found[0].kind].shape
-            if shape == "line":
-                self._rewrite(path, "line emptied", self._buried(found, needles))
-            elif shape == "section":
-                self._cut_out(path, {record.id.rpartition("#")[2] for record in found})
+            kind = KINDS[found[0].kind]
+            if kind.shape == "line":
+                self._rewrite(path, "line emptied", self._with_tombstones(found, terms))
+            elif kind.shape == "section":
+                self._cut_sections(path, {record.id.rpartition("#")[2] for record in found})
             else:
-                self._erase(path, KINDS[found[0].kind])
+                self._remove_document(path, kind)
 
-    def _buried(self, records: list[Record], needles: Needles) -> Callable[[bytes], bytes]:
-        """Return what puts tombstones in the place of lines."""
+    def _with_tombstones(self, records: list[Record], terms: SearchTerms) -> Callable[[bytes], bytes]:
+        """Return the function that replaces lines by tombstones."""
         place = self._places.classify(records[0].path)
         assert place is not None  # it was read as a line of this log
-        ids = {record.id for record in records}
+        kind, ids = place.kind, {record.id for record in records}
         keys = {record.key for record in records if record.key}
 
         def change(line: bytes) -> bytes:
             found = parsing.objects(place, Line(0, line, len(line)))
             if isinstance(found, str):
-                return b"" if needles.touch(line) and needles.without(_decoded(line)) != _decoded(line) else line
-            hit = [value for value in found if jsonl.identity(value, place.kind.time)[0] in ids or _of(value, keys)]
+                return b"" if _has_text(line, terms) else line
+            hit = [one for one in found if jsonl.identity(one, kind.time)[0] in ids or text_of(one.get("hide")) in keys]
             if not hit:
                 return line
-            if place.kind.foreign:
-                return _tombstone(hit[0], place.kind)
-            return b"\n".join(_tombstone(one, place.kind) if one in hit else jsonl.render(one)[:-1] for one in found)
+            if kind.foreign:
+                return _tombstone(hit[0], kind)
+            return b"\n".join(_tombstone(one, kind) if one in hit else jsonl.render(one)[:-1] for one in found)
 
         return change
 
-    def _cut_out(self, path: str, anchors: set[str]) -> None:
-        document = self._vault.read(path)
+    def _cut_sections(self, path: str, anchors: set[str]) -> None:
+        document = self._tree.read(path)
         text = document.data.decode("utf-8", "surrogateescape")
         start = markdown.body_start(text)
         for section in reversed(sections.parse(text[start:])):
             if section.anchor in anchors:
                 begin = start + section.start
                 text = text[:begin] + text[begin + len(section.source) :]
-        self._writer.replace(path, text.encode("utf-8", "surrogateescape"), document.version, keep=False)
+        self._memory.replace(path, text.encode("utf-8", "surrogateescape"), document.version, keep=False)
         self._note(path, "entry cut out", len(anchors))
 
-    def _erase(self, path: str, kind: Kind) -> None:
+    def _remove_document(self, path: str, kind: Kind) -> None:
         folder, _, name = path.rpartition("/")
         ledger = f"{folder}/{LEDGER}"
-        if kind.write_once and self._vault.stat(ledger):
+        if kind.write_once and self._store.exists(ledger):
 
             def change(line: bytes) -> bytes:
                 objects = jsonl.parse(line) if name.encode() in line else []
@@ -258,86 +271,149 @@ class Forgetter:
                 return _tombstone(found[0], KINDS["ledger"]) if named else line
 
             self._rewrite(ledger, "line emptied", change)
-        self._writer.erase(path, self._vault.read(path).version)
+        version = self._tree.read(path).version
+        self._store.remove(path, expect=version, keep=False, note={"forgotten": True})
         self._note(path, "document removed")
 
     def _rewrite(self, path: str, what: str, change: Callable[[bytes], bytes]) -> None:
-        try:
-            count = self._vault.rewrite(path, change)
-        except NotFound:
-            return
-        if count:
-            self._note(path, what, count)
-            self._writer.told(path)
+        with contextlib.suppress(NotFound):
+            if count := self._tree.rewrite(path, change):
+                self._note(path, what, count)
+                self._store.changed(path)
 
     def _remove(self, path: str, what: str) -> None:
-        try:
-            self._vault.remove(path)
-        except NotFound:
-            return
-        self._note(path, what)
+        with contextlib.suppress(NotFound):
+            self._tree.remove(path)
+            self._note(path, what)
 
     def _note(self, path: str, what: str, count: int = 1) -> None:
         self._changed[path, what] = self._changed.get((path, what), 0) + count
 
 
+def _cleaned(terms: SearchTerms, names: frozenset[str]) -> Callable[[bytes], bytes]:
+    """Return the function that cuts the texts out of a line, except from the named fields."""
+
+    def change(line: bytes) -> bytes:
+        if not terms.may_occur_in(line):
+            return line
+        objects = jsonl.parse(line)
+        if isinstance(objects, str):
+            return b"" if _has_text(line, terms) else line
+        cleaned = [terms.cut_from_json(value, names) for value in objects]
+        return line if cleaned == objects else b"\n".join(jsonl.render(value)[:-1] for value in cleaned)
+
+    return change
+
+
+def _has_text(data: bytes, terms: SearchTerms) -> bool:
+    text = data.decode("utf-8", "replace")
+    return terms.cut_from(text) != text
+
+
 def _tombstone(line: Mapping[str, Any], kind: Kind) -> bytes:
     """Return what is left of a line: its identity, and that it was forgotten."""
     identifier, _, time = jsonl.identity(line, kind.time)
-    left = {"id": identifier} | {name: line[name] for name in _KEPT if name in line and name != "id"}
+    left = {"id": identifier} | {name: line[name] for name in _TOMBSTONE if name in line}
     when = line.get(kind.time) if kind.time in line else time
     return jsonl.render(left | ({kind.time: when} if when else {}) | {"forgotten": utc_now()})[:-1]
 
 
-def _of(value: Mapping[str, Any], keys: set[str]) -> bool:
-    """Does a mark name one of these keys?"""
-    return isinstance(value.get("hide"), str) and value["hide"] in keys
-
-
 def _texts(record: Record) -> Iterator[str]:
-    """Yield what a record says: its text, and what of its title and fields is distinct enough to be looked for."""
-    kind = KINDS[record.kind]
-    said = record.fields.get(kind.text)
-    yield from [record.text] if isinstance(said, str | None) or not record.fields else _leaves(said)
-    for text in (record.title, record.key, *_leaves({n: v for n, v in record.fields.items() if n not in _TECHNICAL})):
-        if len(text) >= _DISTINCT:
-            yield text
+    """Yield the text of a record, and what of its title, key and fields is distinct enough to search for."""
+    text = record.fields.get(KINDS[record.kind].text)
+    yield from [record.text] if isinstance(text, str | None) or not record.fields else _leaves(text)
+    fields = {name: value for name, value in record.fields.items() if name not in _TECHNICAL}
+    yield from (each for each in (record.title, record.key, *_leaves(fields)) if len(each) >= _DISTINCT)
 
 
 def _leaves(value: Any) -> Iterator[str]:
+    """Yield the strings in a JSON value, without keys."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _leaves(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
+    elif isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(inner)
 
 
-def says(record: Record, text: str) -> bool:
-    """Does a record have a text word for word, whatever its case? What repeats others is cleaned, not forgotten."""
-    wanted = text.strip().casefold()
-    said = (record.title, record.text, text_of(record.fields))
-    return record.kind not in COPIES and any(wanted in each.casefold() for each in said)
+# what remains
 
 
-def covers(summary: Record, records: Iterable[Record]) -> bool:
-    """Does a summary speak for one of these entries?"""
-    told = summary.fields.get("covers") if summary.kind == "summary" else None
-    if not isinstance(told, Mapping):
-        return False
-    first, last = str(told.get("first", "")), str(told.get("last", ""))
-    return any(
-        first <= record.order <= last and record.scope.session in ("", summary.scope.session)
-        for record in records
-        if KINDS[record.kind].shape == "line"
-    )
+def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = None) -> list[Problem]:
+    """Search the bytes of every file, whatever it is; report what has a text or a part of one, or cannot be read.
+
+    Compressed files are not unpacked.
+    """
+    paths = _paths(memory)
+    found: list[Problem] = []
+    for number, path in enumerate(paths, 1):
+        problem = None
+        try:
+            if not memory.in_files:
+                problem = _occurrence(memory.vault.read(path).data, path, terms)
+            elif os.path.getsize(full := os.path.join(memory.root, path)):
+                with open(full, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    problem = _occurrence(data, path, terms)
+        except (FileNotFoundError, NotFound):  # removed meanwhile
+            continue
+        except OSError as error:
+            problem = Problem(path, f"could not be looked into: {error.strerror}")
+        found += [problem] if problem else []
+        if progress:
+            progress(number, len(paths))
+    if all(problem.path.startswith(f"{DERIVED}/") for problem in found):
+        return found
+    return [  # the index has only what the files have
+        msgspec.structs.replace(one, what=f"{one.what}, as in the files that were indexed")
+        if one.path.startswith(f"{DERIVED}/")
+        else one
+        for one in found
+    ]
 
 
-def _decoded(line: bytes) -> str:
-    return line.decode("utf-8", "replace")
+def _occurrence(data: bytes | mmap.mmap, path: str, terms: SearchTerms) -> Problem | None:
+    for what, forms in (("the text", terms.whole), ("a part of the text", terms.parts)):
+        at = min((place for form in forms if (place := terms.find(data, form)) >= 0), default=-1)
+        if at >= 0:
+            return Problem(path, f"{what} is still in this file", data[:at].count(b"\n") + 1)
+    return None
 
 
-def _ignore(_path: str, _why: str) -> None:
-    """What cannot be looked into is told by the search for what is left."""
+def _paths(memory: Core) -> list[str]:
+    """Return every file of a memory, indexed or not; without git's, which are compressed."""
+    if not memory.in_files:
+        tops = (*memory.places.roots, *memory.places.below(FOREIGN, ""))
+        walks = (memory.vault.walk(top, ("",), lambda _path, _why: None) for top in tops)
+        return list(dict.fromkeys(path for walk in walks for path, _ in walk))
+    found = []
+    for folder, folders, names in os.walk(memory.root):
+        if _GIT in folders:
+            folders.remove(_GIT)
+        full = [os.path.join(folder, name) for name in sorted(names)]
+        files = [each for each in full if os.path.isfile(each) and not os.path.islink(each)]
+        found += [os.path.relpath(each, memory.root) for each in files]
+    return found
+
+
+def out_of_reach(memory: Core) -> list[str]:
+    """Return where the text may still be that was removed from a memory."""
+    if not memory.in_files:
+        return [
+            "dumps of the database, archives of its log, and standbys that lag behind",
+            "removed rows, until the server's VACUUM has overwritten them",
+            "exports and backups that were made before",
+            "what clients and models store of conversations outside of the memory",
+        ]
+    found = []
+    folder = memory.root
+    while True:
+        if os.path.lexists(os.path.join(folder, _GIT)):
+            found.append(f"the git history of {folder} and of its clones, if it was committed: use git filter-repo")
+        if folder == os.path.dirname(folder):
+            break
+        folder = os.path.dirname(folder)
+    return [
+        *found,
+        "backups and archives that were made before, also those of holdfast backup",
+        "snapshots of the file system, and freed disk blocks that were not overwritten yet",
+        "what clients and models store of conversations outside of the root",
+    ]

@@ -1,149 +1,278 @@
-"""What became of a record since it was first written: which versions there were, when, and by whom.
+"""The history of a record: its versions, when and by whom each was written, and undoing the last write.
 
-Of a document this is told by the account of writes; what nobody accounted for was done by hand. Of a line it is told by
-the log itself: the lines of the same key, and the marks that hid or showed it.
+The history of a document is in the write log; a version that is not logged was written by hand. The history of a log
+entry is in its log: the entries with the same key, and the marks that hid or showed it.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound
 from holdfast.formats import jsonl
-from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Places
-from holdfast.model.records import Record, text_of
-from holdfast.model.times import from_ns
-from holdfast.storage import accounts
-from holdfast.storage.tree import ABSENT, Vault
-from holdfast.storage.writing import kept
+from holdfast.model.kinds import FOREIGN, KINDS
+from holdfast.model.names import amount, check_text
+from holdfast.model.records import Receipt, Record, path_of, text_of, version_of
+from holdfast.model.times import from_ns, is_id
+from holdfast.storage import write_log
+from holdfast.storage.index import Index
+from holdfast.storage.refresh import is_much
+from holdfast.storage.retry import attempts
+from holdfast.storage.store import Made
+from holdfast.storage.tree import ABSENT
+from holdfast.storage.writing import check_op
+
+if TYPE_CHECKING:
+    from holdfast.core import Core
 
 What = Literal["made", "changed", "undone", "by hand", "removed", "hidden", "shown", "forgotten"]
+NOT_RECORDS = ("write", "ledger", "claim")
+"""Kinds with entries about records; they are no records by themselves."""
 _SHORTEST = 4
+_UNDO_TRIES = 10
 
 
 class Version(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One thing that happened to a record."""
+    """One event in the history of a record."""
 
     time: str
-    """When, in UTC; of what was done by hand, when that was noticed or "" when nothing tells."""
+    """When, in UTC; for a change by hand, the time of the file, or "" when unknown."""
     what: What
     writer: str = ""
     version: str = ""
-    """The version that it made; of a line, its id."""
+    """The version that it made; for a log entry, its id."""
     op: str = ""
     kept: bool = False
-    """Can its text still be read?"""
+    """Whether its text can still be read."""
     current: bool = False
 
 
-def of_document(vault: Vault, places: Places, path: str) -> list[Version]:
-    """Return what happened to a document, oldest first."""
-    stamp = vault.stat(path)
-    current = vault.read(path).version if stamp else ABSENT
-    lines = written(list(accounts.of(vault, places.memory, path))[::-1], current)
-    if not lines and not stamp:
+def versions(memory: Core, identifier: str) -> list[Version]:
+    """Return the history of a document, or of a log entry and its key, oldest first."""
+    check_text(identifier)
+    path = path_of(identifier)
+    place = memory.places.classify(path)
+    if place and place.kind.shape != "line":
+        if path != identifier:
+            memory.get(identifier)  # NotFound for a section that does not exist
+        return _of_document(memory, path)
+    record = memory.get(identifier)
+    entries = memory.history(KINDS[record.kind], record.key) if record.key else []
+    found: list[tuple[str, Version]] = []
+    for number, one in enumerate(entries or [record]):
+        what: What = "forgotten" if "forgotten" in one.fields else "changed" if number else "made"
+        kept, current = what != "forgotten", not one.superseded and not one.hidden
+        writer, op = text_of(one.fields.get("writer")), text_of(one.fields.get("op"))
+        event = Version(time=one.time, what=what, version=one.id, writer=writer, op=op, kept=kept, current=current)
+        found.append((one.order, event))
+    for mark in write_log.objects(memory.vault.scan(record.path), '"hide"'):
+        if mark.get("hide") == (record.key or record.id):
+            _, order, time = jsonl.identity(mark, KINDS[record.kind].time)
+            what = "shown" if mark.get("hidden") is False else "hidden"
+            writer, op = text_of(mark.get("writer")), text_of(mark.get("op"))
+            found.append((order, Version(time=time, what=what, writer=writer, op=op)))
+    return [event for _, event in sorted(found, key=lambda one: one[0])]
+
+
+def text_at(memory: Core, identifier: str, version: str) -> str:
+    """Return the text of a record in a version, of which the first digits are enough."""
+    check_text(identifier)
+    path = path_of(identifier)
+    place = memory.places.classify(path)
+    if place is None or place.kind.shape == "line":
+        return memory.get(version if is_id(version) else identifier).text
+    if len(version) < _SHORTEST:
+        raise Invalid(f"{version!r} is too short to name a version.", f"Give at least {_SHORTEST} digits of it.")
+    known = dict.fromkeys(one.version for one in _of_document(memory, path) if one.version.startswith(version))
+    if len(known) != 1:
+        what = "several versions" if known else "no version"
+        raise NotFound(f"{path} has {what} {version}.", f"Run: holdfast history {path}")
+    (found,) = known
+    document = memory.vault.read(path) if memory.vault.stat(path) else None
+    try:
+        if document is None or document.version != found:
+            document = memory.vault.read(memory.store.kept(found))
+    except NotFound:
+        raise NotFound(
+            f"The text of {path} in version {found[:8]} is not kept.",
+            "Only text that Holdfast replaced is kept, until it is forgotten.",
+        ) from None
+    return document.data.decode("utf-8", "replace")
+
+
+def ends(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the versions before and after the write that an entry of the write log records."""
+    return str(entry.get("before") or ABSENT), str(entry.get("after") or ABSENT)
+
+
+def completed(entries: list[dict[str, Any]], current: str) -> list[dict[str, Any]]:
+    """Return the entries of the writes that took place.
+
+    An intent counts when the write itself was not logged and its version is the current one or was replaced later.
+    """
+    logged = [entry for entry in entries if "intent" not in entry]
+    done = {_write_of(entry) for entry in logged}
+    reached = {current, *(ends(entry)[0] for entry in logged)}
+    return [
+        entry
+        for entry in entries
+        if ("intent" not in entry or (_write_of(entry) not in done and ends(entry)[1] in reached))
+        and entry.get("before") != entry.get("after")
+    ]
+
+
+def _write_of(entry: Mapping[str, Any]) -> tuple[str, str, Any]:
+    """Return what an intent and the entry of its write have in common."""
+    return *ends(entry), entry.get("op")
+
+
+def _of_document(memory: Core, path: str) -> list[Version]:
+    stamp = memory.vault.stat(path)
+    current = memory.vault.read(path).version if stamp else ABSENT
+    entries = completed(list(write_log.about(memory.vault, memory.places.memory, path))[::-1], current)
+    if not entries and not stamp:
         raise NotFound(f"{path} is not there, and nothing is known of it.", "Check the path.")
-    made = {str(line.get("after") or ABSENT) for line in lines if not line.get("undo")}
+    made = {ends(entry)[1] for entry in entries if not entry.get("undo")}
     found: list[Version] = []
     version = ABSENT
-    for line in lines:
-        before, after = str(line.get("before") or ABSENT), str(line.get("after") or ABSENT)
+    for entry in entries:
+        before, after = ends(entry)
         if before not in (version, *made):
             found.append(Version(time="", what="by hand", version=before))
-        found.append(_version(line, before, after))
+        what: What = "made" if before == ABSENT else "changed"
+        if after == ABSENT:
+            what = "forgotten" if entry.get("forgotten") else "removed"
+        elif entry.get("undo"):
+            what = "undone"
+        time, writer, op = (str(entry.get(name) or "") for name in ("time", "writer", "op"))
+        found.append(Version(time=time, what=what, writer=writer, version=after, op=op))
         version = after
     if current not in (version, *made) and stamp:
         found.append(Version(time=from_ns(stamp.mtime), what="by hand", version=current))
     elif current == ABSENT and version != ABSENT:
         found.append(Version(time="", what="removed"))
-    return list(_marked(vault, places, found, current))
-
-
-def written(lines: list[dict[str, Any]], current: str) -> list[dict[str, Any]]:
-    """Leave out what was announced and then told, and what was announced and never came to be."""
-    told = {_said(line) for line in lines if "intent" not in line}
-    replaced = {str(line.get("before") or ABSENT) for line in lines if "intent" not in line}
-    announced = [line for line in lines if "intent" in line and _said(line) not in told]
-    really = {id(line) for line in announced if str(line.get("after") or ABSENT) in {current, *replaced}}
+    last = max((number for number, one in enumerate(found) if one.version == current != ABSENT), default=-1)
     return [
-        line
-        for line in lines
-        if ("intent" not in line or id(line) in really) and line.get("before") != line.get("after")
+        msgspec.structs.replace(
+            one,
+            kept=bool(one.version) and (one.version == current or memory.store.exists(memory.store.kept(one.version))),
+            current=number == last,
+        )
+        for number, one in enumerate(found)
     ]
 
 
-def _said(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    return line.get("before"), line.get("after"), line.get("op")
+def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
+    """Write the text from before the last write that was not undone; a document that this write made is removed.
+
+    An undo is a write as well, logged as an undo, so that the next one goes a step further back. A change by hand is
+    not logged and never undone.
+    """
+    place, store = memory.places.classify(path), memory.store
+    if place is None or place.kind.shape == "line" or place.kind.write_once:
+        what = f"{place.kind.one} is" if place else f"{path[:200]} is no document of the memory, and"
+        raise Invalid(f"{what} not undone.", "Hide it; holdfast hide --restore shows it again.")
+    check_op(op_id)
+    for _ in attempts(path, _UNDO_TRIES):
+        if repeated := store.applied(op_id, path):
+            return repeated
+        current = store.tree.read(path).version if store.exists(path) else ABSENT
+        before = _version_before(list(write_log.about(store.tree, memory.places.memory, path)), path, current)
+        try:
+            if before == ABSENT and place.kind.name != "memory":  # that document always exists
+                store.remove(path, expect=current, op_id=op_id, note={"undo": True})
+                return Receipt("removed", path, path)
+            return _write_back(memory, path, before, current, op_id)
+        except (Conflict, AlreadyExists):  # there is a newer write to undo
+            continue
+    raise AssertionError("attempts() ends in an error")
 
 
-def _version(line: Mapping[str, Any], before: str, after: str) -> Version:
-    what: What = "made" if before == ABSENT else "changed"
-    if after == ABSENT:
-        what = "forgotten" if line.get("forgotten") else "removed"
-    elif line.get("undo"):
-        what = "undone"
-    return Version(
-        time=str(line.get("time") or ""), what=what, writer=str(line.get("writer") or ""), version=after,
-        op=str(line.get("op") or ""),
-    )  # fmt: skip
-
-
-def _marked(vault: Vault, places: Places, found: list[Version], current: str) -> Iterator[Version]:
-    """Say of which version the text is still there, and which one holds: the last of those that made it."""
-    last = max((number for number, one in enumerate(found) if one.version == current), default=-1)
-    for number, one in enumerate(found):
-        there = one.version == current != ABSENT or bool(one.version and vault.stat(kept(places, one.version)))
-        yield msgspec.structs.replace(one, kept=there, current=number == last and current != ABSENT)
-
-
-def text(vault: Vault, places: Places, path: str, version: str) -> bytes:
-    """Return the text that a document had in a version, of which the first digits are enough."""
-    if len(version) < _SHORTEST:
-        raise Invalid(f"{version!r} is too short to name a version.", f"Give at least {_SHORTEST} digits of it.")
-    known = dict.fromkeys(one.version for one in of_document(vault, places, path) if one.version)
-    fitting = [one for one in known if one.startswith(version)]
-    if len(fitting) != 1:
-        what = "several versions" if fitting else "no version"
-        raise NotFound(f"{path} has {what} {version}.", f"Run: holdfast history {path}")
-    document = vault.read(path) if vault.stat(path) else None
-    if document and document.version == fitting[0]:
-        return document.data
+def _write_back(memory: Core, path: str, version: str, current: str, op_id: str) -> Receipt:
+    """Replace the current version of a document by an earlier one."""
     try:
-        return vault.read(kept(places, fitting[0])).data
+        data = memory.vault.read(memory.store.kept(version)).data if version != ABSENT else b""
     except NotFound:
         raise NotFound(
-            f"The text of {path} in version {fitting[0][:8]} is not kept.",
-            "Only what Holdfast replaced is, until it is forgotten.",
+            f"The text that {path} had before is not kept any more.",
+            "Entries were only added to it, or it was forgotten or removed by hand.",
         ) from None
+    made = Made(data, path, version_of(data))
+    status = "changed" if current else "stored"
+    return memory.store.update(path, lambda _: made, expect=current, op_id=op_id, status=status, note={"undo": True})
 
 
-def of_line(vault: Vault, record: Record, lines: list[Record]) -> list[Version]:
-    """Return what happened to a line of a log, or to its key, oldest first; `lines` are those of the key."""
-    kind = KINDS[record.kind]
-    targets = {record.key} if record.key else {record.id}
-    found: list[tuple[str, Version]] = []
-    for number, one in enumerate(lines or [record]):
-        what: What = "changed" if number else "made"
-        told = Version(
-            time=one.time, what="forgotten" if one.fields.get("forgotten") else what, version=one.id,
-            writer=text_of(one.fields.get("writer")), op=text_of(one.fields.get("op")),
-            kept="forgotten" not in one.fields, current=not one.superseded and not one.hidden,
-        )  # fmt: skip
-        found.append((one.order, told))
-    marks = itertools.chain.from_iterable(_marks(line.data, targets) for line in vault.scan(record.path))
-    for value in marks:
-        _, order, time = jsonl.identity(value, kind.time)
-        shown: What = "hidden" if value.get("hidden") is not False else "shown"
-        who, op = text_of(value.get("writer")), text_of(value.get("op"))
-        found.append((order, Version(time=time, what=shown, writer=who, op=op)))
-    return [version for _, version in sorted(found, key=lambda one: one[0])]
+def _version_before(entries: list[dict[str, Any]], path: str, current: str) -> str:
+    """Return the version that an undo goes back to; `entries` of the write log, newest first.
+
+    Each step is the newest entry that made the version at hand, wherever it is: it may be logged late.
+    """
+    undone, version = 0, current
+    while step := next((one for one in entries if ends(one)[0] != ends(one)[1] == version), None):
+        entries = [  # an intent and the entry of its write are one step
+            one for one in entries if one is not step and not (step.get("op") and _write_of(one) == _write_of(step))
+        ]
+        version = ends(step)[0]
+        if step.get("undo"):
+            undone += 1
+        elif undone:
+            undone -= 1
+        else:
+            return version
+    if current == ABSENT:
+        raise NotFound(f"{path} is not there.", "There is nothing to undo.")
+    by_hand = ": it was changed by hand since." if version == current else "."
+    raise Invalid(f"There is no earlier text of {path} to go back to{by_hand}", "Write it again.")
 
 
-def _marks(data: bytes, targets: set[str]) -> list[dict[str, Any]]:
-    objects = jsonl.parse(data) if b'"hide"' in data else []
-    return [value for value in objects if value.get("hide") in targets] if isinstance(objects, list) else []
+# records, for commands that take many of them back
+
+
+def all_records(memory: Core) -> list[Record]:
+    """Return every record that was written, including older values, hidden ones and imports."""
+    sync = memory.store.sync
+
+    def question(index: Index) -> list[Record]:
+        paths = [path for path, seen in index.seen().items() if seen.kind not in (*NOT_RECORDS, "trace")]
+        return [one for path in paths for one in index.records(path) if not one.fields.get("forgotten")]
+
+    def work() -> list[Record]:
+        memory.refresh()
+        sync.refresh_below(memory.places.below(FOREIGN, ""))
+        return sync.ask(question)
+
+    return sync.retry_if_replaced(work)
+
+
+def count_units(records: Iterable[Record]) -> int:
+    """Count records, all values of a key as one."""
+    return len({(record.path, record.key) if record.key else (record.path, record.id) for record in records})
+
+
+def check_count(count: int, total: int, given: int, what: str) -> None:
+    """Refuse to remove much unless the caller gave the number."""
+    if given and given != count:
+        raise Invalid(
+            f"{amount(count, 'record')} would be {what}, not {given}; nothing was changed.", "Look at the list again."
+        )
+    if is_much(count, total) and given != count:
+        raise Invalid(
+            f"{amount(count, 'record')} of {total} would be {what}; nothing was changed.",
+            f"Look at the list; if it is right, say so with the number: --count {count}.",
+        )
+
+
+def covers(summary: Record, records: Iterable[Record]) -> bool:
+    """Return whether a summary summarises one of these log entries."""
+    covered = summary.fields.get("covers") if summary.kind == "summary" else None
+    if not isinstance(covered, Mapping):
+        return False
+    first, last = str(covered.get("first", "")), str(covered.get("last", ""))
+    return any(
+        first <= record.order <= last and record.scope.session in ("", summary.scope.session)
+        for record in records
+        if KINDS[record.kind].shape == "line"
+    )

@@ -1,8 +1,8 @@
-"""Where a record comes from: who wrote it, over which channel, and how far that can be trusted.
+"""Where a record comes from: who wrote it, over which channel, and how far to trust it.
 
-Trust is told by the door that a record came through and by nothing that stands in it: `owner` is what the owner gave as
-a rule, `user` what a person wrote or said, `agent` what a program wrote through a tool, `other` what came from
-elsewhere: imports, answers of tools, messages of strangers. Saying something again changes nothing about it.
+Trust follows from the interface that wrote a record, never from its text: `owner` for rules of the owner, `user` for
+what a person wrote or said, `agent` for what a program wrote through a tool, `other` for imports, tool results and
+messages of strangers. Repeating a statement does not change its trust.
 """
 
 from __future__ import annotations
@@ -13,79 +13,83 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.formats import jsonl, prompts
+from holdfast.formats import prompts
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Places
 from holdfast.model.records import Record
+from holdfast.model.scopes import Scope
+from holdfast.model.times import utc_now
+from holdfast.storage import write_log
 from holdfast.storage.tree import Vault
 
 Trust = Literal["owner", "user", "agent", "other"]
 _LOOK_BACK = 2_000
-"""Lines of the write log that are read for who wrote a document last."""
+"""How many entries of the write log are read to find who wrote a document last."""
 _PEOPLE = ("cli",)
-"""Doors that a person stands at."""
+"""Writers that are a person."""
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
     trust: Trust
     by: str = ""
-    """Who wrote it, as the door knew; "" when nobody noted it, as for a file that was written by hand."""
+    """The writer as the interface knew it; "" when it is not recorded, as for a file written by hand."""
     channel: str = ""
 
     def __str__(self) -> str:
-        told = (f"by {self.by}" if self.by else "", f"in {self.channel}" if self.channel else "", f"trust {self.trust}")
-        return prompts.one_line(", ".join(part for part in told if part))
+        parts = [f"by {self.by}"] if self.by else []
+        parts += [f"in {self.channel}"] if self.channel else []
+        return prompts.one_line(", ".join([*parts, f"trust {self.trust}"]))
 
 
-def sources(
-    vault: Vault, places: Places, records: Iterable[Record], aliases: Iterable[prompts.Alias]
-) -> dict[str, Source]:
-    """Return where these records come from, by their id."""
-    found, known = list(records), tuple(aliases)
-    documents = {record.path for record in found if KINDS[record.kind].shape != "line"}
-    writers = _writers(vault, places.memory, documents) if documents else {}
-    return {record.id: _source(record, writers, places, known) for record in found}
+class Provenance:
+    """Finds the sources of records; the end of the write log is read again only after it changed."""
 
+    def __init__(self, tree: Vault, places: Places, aliases: Iterable[prompts.Alias]) -> None:
+        self._tree, self._places, self._aliases = tree, places, tuple(aliases)
+        self._logs: list[str] = []
+        self._stamp: object = None
+        self._writers: dict[str, str] = {}
+        """Who wrote documents and their sections last, as far as the end of the write log tells."""
 
-def _source(record: Record, writers: dict[str, str], places: Places, aliases: tuple[prompts.Alias, ...]) -> Source:
-    kind = KINDS[record.kind]
-    if kind.name == "message":
-        return _said(record, places, aliases)
-    if kind.foreign:
-        return Source("other", str(record.fields.get("source") or record.fields.get("role") or ""))
-    if kind.layer == "hot":
-        return Source("owner")
-    if kind.shape == "line":
-        by = str(record.fields.get("writer") or "")
-        return Source("user" if by in _PEOPLE else "agent", by)
-    if (by_hand := writers.get(record.id, writers.get(record.path))) is None:
-        return Source("user")
-    return Source("user" if by_hand in _PEOPLE else "agent", by_hand)
+    def sources(self, records: Iterable[Record]) -> dict[str, Source]:
+        """Return where records come from, by their id."""
+        found = list(records)
+        if any(KINDS[record.kind].shape != "line" for record in found) and self._stamp != self._current_stamp():
+            self._logs = write_log.logs(self._tree, self._places.memory)
+            stamp = self._current_stamp()  # taken before reading, so that a change meanwhile is read next time
+            lines = itertools.chain.from_iterable(map(self._tree.scan_back, reversed(self._logs)))
+            writers: dict[str, str] = {}
+            for entry in write_log.objects(itertools.islice(lines, _LOOK_BACK)):
+                writers.setdefault(str(entry.get("record") or entry.get("path")), str(entry.get("writer") or ""))
+            self._writers, self._stamp = writers, stamp
+        return {record.id: self._source(record) for record in found}
 
+    def _source(self, record: Record) -> Source:
+        kind, fields = KINDS[record.kind], record.fields
+        if kind.name == "message":
+            role, channel = str(fields.get("role")), str(fields.get("channel") or "")
+            sender = str(fields.get("sender_id") or "")
+            imported = record.path.startswith(f"{self._places.memory}/history/")
+            if imported or role not in ("user", "assistant"):
+                return Source("other", sender or role, channel)
+            if role == "assistant":
+                return Source("agent", "assistant", channel)
+            message = prompts.Message(role=role, content="", channel=channel or "-", sender_id=sender)
+            owner = prompts.label(message, self._aliases).endswith(" / owner]") or not (sender or channel)
+            return Source("user" if owner else "other", "owner" if owner else sender, channel)
+        if kind.foreign:
+            return Source("other", str(fields.get("source") or fields.get("role") or ""))
+        if kind.layer == "hot":
+            return Source("owner")
+        writer: str | None = str(fields.get("writer") or "")
+        if kind.shape != "line":
+            writer = self._writers.get(record.id, self._writers.get(record.path))
+        if writer is None:  # written by hand
+            return Source("user")
+        return Source("user" if writer in _PEOPLE else "agent", writer)
 
-def _said(record: Record, places: Places, aliases: tuple[prompts.Alias, ...]) -> Source:
-    role, channel = str(record.fields.get("role")), str(record.fields.get("channel") or "")
-    sender = str(record.fields.get("sender_id") or "")
-    if record.path.startswith(f"{places.memory}/history/") or role not in ("user", "assistant"):
-        return Source("other", sender or role, channel)
-    if role == "assistant":
-        return Source("agent", "assistant", channel)
-    message = prompts.Message(role=role, content="", channel=channel or "-", sender_id=sender)
-    label = prompts.label(message, aliases)
-    owner = label.endswith(" / owner]") or not (sender or channel)
-    return Source("user" if owner else "other", "owner" if owner else sender, channel)
-
-
-def _writers(vault: Vault, memory: str, documents: set[str]) -> dict[str, str]:
-    """Return who wrote documents and their entries last, as far as the end of the write log tells."""
-    found: dict[str, str] = {}
-    walked = vault.walk(f"{memory}/writes", (".jsonl",), lambda _path, _why: None)
-    names = sorted((name for name, _ in walked), reverse=True)
-    lines = itertools.chain.from_iterable(map(vault.scan_back, names))
-    for line in itertools.islice(lines, _LOOK_BACK):
-        objects = jsonl.parse(line.data)
-        for value in objects if isinstance(objects, list) else ():
-            path, record = str(value.get("path")), str(value.get("record") or value.get("path"))
-            if path in documents:
-                found.setdefault(record, str(value.get("writer") or ""))
-    return found
+    def _current_stamp(self) -> object:
+        """Return a value that changes with the write log: with its folder, its known files and this month's file."""
+        this_month = self._places.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
+        stamps = {log: self._tree.stat(log) for log in (*self._logs, this_month)}
+        return self._tree.folder_stamp(f"{self._places.memory}/writes"), stamps

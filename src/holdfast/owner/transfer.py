@@ -1,50 +1,58 @@
-"""From one memory to another, whatever engines they stand on: what would move, and moving it.
+"""Push and pull: transfer records between two memories, whatever engines they use.
 
-Documents go from version to version, logs line by line. Nothing is replaced that changed since both sides agreed
-(`agreeing`, `reconciling`), nothing is removed, and all can be done again: what is there is not moved twice. Documents
-come first, then the logs that refer to them, then the account of writes. Settings, what is derived, the notes of live
-runs and what is remembered of other moves stay where they are. With a scope, only what belongs to that workspace moves.
+`merge` decides what becomes of each document and log entry. Nothing is replaced that changed since both sides agreed,
+nothing is removed, and a transfer can be repeated: what is there already is not copied again. Documents are written
+first, then the logs that refer to them, then the write log. Settings, derived files, the notes of live runs and the
+agreements of other transfers stay where they are. With a scope, only what belongs to that workspace is transferred.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl, markdown, sections
+from holdfast.model.kinds import KINDS
+from holdfast.model.names import check_text
 from holdfast.model.records import Problem, version_of
-from holdfast.owner import agreeing, backing, reconciling
-from holdfast.owner.agreeing import Agreements, Pair
-from holdfast.owner.carrying import Carrier, Share, Wanted
-from holdfast.owner.reconciling import Act
-from holdfast.storage.receiving import Arriving
+from holdfast.model.scopes import Scope
+from holdfast.model.times import utc_now
+from holdfast.owner import backup, merge, shared
+from holdfast.owner.merge import Act, Pair, Share, Wanted
+from holdfast.roots import open_memory
+from holdfast.storage import write_log
 from holdfast.storage.refresh import Progress
-from holdfast.storage.tree import RootGone, Stamp, Vault
+from holdfast.storage.store import Made
+from holdfast.storage.tree import RootGone, Stamp
 
 _MANY, _MUCH = 200, 4 << 20
-"""So many documents, or bytes of them, are written together."""
+"""How many documents, or bytes of them, are written together."""
 _SHARED = ("fact", "procedure", "episode", "summary", "entry")
-"""Kinds of lines that belong to a workspace by a field of theirs, and move with it. Chat, jobs and traces do not."""
-MOVES: tuple[Act, ...] = ("new", "changed", "merged", "conflict")
+"""Kinds of log entries that name their workspace and move with it. Chat, jobs and traces do not."""
+_MOVES: tuple[Act, ...] = ("new", "changed", "merged", "conflict")
+_LEFT = (
+    "settings, the index and the notes of live runs stay where they are",
+    "what was removed on one side is not removed on the other",
+)
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One document of a plan, or the lines of a log that are new there."""
+    """One document of a plan."""
 
     path: str
     act: Act
     records: int = 0
     bytes: int = 0
     beside: str = ""
-    """Where ours is put when theirs stays."""
+    """Where our version is stored in a conflict."""
     known: bool = False
-    """Was it put there before?"""
+    """Whether it is stored there already."""
 
 
 class Tally(msgspec.Struct, omit_defaults=True):
@@ -52,9 +60,14 @@ class Tally(msgspec.Struct, omit_defaults=True):
     records: int = 0
     bytes: int = 0
 
+    def add(self, records: int, size: int = 0) -> None:
+        self.files += 1
+        self.records += records
+        self.bytes += size
+
 
 class Moved(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What would move or has moved, from where to where."""
+    """What would be or was transferred, from where to where."""
 
     source: str
     target: str
@@ -65,123 +78,121 @@ class Moved(msgspec.Struct, omit_defaults=True, kw_only=True):
     conflicts: list[Step] = []
     """Documents of which both versions are kept now, and where ours is."""
     refused: list[Problem] = []
-    """What was left out, and why; all else moved."""
+    """What was left out, and why; all else was transferred."""
     left: list[str] = []
-    """What a move leaves alone."""
+    """What a transfer never touches."""
 
     @property
     def records(self) -> int:
-        return sum(self.counts[act].records for act in MOVES if act in self.counts)
+        return sum(self.counts[act].records for act in _MOVES if act in self.counts)
 
     @property
     def nothing(self) -> bool:
-        """Is there nothing to write?"""
-        return not any(self.counts[act].files for act in MOVES if act in self.counts)
+        """Whether there is nothing to write."""
+        return not any(self.counts[act].files for act in _MOVES if act in self.counts)
+
+
+@contextlib.contextmanager
+def opened(memory: Core, other: str, scope: str, *, push: bool) -> Iterator[Mover]:
+    """Open another memory for a transfer; without an address, the shared one of the settings."""
+    check_text(other, scope)
+    try:
+        there = open_memory(shared.address(memory, other), writer=memory.store.writer, kind=Core)
+    except HoldfastError as error:
+        raise error if other else shared.as_written(error, memory) from None
+    with there:
+        yield Mover(memory, there, push=push, scope=scope)
 
 
 class Mover:
-    """Moves what one memory has to another. `here` is the one at hand, which remembers what was moved."""
+    """Transfers what one memory has to another; `here` notes what both sides have."""
 
     def __init__(self, here: Core, there: Core, *, push: bool, scope: str = "") -> None:
-        _check_apart(here, there)
-        self._here, self._there, self._push = here, there, push
+        if merge.identity(here.root) == merge.identity(there.root):
+            raise Invalid(f"{here.root} is on both ends.", "Name another memory.")
+        for name in here.settings.paths.__struct_fields__:
+            mine, other = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
+            if mine != other:
+                raise Invalid(
+                    f"paths.{name} is {mine!r} here, and {other!r} in {there.root}.",
+                    f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}.",
+                )
         self._source, self._target = (here, there) if push else (there, here)
         self._scope = self._source.scopes.resolve(scope).path if scope else ""
-        self._agreements = Agreements(here, there.root)
+        places = self._source.places
+        self._tops = (f"{places.workspaces}/{self._scope}/", f"{places.memory}/workspaces/{self._scope}/")
+        self._writes = f"{places.memory}/writes/"
+        self._agreements = merge.Agreements(here, there.root, push=push)
         self._refused: list[Problem] = []
         self._steps: list[Step] = []
         self._shares: list[Share] = []
-        self._versions: dict[str, str] = {}
+        self._writers: dict[str, dict[str, str]] = {}
+        """Who wrote documents and their sections, by path and id."""
         self._late: list[Step] = []
-        self._fresh: dict[str, Pair] = {}
-        """What both sides have already, and nobody has noted yet."""
+        """Conflicts that were found while pages were merged."""
+        self._equal: dict[str, Pair] = {}
+        """What both sides have already, and is not noted yet."""
 
-    # what would move
+    # planning
 
     def plan(self, progress: Progress | None = None) -> Moved:
-        """Look at both sides and say what would move; nothing is written."""
+        """Compare both sides and return what would be transferred; nothing is written."""
         ours, theirs = self._files(self._source, self._refused), self._files(self._target, [])
-        self._carrier = Carrier(self._source, self._target, ours, theirs)
-        paths = [path for path in ours if path.endswith(".jsonl")]
-        self._shares = [share for path in paths if (share := self._share(path)) is not None]
-        referred = self._referred() if self._scope else set()
-        documents = [path for path in ours if not path.endswith(".jsonl") and self._is_in(path, referred)]
-        steps = self._without_copies(list(self._decided(documents, ours, progress)))
-        self._steps = [step for step in steps if self._may_move(step)]
-        return self._told(done=False)
+        self._logs = merge.Logs(self._source, self._target, theirs)
+        self._shares = [share for path in ours if path.endswith(".jsonl") for share in self._share(path)]
+        self._agreed = self._agreements.read()
+        self._forgotten = merge.Forgotten(self._target, self._source, [share.path for share in self._shares])
+        shared_logs = [share.path for share in self._shares if not self._is_in_scope(share.path)]
+        entries = (one for path in shared_logs for one in write_log.objects(self._source.vault.scan(path), '"ref"'))
+        refs = {str(entry["ref"]) for entry in entries if "ref" in entry and self._names_scope(entry)}
+        documents = [path for path in ours if not path.endswith(".jsonl") and (self._is_in_scope(path) or path in refs)]
+        steps: list[Step] = []
+        for start in range(0, len(documents), _MANY):
+            part = documents[start : start + _MANY]
+            mine, theirs_of = self._versions(part), self._target.vault.versions(part)
+            steps += [self._step(path, mine[path], theirs_of.get(path), ours[path].size) for path in mine]
+            if progress:
+                progress(start + len(part), len(documents))
+        self._steps = [step for step in self._without_copies(steps) if self._is_accepted(step)]
+        return self._report(done=False)
 
     def _files(self, memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
-        moves = f"{memory.places.memory}/{agreeing.FOLDER}/"
-        found = backing.every_file(memory.vault, memory.settings.paths, left_out)
-        return {path: stamp for path, stamp in found.items() if not path.startswith(moves)}
+        transfers = f"{memory.places.memory}/{backup.TRANSFERS}/"
+        found = backup.every_file(memory, left_out)
+        return {path: stamp for path, stamp in found.items() if not path.startswith(transfers)}
 
-    def _is_in(self, path: str, referred: set[str]) -> bool:
-        if not self._scope:
-            return True
-        places = self._source.places
-        tops = (f"{places.workspaces}/{self._scope}/", f"{places.memory}/workspaces/{self._scope}/")
-        return path.startswith(tops) or path in referred
+    def _is_in_scope(self, path: str) -> bool:
+        return not self._scope or path.startswith(self._tops)
 
-    def _wanted(self, path: str) -> Wanted | None:
-        """Return what says which lines of a log move, None when all do."""
-        if not self._scope:
-            return _own if path.startswith(f"{self._source.places.memory}/writes/") else None
-        return None if self._is_in(path, set()) else self._belongs(path)
-
-    def _share(self, path: str) -> Share | None:
-        if self._scope and not self._is_in(path, set()):
-            place = self._source.places.classify(path)
-            if place is None or place.kind.name not in _SHARED:
-                return None
+    def _share(self, path: str) -> Iterator[Share]:
+        place = self._source.places.classify(path)
+        if not self._is_in_scope(path) and (place is None or place.kind.name not in _SHARED):
+            return
         try:
-            return self._carrier.look(path, self._wanted(path))
+            yield self._logs.plan(path, self._wanted(path))
         except RootGone:
             raise
         except Unavailable as error:
             self._refused.append(Problem(path, error.message))
-            return None
 
-    @functools.cache  # noqa: B019  # a mover lives as long as its move
-    def _belongs(self, path: str) -> Wanted:
-        """Return what says whether a line of a log belongs to the scope, or hides something that does."""
+    @functools.cache  # noqa: B019  # a mover lives as long as its transfer
+    def _wanted(self, path: str) -> Wanted:
+        """Return which lines of a log are transferred."""
+        if not self._scope and path.startswith(self._writes):  # writes of other memories come from these
+            return lambda data: _all(data, lambda entry: not entry.get("moved"))
+        if self._is_in_scope(path):
+            return lambda _: True
         place = self._source.places.classify(path)
-        key = place.kind.key if place else ""
-        targets: set[str] = set()
+        names = ("id", place.kind.key) if place and place.kind.key else ("id",)
+        entries = [one for one in write_log.objects(self._source.vault.scan(path)) if self._names_scope(one)]
+        targets = {str(entry.get(name)) for entry in entries for name in names}
+        return lambda data: _all(data, lambda entry: self._names_scope(entry) or entry.get("hide") in targets)
 
-        def inside(value: dict[str, Any]) -> bool:
-            return f"{value.get('workspace')}/".startswith(f"{self._scope}/")
+    def _names_scope(self, entry: Mapping[str, Any]) -> bool:
+        return f"{entry.get('workspace')}/".startswith(f"{self._scope}/")
 
-        for value in _objects(self._source.vault, path):
-            if inside(value):
-                targets |= {str(value.get("id")), str(value.get(key))} if key else {str(value.get("id"))}
-        return lambda value: inside(value) or value.get("hide") in targets
-
-    def _referred(self) -> set[str]:
-        """Return the files that lines of the scope keep their text in."""
-        found: set[str] = set()
-        for share in self._shares:
-            if not self._is_in(share.path, set()):
-                values = filter(self._belongs(share.path), _objects(self._source.vault, share.path))
-                found |= {str(value["ref"]) for value in values if "ref" in value}
-        return found
-
-    def _decided(self, paths: list[str], ours: Mapping[str, Stamp], progress: Progress | None) -> Iterator[Step]:
-        agreed = self._agreements.read()
-        self._agreed = agreed if self._push else {path: pair.turned for path, pair in agreed.items()}
-        self._gone = _forgotten(self._target)
-        self._buried = self._texts_of(self._gone.ids)
-        for start in range(0, len(paths), _MANY):
-            part = paths[start : start + _MANY]
-            mine, theirs = self._read_versions(part), self._target.vault.versions(part)
-            self._versions |= mine
-            for path in part:
-                if path in mine:
-                    yield self._step(path, mine[path], theirs.get(path), ours[path].size)
-            if progress:
-                progress(start + len(part), len(paths))
-
-    def _read_versions(self, paths: list[str]) -> dict[str, str]:
-        """Return the versions of our documents; one that cannot be read is told, and the rest goes on."""
+    def _versions(self, paths: list[str]) -> dict[str, str]:
+        """Return the versions of our documents; one that cannot be read is reported."""
         try:
             return self._source.vault.versions(paths)
         except RootGone:
@@ -190,76 +201,67 @@ class Mover:
             if len(paths) == 1:
                 self._refused.append(Problem(paths[0], error.message))
                 return {}
-        return {path: version for each in paths for path, version in self._read_versions([each]).items()}
+        return {path: version for each in paths for path, version in self._versions([each]).items()}
 
     def _step(self, path: str, mine: str, theirs: str | None, size: int) -> Step:
         place, agreed = self._source.places.classify(path), self._agreed.get(path)
         entries = place is not None and place.kind.shape == "section"
-        act = reconciling.decide(mine, theirs, agreed, entries=entries)
-        if act == "new" and self._is_forgotten(path, mine):
+        act = merge.decide(mine, theirs, agreed, entries=entries)
+        if act == "new" and self._forgotten.has(path, mine):
             act = "forgotten"
         if theirs == mine and agreed != Pair(mine, mine):
-            self._fresh[path] = Pair(mine, mine)
+            self._equal[path] = Pair(mine, mine)
         records = 0 if place is None else 1
         if entries and act in ("new", "changed", "merged"):
-            records = len(_sections(self._source.vault.read(path).data))
+            text = self._source.vault.read(path).data.decode("utf-8", "surrogateescape")
+            records = len(sections.parse(text[markdown.body_start(text) :]))
         if act != "conflict":
             return Step(path, act, records, size)
-        other = reconciling.beside(path, mine)
-        known = self._target.vault.versions([other]).get(other) == mine
+        beside = merge.conflict_path(path, mine)
+        known = self._target.vault.versions([beside]).get(beside) == mine
         if known:
-            self._fresh[path] = self._sent(path, mine)
-        return Step(path, act, 0 if known else records, 0 if known else size, other, known)
+            self._equal[path] = self._sent(path, mine)
+        return Step(path, act, 0 if known else records, 0 if known else size, beside, known)
 
-    def _is_forgotten(self, path: str, version: str) -> bool:
-        """Was this forgotten there, in this version or in another, or the document that it was put beside?"""
-        if version in self._gone.versions or path in self._buried:
-            return True
-        named = reconciling.put_beside(path)
-        return path in self._gone.paths or (named is not None and named[0] in self._gone.paths)
-
-    def _without_copies(self, steps: list[Step]) -> list[Step]:
-        """Leave alone a version that was put beside another one, where it is the text of the document itself."""
+    def _without_copies(self, steps: list[Step]) -> Iterator[Step]:
+        """Leave a conflict alone where its version is the text of the document itself."""
         stays = {step.path for step in steps if step.act != "changed"}
-        found = {
-            step.path: named for step in steps if step.act == "new" and (named := reconciling.put_beside(step.path))
-        }
+        found = {step.path: of for step in steps if step.act == "new" and (of := merge.conflict_of(step.path))}
         there = self._target.vault.versions([path for path, _ in found.values()]) if found else {}
-        return [
-            msgspec.structs.replace(step, act="same")
-            if step.path in found
-            and found[step.path][0] in stays
-            and there.get(found[step.path][0], "").startswith(found[step.path][1])
-            else step
-            for step in steps
-        ]
+        for step in steps:
+            path, digits = found.get(step.path, ("", ""))
+            same = path in stays and there.get(path, "").startswith(digits)
+            yield msgspec.structs.replace(step, act="same") if same else step
 
-    def _may_move(self, step: Step) -> bool:
-        """Say whether the other side takes a document; what it refuses is told, and stays."""
-        if step.act not in MOVES or step.known:
+    def _is_accepted(self, step: Step) -> bool:
+        """Return whether the target accepts a document; what it refuses is reported."""
+        if step.act not in _MOVES or step.known:
             return True
         try:
-            ours = Arriving(step.beside or step.path, self._source.vault.read(step.path).data)
-            there = self._target.vault.read(step.path).data if step.act in ("changed", "merged") else None
-            self._target.receiver.check(ours, there)
+            data = self._source.vault.read(step.path).data
+            before = self._target.vault.read(step.path).data if step.act in ("changed", "merged") else None
+            self._screened(step.beside or step.path, data, before)
         except (Invalid, OverBudget) as error:
             self._refused.append(Problem(step.path, str(error)))
             return False
-        except NotFound:  # removed since it was listed; the move looks again
+        except NotFound:  # removed since it was listed; the transfer checks again
             return True
         return True
 
-    def _texts_of(self, ids: set[str]) -> set[str]:
-        """Return the files in which lines of these ids keep their text."""
-        if not ids:
-            return set()
-        values = (value for share in self._shares for value in _objects(self._source.vault, share.path))
-        return {str(value["ref"]) for value in values if "ref" in value and value.get("id") in ids}
+    def _screened(self, path: str, data: bytes, before: bytes | None) -> bytes:
+        """Return a document as the target may store it, or refuse it."""
+        place, limit = self._target.places.classify(path), self._target.settings.limits.document_bytes
+        made = self._target.screen.document(place.kind if place else None, data, before)
+        if made != data and path.rpartition("/")[2].startswith(version_of(data)):
+            raise Invalid("It has what looks like a secret, and its name is made of its content.", "Forget it.")
+        if place and len(made) > limit:
+            raise OverBudget(f"It has {len(made):,} bytes; the limit there is {limit:,}.", "Split it.")
+        return made
 
-    # moving it
+    # transferring
 
     def move(self, progress: Progress | None = None) -> Moved:
-        """Do what was planned; what others changed meanwhile is left for the next time, and told."""
+        """Do what was planned; what changed meanwhile is left for the next time, and reported."""
         total, done = sum(step.records for step in self._steps) + sum(share.lines for share in self._shares), 0
 
         def moved(records: int) -> None:
@@ -268,197 +270,167 @@ class Mover:
             if progress:
                 progress(done, max(total, done))
 
-        self._note(self._fresh)
-        writers = self._writers({step.path for step in self._steps if step.act in MOVES})
-        for batch in _batches(step for step in self._steps if step.act == "new"):
-            self._new(batch, writers)
+        self._agreements.note(self._equal)
+        wanted = {step.path for step in self._steps if step.act in _MOVES}
+        for entry in write_log.entries(self._source.vault, self._source.places.memory):
+            path, writer = str(entry.get("path")), entry.get("writer")
+            if path in wanted and isinstance(writer, str):
+                self._writers.setdefault(path, {})[str(entry.get("record") or path)] = writer
+        new = (step for step in self._steps if step.act == "new")
+        for batch in merge.batches(new, lambda step: step.bytes, _MUCH, _MANY):
+            self._create_new(batch)
             moved(sum(step.records for step in batch))
         for step in self._steps:
             if step.act in ("changed", "merged", "conflict") and not step.known:
-                self._one(step, writers)
+                try:
+                    self._update(step)
+                except (Conflict, AlreadyExists, NotFound):
+                    self._refused.append(_changed_meanwhile(step.path))
+                except (Invalid, OverBudget) as error:
+                    self._refused.append(Problem(step.path, str(error)))
                 moved(step.records)
-        account = f"{self._source.places.memory}/writes/"
-        for share in sorted(self._shares, key=lambda share: share.path.startswith(account)):
+        for share in sorted(self._shares, key=lambda share: share.path.startswith(self._writes)):
             if share.lines:
-                self._carrier.carry(share, moved, self._wanted(share.path))
-        return self._told(done=True)
+                self._logs.copy(share.path, self._wanted(share.path), moved)
+        return self._report(done=True)
 
-    def _new(self, batch: list[Step], writers: Mapping[str, Mapping[str, str]]) -> None:
-        arriving = []
+    def _create_new(self, batch: list[Step]) -> None:
+        data: dict[str, bytes] = {}
         for step in batch:
             try:
-                document = self._source.vault.read(step.path)
-                arriving.append(
-                    Arriving(step.path, document.data, writers.get(step.path, {}), accounted=bool(self._scope))
-                )
+                data[step.path] = self._source.vault.read(step.path).data
             except NotFound:
                 self._refused.append(Problem(step.path, "was removed while it was to be moved"))
-        done = self._target.receiver.documents(arriving)
-        self._refused += done.refused
-        sent = {one.path: version_of(one.data) for one in arriving}
-        told = {problem.path for problem in done.refused}
-        late = [path for path in sent if path not in done.versions and path not in told]
+        created, refused = self._create(data, self._writers, logged=not self._scope)
+        late = [path for path in data if path not in created and path not in refused]
         there = self._target.vault.versions(late) if late else {}
         for path in late:
-            if there.get(path) == sent[path]:
-                done.versions[path] = sent[path]
+            if there.get(path) == version_of(data[path]):
+                created[path] = there[path]
             else:
-                self._refused.append(_meanwhile(path))
-        self._note({path: Pair(sent[path], version) for path, version in done.versions.items()})
+                self._refused.append(_changed_meanwhile(path))
+        self._agreements.note({path: Pair(version_of(data[path]), version) for path, version in created.items()})
 
-    def _one(self, step: Step, writers: Mapping[str, Mapping[str, str]]) -> None:
-        """Change a document that is there, put entries together, or put ours beside theirs."""
-        try:
-            ours = self._source.vault.read(step.path)
-            if step.act == "changed":
-                self._replace(step.path, ours.data, self._agreed[step.path].there, writers)
+    def _create(
+        self, documents: Mapping[str, bytes], writers: Mapping[str, Mapping[str, str]], *, logged: bool
+    ) -> tuple[dict[str, str], set[str]]:
+        """Create documents in the target; return the versions of those that were created, and which were refused.
+
+        With `logged` the entries of the source's write log are transferred as well; otherwise entries are added that
+        name the original writers.
+        """
+        screened: dict[str, bytes] = {}
+        refused: set[str] = set()
+
+        def refuse(path: str, error: HoldfastError) -> None:
+            refused.add(path)
+            self._refused.append(Problem(path, str(error)))
+
+        def create(files: Mapping[str, bytes]) -> set[str]:
+            try:
+                return self._target.vault.create_all(files)
+            except Invalid as error:  # about one of them
+                if len(files) > 1:
+                    return {made for path, data in files.items() for made in create({path: data})}
+                for path in files:
+                    refuse(path, error)
+                return set()
+
+        for path, data in documents.items():
+            try:
+                screened[path] = self._screened(path, data, None)
+            except (Invalid, OverBudget) as error:
+                refuse(path, error)
+        created = {path: version_of(screened[path]) for path in create(screened)}
+        if not logged:
+            with contextlib.suppress(HoldfastError):  # the documents are there all the same
+                self._log_created(created, writers)
+        return created, refused
+
+    def _log_created(self, created: Mapping[str, str], writers: Mapping[str, Mapping[str, str]]) -> None:
+        """Add documents to the write log of the target with their original writers, and who transferred them."""
+        store, places = self._target.store, self._target.places
+        by_writer: dict[str, list[dict[str, str]]] = {}
+        for path, version in created.items():
+            if path.startswith((self._writes, f"{places.memory}/values/")):
+                continue
+            entry = {"path": path, "after": version} | ({"carried": store.writer} if store.writer else {})
+            known = writers.get(path, {})
+            for record, writer in known.items():
+                if record != path:
+                    by_writer.setdefault(writer, []).append(entry | {"record": record})
+            by_writer.setdefault(known.get(path, store.writer), []).append(entry)
+        log = places.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
+        for writer, entries in by_writer.items():
+            with store.written_by(writer):
+                store.append(log, entries, durable=False)
+
+    def _update(self, step: Step) -> None:
+        """Replace a document, merge its entries into the page that is there, or store ours beside theirs."""
+        ours = self._source.vault.read(step.path)
+        if step.act == "changed":
+            version = self._replace(step.path, ours.data, self._agreed[step.path].target)
+            self._agreements.note({step.path: Pair(ours.version, version)})
+            return
+        theirs = self._target.vault.read(step.path)
+        merged = None
+        if step.act == "merged":
+            forgotten = self._forgotten.sections_of(step.path)
+            merged = merge.merge_pages(ours.data, theirs.data, ours.version, forgotten)
+        if merged is None:
+            path = step.beside or merge.conflict_path(step.path, ours.version)
+            writer = self._writers.get(step.path, {}).get(step.path, "")
+            _, refused = self._create({path: ours.data}, {path: {path: writer} if writer else {}}, logged=False)
+            if not step.beside:  # a page whose entries could not be merged
+                self._late.append(msgspec.structs.replace(step, act="conflict", beside=path))
+            if refused:
                 return
-            theirs = self._target.vault.read(step.path)
-            made = None
-            if step.act == "merged":
-                made = reconciling.together(ours.data, theirs.data, ours.version, self._cut(step.path))
-            if made == theirs.data:
-                self._note({step.path: self._sent(step.path, ours.version)})
-            elif made is not None:
-                self._replace(step.path, made, theirs.version, writers, ours.version)
-            else:
-                self._beside(step, ours.data, writers)
-        except (Conflict, AlreadyExists, NotFound):
-            self._refused.append(_meanwhile(step.path))
-        except (Invalid, OverBudget) as error:
-            self._refused.append(Problem(step.path, str(error)))
+        elif merged != theirs.data:
+            self._replace(step.path, merged, theirs.version)
+        self._agreements.note({step.path: self._sent(step.path, ours.version)})
 
-    def _cut(self, path: str) -> set[str]:
-        """Return the entries of a page that were forgotten on the other side."""
-        return {each.removeprefix(f"{path}#") for each in self._gone.ids if each.startswith(f"{path}#")}
+    def _replace(self, path: str, data: bytes, expect: str) -> str:
+        """Replace a document of the target in the name of its writer; return the new version."""
 
-    def _replace(
-        self, path: str, data: bytes, expect: str, writers: Mapping[str, Mapping[str, str]], ours: str = ""
-    ) -> None:
-        with self._target.written_by(writers.get(path, {}).get(path, "")):
-            done = self._target.receive(path, data, expect, accounted=bool(self._scope))
-        self._note({path: self._sent(path, ours) if ours else Pair(version_of(data), done.version)})
+        def make(current: bytes | None) -> Made:
+            made = self._screened(path, data, current)
+            return Made(made, path, version_of(made))
+
+        note = {} if self._scope else {"moved": True}  # the entry of the write is transferred as well
+        with self._target.store.written_by(self._writers.get(path, {}).get(path, "")):
+            return self._target.store.update(path, make, expect=expect, note=note).version
 
     def _sent(self, path: str, version: str) -> Pair:
-        """Return that the target has a version of ours now, and we have no more of it than before."""
-        return Pair(version, self._agreed[path].there if path in self._agreed else "")
+        """Return the pair after the target got a version of ours; we have no more of theirs than before."""
+        return Pair(version, self._agreed[path].target if path in self._agreed else "")
 
-    def _beside(self, step: Step, data: bytes, writers: Mapping[str, Mapping[str, str]]) -> None:
-        path = step.beside or reconciling.beside(step.path, version_of(data))
-        by = writers.get(step.path, {}).get(step.path, "")
-        done = self._target.receiver.documents([Arriving(path, data, {path: by} if by else {})])
-        self._refused += done.refused
-        if not done.refused:
-            self._note({step.path: self._sent(step.path, version_of(data))})
-        if not step.beside:  # a page whose entries could not be put together
-            self._late.append(msgspec.structs.replace(step, act="conflict", beside=path))
-
-    def _note(self, agreed: Mapping[str, Pair]) -> None:
-        """Note what the source and the target have now."""
-        if agreed:
-            self._agreements.note({path: pair if self._push else pair.turned for path, pair in agreed.items()})
-
-    def _writers(self, paths: set[str]) -> dict[str, dict[str, str]]:
-        """Return who wrote these documents and the entries in them, as the account of the source tells."""
-        found: dict[str, dict[str, str]] = {}
-        for value in _accounts(self._source):
-            path, writer = str(value.get("path")), value.get("writer")
-            if path in paths and isinstance(writer, str):
-                found.setdefault(path, {})[str(value.get("record") or path)] = writer
-        return found
-
-    def _told(self, *, done: bool) -> Moved:
+    def _report(self, *, done: bool) -> Moved:
         counts: dict[str, Tally] = {}
         stay = {problem.path for problem in self._refused}
         for step in self._steps:
-            if step.act in MOVES and not stay.isdisjoint((step.path, step.beside)):
-                continue
-            _add(counts.setdefault(step.act, Tally()), step.records, step.bytes)
+            if step.act not in _MOVES or stay.isdisjoint((step.path, step.beside)):
+                counts.setdefault(step.act, Tally()).add(step.records, step.bytes)
         for share in self._shares:
             if share.lines:
-                _add(counts.setdefault("new", Tally()), share.lines, share.bytes)
+                counts.setdefault("new", Tally()).add(share.lines, share.bytes)
             if share.known:
-                _add(counts.setdefault("same", Tally()), share.known, 0)
+                counts.setdefault("same", Tally()).add(share.known)
         return Moved(
-            source=self._source.root, target=self._target.root, scope=self._scope, done=done, counts=counts,
+            source=self._source.root,
+            target=self._target.root,
+            scope=self._scope,
+            done=done,
+            counts=counts,
             conflicts=[*(step for step in self._steps if step.act == "conflict"), *self._late],
-            refused=list(dict.fromkeys([*self._refused, *self._carrier.left_out])), left=list(_LEFT),
-        )  # fmt: skip
+            refused=list(dict.fromkeys([*self._refused, *self._logs.refused])),
+            left=list(_LEFT),
+        )
 
 
-_LEFT = (
-    "settings, the index and what runs note while they live stay where they are",
-    "what was removed on one side is not removed on the other",
-)
+def _all(data: bytes, wanted: Callable[[dict[str, Any]], bool]) -> bool:
+    objects = jsonl.parse(data)
+    return isinstance(objects, list) and bool(objects) and all(map(wanted, objects))
 
 
-def _check_apart(here: Core, there: Core) -> None:
-    if agreeing.place(here.root) == agreeing.place(there.root):
-        raise Invalid(f"{here.root} is on both ends.", "Name another memory.")
-    mine, theirs = here.settings.paths, there.settings.paths
-    for name in mine.__struct_fields__:
-        if getattr(mine, name) != getattr(theirs, name):
-            raise Invalid(
-                f"paths.{name} is {getattr(mine, name)!r} here, and {getattr(theirs, name)!r} in {there.root}.",
-                f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}.",
-            )
-
-
-def _own(value: dict[str, Any]) -> bool:
-    """Does a line account for a write of this memory? What moved here is accounted for where it was written."""
-    return not value.get("moved")
-
-
-def _add(tally: Tally, records: int, size: int) -> None:
-    tally.files += 1
-    tally.records += records
-    tally.bytes += size
-
-
-def _meanwhile(path: str) -> Problem:
+def _changed_meanwhile(path: str) -> Problem:
     return Problem(path, "was changed by others while it was to be moved; move again")
-
-
-def _batches(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    batch: list[Step] = []
-    for step in steps:
-        if batch and (len(batch) >= _MANY or sum(one.bytes for one in batch) + step.bytes > _MUCH):
-            yield batch
-            batch = []
-        batch.append(step)
-    if batch:
-        yield batch
-
-
-def _objects(vault: Vault, path: str) -> Iterator[dict[str, Any]]:
-    for line in vault.scan(path):
-        objects = jsonl.parse(line.data)
-        yield from objects if isinstance(objects, list) else ()
-
-
-def _accounts(memory: Core) -> Iterator[dict[str, Any]]:
-    """Yield all that a memory has noted of what was written, oldest first."""
-    found = memory.vault.walk(f"{memory.places.memory}/writes", (".jsonl",), lambda _path, _why: None)
-    return itertools.chain.from_iterable(_objects(memory.vault, path) for path in sorted(path for path, _ in found))
-
-
-class _Forgotten(msgspec.Struct, frozen=True):
-    """What was forgotten in a memory for good and does not come back: documents, their versions, ids of records."""
-
-    paths: set[str]
-    versions: set[str]
-    ids: set[str]
-
-
-def _forgotten(memory: Core) -> _Forgotten:
-    lines = [value for value in _accounts(memory) if "path" in value or "forget" in value]
-    paths = {str(value["path"]) for value in lines if value.get("forgotten") and "path" in value}
-    named = (value for value in lines if value.get("path") in paths)
-    versions = {str(value[end]) for value in named for end in ("before", "after") if value.get(end)}
-    ids = {str(each) for value in lines if isinstance(value.get("forget"), list) for each in value["forget"]}
-    return _Forgotten(paths, versions, ids)
-
-
-def _sections(data: bytes) -> list[sections.Section]:
-    text = data.decode("utf-8", "surrogateescape")
-    return sections.parse(text[markdown.body_start(text) :])

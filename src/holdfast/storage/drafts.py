@@ -1,4 +1,4 @@
-"""The rules that a draft must keep, and what it comes to: all of it decided by the kind's row."""
+"""The rules for drafts, and the fields they are written with, as the kind's row says."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
 
 
 def check_fit(kind: Kind, draft: Draft) -> None:
-    """Refuse what this kind cannot keep, rather than dropping it."""
+    """Refuse fields that this kind cannot store, instead of dropping them."""
     if draft.expect:
         raise Invalid("A version was given and no record to change.", "Give the id of the record as well.")
     if draft.data is not None and kind.shape != "line":

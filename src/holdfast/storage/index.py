@@ -1,7 +1,7 @@
-"""The index port: what makes reading fast, and nothing more.
+"""The index port, private to the storage package: it makes reading fast and is never the truth.
 
-An index never decides what is true. It holds what was read from the vault, with a `Seen` per file that says how
-far it has read, and it can be thrown away at any time: every answer must equal that of a fresh one.
+An index has what was read from the tree, and a `Seen` per file that says how far it was read. It can be deleted at any
+time: every answer equals that of a fresh one.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from holdfast.storage.tree import Stamp
 
 
 class Stale(Exception):
-    """The index at hand is not what it should be and must be rebuilt; never leaves the store."""
+    """The index must be rebuilt; never leaves the storage package."""
 
 
 class Unusable(Exception):
-    """There is no writing to this index: full or read-only; never leaves the store."""
+    """The index cannot be written (disk full or read-only); never leaves the storage package."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """How a file stood when it was read last."""
+    """The state of a file when it was last read."""
 
     kind: str
     stamp: Stamp
     looked: int
-    """When, in nanoseconds; a stamp as young as the look proves nothing."""
+    """When, in nanoseconds; a stamp as young as the check proves nothing."""
     version: str = ""
     """Of a document."""
     offset: int = 0
@@ -39,17 +39,17 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     lines: int = 0
     """Newlines before the offset."""
     open: bool = False
-    """Was the last line not ended by a newline yet?"""
+    """Is the last line without a newline?"""
     checksum: int = 0
     """Of all bytes before the offset."""
     tail: int = 0
     """Checksum of the last bytes before the offset."""
     missing: tuple[str, ...] = ()
-    """Files that lines of this log refer to and that were not there."""
+    """Missing files that lines of this log refer to."""
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What was read from a file, or from the new part of a log."""
+    """The records read from a file, or from the new part of a log."""
 
     records: Sequence[Record] = ()
     marks: Sequence[Mark] = ()
@@ -68,16 +68,16 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     since: str = ""
     until: str = ""
     known: str = ""
-    """Without what was certainly written later than this."""
+    """Leaves out records that were certainly written after this time."""
     only: str = ""
     """The id of the one record that may pass."""
     hidden: bool = False
     searchable: tuple[str, ...] = ()
-    """The kinds to look through when none are named."""
+    """The kinds to search when none are named."""
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """A line that was written under an op_id: a record, or a mark (then `id` is what it speaks of)."""
+    """An entry written under an op_id: a record, or a mark (then `id` is its target)."""
 
     path: str
     id: str
@@ -85,48 +85,59 @@ class Applied(msgspec.Struct, frozen=True):
     marks: bool = False
 
 
+class Known(msgspec.Struct, frozen=True):
+    """What the index knows before an entry is appended."""
+
+    applied: list[Applied] = []
+    """What was done under the op_id."""
+    offset: int = 0
+    """How far the log was read."""
+    order: str = ""
+    """The greatest order of all entries about the target."""
+
+
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """What ranking has to know of a record that may answer a question."""
+    """The facts that ranking needs about a record that may answer a question."""
 
     id: str
     session: tuple[str, str]
-    """What it belongs to: its session, or the record itself where it stands alone."""
+    """Its session, or the record itself when it has none."""
     time: str = ""
     place: tuple[str, str, str] = ("", "", "")
-    """Its file, its order there, its id: what decides between equals."""
+    """Its file, its order there, its id: the tie breaker."""
     author: str = ""
     """Who said it, lower case, words apart."""
     agent: bool = False
     """Did an assistant say it?"""
     counts: bytes = b""
-    """How often each word stands in it; empty when none does."""
+    """How often each word occurs in it; empty when none does."""
     length: int = 1
     """In words."""
     priority: int = USUAL_PRIORITY
     mark: int = 0
-    """What tells it from a record of other content."""
+    """A hash of its content."""
     inside: bool = True
-    """Does it pass the filters? One that does not still tells something about its neighbours."""
+    """Does it pass the filters? One that does not still counts as a neighbour."""
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """What may answer a question, and what ranking has to know of all records."""
+    """The candidates for a question, and the statistics that ranking needs."""
 
     foreign: bool = False
-    """Are these records of other programs, whose words count apart?"""
+    """Are these records of other programs, whose words are counted separately?"""
     words: tuple[str, ...] = ()
     held: tuple[int, ...] = ()
-    """In how many records each word stands."""
+    """In how many records each word occurs."""
     records: int = 1
     length: float = 1.0
-    """Words of a record, on average."""
+    """The average number of words per record."""
     candidates: Mapping[int, Candidate] = {}
     after: Mapping[int, int] = {}
-    """Which candidate follows which, in the same session."""
+    """Which candidate follows which in the same session."""
 
 
 class Tied(msgspec.Struct, frozen=True):
-    """A record that has to do with another, how closely, and why."""
+    """A record related to another, how closely, and why."""
 
     record: Record
     score: float
@@ -135,41 +146,41 @@ class Tied(msgspec.Struct, frozen=True):
 
 class Index(Protocol):
     def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
-        """Return how every indexed file, or every one at or below these places, stood when it was read."""
+        """Return the state of every indexed file, or of those at or below these places, when it was read."""
         ...
 
     def look(self, path: str) -> Seen | None: ...
 
     def writing(self) -> AbstractContextManager[None]:
-        """Hold the index for writing; what happens inside is kept whole or not at all. Busy when somebody else does."""
+        """Open a write transaction; Busy when another process has one."""
         ...
 
     def reading(self) -> AbstractContextManager[None]:
-        """Inside, many questions cost little more than one. Stale when there is no index."""
+        """Open a read transaction for several questions; Stale when there is no index."""
         ...
 
     def impatient(self) -> AbstractContextManager[None]:
-        """Inside, nobody waits for the index: it is busy at once."""
+        """Raise Busy at once inside, instead of waiting for the index."""
         ...
 
     def note(self, name: str, value: str) -> None:
-        """Remember something about the whole; "" forgets it."""
+        """Store a note about the whole index; "" removes it."""
         ...
 
     def noted(self, name: str) -> str:
-        """Return what was noted, "" when nothing was."""
+        """Return a note, "" when there is none."""
         ...
 
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
-        """Return `seen` and `proof` of one moment."""
+        """Return `seen` and `proof` from one transaction."""
         ...
 
     def hidden_in(self, path: str) -> dict[str, bool]:
-        """Return what the newest mark says of each id or key that the marks of a log speak of."""
+        """Return for each id or key with marks in a log whether the newest mark hides it."""
         ...
 
     def replace(self, path: str, seen: Seen, facts: Facts) -> None:
-        """Index a file anew."""
+        """Index a file again from its start."""
         ...
 
     def extend(self, path: str, seen: Seen, facts: Facts) -> None:
@@ -177,7 +188,7 @@ class Index(Protocol):
         ...
 
     def touch(self, path: str, seen: Seen) -> None:
-        """Note that a file was looked at and is unchanged."""
+        """Record that a file was checked and is unchanged."""
         ...
 
     def remove(self, path: str) -> None: ...
@@ -187,28 +198,28 @@ class Index(Protocol):
         ...
 
     def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
-        """Return the records that fit these words best, by the words alone, and how well they do."""
+        """Return the records that match these words best, by words alone, with their scores."""
         ...
 
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
-        """Return the records that fit these words best, with what stands beside them; words are weighed per pool.
+        """Return the records that match these words best, with their neighbours; words are weighed per pool.
 
-        A pool without candidates still tells how much each word tells.
+        A pool without candidates still has the word statistics.
         """
         ...
 
     def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
-        """Return a pool with these rows added, as far as their words count in it, and what stands beside them."""
+        """Return a pool with these rows and their neighbours added, as far as they belong to it."""
         ...
 
     def passing(self, scored: Sequence[tuple[int, float]], where: Filter) -> list[int]:
-        """Return those of some scored rows that pass a filter, the best first."""
+        """Return those of some scored rows that pass a filter, best first."""
         ...
 
     def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
-        """Return the rows of all records of these kinds that hold, hidden ones too, greater than `after`.
+        """Return the rows of all current records of these kinds, hidden ones too, greater than `after`.
 
-        Within one generation a row stands for the same record of the same content, and later ones are greater.
+        Within one generation a row always means the same record with the same content, and later ones are greater.
         """
         ...
 
@@ -217,21 +228,21 @@ class Index(Protocol):
         ...
 
     def load(self, rows: list[int]) -> dict[int, Record]:
-        """Return the records of these rows, as far as they are still there."""
+        """Return the records of these rows that still exist."""
         ...
 
     def related(self, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]:
-        """Return for each of these the records that are tied to it, or to this name when no record has it as its id."""
+        """Return the records related to each of these ids, or to a name when no record has it as its id."""
         ...
 
     def by_id(self, identifier: str) -> list[Record]: ...
 
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
-        """Return the line that holds for this key, or all of its lines, oldest first."""
+        """Return the current entry of this key, or all of its entries, oldest first."""
         ...
 
     def last_order(self, path: str, target: str) -> str:
-        """Return the greatest order of the lines of a log that speak of a key or id, "" when none does."""
+        """Return the greatest order of the entries of a log about a key or id, "" when there are none."""
         ...
 
     def by_op(self, op_id: str) -> list[Applied]:
@@ -239,44 +250,44 @@ class Index(Protocol):
         ...
 
     def halves(self, path: str) -> set[str]:
-        """Return the ids of the records of a log that are half of a pair."""
+        """Return the ids of the records of a log whose pair is incomplete."""
         ...
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
-        """Return the records of a log that come before or after a place in its order, the nearest first."""
+        """Return the records of a log before or after a place in its order, nearest first."""
         ...
 
     def records(self, path: str) -> list[Record]:
-        """Return everything indexed from one file, in the order of the file."""
+        """Return everything indexed from one file, in file order."""
         ...
 
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
-        """Return what could not be read in all files, or in those at or below these places."""
+        """Return what could not be read, in all files or at or below these places."""
         ...
 
     def problem_count(self) -> int: ...
 
     def count(self, path: str, after: str) -> int:
-        """Return how many records of a log hold, with an order greater than `after`."""
+        """Count the current records of a log with an order greater than `after`."""
         ...
 
     def counts(self) -> dict[str, int]:
-        """Return how many records of each kind are held."""
+        """Count the records of each kind."""
         ...
 
     def proof(self) -> dict[str, int]:
-        """Return a number per file for all that is held of it, words included; it holds within one process only.
+        """Return a checksum per file over everything indexed from it, words included; valid in this process only.
 
-        Two indexes that give the same numbers give the same answers. One that is not sound in itself raises Stale.
+        Two indexes with the same checksums give the same answers. A damaged index raises Stale.
         """
         ...
 
     def generation(self) -> str:
-        """Say which index this is; a rebuilt one says something else."""
+        """Return the id of this index; a rebuilt one has another."""
         ...
 
     def rebuilding(self) -> AbstractContextManager[Index]:
-        """Give a fresh index to fill; it takes this one's place when the block ends without an error."""
+        """Provide a fresh index to fill; it replaces this one when the block ends without an error."""
         ...
 
     def close(self) -> None: ...

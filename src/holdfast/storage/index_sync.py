@@ -1,40 +1,39 @@
-"""Keeping the index up to the files, and asking it: the one place that knows how the two hang together.
+"""`IndexSync`: keeps the index current with the files, and asks it.
 
-Paths that are known to have changed are noted and indexed by the next question. An index that cannot be used is
-rebuilt; where the disk refuses one, it is kept in memory. A write only glances at the index and never waits for it.
+Paths that changed are noted and indexed by the next question. An index that cannot be used is rebuilt; where the disk
+refuses one, it is kept in memory. A write never waits for the index.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Places
+from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Settings
 from holdfast.model.times import iso, now_ms
-from holdfast.model.wording import amount
-from holdfast.storage import vanishing, verify
-from holdfast.storage.engines import Engine, Tell, Watch
-from holdfast.storage.index import Applied, Filter, Index, Seen, Stale, Unusable
+from holdfast.storage import refresh, verify
+from holdfast.storage.engine import Engine, Tell, Watch
+from holdfast.storage.index import Applied, Filter, Index, Known, Seen, Stale, Unusable
 from holdfast.storage.refresh import Progress, Refreshed, Refresher
 from holdfast.storage.tree import RootGone
-from holdfast.storage.writing import Known
 
 _MANY = 10
 _TRIES = 10
 _NEAR = 1 << 20
-"""Bytes of a log that are read into the index on the way to something else."""
+"""A log with fewer unread bytes than this is read into the index by a write that asks about it."""
 Answer = TypeVar("Answer")
 
 
-class Keeper:
-    """One index over one vault."""
+class IndexSync:
+    """One index over one tree."""
 
     def __init__(self, engine: Engine, places: Places, settings: Settings) -> None:
         self._engine = engine
@@ -44,10 +43,10 @@ class Keeper:
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
         self._turns = threading.RLock()
-        """Held by who takes notes until what they name is indexed: whoever asks next must not miss it."""
+        """Held while noted paths are indexed, so that another thread does not miss them."""
         self._watcher: Watch | None = None
         self._moved: set[str] = set()
-        """Folders that came or went since the watcher began; "" means that every file must be looked at."""
+        """Folders that appeared or vanished since the watcher started; "" means that every file must be checked."""
         self._generation = ""
 
     @property
@@ -55,7 +54,7 @@ class Keeper:
         return self._engine.index
 
     def close(self) -> None:
-        """Bring the index up to what was written here, and let go of it."""
+        """Index what was written here, and close the index."""
         if self._watcher:
             self._watcher.stop()
             self._watcher = None
@@ -66,7 +65,7 @@ class Keeper:
     # asking
 
     def ask(self, question: Callable[[Index], Answer], progress: Progress | None = None) -> Answer:
-        """Put a question to the index, rebuilding it first when it cannot be used."""
+        """Ask the index, rebuilding it first when it cannot be used."""
         known = self._index.generation()
         try:
             return question(self._index)
@@ -82,10 +81,10 @@ class Keeper:
             self.rebuild(progress)
         return question(self._index)
 
-    def steady(self, work: Callable[[], Answer]) -> Answer:
-        """Do what first brings the index up and then asks it, again when another process replaced it in between.
+    def retry_if_replaced(self, work: Callable[[], Answer]) -> Answer:
+        """Run work that refreshes and asks the index, again when another process replaced the index in between.
 
-        A connection to a database that is lost on the way costs a second try, too.
+        A lost connection to a database costs another try, too.
         """
         for last in (*[False] * (_TRIES - 1), True):
             try:
@@ -100,38 +99,33 @@ class Keeper:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Inside, many questions cost little more than one."""
+        """Answer several questions from one snapshot of the index."""
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(Stale):  # whoever asks makes one
+            with contextlib.suppress(Stale):  # the first question rebuilds it
                 stack.enter_context(self._index.reading())
             yield
 
-    def glance(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
-        """Put a question to the index if it is there and free; None if it is not.
-
-        It reads a path first, unless so much of it is new that the asker would wait.
-        """
+    def peek(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
+        """Ask the index if it is there and free, None otherwise; `path` is indexed first unless much of it is new."""
         try:
             with self._index.impatient():
-                if path and self._is_near(path):
-                    self.refresher.apply(self._index, [path], Refreshed())
+                if path:
+                    seen, stamp = self._index.look(path), self._vault.stat(path)
+                    if stamp is None or stamp.size - (seen.offset if seen else 0) <= _NEAR:
+                        self.refresher.apply(self._index, [path], Refreshed())
                 return question(self._index)
         except (Stale, Unusable, Busy):
             return None
 
-    def _is_near(self, path: str) -> bool:
-        seen, stamp = self._index.look(path), self._vault.stat(path)
-        return stamp is None or stamp.size - (seen.offset if seen else 0) <= _NEAR
-
-    def look(self, where: Filter, *, searching: bool) -> Refreshed:
-        """See to it that the answer holds now: look at what it can come from."""
+    def ensure_current(self, where: Filter, *, searching: bool) -> Refreshed:
+        """Bring the index up to date for a question: check the files that its answer can come from."""
         kinds = where.kinds or where.searchable
         if not searching:
             return self.refresh_below(self._places.below(kinds, where.scope, above=where.above))
         foreign = tuple(name for name in kinds if KINDS[name].foreign)
-        if foreign:  # nobody watches them
+        if foreign:  # the watcher does not cover them
             self.refresh_below(self._places.below(foreign, ""))
-        # how much a word tells depends on all records, not on those of one place
+        # the weight of a word depends on all records, not on those of one place
         if not (self._watcher and self._watcher.alive):
             return self.refresh_below(())
         with self._turns:
@@ -139,20 +133,20 @@ class Keeper:
             return self._as_watched()
 
     def as_of(self) -> str:
-        """Say for which moment an answer holds: now, or as far as the watcher has told."""
+        """Return the time for which an answer is current: now, or the watcher's last report."""
         return iso(self._watcher.told_ms if self._watcher and self._watcher.alive else now_ms())
 
     def known(self, op_id: str, path: str = "", target: str = "") -> Known:
         """Return what the index knows of an op_id and of a key or id of a log, without waiting for it.
 
-        What it has not read yet is read from the logs: a write never depends on the index.
+        What the index has not read yet is read from the logs, so a write never depends on the index.
         """
         below = (self._places.memory,)
         if op_id:
-            self.glance(lambda index: self._refresh_into(index, below), path)
+            self.peek(lambda index: self._refresh_into(index, below), path)
 
         def question(index: Index) -> tuple[dict[str, Seen], str, list[Applied]]:
-            # how far it has read is asked first: a line that comes meanwhile is then found twice rather than never
+            # asked first: a line that is added in between is then found twice rather than never
             generation, seen = index.generation(), index.seen(below if op_id else (path,))
             order = index.last_order(path, target) if target and path in seen else ""
             read = index.by_op(op_id) if op_id else []
@@ -160,34 +154,27 @@ class Keeper:
                 raise Stale("the index was replaced between two questions")
             return seen, order, read
 
-        seen, order, read = self.glance(question, path if not op_id else "") or ({}, "", [])
-        unread = self._unread_ops(op_id, seen) if op_id else []
-        applied = {(each.path, each.id): each for each in (*read, *unread)}
+        seen, order, read = self.peek(question, path if not op_id else "") or ({}, "", [])
+        applied = {(each.path, each.id): each for each in read}
+        for log, stamp in self._vault.walk(*below, (".jsonl",), lambda _path, _why: None) if op_id else ():
+            offset = seen[log].offset if log in seen else 0
+            for line in self._vault.scan(log, offset) if offset < stamp.size else ():
+                objects = jsonl.parse(line.data) if op_id.encode() in line.data else []
+                for value in objects if isinstance(objects, list) else ():
+                    if value.get("op") == op_id:
+                        one = Applied(log, str(value.get("hide") or value.get("id")), value, marks="hide" in value)
+                        applied[one.path, one.id] = one
         return Known(list(applied.values()), seen[path].offset if path in seen else 0, order)
 
-    def _unread_ops(self, op_id: str, seen: Mapping[str, Seen]) -> list[Applied]:
-        """Find an op_id in the parts of the logs that the index had not read; without an index, in all of them."""
-        found: list[Applied] = []
-        for path, stamp in self._vault.walk(self._places.memory, (".jsonl",), lambda _path, _why: None):
-            offset = seen[path].offset if path in seen else 0
-            for line in self._vault.scan(path, offset) if offset < stamp.size else ():
-                objects = jsonl.parse(line.data) if op_id.encode() in line.data else []
-                found += [
-                    Applied(path, str(value.get("hide") or value.get("id")), value, marks="hide" in value)
-                    for value in (objects if isinstance(objects, list) else ())
-                    if value.get("op") == op_id
-                ]
-        return found
-
-    # keeping up
+    # refreshing
 
     def note(self, path: str) -> None:
-        """Note that a path changed: the next question looks at it."""
+        """Note that a path changed; the next question indexes it."""
         with self._dirty_lock:
             self._dirty.add(path)
 
     def catch_up(self) -> Refreshed:
-        """Index the paths that are known to have changed."""
+        """Index the noted paths."""
         with self._turns:
             paths = self._take_notes()
             done = Refreshed(files=len(paths))
@@ -202,13 +189,17 @@ class Keeper:
             return done
 
     def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
-        """Look at every file below these places, or at all that is always looked at, and index what changed."""
+        """Check every file below these places, or below all roots, and index what changed."""
 
         def work(index: Index) -> Refreshed:
             return self._refresh_into(index, below, progress)
 
         if below:
-            self._begin()
+            if self._engine.lasting and not self._index.generation():  # an empty one: no need to read everything
+                with contextlib.suppress(Unusable), self._engine.alone():
+                    if not self._index.generation():
+                        with self._index.rebuilding():
+                            pass
             return self.ask(work, progress)
         with self._turns:
             noted = self._take_notes()
@@ -222,7 +213,7 @@ class Keeper:
             return done
 
     def rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
-        """Read every file into a new index, which then takes the place of the old one."""
+        """Read every file into a new index, which then replaces the old one."""
         done = Refreshed()
         with self._engine.alone():
             if unless_newer_than is not None and self._index.generation() not in ("", unless_newer_than):
@@ -235,12 +226,12 @@ class Keeper:
         return done
 
     def purge(self) -> None:
-        """Make the index anew and remove all else that was derived, so that no byte of what was there is left."""
+        """Rebuild the index and remove everything else that was derived, so that no byte of the old text is left."""
         self.rebuild(None)
         self._engine.purge()
 
     def verify(self, begun: int, progress: Progress | None) -> verify.Report:
-        """Compare the index, which was brought up from that moment on, with what a fresh reading of the files gives."""
+        """Compare the index, refreshed since `begun`, with a fresh reading of the files."""
         try:
             with self._engine.scratch() as scratch:
                 return verify.verify(self._vault, self.refresher, self._places, self._index, scratch, begun, progress)
@@ -253,17 +244,17 @@ class Keeper:
 
     @property
     def waiting(self) -> int:
-        """How many paths are known to have changed and are not indexed yet."""
+        """How many noted paths are not indexed yet."""
         return len(self._dirty)
 
     def watch(self) -> None:
-        """Follow changes of files from now on, so that a search need not look at every file."""
+        """Watch the files from now on, so that a search need not check every file."""
         if self._watcher is None:
             self._watcher = self._engine.watch(self._places.roots, self._note_events)
             self.refresh_below(())
 
     def follow(self, tell: Tell) -> Watch:
-        """Have changes told as they come; where files stand is in the index by then."""
+        """Report changes to `tell` as they come, after one refresh."""
         watch = self._engine.follow(self._places.roots, tell)
         try:
             self.refresh_below(())
@@ -273,23 +264,17 @@ class Keeper:
         return watch
 
     def size(self) -> int:
-        """Return how many bytes the index takes."""
+        """Return the size of everything derived, in bytes."""
         return self._engine.size()
-
-    def _begin(self) -> None:
-        """Begin an empty index where there is none: who asks for one place need not wait until all is read."""
-        if not self._engine.lasting or self._index.generation():
-            return
-        with contextlib.suppress(Unusable), self._engine.alone():
-            if not self._index.generation():
-                with self._index.rebuilding():
-                    pass
 
     def _as_watched(self) -> Refreshed:
         generation = self._index.generation()
         with self._dirty_lock:
-            moved, self._moved = self._moved | self.refresher.linked, set()  # a change behind a link bears another name
-        if self._generation != generation:  # another process put its own index in place of the one we kept up
+            moved, self._moved = (
+                self._moved | self.refresher.linked,
+                set(),
+            )  # links hide changes
+        if self._generation != generation:  # another process replaced the index
             moved.add("")
         if not moved:
             return self.catch_up()
@@ -307,7 +292,12 @@ class Keeper:
     def _refresh_into(self, index: Index, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         done = Refreshed()
         paths = self.refresher.changed(index, done, below)
-        if not done.files and not below and self._looks_unmounted(len(paths)):
+        if (
+            paths
+            and not done.files
+            and not below
+            and (len(paths) >= _MANY or not any(map(self._vault.folder_stamp, self._places.roots)))
+        ):
             raise Unavailable(
                 f"{self._vault.location} is empty, and {amount(len(paths), 'file was', 'files were')} there before.",
                 "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
@@ -316,24 +306,19 @@ class Keeper:
         return done
 
     def _apply(self, index: Index, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
-        """Index these paths, and tell if many of them are gone."""
+        """Index these paths, and report it when many of them are gone."""
         with contextlib.suppress(Busy):
-            vanishing.look(self._vault, index, paths)
+            refresh.note_vanished(self._vault, index, paths)
         self.refresher.apply(index, paths, done, progress)
         with contextlib.suppress(Busy):
-            done.problems += vanishing.told(self._vault, index)
+            done.problems += refresh.vanished(self._vault, index)
 
     def vanished(self) -> list[Problem]:
-        """Say what is gone that should perhaps be there."""
-        return self.ask(lambda index: vanishing.told(self._vault, index))
-
-    def _looks_unmounted(self, vanished: int) -> bool:
-        """Is nothing left of what was there? Then it is out of sight rather than removed."""
-        gone = not any(self._vault.folder_stamp(top) for top in self._places.roots)
-        return vanished > 0 and (gone or vanished >= _MANY)
+        """Report files that vanished at once and perhaps should be there."""
+        return self.ask(lambda index: refresh.vanished(self._vault, index))
 
     def _take_notes(self) -> list[str]:
-        """Return the paths that are known to have changed, and forget them: who takes them indexes them."""
+        """Return the noted paths and clear the notes; the caller indexes them."""
         with self._dirty_lock:
             noted, self._dirty = sorted(self._dirty), set()
         return noted
@@ -343,7 +328,7 @@ class Keeper:
             self._dirty.update(paths)
 
     def _note_events(self, paths: list[str], folders: set[str]) -> None:
-        """Note what the watcher saw; of a folder that came or went, all below it must be looked at."""
+        """Note what the watcher saw; below a folder that appeared or vanished, every file must be checked."""
         self._note_many(paths)
         self._note_moved({path if self._places.watched(path) else "" for path in folders})
 

@@ -1,7 +1,7 @@
-"""From bytes to records: what a file at a place says.
+"""Parsing: from the bytes of a file to records, one function per shape.
 
-One function per shape. Nothing here fails on what it reads: what cannot be understood becomes a `Problem` with file
-and line, and everything else is still a record.
+Nothing here fails on its input: what cannot be parsed becomes a `Problem` with file and line, and the rest is still
+read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.formats import headings, jsonl, links, markdown, sections, transcripts
+from holdfast.formats import jsonl, links, markdown, sections, transcripts
 from holdfast.model.kinds import Kind
 from holdfast.model.layout import Place
 from holdfast.model.records import Mark, Problem, Record, text_of, version_of
@@ -57,7 +57,7 @@ def documents(place: Place, document: Document) -> Facts:
 
 
 def record_at(place: Place, document: Document, identifier: str) -> Record | None:
-    """Return the record of this id from a file that was just read."""
+    """Return the record with this id from a file."""
     read = entries if place.kind.shape == "section" else documents
     return next((record for record in read(place, document).records if record.id == identifier), None)
 
@@ -100,9 +100,9 @@ def _faults(place: Place, page: markdown.Page) -> list[Problem]:
 
 
 def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
-    """Read lines of a log; `first` is the number of the first one, `blob` reads large text that lies beside it.
+    """Read lines of a log; `first` is the number of the first one, `blob` reads large text from a separate file.
 
-    Lines that are not given have no number: it would tell how many there are.
+    Withheld lines are not numbered, so that their count stays unknown.
     """
     records: list[Record] = []
     marks: list[Mark] = []
@@ -114,7 +114,7 @@ def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
             continue
         for value in found_here:
             if place.kind.name == "entry" and isinstance(value.get("access"), list) and place.kind.text not in value:
-                continue  # which entries of a compartment were read
+                continue  # an access count of a compartment
             if value.get("hide") == "":
                 problems.append(Problem(place.path, "skipped: it hides nothing", number))
             elif isinstance(value.get("hide"), str):
@@ -130,7 +130,7 @@ def lines(place: Place, found: Iterable[Line], first: int, blob: Blob) -> Facts:
 
 
 def objects(place: Place, line: Line) -> list[dict[str, Any]] | str:
-    """Read the objects of a line, or say what is wrong with it; of a log that others write, the turns it tells."""
+    """Return the objects of a line, or what is wrong with it; for a transcript, its turns."""
     if line.cut:
         return "longer than a line may be"
     if not place.kind.foreign:
@@ -143,7 +143,7 @@ def objects(place: Place, line: Line) -> list[dict[str, Any]] | str:
 
 
 def fault(kind: Kind, value: Mapping[str, Any]) -> str:
-    """Say why an object cannot be a record of a kind, "" when it can."""
+    """Return why an object cannot be a record of a kind, "" when it can."""
     for name, values in kind.choices.items():
         if name in kind.required and value.get(name) not in values:
             return f"its {name} is {str(value.get(name))[:40]!r}, not {', '.join(values)}"
@@ -153,7 +153,7 @@ def fault(kind: Kind, value: Mapping[str, Any]) -> str:
 
 
 def mark(place: Place, value: Mapping[str, Any]) -> Mark:
-    """Read a line that hides or shows; a ledger names files of its own folder."""
+    """Read an entry that hides or shows a record; a ledger names files in its folder."""
     target = value["hide"]
     if place.kind.name == "ledger":
         target = f"{place.path.rpartition('/')[0]}/{target}"
@@ -165,7 +165,7 @@ def mark(place: Place, value: Mapping[str, Any]) -> Mark:
 
 
 def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) -> tuple[Record, str]:
-    """Read one object of a log; the second part says what was wrong with it."""
+    """Read one object of a log; also return what is wrong with it."""
     kind = place.kind
     identifier, order, time = jsonl.identity(value, kind.time)
     text, problem = _line_text(kind, value, blob)
@@ -173,7 +173,7 @@ def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) ->
     title = value.get(kind.title)
     known = {"id", "workspace", "session", "run", "tags", kind.time, kind.title}
     if isinstance(value.get(kind.text), str):
-        known.add(kind.text)  # what is no text stays among the fields as it is
+        known.add(kind.text)  # a value that is not text stays among the fields
     record = Record(
         id=identifier,
         kind=kind.name,
@@ -235,7 +235,7 @@ def _title(place: Place, fields: Mapping[str, Any], body: str) -> str:
         return place.path.rsplit("/", 2)[1]
     heading = _HEADING.search(body, 0, 2000)
     if place.kind.name in ("document", "rule") and heading:
-        return headings.title(heading[1])
+        return sections.heading_title(heading[1])
     return place.name.rpartition("/")[2] or place.path.rpartition("/")[2].removesuffix(".md")
 
 

@@ -1,26 +1,29 @@
-"""Bringing the index up to the files: look at every stamp, read only what changed.
+"""Refresh: check the stamp of every file, and read what changed into the index.
 
-A document is read again when its stamp changed. A log is read from where the index stopped, if the bytes before
-that are still the same (a merge may insert lines); else from its start. A stamp that is as young as the look that
-took it proves nothing, so such a file is compared by content the next time.
+A document is read again when its stamp changed. A log is read from where the index stopped, if the bytes before that
+are unchanged (a merge may insert lines); otherwise from its start. A file modified within two seconds of the check is
+compared by content the next time, because its stamp may not show a second change.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast.errors import Busy, HoldfastError, NotFound, OverBudget
+from holdfast.errors import Busy, HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Place, Places
+from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Limits
+from holdfast.model.times import utc_now
 from holdfast.storage import parsing
 from holdfast.storage.index import Facts, Index, Seen
 from holdfast.storage.tree import Line, RootGone, Stamp, Vault
@@ -28,29 +31,33 @@ from holdfast.storage.tree import Line, RootGone, Stamp, Vault
 SUFFIXES = (".md", ".jsonl")
 YOUNG_NS = 2_000_000_000
 WHOLE = 8 << 20
-"""Up to this many bytes of a log are compared in full when it has grown; beyond that, the last WINDOW of them."""
+"""Up to this size the read part of a grown log is compared in full; beyond that, only its last WINDOW bytes."""
 WINDOW = 64 << 10
 _BATCH_LINES = 5_000
 _BATCH_BYTES = 16 << 20
 _BATCH_FILES = 500
 _MOST_MISSING = 100
+_VANISHED = "vanished"
+MANY = 50
+SHARE = 0.1
+_MOST_NAMED = 1_000
 Progress = Callable[[int, int], None]
 
 
 class Refreshed(msgspec.Struct, omit_defaults=True):
-    """What a refresh did."""
+    """The result of a refresh."""
 
     files: int = 0
     changed: int = 0
     removed: int = 0
     records: int = 0
     behind: int = 0
-    """Files that are known to have changed and could not be indexed now."""
+    """Files that changed and could not be indexed yet."""
     problems: list[Problem] = []
 
 
 class Refresher:
-    """Reads what changed in a vault into an index."""
+    """Reads what changed in a tree into an index."""
 
     def __init__(self, vault: Vault, places: Places, limits: Limits) -> None:
         self._vault = vault
@@ -58,10 +65,10 @@ class Refresher:
         self._limits = limits
         self._classified: dict[str, Place | None] = {}
         self.linked: set[str] = set()
-        """Links that were followed when everything was looked at last, and since."""
+        """Symbolic links that were followed since the last full walk."""
 
     def walk(self, done: Refreshed, below: tuple[str, ...] = ()) -> dict[str, Stamp]:
-        """Look at every file that may be memory."""
+        """Return the stamp of every file that may contain records."""
         found: dict[str, Stamp] = {}
 
         def blocked(path: str, why: str) -> None:
@@ -74,19 +81,19 @@ class Refresher:
         return {path: stamp for path, stamp in found.items() if self._place(path)}
 
     def changed(self, index: Index, done: Refreshed, below: tuple[str, ...] = ()) -> list[str]:
-        """Return the paths that the index must look at again, vanished ones included."""
+        """Return the paths that must be indexed again, removed ones included."""
         stamps = self.walk(done, below)
         done.files = len(stamps)
         places = below or self._places.roots
         seen = index.seen(places)
-        lost = [problem.path for problem in done.problems]
         result = [
             path
             for path, stamp in stamps.items()
             if not self._settled(known := seen.get(path), stamp) or (known and self._arrived(known))
         ]
+        unreadable = tuple(f"{problem.path}/" for problem in done.problems)  # what is below may still be there
         gone = seen.keys() - stamps.keys()
-        return result + [path for path in gone if not any(_within(path, place) for place in lost)]
+        return result + [path for path in gone if not f"{path}/".startswith(unreadable)]
 
     def torn(self, index: Index) -> list[Problem]:
         """Name the logs whose last line is incomplete."""
@@ -106,7 +113,7 @@ class Refresher:
         return changed + len(seen.keys() - stamps.keys())
 
     def apply(self, index: Index, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
-        """Index these paths as they are now, in small transactions, so that nobody waits long for the index."""
+        """Index these paths as they are now, in small transactions, so that other processes never wait long."""
         logs_there = [path for path in paths if path.endswith(".jsonl")]
         pages = [path for path in paths if not path.endswith(".jsonl")]
         batches = [pages[start : start + _BATCH_FILES] for start in range(0, len(pages), _BATCH_FILES)]
@@ -124,7 +131,7 @@ class Refresher:
                 progress(ready, len(paths))
 
     def one(self, index: Index, path: str, done: Refreshed, end: int | None = None) -> None:
-        """Index one path as it is now; of a log only what lies before `end`, if that is given."""
+        """Index one path as it is now; of a log only what is before `end`, if given."""
         place = self._place(path)
         seen = index.look(path)
         try:
@@ -136,22 +143,16 @@ class Refresher:
                     done.removed += 1
             elif place.kind.shape == "line":
                 while not self._log(index, place, seen, stamp, done, end):
-                    seen, stamp = index.look(path), self._vault.stat(path) or stamp  # somebody else read on: so do we
+                    seen, stamp = index.look(path), self._vault.stat(path) or stamp  # another process read on
             else:
                 self._document(index, place, seen, done)
         except (Busy, RootGone):
             raise
         except HoldfastError as error:
-            self._unreadable(index, path, place, error, done)
-
-    def _unreadable(self, index: Index, path: str, place: Place | None, error: HoldfastError, done: Refreshed) -> None:
-        """Report a file that is there and cannot be read; what was known of it stays known."""
-        done.problems.append(Problem(path, error.message))
-        if isinstance(error, OverBudget) and place:
-            stamp = self._vault.stat(path)
-            if stamp:
-                seen = Seen(kind=place.kind.name, stamp=stamp, looked=time.time_ns())
-                index.replace(path, seen, Facts((), (), [Problem(path, error.message)]))
+            done.problems.append(Problem(path, error.message))  # the records known of it stay in the index
+            if isinstance(error, OverBudget) and place and (stamp := self._vault.stat(path)):
+                now = Seen(kind=place.kind.name, stamp=stamp, looked=time.time_ns())
+                index.replace(path, now, Facts((), (), [Problem(path, error.message)]))
 
     def _document(self, index: Index, place: Place, seen: Seen | None, done: Refreshed) -> None:
         looked = time.time_ns()
@@ -169,7 +170,7 @@ class Refresher:
     def _log(
         self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed, end: int | None
     ) -> bool:
-        """Index a log; False when another thread or process changed what was known of it meanwhile."""
+        """Index a log; False when another thread or process indexed it at the same time."""
         looked = time.time_ns()
         path = place.path
         if seen and self._settled(seen, stamp) and seen.offset == stamp.size and not self._arrived(seen):
@@ -179,7 +180,7 @@ class Refresher:
         if seen and seen.offset == stamp.size:
             self._touch(index, path, msgspec.structs.replace(seen, stamp=stamp, looked=looked))
             return True
-        if seen is None:  # anew, as a whole: nobody must meet half a log
+        if seen is None:  # in one transaction: no reader may see half a log
             with index.writing():
                 fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
                 index.replace(path, fresh, Facts())
@@ -191,45 +192,43 @@ class Refresher:
         return complete
 
     def _read_on(self, index: Index, place: Place, now: Seen, end: int, done: Refreshed) -> bool:
-        """Index a log from where it was read to, in small transactions of their own."""
+        """Index a log from where the index stopped, in batches."""
         path = place.path
         for batch in _batches(self._vault.scan(path, now.offset, end)):
             missing: list[str] = []
             facts = parsing.lines(place, batch, now.lines + 1, functools.partial(self.blob, missing=missing))
             last = batch[-1].end
+            checksum = now.checksum  # of the bytes that were read, which may differ from what is there by now
+            for line in batch:
+                if line.cut or line.veiled:
+                    checksum = self._vault.fingerprint(path, line.offset, line.end, checksum)
+                else:
+                    checksum = zlib.crc32(b"\n" if line.whole else b"", zlib.crc32(line.data, checksum))
             before = now
             now = msgspec.structs.replace(
                 now,
                 offset=last,
                 lines=now.lines + sum(line.whole and not line.veiled for line in batch),
                 open=not batch[-1].whole,
-                checksum=self._checksum(path, batch, now.checksum),
+                checksum=checksum,
                 tail=0 if self._vault.exact else self._vault.fingerprint(path, max(0, last - WINDOW), last),
                 missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
             with index.writing():
-                if not _same_place(index.look(path), before):
+                known = index.look(path)
+                if known is None or (known.offset, known.checksum) != (before.offset, before.checksum):
                     return False
                 index.extend(path, now, facts)
             done.records += len(facts.records)
         return True
 
-    def _checksum(self, path: str, batch: list[Line], checksum: int) -> int:
-        """Continue the checksum of a log over the bytes that were read, not over what may stand there by now."""
-        for line in batch:
-            if line.cut or line.veiled:
-                checksum = self._vault.fingerprint(path, line.offset, line.end, checksum)
-            else:
-                checksum = zlib.crc32(b"\n" if line.whole else b"", zlib.crc32(line.data, checksum))
-        return checksum
-
     def _grown(self, path: str, seen: Seen, stamp: Stamp) -> bool:
-        """Has this log, at most, grown by whole lines since it was read?"""
+        """Is the part of the log that was read unchanged, and followed by whole lines only?"""
         if stamp.inode != seen.stamp.inode or stamp.size < seen.offset:
             return False
         if seen.open and stamp.size > seen.offset and next(self._vault.scan(path, seen.offset)).data.strip():
             return False
-        if self._vault.exact:  # there other bytes are another inode
+        if self._vault.exact:  # other bytes mean another inode
             return True
         edited = stamp.size == seen.stamp.size and stamp != seen.stamp
         if edited or seen.offset <= WHOLE:
@@ -237,23 +236,23 @@ class Refresher:
         return self._vault.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
 
     def _settled(self, seen: Seen | None, stamp: Stamp) -> bool:
-        """Does the stamp alone prove that the file is as it was read?"""
+        """Does the stamp prove that the file is unchanged since it was read?"""
         if seen is None or seen.stamp != stamp:
             return False
         return self._vault.exact or stamp.mtime < seen.looked - YOUNG_NS
 
     def _touch(self, index: Index, path: str, seen: Seen) -> None:
-        """Note the look, once it is late enough for the stamp to prove something; who cannot is not behind for that."""
+        """Record the check, if it was late enough for the stamp to prove something."""
         if self._settled(seen, seen.stamp):
             with contextlib.suppress(Busy), index.writing():
                 index.touch(path, seen)
 
     def _arrived(self, seen: Seen) -> bool:
-        """Is something there now that lines of this log refer to and that was missing?"""
+        """Is a file there now that lines of this log refer to and that was missing?"""
         return any(self._vault.stat(ref) for ref in seen.missing)
 
     def blob(self, ref: str, missing: list[str] | None = None) -> str:
-        """Read the text that a line keeps in a file of its own."""
+        """Read the text that a line keeps in a separate file."""
         try:
             return self._vault.read(ref, self._limits.document_bytes).data.decode("utf-8", "replace")
         except NotFound:
@@ -267,18 +266,8 @@ class Refresher:
         return self._classified[path]
 
 
-def _within(path: str, place: str) -> bool:
-    """Is this path the place or below it? What is there may only be out of sight."""
-    return path == place or path.startswith(place + "/")
-
-
-def _same_place(seen: Seen | None, other: Seen) -> bool:
-    """Was the log read up to the same place? When somebody last looked at it does not matter."""
-    return seen is not None and (seen.offset, seen.checksum) == (other.offset, other.checksum)
-
-
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
-    """Group lines; a last line that is neither ended nor complete is left for the next look."""
+    """Group lines; an incomplete last line is left for the next refresh."""
     batch: list[Line] = []
     size = 0
     for line in lines:
@@ -291,3 +280,67 @@ def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """Files that vanished at once, as the index remembers them until they are back or the index is rebuilt."""
+
+    time: str
+    files: int
+    records: int
+    total: int
+    paths: list[str]
+
+
+def is_much(count: int, total: int) -> bool:
+    """Return whether this is too much to remove without asking: over 50 records, or over a tenth of all."""
+    return count > MANY or (count > 1 and count > SHARE * total)
+
+
+def note_vanished(vault: Vault, index: Index, paths: list[str]) -> None:
+    """Record it when many of these files are gone: more likely an unmounted folder than a deletion."""
+    gone = [path for path in paths if _is_gone(vault, path)]
+    if not gone:
+        return
+    lost = sum(index.count(path, "") for path in gone)
+    total = sum(index.counts().values())
+    if lost > MANY or (len(gone) > 1 and is_much(lost, total)):  # removing one small file is normal
+        before = _vanished_note(index)
+        found = Gone(
+            before.time if before else utc_now(), len(gone) + (before.files if before else 0),
+            lost + (before.records if before else 0), max(total, before.total if before else 0),
+            [*(before.paths if before else ()), *sorted(gone)][:_MOST_NAMED],
+        )  # fmt: skip
+        index.note(_VANISHED, msgspec.json.encode(found).decode())
+
+
+def vanished(vault: Vault, index: Index) -> list[Problem]:
+    """Report files that vanished at once, until most of them are back."""
+    gone = _vanished_note(index)
+    if gone is None:
+        return []
+    missing = sum(_is_gone(vault, path) for path in gone.paths)
+    if missing * 2 < len(gone.paths):
+        index.note(_VANISHED, "")
+        return []
+    where = os.path.commonpath(gone.paths)
+    what = (
+        f"{amount(gone.files, 'file')} with {gone.records} of {amount(gone.total, 'record')} vanished at once, noticed"
+        f" {gone.time}: is a folder not mounted, or was it moved? If they were meant to go: holdfast refresh --rebuild"
+    )
+    return [Problem(where, what)]
+
+
+def _is_gone(vault: Vault, path: str) -> bool:
+    """Was a file removed? One that cannot be reached was not."""
+    try:
+        return vault.stat(path) is None
+    except Unavailable:
+        return False
+
+
+def _vanished_note(index: Index) -> Gone | None:
+    try:
+        return msgspec.json.decode(index.noted(_VANISHED) or "null", type=Gone | None)
+    except msgspec.MsgspecError:
+        return None

@@ -1,8 +1,8 @@
-"""From a name that somebody typed to a scope: one resolver for every door.
+"""Resolve the name of a workspace, domain or repository to a scope, for every interface.
 
-At each level the folder's own name is tried first, then names compared without case: the folder's, then the one in
-its overview. A repository without its domain is accepted when there is only one. `default` always exists. An
-unknown name is an error, never an empty answer.
+At each level the exact folder name is tried first, then names compared without case: the folder's, then the one in its
+overview. A repository without its domain is accepted when it is unique. `default` always exists. An unknown name is an
+error, never an empty answer.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _NEXT = "Use listWorkspaces to see available workspaces."
 
 
 class Scopes:
-    """The tree of workspaces, domains and repositories, as it is in the vault now."""
+    """The workspaces, domains and repositories that exist now."""
 
     def __init__(self, vault: Vault, places: Places) -> None:
         self._vault = vault
         self._places = places
 
     def resolve(self, given: str | Scope | None) -> Scope:
-        """Return the scope that is meant; None is the workspace `default`."""
+        """Return the scope of a name or path; None is the workspace `default`."""
         if isinstance(given, Scope):
             return given.at(self.resolve(given.path or None).path)
         if given is None or given == DEFAULT:
@@ -73,18 +73,18 @@ class Scopes:
         return f"{parent}/{folder}".lstrip("/")
 
     def _begun(self, path: str, name: str) -> bool:
-        """Is a folder one that somebody is just making for this name, or died over? It is empty, or has it by now."""
+        """Is this folder being made for this name, perhaps by a process that died? Then it is empty or has the name."""
         places = (self._places.workspaces, f"{self._places.memory}/workspaces")
         within = (self._vault.walk(f"{place}/{path}", ("",), lambda _path, _why: None) for place in places)
         return not any(True for found in within for _ in found) or names.same(self.name(path)) == names.same(name)
 
     def children(self, path: str) -> list[str]:
-        """Return the folder names one level below, workspaces for ""; learned things count as well."""
+        """Return the folder names one level below, workspaces for ""; folders with learnings only count too."""
         places = (self._places.workspaces, f"{self._places.memory}/workspaces")
         return sorted({name for place in places for name in self._vault.folders(f"{place}/{path}".rstrip("/"))})
 
     def name(self, path: str) -> str:
-        """Return the name that the overview gives, or the folder's."""
+        """Return the name in the overview, or the folder's."""
         try:
             front = markdown.parse(self._vault.read(self._places.overview(path), _MOST).data).fields
         except (NotFound, Invalid, OverBudget):

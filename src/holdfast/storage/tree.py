@@ -1,9 +1,9 @@
-"""The vault port: a tree of documents and logs. It speaks paths and bytes, and knows nothing of records.
+"""The tree port, private to the storage package: documents and logs as paths and bytes, without records.
 
-A path is relative to the root, with `/`, in any engine. A document is read whole with its version and written
-whole from a version; a log grows by whole lines. `write` and `append` return only when the change is durable.
-When the root itself is gone, nothing "is not there": every look for something raises `RootGone`.
-The contract every engine keeps is `tests/contract/`.
+A path is relative to the root, with `/`, in any engine. A document is read whole with its version and written whole
+from a version; a log grows by whole lines. `write` and `append` return only when the change is durable. When the root
+itself is gone, every call raises `RootGone`, so that "gone" is never mistaken for "empty". `tests/contract/` is the
+contract of every engine.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import msgspec
 from holdfast.errors import Unavailable
 
 ABSENT = ""
-"""The version of a document that is not there: `write(expect=ABSENT)` creates and never replaces."""
+"""The version of a document that does not exist: `write(expect=ABSENT)` creates and never replaces."""
 
 
 class RootGone(Unavailable):
-    """The tree as a whole is out of reach. Whoever looks for anything in it is told this, not that nothing is there."""
+    """The whole tree is out of reach."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What a look at a file costs nothing to tell; two equal stamps are very likely the same bytes."""
+    """The cheap facts about a file; two equal stamps very likely mean the same bytes."""
 
     size: int
     mtime: int
@@ -40,26 +40,26 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a log, without its newline. `cut` says that it was longer than allowed and is not given."""
+    """One line of a log, without its newline. `cut` means that it was longer than allowed and was skipped."""
 
     offset: int
     data: bytes
     end: int
     """Where the next line starts."""
     whole: bool = True
-    """False for a last line that no newline ends yet."""
+    """False for a last line without a newline."""
     cut: bool = False
     veiled: bool = False
-    """Is it there, and not given? It is about something that the reader has no business with."""
+    """Its text is withheld: it is about another scope."""
 
 
 class LogEnd(Protocol):
-    """What an append sees while it holds the log."""
+    """The locked log that an append sees."""
 
     size: int
 
     def back(self) -> Iterator[bytes]:
-        """Yield the lines that have something on them, last line first."""
+        """Yield the lines that are not blank, last line first."""
         ...
 
     def lines(self, offset: int) -> Iterable[bytes]:
@@ -68,7 +68,7 @@ class LogEnd(Protocol):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A file as it was at one moment: `chunks` gives exactly `size` bytes, once."""
+    """A file at one moment: `chunks` yields exactly `size` bytes, once."""
 
     size: int
     mtime: int
@@ -76,7 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Where the new lines lie."""
+    """The offsets of the new lines."""
 
     start: int
     end: int
@@ -84,11 +84,11 @@ class Appended(msgspec.Struct, frozen=True):
 
 class Vault(Protocol):
     location: str
-    """Where the tree is, for people."""
+    """The location to show to people."""
 
     @property
     def exact(self) -> bool:
-        """Are two equal stamps always the same bytes?"""
+        """Do equal stamps always mean the same bytes?"""
         ...
 
     def read(self, path: str, limit: int = 0) -> Document:
@@ -98,48 +98,48 @@ class Vault(Protocol):
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         """Replace (or create) a document made from version `expect`; return its version.
 
-        Conflict and AlreadyExists change nothing. `keep` names a path under which the replaced bytes stay.
+        Conflict and AlreadyExists change nothing. `keep` is a path under which the replaced bytes stay.
         """
         ...
 
     def versions(self, paths: Sequence[str]) -> dict[str, str]:
-        """Return the versions of those of these documents that are there."""
+        """Return the versions of those of these documents that exist."""
         ...
 
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
-        """Put documents where nothing is, durably, and return the paths of those that were made; it never replaces.
+        """Create documents durably, without replacing any, and return the paths of those that were created.
 
-        An engine with transactions makes all of them or none.
+        An engine with transactions creates all of them or none.
         """
         ...
 
     def append(
         self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
     ) -> Appended | None:
-        """Add the whole lines that `compose` returns while the log is held; no bytes means no change.
+        """Append the whole lines that `compose` returns while the log is locked; no bytes means no change.
 
-        With `again` it may be called several times, before the log is held too: what it returned last was added, and
-        the log was at that moment as it was shown. It must do nothing but compose then.
+        With `again`, `compose` may be called several times, also before the log is locked; its last result was added
+        to the log that it saw last. It must not have side effects then.
         """
         ...
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
-        """Put another text in the place of lines of a log, all at once and durably; return how many changed.
+        """Replace lines of a log, all at once and durably; return how many changed.
 
-        `change` is given each line without its newline and returns what shall stand there. It is the one exception to
-        "logs only grow": lines that others add meanwhile are kept, and a reader sees all of the old or all of the new.
-        A shorter text is filled up with spaces, so that no line comes to stand before a place that somebody has read.
+        `change` receives each line without its newline and returns the new one. This is the one exception to "logs only
+        grow". Lines that are appended at the same time are kept, and a reader sees the old log or the new one. A
+        shorter line is padded with spaces, so that offsets stay valid.
         """
         ...
 
     def snapshot(self, path: str, *, log: bool = False) -> AbstractContextManager[Snapshot]:
-        """Open a file as it is at this moment; a log up to its last whole line, measured while it is held."""
+        """Open a file as it is now; a log up to its last whole line."""
         ...
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        """Write a new file piece by piece, which is there when all of it is; it never replaces.
+        """Create a file from pieces; it appears when it is complete and never replaces another.
 
-        What is not `durable` when this returns is so after `settle`: for many files that count together or not at all.
+        With `durable=False` it becomes durable with `settle`, for many files that count together or not at all.
         """
         ...
 
@@ -170,50 +170,47 @@ class Vault(Protocol):
         blocked: Callable[[str, str], None],
         linked: Callable[[str], None] = lambda _path: None,
     ) -> Iterator[tuple[str, Stamp]]:
-        """Yield every file below a folder, or the file itself; tell `blocked(path, why)` what is out of reach.
+        """Yield every file below a folder, or the file itself; report to `blocked(path, why)` what cannot be read.
 
-        `linked(path)` is told of every link that was followed: what it leads to has another name as well.
+        `linked(path)` receives every link that was followed.
         """
         ...
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders directly in a folder, sorted; [] when it is not there."""
+        """Return the names of the folders directly in a folder, sorted; [] when it does not exist."""
         ...
 
     def folder_stamp(self, folder: str) -> int:
-        """Return a number that changes when a file comes or goes in a folder; 0 when it is not there."""
+        """Return a number that changes when a file in a folder appears or vanishes; 0 without the folder."""
         ...
 
     def make_folder(self, folder: str) -> None:
-        """Make a folder and what is missing above it; a database, which has no folders, makes none."""
+        """Make a folder and its parents; a database has no folders and does nothing."""
         ...
 
     def hold(self, path: str) -> Callable[[], None] | None:
-        """Say that a log is in use until the returned function is called or this process ends; None when it is already.
+        """Mark a log as in use until the returned function is called or this process ends; None when it already is.
 
-        The log is made if it is not there. Holding keeps nobody from writing to it: it only tells that somebody lives.
+        The log is created if needed. The mark does not prevent writes; it only shows that a run is alive.
         """
         ...
 
     def link(self, path: str, target: str) -> None:
-        """Make a symbolic link to a target as it is given; AlreadyExists when something is there.
-
-        A database has no links, and says that it has not.
-        """
+        """Make a symbolic link to this target; AlreadyExists when the path is taken. A database refuses."""
         ...
 
     def target(self, path: str) -> str | None:
-        """Return what a symbolic link says, None when there is no link at this path."""
+        """Return the target of a symbolic link, None when the path is not one."""
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Give a file another path; AlreadyExists when something is there."""
+        """Rename a file; AlreadyExists when the new path is taken."""
         ...
 
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
-        """Remove a file, of version `expect` if that is given; NotFound when it is not there.
+        """Remove a file, of version `expect` if given; NotFound when it does not exist.
 
-        Conflict changes nothing. `keep` names a path under which the bytes stay.
+        Conflict changes nothing. `keep` is a path under which the bytes stay.
         """
         ...
 

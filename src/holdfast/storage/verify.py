@@ -11,10 +11,10 @@ import msgspec
 
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.model.layout import Places
+from holdfast.model.names import amount
 from holdfast.model.records import Problem, Record
 from holdfast.model.times import iso, now_ms
-from holdfast.model.wording import amount
-from holdfast.storage import accounts
+from holdfast.storage import write_log
 from holdfast.storage.index import Index, Seen
 from holdfast.storage.refresh import YOUNG_NS, Progress, Refreshed, Refresher
 from holdfast.storage.tree import Stamp, Vault
@@ -97,7 +97,7 @@ def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
     result = []
 
     def written_to(path: str) -> bool:
-        return any("intent" not in line for line in accounts.of(vault, places.memory, path))
+        return any("intent" not in line for line in write_log.about(vault, places.memory, path))
 
     for path in scratch.seen():
         place = places.classify(path)

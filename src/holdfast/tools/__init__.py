@@ -1,5 +1,5 @@
-"""The tools that agents call: one registry for every door.
+"""The tools that agents call: one registry for every interface.
 
-A tool is one typed function; its name, schema, help and reply come from it. `registry` holds them, `context` says for
-whom a call is made, `calling` runs one, `pair` is how an agent reaches the tools that are not in its list.
+A tool is one typed function; its name, schema, help and reply are derived from it. `registry` describes tools,
+`calling` runs one in a context, `toolsets` lists them all and has `getTools` and `useTools`.
 """

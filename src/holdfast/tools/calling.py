@@ -1,77 +1,175 @@
-"""Running a tool: resolve the context once, run, trace, turn errors into advice. Every door calls this."""
+"""Run a tool: read the context, check the parameters, run, trace, and turn errors into replies.
+
+Every interface calls tools through here. What the context of a call lacks comes from the start options of the server.
+"""
 
 from __future__ import annotations
 
 import copy
 import functools
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from holdfast import secrets
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.memories._window import Windows
 from holdfast.memories.chat import Chat
 from holdfast.memories.compartments import Compartments
 from holdfast.memories.jobs import Jobs
 from holdfast.memories.knowledge import Knowledge
+from holdfast.memories.mind import Windows
 from holdfast.memories.skills import Skills
-from holdfast.memories.states import States
 from holdfast.memories.tasks import Tasks
-from holdfast.memories.traces import Trace, Traces
 from holdfast.memories.values import Values
-from holdfast.memories.workspaces import Workspaces
-from holdfast.model.names import close_to
+from holdfast.memories.workspaces import States, Trace, Traces, Workspaces
+from holdfast.model.names import close_to, is_text
+from holdfast.model.records import MAX_DEPTH, check_plain
 from holdfast.model.scopes import DEFAULT, Scope
-from holdfast.tools import context as contexts
-from holdfast.tools.context import Context
 from holdfast.tools.registry import Registry, Tool
 
 Reply = dict[str, Any]
 OK = "ok"
 UNKNOWN = "unknown"
-"""What a tool is called that there is not."""
+"""Reported in place of the name of a tool that does not exist."""
 UNTRACED = frozenset({"useTools"})
-"""Its inner calls are traced, each on its own."""
+"""Its inner calls are traced one by one."""
+_SEND = {
+    "workspaceId": 'send the workspace\'s name, or "default"',
+    "sessionId": "send any string that names this conversation, the same one every time",
+}
+_LARGE_NUMBER = re.compile(rb"\d{19}")
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder(enc_hook=dict).encode
+
+
+class Context(msgspec.Struct, frozen=True, omit_defaults=True):
+    """For whom a call is made."""
+
+    workspaceId: str = ""
+    sessionId: str = ""
+    memory: str = ""
+    goal: str = ""
+    constraints: str = ""
+    runId: str = ""
+    agentId: str = ""
+    opId: str = ""
+
+    def over(self, other: Context) -> Context:
+        """Return this context, with missing fields taken from another."""
+        return Context(*[getattr(self, name) or getattr(other, name) for name in self.__struct_fields__])
+
+
+def read_context(given: Any, *, required: bool = False) -> Context:
+    """Read the context that a caller sent; one error names all faults and what to send."""
+    if given is None and not required:
+        return Context()
+    if not isinstance(given, dict):
+        what = "it is missing" if given is None else "it is not an object"
+        raise Invalid(f"Invalid context: {what} (send {{workspaceId, sessionId, memory?, goal?, constraints?}})")
+    fields = Context.__struct_fields__
+    faults = []
+    for name in fields:
+        value = given.get(name)
+        needed = required and name in _SEND
+        if value is None and not needed:
+            continue
+        advice = _SEND.get(name, "send a string, or leave it out")
+        if not isinstance(value, str):
+            faults.append(f"{name} {'must be a string' if name in given else 'is missing'} ({advice})")
+        elif not value.isascii() and not is_text(value):
+            faults.append(f"{name} holds half a character (send valid Unicode)")
+        elif needed and not value.strip():
+            faults.append(f"{name} is blank ({advice})")
+    if unknown := given.keys() - set(fields):
+        faults += [f"{name} is not part of a context (send {', '.join(fields)})" for name in sorted(map(str, unknown))]
+    if faults:
+        raise Invalid(f"Invalid context: {', '.join(faults)}")
+    return Context(*[given.get(name) or "" for name in fields])
+
+
+def arguments(tool: Tool, given: Any) -> dict[str, Any]:
+    """Check and convert the parameters of a call; one error names all faults of a kind."""
+    if given is None:
+        given = {}
+    if not isinstance(given, dict):
+        raise Invalid(f"{tool.name} takes an object of parameters.", tool.takes)
+    if not given.keys() <= tool.params.keys():
+        _refuse_unknown(tool, [str(name) for name in given if name not in tool.params])
+    if tool.check:
+        tool.check(given)
+    missing = [
+        name
+        for name, param in tool.params.items()
+        if param.required and ((value := given.get(name)) is None or (isinstance(value, str) and not value.strip()))
+    ]
+    if missing:
+        raise Invalid(f"Missing or blank: {', '.join(missing)}.", tool.takes)
+    if not _is_plain(given):
+        check_plain(given)
+    sent = {name: value for name, value in given.items() if value is not None}
+    try:
+        values: dict[str, Any] = msgspec.convert(sent, tool.types)
+    except msgspec.ValidationError:
+        faults = []
+        for name, value in sent.items():
+            try:
+                msgspec.convert(value, tool.params[name].type)
+            except msgspec.ValidationError as error:
+                faults.append(f"{name}: {error}{tool.params[name].choices}")
+        raise Invalid("; ".join(faults) + ".", tool.takes) from None
+    return values
+
+
+def _refuse_unknown(tool: Tool, unknown: list[str]) -> None:
+    misplaced = [name for name in unknown if name in Context.__struct_fields__]
+    if misplaced:
+        where = ", ".join(f"context.{name}" for name in misplaced)
+        what = f"{tool.name} has no parameter {', '.join(misplaced)}: {where} says that."
+        raise Invalid(what, f"Send it inside context; {tool.takes}")
+    hint = close_to(unknown[0], tool.params) if len(unknown) == 1 else ""
+    raise Invalid(f"{tool.name} has no parameter {', '.join(unknown)}.{hint}", tool.takes)
+
+
+def _is_plain(given: dict[str, Any]) -> bool:
+    """Is this plain JSON for certain? A quick test, before `check_plain` visits every value."""
+    try:
+        data = _encode(given)
+        few = data.count(b"{") + data.count(b"[") <= MAX_DEPTH
+        return few and not _LARGE_NUMBER.search(data) and bool(_decode(data) == given)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 class Call:
-    """What a tool's function gets: the memory, and for whom it works."""
+    """What the function of a tool gets: the memory, and for whom it works."""
 
     def __init__(self, runner: Runner, context: Context) -> None:
         self.runner = runner
         self.memory = runner.memory
         self.context = context
+        self.session = context.sessionId or DEFAULT
+        self.op_id = context.opId
         self.warnings: list[str] = []
-        """What could not be read on the way; the reply tells it."""
+        """Added to the reply."""
 
     @functools.cached_property
     def scope(self) -> Scope:
-        """Where the call works; NotFound when the context names a workspace that is not there."""
+        """The scope of the call; NotFound when its workspace does not exist."""
         scope = self.memory.scopes.resolve(self.context.workspaceId or DEFAULT)
         return msgspec.structs.replace(scope, session=self.session, run=self.context.runId)
-
-    @property
-    def session(self) -> str:
-        return self.context.sessionId or DEFAULT
-
-    @property
-    def op_id(self) -> str:
-        return self.context.opId
 
 
 class Runner:
     """All tools over one memory, with the context that the server was started with."""
 
-    def __init__(
-        self, memory: Core, registry: Registry, defaults: Context | None = None,
-        compartments: Compartments | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, memory: Core, registry: Registry, defaults: Context, compartments: Compartments) -> None:
         self.memory = memory
         self.registry = registry
-        self.defaults = defaults or Context()
+        self.defaults = defaults
         self.workspaces = Workspaces(memory)
         self.states = States(memory)
         self.knowledge = Knowledge(memory)
@@ -81,76 +179,81 @@ class Runner:
         self.jobs = Jobs(memory)
         self.tasks = Tasks(memory)
         self.windows = Windows(memory.settings.mind)
-        self.compartments = compartments or Compartments(memory)
+        self.compartments = compartments
         self.traces = Traces(memory)
         self.reads_only = False
         self.bound = ""
-        """The scope that callers are bound to, "" when they may go anywhere. The memory is one that has no other."""
-        self.told: Callable[[str, str, float], None] = lambda _tool, _outcome, _seconds: None
-        """Is told of every call: the tool, "ok" or the class of the error, and the seconds that it took."""
-        self.worded: Callable[[HoldfastError], HoldfastError] = lambda error: error
-        """Returns an error as this caller is to be told of it."""
+        """The scope that callers are bound to, "" for none. The memory then contains nothing else."""
+        self.on_call: Callable[[str, str, float], None] | None = None
+        """Called after every call with the tool, "ok" or the class of the error, and the seconds it took."""
+        self.rephrase: Callable[[HoldfastError], HoldfastError] = lambda error: error
+        """Rewords an error for this caller."""
 
     @functools.cached_property
     def reading(self) -> Runner:
-        """The same for a caller who may only read."""
+        """The same tools for a caller who may only read."""
         made = copy.copy(self)
         made.reads_only = True
         return made
 
     def call(self, name: str, params: Any = None, context: Any = None) -> Reply:
-        """Run a tool by its name and return the reply an agent would get; an error is a reply too."""
-        try:
-            tool = self._tool(name)
-        except HoldfastError as error:
+        """Run a tool by its name and return the reply; an error is a reply too."""
+        tool = self.registry.tools.get(name)
+        if tool is None:
+            known = self.registry.tools
+            error = Invalid(
+                f'There is no tool "{name}".{close_to(str(name), known)}', f"There are: {', '.join(known)}."
+            )
             return self.refused(str(name), error)
         if context is None and isinstance(params, dict) and "context" in params and "context" not in tool.params:
-            context = params["context"]
-            params = {given: value for given, value in params.items() if given != "context"}
+            params = dict(params)
+            context = params.pop("context")
         try:
-            made = contexts.read(context).over(self.defaults)
+            made = read_context(context).over(self.defaults)
         except HoldfastError as error:
             return self.refused(name, error, tool)
         return self.run(tool, params, made)
 
     def refused(self, name: str, error: HoldfastError, tool: Tool | None = None) -> Reply:
-        """Answer a call that could not even begin, and note it."""
+        """Trace and answer a call that could not be started."""
         self.traces.add(Trace(tool=name[:200], success=False, error=str(error), read=self.reads_only))
-        self.told(tool.name if tool else UNKNOWN, type(error).__name__, 0.0)
+        if self.on_call:
+            self.on_call(tool.name if tool else UNKNOWN, type(error).__name__, 0.0)
         return failed(error, tool)
 
     def run(self, tool: Tool, params: Any, context: Context) -> Reply:
         """Run a tool in a context that was checked before."""
-        call = Call(self, self._where(context))
+        if self.bound and context.workspaceId in ("", DEFAULT):
+            context = msgspec.structs.replace(context, workspaceId=self.bound)
+        call = Call(self, context)
         begin, outcome = time.perf_counter(), OK
+        refusal = self._refusal(tool)
         try:
-            if refusal := self._refusal(tool):
+            if refusal:
                 raise refusal
-            values = tool.read(params)
-            if not tool.reads and tool.name not in UNTRACED:
+            values = arguments(tool, params)
+            traced = tool.name not in UNTRACED
+            if not tool.reads and traced and secrets.could_hold(_encode((params, context)).decode()):
                 self.memory.screen.check({**(params or {}), "context": msgspec.to_builtins(context)})
-            result = tool.function(call, **values)
-            reply = answered(tool, result) | ({"warnings": call.warnings} if call.warnings else {})
+            reply = answered(tool, tool.function(call, **values))
+            if call.warnings:
+                reply["warnings"] = call.warnings
         except HoldfastError as error:
-            reply, outcome = failed(self.worded(error), tool), type(error).__name__
+            reply, outcome = failed(self.rephrase(error), tool), type(error).__name__
         except RecursionError:
             reply = failed(Invalid("The parameters are nested too deeply.", "Flatten them."), tool)
             outcome = Invalid.__name__
-        except Exception as error:  # a fault of ours must not take the server with it
+        except Exception as error:  # an error of ours must not end the server
             outcome = type(error).__name__
-            cause = f"{type(error).__name__}: {error}"[:300]
-            fault = HoldfastError(f"{tool.name} failed unexpectedly ({cause}).", "Please report this.")
-            reply = failed(self.worded(fault), tool)
+            fault = HoldfastError(
+                f"{tool.name} failed unexpectedly ({f'{outcome}: {error}'[:300]}).", "Please report this."
+            )
+            reply = failed(self.rephrase(fault), tool)
         if tool.name not in UNTRACED:
-            self._trace(tool, params, call, reply, begin)
-            self.told(tool.name, outcome, time.perf_counter() - begin)
+            self._trace(tool, params, call, reply, begin, refused=refusal is not None)
+            if self.on_call:
+                self.on_call(tool.name, outcome, time.perf_counter() - begin)
         return reply
-
-    def _where(self, context: Context) -> Context:
-        """Return a context for a caller who is bound to a scope: what names no workspace means that one."""
-        if self.bound and context.workspaceId in ("", DEFAULT):
-            return msgspec.structs.replace(context, workspaceId=self.bound)
-        return context
 
     def _refusal(self, tool: Tool) -> HoldfastError | None:
         """Return why this caller may not use a tool, None when it may."""
@@ -163,22 +266,15 @@ class Runner:
             )
         return None
 
-    def _tool(self, name: str) -> Tool:
-        tool = self.registry.tools.get(name)
-        if tool is None:
-            known = ", ".join(self.registry.tools)
-            raise Invalid(
-                f'There is no tool "{name}".{close_to(str(name), self.registry.tools)}', f"There are: {known}."
-            )
-        return tool
-
-    def _trace(self, tool: Tool, params: Any, call: Call, reply: Reply, begin: float) -> None:
-        """Note a call. Who may not write puts nothing before others this way either: no text, and never found."""
-        refused = self._refusal(tool) is not None
+    def _trace(self, tool: Tool, params: Any, call: Call, reply: Reply, begin: float, *, refused: bool) -> None:
+        """Trace a call. A caller who may not write leaves no text in a trace, and search does not find it."""
         try:
             workspace = call.scope.path
         except HoldfastError:
             workspace = ""
+        given = params if isinstance(params, dict) and not refused else {}
+        if tool.private:
+            given = {name: value for name, value in given.items() if name == "compartment"}
         success = reply.get("success") is not False
         self.traces.add(
             Trace(
@@ -189,7 +285,7 @@ class Runner:
                 run=call.context.runId,
                 agent=call.context.agentId,
                 goal="" if refused else call.context.goal,
-                params={} if refused else _told(tool, params),
+                params=given,
                 success=success,
                 error="" if success else str(reply.get("error")),
                 result=_short(reply) if success and not tool.private else "",
@@ -199,14 +295,8 @@ class Runner:
         )
 
 
-def _told(tool: Tool, params: Any) -> dict[str, Any]:
-    """Return what a trace holds of the parameters; of a private tool only those that name no content."""
-    given = dict(params) if isinstance(params, Mapping) else {}
-    return {name: value for name, value in given.items() if name == "compartment"} if tool.private else given
-
-
 def answered(tool: Tool, result: Any) -> Reply:
-    """Return the reply of a tool that did its work."""
+    """Return the reply of a tool that succeeded."""
     if tool.enveloped:
         return {"success": True} if result is None and not tool.reads else {"success": True, "data": result}
     reply: Reply = dict(result)
@@ -216,7 +306,7 @@ def answered(tool: Tool, result: Any) -> Reply:
 
 
 def failed(error: HoldfastError, tool: Tool | None = None) -> Reply:
-    """Return the reply of a tool that refused; where its replies are text, so is this one."""
+    """Return the reply of a tool that failed; it has a `text` where the replies of the tool have one."""
     reply: Reply = {"success": False, "error": str(error)}
     return reply | ({"text": str(error)} if tool and tool.render else {})
 
@@ -229,5 +319,5 @@ def _short(reply: Reply) -> str:
     if isinstance(data, list):
         return f"{len(data)} found"
     if isinstance(data, dict):
-        return ", ".join(str(name) for name in data)[:300]
+        return ", ".join(map(str, data))[:300]
     return "" if data is None else str(data)[:300]

@@ -1,33 +1,41 @@
-"""Tools over the chat, agent `chat`: long-term memory and its undo, and looking for what was said long ago."""
+"""Tools for the chat and for jobs, agents `chat` and `jobs`: long-term memory, searching the history, scheduling.
+
+An agent schedules messages only: the command that runs when a job is due is a setting of the owner. Replies are text,
+with the same as data.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.formats import schedules
 from holdfast.formats.prompts import Message, one_line
 from holdfast.memories.chat import MOST, Match, Saved
+from holdfast.memories.jobs import CHANNEL, Job, Jobs, counted, fault, is_more
+from holdfast.model.names import amount
 from holdfast.model.times import local
-from holdfast.model.wording import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
 _LINE = 300
-"""Characters that a search shows of a message."""
+"""Characters of a message that a search shows."""
+JobId = Annotated[str, "the id that cron_list shows"]
 
 
 def memory_write(call: Call, content: Annotated[str, "the whole new text; it replaces the old one"]) -> dict[str, Any]:
     """Replace MEMORY.md, which is in every prompt: what must always be known of the owner and the work. Read it in your
     prompt first and write all of it, short."""
-    return _told(call.runner.chat.save_global_memory(content, call.op_id), "MEMORY.md was written")
+    return _saved(call.runner.chat.save_global_memory(content, call.op_id), "MEMORY.md was written")
 
 
 def memory_undo(call: Call) -> dict[str, Any]:
     """Bring back MEMORY.md as it was before the last memory_write; again, as it was before that."""
-    return _told(call.runner.chat.undo_global_memory(call.op_id), "MEMORY.md is as it was before")
+    return _saved(call.runner.chat.undo_global_memory(call.op_id), "MEMORY.md is as it was before")
 
 
 def search_history(
@@ -40,18 +48,74 @@ def search_history(
     """Find what was said before, on any channel. Use it before you answer from a memory that may be wrong."""
     chat = call.runner.chat
     found = chat.search(query, days, max_results, channel or "")
-    parts = [
-        _shown(number, _who(chat.label(match.message), match.message), match) for number, match in enumerate(found, 1)
-    ]
+    parts = []
+    for number, match in enumerate(found, 1):
+        said = match.message
+        label = chat.label(said) or f"[{one_line(said.channel) or 'no channel'} / {said.role}]"
+        parts.append(f"## Match {number} - {label} | {local(said.timestamp) or 'no time'}\n\n{_lines(match)}\n---")
     text = "\n\n".join(parts) or f"No matches found for '{query}'."
     return {"text": text, "matches": [msgspec.to_builtins(match) for match in found]}
 
 
+def cron_list(call: Call) -> dict[str, Any]:
+    """List the jobs: when each one is due, where its message goes, how it went last."""
+    jobs = call.runner.jobs
+    reply: dict[str, Any] = {"jobs": [job_data(jobs, job) for job in jobs.all()]}
+    return reply | ({"warnings": [*dict.fromkeys(jobs.warnings)]} if jobs.warnings else {})
+
+
+def cron_add(
+    call: Call,
+    name: Annotated[str, "what to call it"],
+    message: Annotated[str, "what is to be said when it is due"],
+    schedule: Annotated[str, "cron syntax, like 0 9 * * 1-5, or every N (seconds)"],
+    channel: Annotated[str, "where the message goes"] = CHANNEL,
+    timezone: Annotated[str, "IANA name; local is that of the machine"] = schedules.LOCAL,
+    enabled: Annotated[bool, "is it due from now on"] = True,
+) -> dict[str, Any]:
+    """Schedule a message: it is said again and again, by the clock of a time zone."""
+    job = call.runner.jobs.add(name, message, schedule, channel, timezone, enabled, call.op_id)
+    return _job(call, job, "Job added")
+
+
+def cron_remove(call: Call, id: JobId) -> dict[str, Any]:
+    """Remove a job. What it did so far stays in the log."""
+    job = call.runner.jobs.remove(id, call.op_id)
+    return {"id": job.id, "name": job.name, "text": f'Job removed: {job.id} "{job.name}"'}
+
+
+def cron_set_enabled(call: Call, id: JobId, enabled: bool) -> dict[str, Any]:
+    """Enable a job, or stop it for a while. Slots that pass while it is stopped are not made up for."""
+    job = call.runner.jobs.set_enabled(id, enabled, call.op_id)
+    return _job(call, job, "Job enabled" if enabled else "Job disabled")
+
+
 def register(registry: Registry) -> None:
-    """Add the tools, in the order in which they are listed."""
-    registry.add("chat", render=_text, check=_check_content)(memory_write)
-    registry.add("chat", render=_text)(memory_undo)
-    registry.add("chat", render=_text, reads=True, check=_check_query)(search_history)
+    """Add the tools in the order in which they are listed."""
+    registry.add("chat", memory_write, render=_text, check=_check_content)
+    registry.add("chat", memory_undo, render=_text)
+    registry.add("chat", search_history, render=_text, reads=True, check=_check_query)
+    registry.add("jobs", cron_list, render=_text, reads=True)
+    for function in (cron_add, cron_remove, cron_set_enabled):
+        registry.add("jobs", function, render=_text)
+
+
+def job_data(jobs: Jobs, job: Job) -> dict[str, Any]:
+    """Return a job with its next slot, its last run and the number of missed slots."""
+    what, following, last, missed = fault(job), jobs.next(job), jobs.last(job), jobs.missed(job)
+    data = msgspec.to_builtins(job) | {
+        "next": _local(job, following) if following else "",
+        "last": _local(job, datetime.fromisoformat(last.slot)) if last else "",
+        "status": last.status if last else "",
+        **missed_data(missed),
+        "fault": what,
+    }
+    return {name: value for name, value in data.items() if value != "" or name not in ("fault", "status")}
+
+
+def missed_data(missed: int) -> dict[str, Any]:
+    """Return the number of missed slots, and whether there may be more."""
+    return {"missed": missed} | ({"missedMore": True} if is_more(missed) else {})
 
 
 def _check_content(given: Mapping[str, Any]) -> None:
@@ -65,7 +129,7 @@ def _check_query(given: Mapping[str, Any]) -> None:
         raise Invalid("Error: query is required")
 
 
-def _told(saved: Saved, what: str) -> dict[str, Any]:
+def _saved(saved: Saved, what: str) -> dict[str, Any]:
     text = f"{what} ({amount(saved.tokens, 'token')})."
     if saved.warning:
         text += f" Warning: {saved.warning}"
@@ -73,26 +137,44 @@ def _told(saved: Saved, what: str) -> dict[str, Any]:
     return reply | ({"warnings": [saved.warning]} if saved.warning else {})
 
 
-def _who(label: str, message: Message) -> str:
-    """Return who said a message and where, also where a prompt shows no label."""
-    return label or f"[{one_line(message.channel) or 'no channel'} / {message.role}]"
+def _lines(match: Match) -> str:
+    """Return a match with the messages before and after it, one line each."""
+
+    def line(message: Message, text: str) -> str:
+        flat = " ".join(text.split())
+        return f"{message.role.upper()}: {flat if len(flat) <= _LINE else flat[: _LINE - 1] + '…'}"
+
+    before, after = ([line(near, near.content)] if near else [] for near in (match.before, match.after))
+    return "\n".join((*before, f"**{line(match.message, match.snippet)}**", *after))
 
 
-def _shown(number: int, label: str, match: Match) -> str:
-    """Return a match as a model reads it: who, where and when, and up to three lines of what was said."""
-    lines = [f"## Match {number} - {label} | {local(match.message.timestamp) or 'no time'}", ""]
-    if match.before:
-        lines.append(_line(match.before, match.before.content))
-    lines.append(f"**{_line(match.message, match.snippet)}**")
-    if match.after:
-        lines.append(_line(match.after, match.after.content))
-    return "\n".join((*lines, "---"))
+def _job(call: Call, job: Job, what: str) -> dict[str, Any]:
+    data = job_data(call.runner.jobs, job)
+    return {"job": data, "text": f"{what}: {_job_line(data)}"}
 
 
-def _line(message: Message, text: str) -> str:
-    flat = " ".join(text.split())
-    return f"{message.role.upper()}: {flat if len(flat) <= _LINE else flat[: _LINE - 1] + '…'}"
+def _job_line(job: dict[str, Any]) -> str:
+    parts = [
+        f'{job["id"]} "{job["name"]}"',
+        job["schedule"],
+        job["timezone"],
+        f"to {job['channel']}",
+        "enabled" if job["enabled"] is True else "disabled",
+        job.get("fault") or (f"next {job['next']}" if job["next"] else "next: none"),
+        f"last {job['last']} ({job['status']})" if job["last"] else "never run",
+        f"missed {counted(job['missed'])}",
+    ]
+    return " | ".join(" ".join(str(part).split()) for part in parts)
 
 
 def _text(reply: dict[str, Any]) -> str:
-    return str(reply["text"])
+    if "text" in reply:
+        return str(reply["text"])
+    lines = [_job_line(job) for job in reply["jobs"]] or ["No jobs yet. Use cron_add to schedule one."]
+    return "\n".join([*lines, *reply.get("warnings", ())])
+
+
+def _local(job: Job, slot: datetime) -> str:
+    """Return a slot in the time zone of the job, in UTC when there is no such zone."""
+    there = slot if fault(job) else slot.astimezone(schedules.zone(job.timezone))
+    return there.strftime("%Y-%m-%d %H:%M:%S %Z" if there.second else "%Y-%m-%d %H:%M %Z")

@@ -1,6 +1,6 @@
-"""Tools over the compartments, agent `compartments`: save, get, clear, and the end of a run.
+"""Tools for the compartments, agent `compartments`: save, get, clear, and end a run.
 
-Replies are text, with the same beside it as data. The run is that of the context; without one, the session is the run.
+Replies are text, with the same as data. Without a run in the context, the session is the run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.memories import compartments
 from holdfast.memories.compartments import Entry, Note, Owner, filtered
-from holdfast.model.wording import amount
+from holdfast.model.names import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
@@ -22,6 +22,7 @@ Compartment = Annotated[
 ]
 Category = Annotated[str | None, "only entries of this category"]
 Tags = Annotated[list[str] | str | None, "only entries with any of these tags"]
+_OPTIONAL = ("category", "tags", "metadata")
 
 
 def save_memory(
@@ -48,16 +49,19 @@ def get_memory(
     tags: Tags = None,
 ) -> dict[str, Any]:
     """Read what was saved in a compartment: all of it, one entry, or those of a category or tag."""
-    held = call.runner.compartments
-    read = held.look if call.runner.reads_only else held.get
-    found = read(_owner(call), compartment, filtered(id, category, tags))
-    text = "\n---\n".join(map(_told, found)) or "No memory entries found"
+    owner, wanted, stored = _owner(call), filtered(id, category, tags), call.runner.compartments
+    reads_only = call.runner.reads_only
+    found = (
+        stored.peek(owner, compartment, wanted, join=False) if reads_only else stored.get(owner, compartment, wanted)
+    )
+    text = "\n---\n".join(map(_shown, found)) or "No memory entries found"
     text = "\n".join((text, *(f"Warning: {warning}" for warning in call.warnings)))
-    return {"entries": [_data(entry) for entry in found], "text": text}
+    entries = [msgspec.structs.asdict(entry) | {"tags": list(entry.tags)} for entry in found]
+    return {"entries": [{k: v for k, v in one.items() if v or k not in _OPTIONAL} for one in entries], "text": text}
 
 
 def clear_memory(call: Call, compartment: Compartment, category: Category = None, tags: Tags = None) -> dict[str, Any]:
-    """Make room in a compartment: clear all of it, or the entries of a category or tag. No tool brings them back:
+    """Make room in a compartment: clear all of it, or the entries of a category or tag. No tool restores them:
     those of a run are gone, those of a session or a plan are hidden and stay in the owner's files."""
     wanted = filtered(None, category, tags)
     count = call.runner.compartments.clear(_owner(call), compartment, wanted)
@@ -68,27 +72,27 @@ def clear_memory(call: Call, compartment: Compartment, category: Category = None
 
 
 def end_run(call: Call) -> dict[str, Any]:
-    """End the current run: all that its memory holds is removed. Call it when the task is done."""
+    """End the current run and remove its memory. Call it when the task is done."""
     count = call.runner.compartments.end_run(Owner(call.session, call.context.runId))
     return {"cleared": count, "text": f"Run ended: {amount(count, 'entry', 'entries')} removed."}
 
 
 def register(registry: Registry) -> None:
-    """Add the tools, in the order in which they are listed."""
-    registry.add("compartments", private=True, render=_text, check=_check_save)(save_memory)
-    registry.add("compartments", private=True, render=_text, check=_check, reads=True)(get_memory)
-    registry.add("compartments", private=True, render=_text, check=_check)(clear_memory)
-    registry.add("compartments", private=True, render=_text)(end_run)
+    """Add the tools in the order in which they are listed."""
+    registry.add("compartments", save_memory, private=True, render=_text, check=_check_save)
+    registry.add("compartments", get_memory, private=True, render=_text, check=_check, reads=True)
+    registry.add("compartments", clear_memory, private=True, render=_text, check=_check)
+    registry.add("compartments", end_run, private=True, render=_text)
 
 
 def _owner(call: Call) -> Owner:
-    """Return for whom a call works; a workspace is noted where the context names one."""
+    """Return the session and run of a call, with the workspace if the context names one."""
     workspace = call.scope.path if call.context.workspaceId else ""
     return Owner(call.session, call.context.runId, workspace, call.op_id, call.warnings)
 
 
 def _check(given: Mapping[str, Any]) -> None:
-    """Look at the parameters as the contract does; one that may be left out may also be null."""
+    """Check the parameters with the error texts of the contract; optional ones may be null."""
     compartments.check({name: value for name, value in given.items() if value is not None})
 
 
@@ -100,27 +104,18 @@ def _text(reply: dict[str, Any]) -> str:
     return str(reply["text"])
 
 
-def _told(entry: Entry) -> str:
-    """Return an entry as a model reads it; what has several lines goes on indented, so that none of it is a field."""
-    metadata = ", ".join(f"{name}: {value}" for name, value in entry.metadata.items())
+def _shown(entry: Entry) -> str:
+    """Return an entry as text; the lines of a long value are indented, so that none looks like a field."""
     lines = {
         "ID": entry.id,
         "Content": entry.content,
         "Category": entry.category,
         "Tags": ", ".join(entry.tags),
-        "Metadata": metadata,
+        "Metadata": ", ".join(f"{name}: {value}" for name, value in entry.metadata.items()),
         "Priority": entry.priority,
         "Created": entry.created_at,
         "Updated": entry.updated_at,
         "Access Count": entry.access_count,
     }
-    return "\n".join(
-        "\n  ".join(f"{name}: {value}".splitlines())
-        for name, value in lines.items()
-        if value or name not in ("Category", "Tags", "Metadata")
-    )
-
-
-def _data(entry: Entry) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.structs.asdict(entry) | {"tags": list(entry.tags)}
-    return {name: value for name, value in data.items() if value or name not in ("category", "tags", "metadata")}
+    shown = [f"{name}: {value}" for name, value in lines.items() if value or name.lower() not in _OPTIONAL]
+    return "\n".join("\n  ".join(line.splitlines()) for line in shown)

@@ -1,4 +1,4 @@
-"""The everyday pair, agent `memory`: `recall` over all that can be searched, `remember` with an honest receipt."""
+"""The everyday tools, agent `memory`: `recall` searches everything, `remember` stores something."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Record, text_of
 from holdfast.owner.provenance import Source
 from holdfast.owner.shared import NAME, PREFIX
-from holdfast.recall.answers import Found, Hit
+from holdfast.recall.answers import Hit
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
@@ -41,23 +41,25 @@ def recall(
     """Look something up in memory before you answer or decide. Says where each hit is, or that nothing is
     relevant."""
     current = call.scope.path if call.context.workspaceId else None
-    place = None if scope == "*" else scope or current
     wanted = layers or ["hot", "warm"]
     among = kinds or [row.name for row in KINDS.values() if row.searchable and row.layer in wanted]
     for name in kinds or ():
         table.kind(name)
     found = call.memory.find(
         Query(
-            text=query, kinds=tuple(among), scope=place, above=True, shared=not scope, related=_RELATED,
-            since=since or "", until=until or "", asked=asked or "", level=level, associate=True, limit=limit,
-            budget=budget, where=where or ("both" if call.memory.shared else "here"),
+            text=query, kinds=tuple(among), scope=None if scope == "*" else scope or current, above=True,
+            shared=not scope, related=_RELATED, since=since or "", until=until or "", asked=asked or "", level=level,
+            associate=True, limit=limit, budget=budget, where=where or ("both" if call.memory.shared else "here"),
         )
     )  # fmt: skip
-    reply: dict[str, Any] = {"hits": _hits(call, found), "asOf": found.as_of}
+    own = call.memory.sources(hit.record for hit in found if not hit.store)
+    others = _shared_sources(call, [hit.record for hit in found if hit.store])
+    hits = [_hit(hit, (others if hit.store else own)[hit.record.id]) for hit in found]
+    reply: dict[str, Any] = {"hits": hits, "asOf": found.as_of}
     reply |= {name: count for name, count in (("behind", found.behind), ("leftOut", found.left_out)) if count}
     if found.problems:
-        told = sorted(found.problems, key=lambda problem: problem.path != NAME)
-        reply["warnings"] = [str(problem) for problem in told[:5]]
+        problems = sorted(found.problems, key=lambda problem: problem.path != NAME)
+        reply["warnings"] = [str(problem) for problem in problems[:5]]
     return reply
 
 
@@ -74,60 +76,57 @@ def remember(
     where it is, or that it was known already."""
     row = KINDS[kind]
     named = row.title if row.shape == "line" and row.title in row.required else ""
+    if named and not (key or title):
+        raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.")
+    line = text.strip().splitlines()[0].strip("# ").strip()
+    short = line if len(line) <= _TITLE else line[:_TITLE].rpartition(" ")[0] or line[:_TITLE]
     draft = Draft(
-        kind=kind, text=text, title=title or ("" if named else _title(text)), tags=tuple(tags or ()),
+        kind=kind, text=text, title=title or ("" if named else short), tags=tuple(tags or ()),
         scope=scope or (None if row.shape == "line" and not call.context.workspaceId else call.scope),
         session=call.session if "{session}" in row.place else "",
         fields={named: key or title or ""} if named else {}, op_id=call.op_id,
     )  # fmt: skip
-    if named and not (key or title):
-        raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.")
     return _keep(call, draft, derived=title is None)
 
 
 def register(registry: Registry) -> None:
-    """Add the pair."""
-    registry.add("memory", reads=True, render=_recalled, within=True)(recall)
-    registry.add("memory", render=_remembered, within=True)(remember)
+    """Add the tools in the order in which they are listed."""
+    registry.add("memory", recall, reads=True, render=_recalled, within=True)
+    registry.add("memory", remember, render=_remembered, within=True)
 
 
 def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
-    """Store a draft and say honestly what became of it."""
+    """Store a draft and report what happened; `derived` is a title that was made from the text."""
     row = KINDS[draft.kind]
-    before = None
-    if row.key:
-        before = call.memory.held(row, str(draft.fields[row.key]))
-        if before and before.text == draft.text:
-            return {"status": "duplicate", "id": before.id, "where": before.where, "duplicateOf": before.id}
+    before = call.memory.held(row, str(draft.fields[row.key])) if row.key else None
+    if before and before.text == draft.text:
+        return _duplicate(before)
     try:
         receipt = call.memory.keep(draft)
     except AlreadyExists as error:
-        known = next((hit.record for hit in call.memory.find(Query(text=f'"{draft.title}"', kinds=(row.name,)))
-                      if hit.record.text.strip() == (draft.text or "").strip()), None)  # fmt: skip
-        if known is None and derived:  # another text that begins alike: tell the two apart
-            apart = msgspec.structs.replace(draft, title=f"{draft.title} ({short_hash(draft.text or '')[:4]})")
-            return _keep(call, apart, derived=False)
-        if known is None:
-            raise AlreadyExists(
-                f'There is a {row.name} "{draft.title}" already: {error.message}', "Use another title."
-            ) from None
-        return {"status": "duplicate", "id": known.id, "where": known.where, "duplicateOf": known.id}
+        text = (draft.text or "").strip()
+        for hit in call.memory.find(Query(text=f'"{draft.title}"', kinds=(row.name,))):
+            if hit.record.text.strip() == text:
+                return _duplicate(hit.record)
+        if derived:  # another text with the same beginning
+            title = f"{draft.title} ({short_hash(draft.text or '')[:4]})"
+            return _keep(call, msgspec.structs.replace(draft, title=title), derived=False)
+        what = f'There is a {row.name} "{draft.title}" already: {error.message}'
+        raise AlreadyExists(what, "Use another title.") from None
     reply = {"status": "stored", "id": receipt.id, "where": receipt.path}
     if receipt.status == "repeated":
-        reply["status"] = "repeated"
-    elif before:
-        reply |= {"status": "superseded", "supersedes": before.id, "was": before.text}
+        return reply | {"status": "repeated"}
+    if before:
+        return reply | {"status": "superseded", "supersedes": before.id, "was": before.text}
     return reply
 
 
-def _hits(call: Call, found: Found) -> list[dict[str, Any]]:
-    own = call.memory.sources(hit.record for hit in found if not hit.store)
-    others = _others(call, [hit.record for hit in found if hit.store])
-    return [_hit(hit) | _told(hit, (others if hit.store else own)[hit.record.id]) for hit in found]
+def _duplicate(record: Record) -> dict[str, Any]:
+    return {"status": "duplicate", "id": record.id, "where": record.where, "duplicateOf": record.id}
 
 
-def _others(call: Call, records: list[Record]) -> dict[str, Source]:
-    """Return where records of the shared memory come from; nobody there is the owner of this one."""
+def _shared_sources(call: Call, records: list[Record]) -> dict[str, Source]:
+    """Return the sources of records in the shared memory; the owner there is a user here."""
     unknown = {record.id: Source("other") for record in records}
     if not records or call.memory.shared is None:
         return unknown
@@ -141,14 +140,7 @@ def _others(call: Call, records: list[Record]) -> dict[str, Source]:
     }
 
 
-def _told(hit: Hit, source: Source) -> dict[str, Any]:
-    """Return where a hit comes from, and what a reader does not see in it."""
-    told = {"by": source.by, "channel": source.channel, "trust": source.trust}
-    told["unseen"] = invisible.sorts(f"{hit.record.title}\n{hit.record.text}")
-    return {name: value for name, value in told.items() if value}
-
-
-def _hit(hit: Hit) -> dict[str, Any]:
+def _hit(hit: Hit, source: Source) -> dict[str, Any]:
     record = hit.record
     shown = {
         "id": f"{PREFIX}{record.id}" if hit.store else record.id,
@@ -167,30 +159,30 @@ def _hit(hit: Hit) -> dict[str, Any]:
             for tied in hit.related
         ],
         "score": hit.score,
+        "by": source.by,
+        "channel": source.channel,
+        "trust": source.trust,
+        "unseen": invisible.sorts(f"{record.title}\n{record.text}"),
     }
     return {name: value for name, value in shown.items() if value not in ("", [])}
 
 
 def _recalled(reply: dict[str, Any]) -> str:
+    away = [warning for warning in reply.get("warnings", ()) if warning.startswith(PREFIX)]
     if not reply["hits"]:
         left = reply.get("leftOut")
         nothing = f"{left} hits, none of which fits the budget: send a larger one." if left else "Nothing relevant."
-        return "\n".join((nothing, *_away(reply)))
+        return "\n".join((nothing, *away))
     parts = []
     for number, hit in enumerate(reply["hits"], 1):
-        head = " · ".join(one_line(str(hit[name])) for name in ("kind", "title", "status", "age") if hit.get(name))
+        head = one_line(" · ".join([hit[name] for name in ("kind", "title", "status", "age") if hit.get(name)]))
         head += f" · {hit['store']}" if hit.get("store") else ""
         head += f" · {Source(hit['trust'], hit.get('by', ''), hit.get('channel', ''))}"
         head += f" · beware, it has {hit['unseen']}" if hit.get("unseen") else ""
-        quoted = "\n".join(f"> {line}" for line in hit.get("text", "").splitlines())
-        near = "; ".join(one_line(f"{tied['title']} ({tied['how']})") for tied in hit.get("related", ()))
+        quoted = "\n".join([f"> {line}" for line in hit.get("text", "").splitlines()])
+        near = one_line("; ".join([f"{tied['title']} ({tied['how']})" for tied in hit.get("related", ())]))
         parts.append(f"{number}. {head} ({hit['where']})\n{quoted}" + (f"\n   related: {near}" if near else ""))
-    return "\n".join((*parts, QUOTED, *_away(reply)))
-
-
-def _away(reply: dict[str, Any]) -> list[str]:
-    """Say it if the shared memory could not be asked."""
-    return [told for told in reply.get("warnings", ()) if told.startswith(PREFIX)]
+    return "\n".join((*parts, QUOTED, *away))
 
 
 def _remembered(reply: dict[str, Any]) -> str:
@@ -200,10 +192,3 @@ def _remembered(reply: dict[str, Any]) -> str:
         return f"Stored in {reply['where']} ({reply['id']}); it supersedes: {reply['was']}"
     shown = "" if reply["where"] in reply["id"] else f" in {reply['where']}"
     return f"{reply['status'].capitalize()}{shown}: {reply['id']}"
-
-
-def _title(text: str) -> str:
-    line = text.strip().splitlines()[0].strip("# ").strip()
-    if len(line) <= _TITLE:
-        return line
-    return line[:_TITLE].rpartition(" ")[0] or line[:_TITLE]

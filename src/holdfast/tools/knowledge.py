@@ -1,6 +1,6 @@
-"""Tools over the knowledge tree, agent `knowledge`: plans, overviews, decisions, lessons, skills.
+"""Tools for the knowledge tree, agent `knowledge`: plans, overviews, decisions, lessons, skills.
 
-What a model reads is YAML; the structured reply is the same data.
+The text for the model is YAML; the structured reply is the same data.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats import yaml
+from holdfast.formats import markdown
 from holdfast.memories.knowledge import BUDGET, Learned
 from holdfast.model.records import Draft, Receipt
 from holdfast.model.scopes import Scope
@@ -39,7 +39,7 @@ Scoped = Annotated[
     Where | str | None, "{workspace, domain?, repository?}, or workspace/domain/repository; the current one if left out"
 ]
 How = Annotated[Literal["T0", "T1", "T2"], "how much: T0 abstract, T1 a page or two, T2 all"]
-Budget = Annotated[int, msgspec.Meta(ge=0), "most tokens of decisions and lessons; 0 is no limit"]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def retrieve_plans(
@@ -47,7 +47,7 @@ def retrieve_plans(
     scope: Scoped = None,
     filters: Annotated[PlanFilters | None, "status: new, in_progress, partial, done, abandoned; tags"] = None,
     tier: How = "T0",
-    budget: Annotated[int, msgspec.Meta(ge=0), "most tokens to spend; 0 is no limit"] = 0,
+    budget: Annotated[Natural, "most tokens to spend; 0 is no limit"] = 0,
 ) -> dict[str, Any]:
     """Know what was done and what is planned: the plans of a workspace, domain or repository, newest first."""
     wanted = filters or PlanFilters()
@@ -63,14 +63,12 @@ def retrieve_learnings(
     call: Call,
     scope: Scoped = None,
     filters: Annotated[LearningFilters | None, "tags, category; archived: true adds those of earlier years"] = None,
-    budget: Budget = BUDGET,
+    budget: Annotated[Natural, "most tokens of decisions and lessons; 0 is no limit"] = BUDGET,
 ) -> dict[str, Any]:
     """Read the decisions to respect and the lessons not to learn twice, before you decide, and before you save one."""
-    wanted = filters or LearningFilters()
-    return call.runner.knowledge.learnings(
-        _scope(call, scope),
-        Learned(tags=_list(wanted.tags), category=wanted.category or "", archived=wanted.archived, budget=budget),
-    )
+    given = filters or LearningFilters()
+    wanted = Learned(tags=_list(given.tags), category=given.category or "", archived=given.archived, budget=budget)
+    return call.runner.knowledge.learnings(_scope(call, scope), wanted)
 
 
 def workspace_context(
@@ -78,7 +76,7 @@ def workspace_context(
     scope: Scoped = None,
     topics: Annotated[list[str] | str | None, "folders that start with _, like features or architecture"] = None,
     tier: Annotated[Literal["T0", "T1", "T2"], "how much of the topics' documents"] = "T1",
-    budget: Annotated[int, msgspec.Meta(ge=0), "most tokens of plans, decisions and lessons; 0 is no limit"] = BUDGET,
+    budget: Annotated[Natural, "most tokens of plans, decisions and lessons; 0 is no limit"] = BUDGET,
 ) -> dict[str, Any]:
     """Load all that is known of a workspace, domain or repository in one call: overview, plans, decisions, lessons,
     skills, and the documents of the topics that you name."""
@@ -97,12 +95,10 @@ def save_learning(
     category: Annotated[str | None, "architecture, tooling, convention, debugging, performance, …"] = None,
     tags: list[str] | str | None = None,
 ) -> dict[str, Any]:
-    """Keep a decision or a lesson for everybody who works here. Says which entry says the same, if one does."""
+    """Save a decision or a lesson for everyone who works here. If an entry says the same, the reply names it."""
     fields = {"category": category} if category and category.strip() else {}
-    draft = Draft(
-        kind=kind, title=title, text=content, scope=_scope(call, scope), tags=tuple(_list(tags)), fields=fields,
-        op_id=call.op_id,
-    )  # fmt: skip
+    where, tagged = _scope(call, scope), tuple(_list(tags))
+    draft = Draft(kind=kind, title=title, text=content, scope=where, tags=tagged, fields=fields, op_id=call.op_id)
     return _receipt(call.runner.knowledge.save(draft))
 
 
@@ -112,7 +108,7 @@ def set_plan_status(
     path: Annotated[str | None, "the plan's document_path"] = None,
     id: Annotated[str | None, "or its document_id"] = None,
 ) -> dict[str, Any]:
-    """Say how far a plan is. Changes its status and the day of the change, nothing else in its file."""
+    """Set the status of a plan. Changes its status and the day of the change, nothing else in its file."""
     given = [name for name in (path, id) if name and name.strip()]
     if len(given) != 1:
         raise Invalid("Give path or id." if not given else "Give path or id, not both.", "retrieve_plans shows them.")
@@ -120,12 +116,12 @@ def set_plan_status(
     receipt = call.runner.knowledge.set_status(plan, status, call.op_id)
     before = plan.fields.get("status")
     now, was = (before, None) if receipt.status == "repeated" else (status, before)
-    known = {"path": receipt.path, "status": now, "was": was, "receipt": receipt.status}
-    return {name: value for name, value in known.items() if value is not None}
+    reply = {"path": receipt.path, "status": now, "was": was, "receipt": receipt.status}
+    return {name: value for name, value in reply.items() if value is not None}
 
 
 def load_skill(call: Call, name: str, scope: Scoped = None) -> dict[str, Any]:
-    """Load a skill before you do what it is for: the steps, and the files that belong to it."""
+    """Load a skill before you use it: the steps, and the files that belong to it."""
     return call.runner.skills.load(_scope(call, scope), name)
 
 
@@ -147,15 +143,15 @@ def save_skill(
 
 
 def register(registry: Registry) -> None:
-    """Add the tools, in the order in which they are listed."""
-    for read in (retrieve_plans, retrieve_overview, retrieve_learnings, workspace_context, load_skill):
-        registry.add("knowledge", reads=True, render=yaml.render, mirrored=True, within=True)(read)
-    for write in (save_learning, set_plan_status, save_skill):
-        registry.add("knowledge", render=_done, within=True)(write)
+    """Add the tools in the order in which they are listed."""
+    for function in (retrieve_plans, retrieve_overview, retrieve_learnings, workspace_context, load_skill):
+        registry.add("knowledge", function, reads=True, render=markdown.yaml, mirrored=True, within=True)
+    for writes in (save_learning, set_plan_status, save_skill):
+        registry.add("knowledge", writes, render=_done, within=True)
 
 
 def _scope(call: Call, given: Where | str | None) -> Scope:
-    """Return where a call looks: what it names, else the workspace of its context."""
+    """Return the scope that a call names, else the workspace of its context."""
     if given is None or given == "" or given == Where():
         return call.scope
     if isinstance(given, str):

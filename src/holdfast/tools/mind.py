@@ -1,4 +1,4 @@
-"""Tools over the four memories and over large values, agent `mind`."""
+"""Tools for the four memories and for large values, agent `mind`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ def memory_search(
     last: Annotated[int | None, "instead: the last n entries, oldest first"] = None,
     limit: Annotated[int, "most entries to return"] = 10,
 ) -> Any:
-    """Search a memory by words, or look at its last entries. Covered entries are those that a summary speaks for."""
-    if (last is None) == (not query):
-        raise Invalid(
-            "A query is some words; last: n is instead of it." if query else "A query is some words; or give last: n.",
-            "Give either.",
-        )
-    wanted: Any = query if last is None else {"last": last}
-    found: list[dict[str, Any]] = msgspec.to_builtins(_mind(call).search(type, wanted, limit))
-    ranked = ("score",) if last is not None else ()
-    return [{name: value for name, value in one.items() if name not in ranked} for one in found]
+    """Search a memory by words, or read its last entries. Covered entries are those that a summary stands for."""
+    if last is not None and not query:
+        found: list[dict[str, Any]] = msgspec.to_builtins(_mind(call).search(type, {"last": last}, limit))
+        return [{name: value for name, value in one.items() if name != "score"} for one in found]
+    if query and last is None:
+        return msgspec.to_builtins(_mind(call).search(type, query, limit))
+    raise Invalid(
+        "A query is some words; " + ("last: n is instead of it." if query else "or give last: n."), "Give either."
+    )
 
 
 def memory_learn(call: Call, key: Annotated[str, "what it is about"], value: Annotated[Any, "what is known"]) -> Any:
-    """Keep a piece of knowledge by key; the value that held before stays in its history."""
+    """Keep a piece of knowledge by key; the value before it stays in its history."""
     return {"id": _mind(call).learn(key, value, call.op_id)}
 
 
@@ -50,7 +49,7 @@ def memory_recall(
     call: Call,
     key: str,
     history: Annotated[bool, "all values it ever had, oldest first"] = False,
-    as_of: Annotated[str | None, "what held at this ISO date or time"] = None,
+    as_of: Annotated[str | None, "the value at this ISO date or time"] = None,
 ) -> Any:
     """Recall knowledge by its key; null when nothing is known."""
     return _mind(call).recall(key, history, as_of or "")
@@ -69,12 +68,11 @@ def memory_compact(
 ) -> Any:
     """Summarise the older entries of a memory, so that its window stays small. They stay in the file and in search."""
     done = _mind(call).compact(type, keepLast, summarizeOlder)
-    told: dict[str, Any] = msgspec.to_builtins(done)
-    return {"covered": done.covered, "kept": done.kept} | told
+    return {"covered": done.covered, "kept": done.kept} | msgspec.to_builtins(done)
 
 
 def memory_stats(call: Call) -> Any:
-    """Say how much is remembered."""
+    """Count what is remembered."""
     return _mind(call).stats()
 
 
@@ -99,17 +97,17 @@ def value_summarize(call: Call, ref: Ref, budget: Annotated[int, msgspec.Meta(ge
 
 
 def register(registry: Registry) -> None:
-    """Add the tools, in the order in which they are listed."""
+    """Add the tools in the order in which they are listed."""
     for function in (
         memory_append, memory_search, memory_learn, memory_recall, memory_match, memory_compact, memory_stats,
         value_read, value_search, value_summarize,
     ):  # fmt: skip
         reads = function not in (memory_append, memory_learn, memory_compact)
-        registry.add("mind", enveloped=True, reads=reads)(function)
+        registry.add("mind", function, enveloped=True, reads=reads)
 
 
 def _mind(call: Call) -> Mind:
-    """Return the memories of the session that a call belongs to; working memory lives as long as the process."""
+    """Return the memories of the session of a call; working memory lives as long as the process."""
     window = call.runner.windows.of(call.session)
     mind = Mind(call.memory, call.session, call.scope if call.context.workspaceId else None, window=window)
     mind.warnings = call.warnings

@@ -1,19 +1,19 @@
-"""Gathering what an agent should know when it starts: the pieces of each part of its prompt.
+"""Gather what an agent should know when it starts, one part of its prompt after the other.
 
-What needs files alone comes first, then what needs the index, and each part is told as soon as it is there: so a caller
-who cannot wait uses what there is. A part that fails loses no other; it becomes a warning. Nothing is written.
+Parts that need only files come first, then those that need the index, so that a caller who cannot wait uses what is
+there. A part that fails becomes a warning and does not affect the others. Nothing is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.formats import invisible, prompts
-from holdfast.formats.prompts import Gathered, Message, Piece
+from holdfast.formats.prompts import Gathered, Piece
 from holdfast.formats.summaries import head
 from holdfast.memories.compartments import Run
 from holdfast.memories.hot import Hot
@@ -23,42 +23,41 @@ from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.times import age
 from holdfast.model.tokens import count_tokens
 from holdfast.recall.answers import Hit
-from holdfast.tools.calling import Call, Runner
-from holdfast.tools.context import Context
+from holdfast.tools.calling import Call, Context, Runner
 from holdfast.tools.workspaces import loadWorkspace
 
 AT_ONCE = 3
-"""How many of the parts, from the first on, need a few small files alone."""
+"""How many parts, from the first on, need only a few small files."""
 _MESSAGES = 40
 _COUNTED = 200
-"""Messages that are read, so that those which are too old to be shown can be counted."""
+"""Messages that are read, to count those which are not shown."""
 _CHAT = next(part.share for part in prompts.PARTS if part.name == "chat")
 _AROUND = 20
-"""Tokens of what stands around a message."""
+"""Tokens around each message."""
 _HITS = 10
 _LISTED = 5
 _LINE = 60
-"""Tokens of one line about a plan, a save point or what was done."""
+"""Tokens of one line about a plan, a save point or an activity."""
 
 
 def gather(runner: Runner, context: Context, budget: int = prompts.BUDGET) -> Iterator[Gathered]:
-    """Yield the parts for a workspace, session, run and goal; NotFound when there is no such workspace."""
+    """Yield the parts for a workspace, session, run and goal; NotFound when the workspace does not exist."""
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
         raise Invalid(f"budget is {budget!r}.", "Use a number of tokens from 1 on.")
     work = _Work(Call(runner, context.over(runner.defaults)), budget)
     if work.call.context.workspaceId:
         _ = work.call.scope
-    yield _gathered(work, "rules", work.rules)
-    yield _gathered(work, "memory", work.long_term)
-    yield _gathered(work, "run", work.run)
-    yield _gathered(work, "chat", work.chat)
-    yield msgspec.structs.replace(_gathered(work, "workspace", work.purpose), partial=True)
-    yield _gathered(work, "workspace", work.workspace)
-    yield _gathered(work, "recall", work.recall)
+    yield work.gathered("rules", work.rules)
+    yield work.gathered("memory", work.long_term)
+    yield work.gathered("run", work.run)
+    yield work.gathered("chat", work.chat)
+    yield msgspec.structs.replace(work.gathered("workspace", work.purpose), partial=True)
+    yield work.gathered("workspace", work.workspace)
+    yield work.gathered("recall", work.recall)
 
 
 class _Work:
-    """The work on one prompt; `shown` are the records that are in it already, by id."""
+    """The work on one prompt; `shown` are the ids of records that are already in it."""
 
     def __init__(self, call: Call, budget: int) -> None:
         self.call = call
@@ -67,6 +66,18 @@ class _Work:
         self.shown: set[str] = set()
         self.warnings: list[str] = []
         self.older, self.uncounted = 0, False
+
+    def gathered(self, part: str, pieces: Callable[[], list[Piece]]) -> Gathered:
+        """Return a part, or its error as a warning."""
+        self.warnings, self.older, self.uncounted = [], 0, False
+        found: list[Piece] = []
+        try:
+            found = pieces()
+        except HoldfastError as error:
+            self.warnings.append(str(error))
+        except Exception as error:  # an error of ours must not lose the other parts
+            self.warnings.append(f"{type(error).__name__}: {error}"[:200])
+        return Gathered(part, found, self.warnings, older=self.older, uncounted=self.uncounted)
 
     def rules(self) -> list[Piece]:
         texts, findings = Hot(self.memory).texts()
@@ -91,21 +102,19 @@ class _Work:
         every = [each for each in history if each.role in ("user", "assistant")]
         said = every[-_MESSAGES:]
         self.older, self.uncounted = len(every) - len(said), len(history) == _COUNTED
-        self._note(said)
-        whose = [(chat.label(message) or message.role, age(message.timestamp)) for message in said]
-        return [Piece(message.content, _joined(*who)) for message, who in zip(said, whose, strict=True)]
-
-    def _note(self, said: Sequence[Message]) -> None:
-        """Note those of the messages that have room for certain, whatever else there is."""
         room = self.budget * _CHAT // 100
-        for message in reversed(said):
+        for message in reversed(said):  # these fit in any case, so recall need not show them
             room -= count_tokens(message.content) + _AROUND
             if room < 0:
                 break
             self.shown.add(message.id)
+        return [
+            Piece(message.content, _joined(chat.label(message) or message.role, age(message.timestamp)))
+            for message in said
+        ]
 
     def purpose(self) -> list[Piece]:
-        """Return what is there of the workspace without looking through all of it."""
+        """Return what is known of the workspace from a few files."""
         runner, named = self.call.runner, self.call.context.workspaceId
         if not named:
             return [Piece(_line(_about(each))) for each in runner.workspaces.all()]
@@ -115,8 +124,9 @@ class _Work:
     def workspace(self) -> list[Piece]:
         if named := self.call.context.workspaceId:
             return [Piece(line) for line in _briefing(loadWorkspace(self.call, named))]
-        here = DEFAULT in self.memory.scopes.children("")
-        return self.purpose() + [Piece(line) for line in (_briefing(loadWorkspace(self.call, DEFAULT)) if here else ())]
+        if DEFAULT not in self.memory.scopes.children(""):
+            return self.purpose()
+        return self.purpose() + [Piece(line) for line in _briefing(loadWorkspace(self.call, DEFAULT))]
 
     def recall(self) -> list[Piece]:
         task = self.call.context.goal
@@ -128,27 +138,11 @@ class _Work:
         self.warnings += [str(problem) for problem in found.problems[:_LISTED]]
         sources = self.memory.sources(hit.record for hit in found)
         fresh = [hit for hit in found if hit.record.id not in self.shown and sources[hit.record.id].trust != "other"]
-        return [
-            Piece(_recalled(hit), _joined(hit.record.where, hit.age, str(sources[hit.record.id]), _unseen(hit)))
-            for hit in fresh[:_HITS]
-        ]
-
-
-def _gathered(work: _Work, part: str, pieces: Callable[[], list[Piece]]) -> Gathered:
-    """Return a part; whatever goes wrong is told in its place."""
-    work.warnings, work.older, work.uncounted = [], 0, False
-    found: list[Piece] = []
-    try:
-        found = pieces()
-    except HoldfastError as error:
-        work.warnings.append(str(error))
-    except Exception as error:  # a fault of ours must not lose the other parts
-        work.warnings.append(f"{type(error).__name__}: {error}"[:200])
-    return Gathered(part, found, work.warnings, older=work.older, uncounted=work.uncounted)
+        return [_recalled(hit, str(sources[hit.record.id])) for hit in fresh[:_HITS]]
 
 
 def _briefing(data: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what there is to know of a workspace, one thing a line."""
+    """Yield what there is to know of a workspace, line by line."""
     if data["purpose"]:
         yield _line(f"{data['name']}: {data['purpose']}")
     plans, states = data["plans"], data["states"]
@@ -173,14 +167,11 @@ def _line(text: str) -> str:
     return head(prompts.one_line(text), _LINE)
 
 
-def _recalled(hit: Hit) -> str:
+def _recalled(hit: Hit, source: str) -> Piece:
     title = prompts.one_line(hit.record.title)
-    return hit.snippet if not title or title in hit.snippet else f"{title}\n{hit.snippet}"
-
-
-def _unseen(hit: Hit) -> str:
-    found = invisible.sorts(f"{hit.record.title}\n{hit.snippet}")
-    return f"beware, it has {found}" if found else ""
+    text = hit.snippet if not title or title in hit.snippet else f"{title}\n{hit.snippet}"
+    unseen = invisible.sorts(f"{hit.record.title}\n{hit.snippet}")
+    return Piece(text, _joined(hit.record.where, hit.age, source, f"beware, it has {unseen}" if unseen else ""))
 
 
 def _joined(*parts: str) -> str:

@@ -1,7 +1,6 @@
-"""Tools over tasks, agent `tasks`: what an orchestrator hands out and workers take.
+"""Tools for tasks, agent `tasks`: an orchestrator creates tasks and workers claim them.
 
-Replies are text, with the same beside it as data. Tasks belong to the workspace of the call; one is found by its id in
-whichever workspace has it.
+Replies are text, with the same as data. Tasks belong to the workspace of the call; an id finds a task in any workspace.
 """
 
 from __future__ import annotations
@@ -11,12 +10,21 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats.graphs import Standing
-from holdfast.formats.tasks import CANCELLED, DONE, USUAL_ATTEMPTS, USUAL_LEASE, USUAL_PAUSE, Attempt, Outlook, Task
-from holdfast.memories.tasks import Claim, Listed, New
+from holdfast.formats.tasks import (
+    CANCELLED,
+    DONE,
+    USUAL_ATTEMPTS,
+    USUAL_LEASE,
+    USUAL_PAUSE,
+    Attempt,
+    New,
+    Outlook,
+    Task,
+)  # fmt: skip
+from holdfast.memories.tasks import Claim, Listed
+from holdfast.model.names import amount
 from holdfast.model.records import USUAL_PRIORITY
 from holdfast.model.times import iso, parse_ms
-from holdfast.model.wording import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
@@ -36,7 +44,7 @@ def task_create(
     attempts: Annotated[int, "how often it is tried"] = USUAL_ATTEMPTS,
     pause: Annotated[float, "seconds before it is tried again after a failure; doubles each time"] = USUAL_PAUSE,
     tasks: Annotated[
-        list[New] | None, "instead of all these, several tasks, all or none; after may hold the name of another of them"
+        list[New] | None, "instead of all these, several tasks, all or none; after may be the name of another of them"
     ] = None,
     graph: Annotated[str, "a name for tasks that belong together"] = "",
 ) -> dict[str, Any]:
@@ -48,8 +56,8 @@ def task_create(
         "lease": lease, "attempts": attempts, "pause": pause,
     }  # fmt: skip
     made = call.runner.tasks.create_all(tasks or [one], graph=graph, workspace=call.scope, op_id=call.op_id)
-    told = [f'{task.id} "{task.title}"' + (f" after {', '.join(task.after)}" if task.after else "") for task in made]
-    text = "\n".join([f"{amount(len(made), 'task')} created:", *told])
+    lines = [f'{task.id} "{task.title}"' + (f" after {', '.join(task.after)}" if task.after else "") for task in made]
+    text = "\n".join([f"{amount(len(made), 'task')} created:", *lines])
     return {"tasks": [{"id": task.id, "name": task.name, "title": task.title} for task in made], "text": text}
 
 
@@ -60,7 +68,7 @@ def task_claim(
     graph: Annotated[str, "only tasks of this graph"] = "",
     lease: Annotated[float, "seconds until you report or send a heartbeat; 0 is what the task says"] = 0.0,
 ) -> dict[str, Any]:
-    """Take the most important task that is ready; until its lease ends nobody else gets it.
+    """Take the most important task that is ready; no other worker gets it until its lease ends.
 
     The reply has its instructions, the results of the tasks before it, and the attempt id that you report with.
     """
@@ -81,12 +89,12 @@ def task_heartbeat(
     percent: Annotated[float | None, "how far you are, 0 to 100"] = None,
     lease: Annotated[float, "seconds from now on; 0 is what the task says"] = 0.0,
 ) -> dict[str, Any]:
-    """Keep a task that you work on: starts its lease anew. Refused when somebody else has it, or it was cancelled."""
+    """Keep a task that you work on: restarts its lease. Refused when another worker has it, or it was cancelled."""
     task = call.runner.tasks.heartbeat(
         id, attempt, progress=progress, percent=percent, lease=lease, workspace=call.scope, op_id=call.op_id
     )
-    held = next(one for one in task.attempts if one.id == attempt)
-    return {"id": id, "attempt": attempt, "until": held.until, "text": f"Task {id} is yours until {held.until}."}
+    until = next(one.until for one in task.attempts if one.id == attempt)
+    return {"id": id, "attempt": attempt, "until": until, "text": f"Task {id} is yours until {until}."}
 
 
 def task_report(
@@ -98,9 +106,9 @@ def task_report(
     ],
     attempt: Annotated[str, "the attempt id that task_claim returned; not for cancelled and retry"] = "",
     result: Annotated[Any, "what came of it, for the tasks that wait for it"] = None,
-    error: Annotated[str, "what went wrong, for whoever tries it next"] = "",
+    error: Annotated[str, "what went wrong, for the worker that tries it next"] = "",
 ) -> dict[str, Any]:
-    """Say how a task ended. What failed is tried again until its attempts are used up."""
+    """Report how a task ended. A failed task is tried again until its attempts are used up."""
     tasks = call.runner.tasks
     where: dict[str, Any] = {"workspace": call.scope, "op_id": call.op_id}
     if status in ("cancelled", "retry"):
@@ -120,26 +128,23 @@ def task_list(
     graph: Annotated[str, "only this graph"] = "",
     ids: Annotated[list[str] | None, "only these, with instructions, results and errors"] = None,
 ) -> dict[str, Any]:
-    """Show the workspace's tasks as a tree: how each stands, who works on it, how far it is, what is in its way."""
+    """Show the workspace's tasks as a tree: status, worker, progress, and what blocks each."""
     listed = call.runner.tasks.all(status or (), graph=graph, ids=ids or (), workspace=call.scope)
-    shown = listed.tasks[:MOST_LISTED]
-    left_off = len(listed.tasks) - len(shown)
+    left_off, warnings = len(listed.tasks) - MOST_LISTED, call.runner.tasks.warnings
     return {
         "counts": listed.counts,
         "workers": listed.workers,
-        "tasks": [_shown(listed, depth, task, whole=bool(ids)) for depth, task in shown],
-        **({"left_off": left_off} if left_off else {}),
-        **({"warnings": call.runner.tasks.warnings} if call.runner.tasks.warnings else {}),
+        "tasks": [_shown(listed, depth, task, whole=bool(ids)) for depth, task in listed.tasks[:MOST_LISTED]],
+        **({"left_off": left_off} if left_off > 0 else {}),
+        **({"warnings": warnings} if warnings else {}),
     }
 
 
 def register(registry: Registry) -> None:
-    """Add the tools, in the order in which they are listed."""
-    registry.add("tasks", render=_listed)(task_create)
-    registry.add("tasks", render=_listed)(task_claim)
-    registry.add("tasks", render=_listed)(task_heartbeat)
-    registry.add("tasks", render=_listed)(task_report)
-    registry.add("tasks", reads=True, render=_listed)(task_list)
+    """Add the tools in the order in which they are listed."""
+    for function in (task_create, task_claim, task_heartbeat, task_report):
+        registry.add("tasks", function, render=_text)
+    registry.add("tasks", task_list, reads=True, render=_text)
 
 
 def _claimed(claim: Claim) -> dict[str, Any]:
@@ -152,37 +157,35 @@ def _claimed(claim: Claim) -> dict[str, Any]:
     data = {
         "task": {"id": task.id, "title": task.title, "instructions": task.instructions, "graph": task.graph},
         "attempt": attempt.id, "number": attempt.number, "of": task.most, "until": attempt.until,
-        "before": before, "earlier": [_told(one) for one in earlier],
+        "before": before, "earlier": [_attempt(one) for one in earlier],
     }  # fmt: skip
-    told = [
+    found = [one["result"] for one in before]
+    results = [one if isinstance(one, str) else msgspec.json.encode(one).decode() for one in found]
+    lines = [
         f"Task {task.id}: {task.title}",
         f"Attempt {attempt.id}, number {attempt.number} of {task.most}; yours until {attempt.until}.",
         *([f"\n{task.instructions}"] if task.instructions else []),
         *(["\nWhat the tasks before it came to:"] if before else []),
-        *(f'- {one["id"]} "{one["title"]}": {_plain(one["result"])}' for one in before),
+        *(f'- {one["id"]} "{one["title"]}": {result}' for one, result in zip(before, results, strict=True)),
         *(["\nEarlier attempts:"] if earlier else []),
         *(f"- {one.id} by {one.worker}: {_how(one)}" for one in earlier),
         f"\nHold on to it: task_heartbeat(id={task.id!r}, attempt={attempt.id!r}, progress=…)",
         f"When it is done: task_report(id={task.id!r}, attempt={attempt.id!r}, status='done', result=…)",
         "Otherwise status='failed' with error=…, or 'released' to give it back.",
     ]
-    return data | {"text": "\n".join(told)}
+    return data | {"text": "\n".join(lines)}
 
 
 def _none_ready(outlook: Outlook, now: int) -> str:
     if not (outlook.running or outlook.later or outlook.waiting):
         return "Nothing is ready: there is no open task."
-    parts = [
-        f"{outlook.running} running",
-        *([f"{outlook.later} to be tried again"] if outlook.later else []),
-        f"{outlook.waiting} waiting for others",
-    ]
+    later = f"{outlook.later} to be tried again, " if outlook.later else ""
     soon = f" Look again in {max(1, round((outlook.next_ms - now) / 1000))} s." if outlook.next_ms else ""
-    return f"Nothing is ready: {', '.join(parts)}.{soon}"
+    return f"Nothing is ready: {outlook.running} running, {later}{outlook.waiting} waiting for others.{soon}"
 
 
 def _after(task: Task, status: str) -> dict[str, Any]:
-    """Say what becomes of a task now."""
+    """Return what happens to a task after a report."""
     texts = {
         "done": "done; what waited for it can go on",
         "released": "given back",
@@ -192,44 +195,38 @@ def _after(task: Task, status: str) -> dict[str, Any]:
     if status != "failed":
         return {"text": f"Task {task.id} is {texts[status]}."}
     if task.due is None:
-        again = f"failed for good, after {amount(task.spent, 'attempt')}; what waits for it is blocked"
-        return {"again": "", "text": f"Task {task.id} {again}."}
+        spent = amount(task.spent, "attempt")
+        return {"again": "", "text": f"Task {task.id} failed for good, after {spent}; what waits for it is blocked."}
     again = iso(task.due)
     return {"again": again, "text": f"Task {task.id} failed; it can be claimed again from {again} on."}
 
 
 def _shown(listed: Listed, depth: int, task: Task, *, whole: bool) -> dict[str, Any]:
-    """Return a task as data; with `whole`, also what it says and what came of it."""
+    """Return a task as data; with `whole`, also its instructions, result and attempts."""
     stand, last = listed.standings[task.id], task.last
     data: dict[str, Any] = {"id": task.id, "title": task.title, "status": stand.status, "depth": depth}
     data |= {"attempts": f"{task.spent}/{task.most}", "priority": task.priority}
-    data |= _running(last, listed.now) if last and stand.status == "running" else {}
-    data |= {"again": iso(task.due)} if stand.status == "later" and task.due else {}
+    if last and stand.status == "running":
+        left = max(0, ((parse_ms(last.until) or 0) - listed.now) // 1000)
+        data |= {"worker": last.worker, "attempt": last.id, "lease": left, "progress": last.progress}
+        data |= {} if last.percent is None else {"percent": last.percent}
+    elif stand.status == "later" and task.due:
+        data["again"] = iso(task.due)
+    error = task.why if stand.status == CANCELLED else ""
+    if last and stand.status not in (CANCELLED, DONE, "running"):
+        error = _how(last)
     optional = {
         "blockedBy": list(stand.by), "after": task.after, "tags": task.tags, "graph": task.graph, "name": task.name,
-        "error": _last_error(task, stand),
+        "error": error,
     }  # fmt: skip
     data |= {name: value for name, value in optional.items() if value}
     if whole:
         data |= {"instructions": task.instructions, "result": task.done.result if task.done else None}
-        data["history"] = [_told(one) for one in task.attempts]
+        data["history"] = [_attempt(one) for one in task.attempts]
     return data
 
 
-def _running(attempt: Attempt, now: int) -> dict[str, Any]:
-    left = max(0, ((parse_ms(attempt.until) or 0) - now) // 1000)
-    data = {"worker": attempt.worker, "attempt": attempt.id, "lease": left, "progress": attempt.progress}
-    return data | ({} if attempt.percent is None else {"percent": attempt.percent})
-
-
-def _last_error(task: Task, stand: Standing) -> str:
-    if stand.status == CANCELLED:
-        return task.why
-    last = task.last
-    return "" if last is None or stand.status in (DONE, "running") else _how(last)
-
-
-def _told(attempt: Attempt) -> dict[str, Any]:
+def _attempt(attempt: Attempt) -> dict[str, Any]:
     data = {
         "attempt": attempt.id, "worker": attempt.worker, "from": attempt.time, "status": attempt.status,
         "ended": attempt.ended, "error": attempt.error, "progress": attempt.progress,
@@ -238,17 +235,13 @@ def _told(attempt: Attempt) -> dict[str, Any]:
 
 
 def _how(attempt: Attempt) -> str:
-    """Say how an attempt that is over ended."""
+    """Return how a finished attempt ended."""
     if not attempt.status:
         return "its lease ran out" + (f" at: {attempt.progress}" if attempt.progress else "")
     return attempt.status + (f": {attempt.error}" if attempt.error else "")
 
 
-def _plain(result: Any) -> str:
-    return result if isinstance(result, str) else msgspec.json.encode(result).decode()
-
-
-def _listed(reply: dict[str, Any]) -> str:
+def _text(reply: dict[str, Any]) -> str:
     if "text" in reply:
         return str(reply["text"])
     if not reply["tasks"]:

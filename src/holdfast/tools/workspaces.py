@@ -1,4 +1,4 @@
-"""Tools for workspaces, states and what was done in them: agents `memoryManager` and `searchManager`."""
+"""Tools for workspaces, states and traces: agents `memoryManager` and `searchManager`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.memories.traces import activity
-from holdfast.memories.workspaces import FIELDS
+from holdfast.memories.workspaces import FIELDS, activity
 from holdfast.model.queries import Query
-from holdfast.model.records import Record, text_of
+from holdfast.model.records import text_of
 from holdfast.recall.answers import Hit
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
@@ -19,7 +18,6 @@ _NEWEST_STATES = 20
 _ACTIVE_PLANS = ("new", "in_progress", "partial")
 
 Name = Annotated[str, "its name"]
-StateName = Annotated[str, "its name"]
 Workflow = str | dict[str, Any]
 Archived = Annotated[bool, "also archived ones"]
 Restore = Annotated[bool, "show it again instead"]
@@ -51,7 +49,7 @@ def listWorkspaces(call: Call, includeArchived: Archived = False) -> list[dict[s
 
 
 def loadWorkspace(call: Call, name: Name) -> dict[str, Any]:
-    """Load a workspace before working in it: what it is for, what was done last, save points, open plans."""
+    """Load a workspace before working in it: its purpose, recent activity, save points, open plans."""
     data = call.runner.workspaces.load(name)
     scope = call.memory.scopes.resolve(name)
     states = call.runner.states.all(scope)
@@ -79,23 +77,24 @@ def updateWorkspace(
     preferences: Annotated[dict[str, Any] | str | None, "replaces them"] = None,
     isArchived: Annotated[bool | None, "false restores an archived workspace"] = None,
 ) -> None:
-    """Change fields of a workspace; what is not given stays as it is."""
+    """Change fields of a workspace; fields that are not given stay as they are."""
     values = (description, rootFolder, purpose, workflows, keyFiles, preferences)
     changes = {field: value for field, value in zip(FIELDS, values, strict=True) if value is not None}
-    named = {**changes, "newName": newName}
-    blank = [field for field, value in named.items() if isinstance(value, str) and not value.strip()]
+    given = {**changes, "newName": newName}
+    blank = [field for field, value in given.items() if isinstance(value, str) and not value.strip()]
     if blank:
         raise Invalid(f"Blank: {', '.join(blank)}.", "Give text, or leave it out.")
-    if not changes and newName is None and isArchived is None:
+    workspaces, changed = call.runner.workspaces, bool(changes or newName)
+    if not changed and isArchived is None:
         raise Invalid("There is nothing to update.", f"Give newName, {', '.join(FIELDS)} or isArchived.")
-    if (changes or newName) and isArchived is call.runner.workspaces.load(name).get("isArchived", False):
-        isArchived = None  # it is so already, and there is something else to do
-    if changes or newName:
-        call.runner.workspaces.update(name, changes, newName or "", call.op_id)
-    if isArchived is not None:
-        call.runner.workspaces.archive(
-            newName or name, restore=not isArchived, op_id=call.op_id and call.op_id + "-archive"
-        )
+    archives = isArchived is not None
+    if changed:
+        # with other changes, repeating the present state is no error
+        archives = archives and isArchived is not workspaces.load(name).get("isArchived", False)
+        workspaces.update(name, changes, newName or "", call.op_id)
+    if archives:
+        op_id = call.op_id and call.op_id + "-archive"
+        workspaces.archive(newName or name, restore=not isArchived, op_id=op_id)
 
 
 def archiveWorkspace(call: Call, name: Name, restore: Restore = False) -> None:
@@ -120,11 +119,9 @@ def createState(
         "activeFiles": activeFiles,
         "nextSteps": nextSteps,
         "conversationContext": conversationContext,
+        "tags": tags,
     }
-    kept = {field: value for field, value in fields.items() if value is not None}
-    if tags:
-        kept["tags"] = tags
-    call.runner.states.create(call.scope, name, kept, call.session, call.op_id)
+    call.runner.states.create(call.scope, name, fields, call.session, call.op_id)
 
 
 def listStates(call: Call, includeArchived: Archived = False) -> list[dict[str, str]]:
@@ -132,12 +129,12 @@ def listStates(call: Call, includeArchived: Archived = False) -> list[dict[str, 
     return call.runner.states.all(call.scope, archived=includeArchived)
 
 
-def loadState(call: Call, name: StateName) -> dict[str, Any]:
+def loadState(call: Call, name: Name) -> dict[str, Any]:
     """Load a save point to resume from."""
     return call.runner.states.load(call.scope, name)
 
 
-def archiveState(call: Call, name: StateName, restore: Restore = False) -> None:
+def archiveState(call: Call, name: Name, restore: Restore = False) -> None:
     """Hide a save point from lists; it can still be loaded."""
     call.runner.states.archive(call.scope, name, restore=restore, op_id=call.op_id)
 
@@ -153,52 +150,38 @@ def searchMemory(
     """Search the save points of a workspace and the history of what was done in it."""
     kinds = tuple(name.removesuffix("s") for name in memoryTypes or ("states", "traces"))
     span = dateRange or DateRange()
-    found = call.memory.find(
-        Query(text=query, kinds=kinds, scope=workspaceId, since=span.start, until=span.end, limit=limit)
-    )
-    return [_found(hit) for hit in found]
+    wanted = Query(text=query, kinds=kinds, scope=workspaceId, since=span.start, until=span.end, limit=limit)
+    return [_found(hit) for hit in call.memory.find(wanted)]
 
 
 def register(registry: Registry) -> None:
-    """Add the tools, in the order in which they are listed."""
+    """Add the tools in the order in which they are listed."""
+    reads = (listWorkspaces, loadWorkspace, listStates, loadState)
+    # a token bound to one workspace may not create or rename one: names are unique among all workspaces
+    within = (*reads, createState, archiveState)
     for function in (
-        createWorkspace,
-        listWorkspaces,
-        loadWorkspace,
-        updateWorkspace,
-        archiveWorkspace,
-        createState,
-        listStates,
-        loadState,
-        archiveState,
-    ):
-        registry.add("memoryManager", enveloped=True, reads=function in _READS, within=function in _WITHIN)(function)
-    registry.add("searchManager", enveloped=True, reads=True, within=True)(searchMemory)
-
-
-_READS = (listWorkspaces, loadWorkspace, listStates, loadState)
-_WITHIN = (*_READS, createState, archiveState)
-"""What is left for somebody who is bound to one workspace: names are unique among all, so making and naming is not."""
+        createWorkspace, listWorkspaces, loadWorkspace, updateWorkspace, archiveWorkspace, createState, listStates,
+        loadState, archiveState,
+    ):  # fmt: skip
+        registry.add("memoryManager", function, enveloped=True, reads=function in reads, within=function in within)
+    registry.add("searchManager", searchMemory, enveloped=True, reads=True, within=True)
 
 
 def _found(hit: Hit) -> dict[str, Any]:
     record = hit.record
-    if record.kind == "trace":
-        told = activity(record)
-        parts = (told["what"], record.text, str(told.get("error", "")), text_of(record.fields.get("params"))[:300])
-        content = "\n".join(part for part in parts if part)
-        return {"content": content, "type": "trace", "tool": record.title, "context": _context(record)}
-    content = "\n".join(part for part in (record.title, text_of(record.fields.get("activeTask")), hit.snippet) if part)
-    return {"content": content, "type": "state", "context": _context(record)}
-
-
-def _context(record: Record) -> dict[str, Any]:
-    session = record.scope.session or record.fields.get("session")
-    known = {
+    context = {
         "workspaceId": record.scope.path,
-        "sessionId": session,
+        "sessionId": record.scope.session or record.fields.get("session"),
         "goal": record.fields.get("goal"),
         "time": record.time,
         "source": record.where,
     }
-    return {name: value for name, value in known.items() if value}
+    if record.kind == "trace":
+        done = activity(record)
+        parts = [done["what"], record.text, done.get("error", ""), text_of(record.fields.get("params"))[:300]]
+        found = {"type": "trace", "tool": record.title}
+    else:
+        parts = [record.title, text_of(record.fields.get("activeTask")), hit.snippet]
+        found = {"type": "state"}
+    content = "\n".join(str(part) for part in parts if part)
+    return {"content": content, **found, "context": {name: value for name, value in context.items() if value}}

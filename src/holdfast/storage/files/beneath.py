@@ -50,13 +50,13 @@ class Beneath:
             os.close(fd)
 
     def removed(self) -> bool:
-        """Was the root removed? One that was only given another name goes on working."""
+        """Was the root removed? A renamed one goes on working."""
         return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
 
     def open_again(self, path: str, flags: int) -> int:
-        """Open a file that is opened often, by way of its folder, which is kept open.
+        """Open a file through its folder, which stays open for the next time.
 
-        The folder may have been moved since: the caller must see that the path still names what he got, and
+        The folder may have been moved since: the caller must check with `names` that the path still names the file, and
         `forget` the folder if it does not.
         """
         folder, _, name = path.rpartition("/")
@@ -68,13 +68,20 @@ class Beneath:
                 fd = self._folders[folder] = self.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
             return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
 
-    def stat(self, path: str) -> os.stat_result:
-        """Look at what a path names now, following no link: not at its end, and none to a folder on the way."""
-        fd = self.open(path, _LOOK)
+    def names(self, path: str, held: os.stat_result) -> bool:
+        """Does the path still name this open file? No link is followed, neither at its end nor on the way."""
         try:
-            return os.fstat(fd)
+            if self._syscall:
+                fd = self._native(path, _LOOK | os.O_CLOEXEC, 0, _BENEATH | _NO_MAGIC | _NO_LINKS)
+            else:
+                fd = self._walk(path, _LOOK | os.O_CLOEXEC, 0, follow=False)
+        except FileNotFoundError:
+            return False
+        try:
+            found = os.fstat(fd)
         finally:
             os.close(fd)
+        return found.st_ino == held.st_ino and found.st_dev == held.st_dev
 
     def forget(self, path: str) -> None:
         with self._lock:
@@ -83,7 +90,7 @@ class Beneath:
                 os.close(fd)
 
     def open(self, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:
-        """Open a relative path; a link that must not be followed, or leads out, raises ELOOP or EXDEV."""
+        """Open a relative path; ELOOP or EXDEV for a link that must not be followed or leads out."""
         flags |= os.O_CLOEXEC
         if not self._syscall:
             return self._walk(path, flags, mode, follow)
@@ -153,7 +160,7 @@ class Beneath:
                 os.close(fd)
 
     def _inside(self, target: str) -> str | None:
-        """Return an absolute path as one below the root, by whatever name it calls the root; None if it is not."""
+        """Return an absolute path relative to the root, None when it is outside."""
         for form in (target, real(target)):
             if (os.path.normpath(form) + "/").startswith(self.root + "/"):
                 return os.path.relpath(form, self.root)
@@ -161,7 +168,7 @@ class Beneath:
 
 
 def real(path: str) -> str:
-    """Return where a path leads; one that is a link at one moment and none at the next leads nowhere."""
+    """Return the real path; "" when it cannot be resolved."""
     try:
         return os.path.realpath(path)
     except OSError:
@@ -169,7 +176,7 @@ def real(path: str) -> str:
 
 
 def rename_new(source: str, target: str, here: int, there: int | None = None) -> None:
-    """Rename without ever replacing; FileExistsError when something has that name."""
+    """Rename without ever replacing; FileExistsError when the new name is taken."""
     there = here if there is None else there
     renameat2 = getattr(_libc(), "renameat2", None)
     if renameat2 and not renameat2(here, os.fsencode(source), there, os.fsencode(target), ctypes.c_uint(1)):
@@ -182,7 +189,7 @@ def rename_new(source: str, target: str, here: int, there: int | None = None) ->
 
 
 def sync_all(folder: str) -> None:
-    """Make durable what was written to the file system of a folder; where that cannot be asked for, to all of them."""
+    """Sync the file system of a folder; where that is not possible, all file systems."""
     syncfs = getattr(_libc(), "syncfs", None) if sys.platform == "linux" else None
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,15 +1,14 @@
-"""The file engine's work on descriptors: writing whole, making durable, and saying why the system refused."""
+"""File descriptors: writing completely, making durable, and turning system errors into ours."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import functools
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.storage.files import locks
@@ -20,15 +19,10 @@ _CHUNK = 1 << 20
 
 
 def let_go(fd: int) -> None:
-    """Release and close: a child that was forked meanwhile holds the file open, and must not hold the lock."""
+    """Unlock and close: a forked child may keep the file open, and must not keep the lock."""
     with contextlib.suppress(OSError):
         locks.release(fd)
     os.close(fd)
-
-
-def reader(fd: int) -> Callable[[int, int], bytes]:
-    """Return what reads an open file: how many bytes, from which offset on."""
-    return functools.partial(os.pread, fd)
 
 
 def read_all(fd: int) -> bytes:
@@ -45,8 +39,7 @@ def read_all(fd: int) -> bytes:
 def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> bool:
     """Write a file that has no name until it is durable; False where the system cannot do that.
 
-    It leaves nothing behind when the process dies, and costs one change of the folder instead of two. Pieces are asked
-    for only where it can be done.
+    It leaves nothing behind when the process dies, and changes the folder once instead of twice.
     """
     if not os.path.isdir("/proc/self/fd"):
         return False
@@ -71,7 +64,7 @@ def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int =
 
 @contextlib.contextmanager
 def temporary(folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mtime: int = 0) -> Iterator[str]:
-    """Write a durable file under a name of its own; it is gone afterwards unless it was renamed."""
+    """Write a durable file under a temporary name; on an error it is removed."""
     name = TEMPORARY + secrets.token_hex(8)
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
@@ -88,7 +81,7 @@ def temporary(folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mti
 
 
 def write_pieces(fd: int, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> None:
-    """Write all of it, with the time of change that it had elsewhere if one is given; durably, unless that can wait."""
+    """Write all pieces, set the modification time if given, and make them durable unless that can wait."""
     for piece in (data,) if isinstance(data, bytes) else data:
         write_all(fd, piece)
     if mtime:
@@ -98,7 +91,7 @@ def write_pieces(fd: int, data: bytes | Iterable[bytes], mtime: int = 0, *, dura
 
 
 def flush(fd: int) -> None:
-    """Make written data durable; macOS needs to be asked in its own way."""
+    """Make written data durable; macOS needs its own call for that."""
     if sys.platform == "darwin":
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
@@ -120,7 +113,7 @@ def exists(path: str) -> AlreadyExists:
 
 
 def unavailable(error: OSError, path: str) -> HoldfastError:
-    """Say in our own words why the system refused."""
+    """Turn a system error into one of ours."""
     number = error.errno or 0
     if number in (errno.ENOENT, errno.ENOTDIR):
         return NotFound(f"{path} is not there.", "Check the path.")

@@ -1,22 +1,27 @@
-"""Reading the lines of a log, forwards and backwards, with bounded memory, from whatever gives its bytes.
+"""The lines of a log: read forwards and backwards with bounded memory, and copied with some of them changed.
 
-A line longer than allowed is passed over and marked as cut; a last line without a newline is given as not whole.
+A line longer than allowed is skipped and marked as cut; a last line without a newline is marked as not whole.
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 
+from holdfast.errors import Conflict
+from holdfast.storage.files import descriptors as raw
 from holdfast.storage.tree import Line
 
 _CHUNK = 1 << 20
 _BACK = 1 << 16
 _FIRST_BACK = 1 << 12
-"""Who reads backwards often wants no more than the last line."""
+"""Reading backwards often needs the last line only."""
 _END = 2048
 
 Read = Callable[[int, int], bytes]
-"""How many bytes, from which offset on: fewer come back only where the log ends."""
+"""Read so many bytes from an offset; fewer only at the end of the log."""
 
 
 class HeldEnd:
@@ -27,12 +32,13 @@ class HeldEnd:
         self._read = read
         self._line_bytes = line_bytes
         self._end = read(_END, max(0, size - _END)) if size else b""
+        self.torn = size > 0 and not self._end.endswith(b"\n")
 
     def back(self) -> Iterator[bytes]:
         ended = self._end.rstrip()
         start = ended.rfind(b"\n") + 1
         if ended and (start or len(self._end) == self.size):
-            yield ended[start:]  # nearly always: the last line is short and lies in the block at hand
+            yield ended[start:]  # the usual case: the last line is short and already read
             skip = self.size - len(self._end) + start
         else:
             skip = self.size
@@ -43,12 +49,9 @@ class HeldEnd:
     def lines(self, offset: int) -> Iterable[bytes]:
         return (line.data for line in forwards(self._read, offset, self.size, self._line_bytes))
 
-    def torn(self) -> bool:
-        return self.size > 0 and not self._end.endswith(b"\n")
-
 
 def forwards(read: Read, offset: int, end: int, longest: int) -> Iterator[Line]:
-    """Yield lines in order with bounded memory: a line longer than allowed is passed over, not kept."""
+    """Yield lines in order; a line longer than allowed is skipped."""
     start = position = offset
     kept, dropped = b"", False
     while position < end:
@@ -72,7 +75,7 @@ def forwards(read: Read, offset: int, end: int, longest: int) -> Iterator[Line]:
 
 
 def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
-    """Yield lines from the end; an over-long one is passed over."""
+    """Yield lines from the end; an over-long one is skipped."""
     end = position = size
     tail, whole, dropped = b"", False, False
     most = _FIRST_BACK
@@ -81,7 +84,7 @@ def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
         most = min(4 * most, _BACK)
         block = read(step, position - step)
         if len(block) < step:
-            return  # somebody cut the file while it was read
+            return  # the file was cut while it was read
         cursor = position + len(tail)
         position -= step
         pieces = (block + tail).split(b"\n")
@@ -98,3 +101,78 @@ def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
     if end > 0 or whole:
         cut = dropped or len(tail) > longest
         yield Line(0, b"" if cut else tail, end + whole, whole, cut)
+
+
+class Copy:
+    """A copy of an open log, made in steps."""
+
+    def __init__(self, source: int, target: int, change: Callable[[bytes], bytes], longest: int) -> None:
+        self._source = source
+        self._target = target
+        self._change = change
+        self._longest = longest
+        self._waiting: list[bytes] = []
+        self._size = 0
+        self._checksum = 0
+        self.done = 0
+        """How far the log was copied."""
+        self.changed = 0
+
+    def up_to(self, end: int) -> None:
+        """Copy on, up to the end of a whole line or of the file."""
+        for line in forwards(functools.partial(os.pread, self._source), self.done, end, self._longest):
+            if line.cut:  # too long to be read as a line: copied as it is
+                for chunk in chunks(self._source, line.end - line.offset, line.offset):
+                    self._put(chunk, chunk)
+            else:
+                newline = b"\n" if line.whole else b""
+                self._put(line.data + newline, self._changed(line.data) + newline)
+            self.done = line.end
+        self._write()
+
+    def unchanged(self) -> bool:
+        """Is the copied part of the source still the same?"""
+        checksum = 0
+        for chunk in chunks(self._source, self.done):
+            checksum = zlib.crc32(chunk, checksum)
+        return checksum == self._checksum
+
+    def _changed(self, line: bytes) -> bytes:
+        wanted = self._change(line)
+        self.changed += wanted != line
+        return wanted.ljust(len(line))  # the same length, so that offsets read before stay valid
+
+    def _put(self, read: bytes, data: bytes) -> None:
+        self._checksum = zlib.crc32(read, self._checksum)
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._size >= _CHUNK:
+            self._write()
+
+    def _write(self) -> None:
+        if self._size:
+            raw.write_all(self._target, b"".join(self._waiting))
+        self._waiting, self._size = [], 0
+
+
+def chunks(fd: int, size: int, start: int = 0) -> Iterator[bytes]:
+    """Yield so many bytes of an open file; Conflict when the file became shorter."""
+    position, end = start, start + size
+    while position < end:
+        chunk = os.pread(fd, min(_CHUNK, end - position), position)
+        if not chunk:
+            raise Conflict("A file became shorter while it was read.", "Try again.")
+        yield chunk
+        position += len(chunk)
+
+
+def whole_lines(fd: int) -> int:
+    """Return the end of the last whole line of an open log."""
+    end = os.fstat(fd).st_size
+    while end > 0:
+        start = max(0, end - (64 << 10))
+        found = os.pread(fd, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0

@@ -1,11 +1,10 @@
 """The file engine: a folder of plain files is the memory.
 
-Append: lock the log, seal a torn tail, write whole lines, unlock, fdatasync, then acknowledge. The sync comes
-after the lock is released so that writers waiting together are made durable together; nobody is told "saved"
-before a sync that covers his own bytes (docs/decisions/002).
+Append: lock the log, seal a torn tail, write whole lines, unlock, fdatasync, then acknowledge. The sync comes after
+the unlock, so that writers waiting together become durable together (docs/decisions/002).
 
-Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename,
-fsync the folder. Create: write and fsync a file without a name, link it, which never replaces, fsync the folder.
+Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename, fsync the
+folder. Create: write and fsync a file without a name, link it (which never replaces), fsync the folder.
 """
 
 from __future__ import annotations
@@ -18,29 +17,25 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from holdfast.errors import (
-    AlreadyExists,
-    Busy,
-    Conflict,
-    HoldfastError,
-    Invalid,
-    NotFound,
-    OverBudget,
-    Unavailable,
-)
+from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model.names import check_path
 from holdfast.model.records import version_of
-from holdfast.storage.files import beneath, lines, locks, whole
+from holdfast.storage.files import beneath, lines, locks
 from holdfast.storage.files import descriptors as raw
 from holdfast.storage.tree import ABSENT, Appended, Document, Line, LogEnd, RootGone, Snapshot, Stamp
 
 _CHUNK = 1 << 20
-_REOPENINGS = 100
+_TRIES = 100
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
 _LEADS_OUT = "a link that leads out of the root is not followed"
 
 
 class Files:
-    """A vault in the folder `root`, which must exist."""
+    """The tree in the folder `root`, which must exist."""
+
+    exact = False
+    """A file can change twice within one tick of the clock that stamps it."""
 
     def __init__(
         self, root: str, *, lock_seconds: float = 10.0, line_bytes: int = 8 << 20, native: bool = True
@@ -52,9 +47,6 @@ class Files:
         self.location = self._beneath.root
         self._lock_seconds = lock_seconds
         self._line_bytes = line_bytes
-
-    exact = False
-    """A file can be changed twice within one tick of the clock that stamps it."""
 
     def close(self) -> None:
         self._beneath.close()
@@ -73,36 +65,41 @@ class Files:
             return Document(data, version_of(data), stamp)
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
-        parts = check_path(path)
-        try:
-            folder = self._folder(parts[:-1])
-            try:
-                if expect == ABSENT:
-                    self._create(folder, path, data)
-                else:
-                    self._replace(folder, path, data, expect, keep)
-            finally:
-                os.close(folder)
-        except FileExistsError:
-            raise raw.exists(path) from None
-        except NotADirectoryError:
-            raise Invalid(f"A folder of {path} is a file.", "Move that file away.") from None
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
+        with self._folder_of(path) as (folder, _):
+            if expect == ABSENT:
+                self._create(folder, path, data)
+            else:
+                self._replace(folder, path, data, expect, keep)
         return version_of(data)
 
+    def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
+        name = path.rpartition("/")[2]
+        mode = self._compare(folder, path, expect)  # a stale write is refused before any disk work
+        with raw.temporary(folder, data, mode) as temporary, self._locked(folder, path):
+            self._compare(folder, path, expect)
+            if keep:
+                self._keep(folder, name, keep)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
+
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        parts = check_path(path)
+        with self._folder_of(path) as (folder, _):
+            self._create(folder, path, chunks, mtime, durable=durable)
+
+    def _create(
+        self, folder: int, path: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True
+    ) -> None:
+        name = path.rpartition("/")[2]
+        if not raw.link_new(folder, name, data, mtime, durable=durable):
+            with raw.temporary(folder, data, mtime=mtime) as temporary:
+                beneath.rename_new(temporary, name, folder)
         try:
-            folder = self._folder(parts[:-1])
-            try:
-                self._create(folder, path, chunks, mtime, durable=durable)
-            finally:
-                os.close(folder)
-        except FileExistsError:
-            raise raw.exists(path) from None
+            if durable:
+                os.fsync(folder)
         except OSError as error:
-            raise raw.unavailable(error, path) from None
+            raise Unavailable(
+                f"{path} may or may not be saved: {error.strerror}.", "Check whether it is there before you try again."
+            ) from None
 
     def settle(self) -> None:
         try:
@@ -125,64 +122,41 @@ class Files:
                 made.add(path)
         return made
 
-    def _create(
-        self, folder: int, path: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True
-    ) -> None:
-        name = path.rpartition("/")[2]
-        if not raw.link_new(folder, name, data, mtime, durable=durable):
-            with raw.temporary(folder, data, mtime=mtime) as temporary:
-                beneath.rename_new(temporary, name, folder)
-        try:
-            if durable:
-                os.fsync(folder)
-        except OSError as error:
-            raise Unavailable(
-                f"{path} may or may not be saved: {error.strerror}.", "Look whether it is there before you try again."
-            ) from None
-
-    def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
-        name = path.rpartition("/")[2]
-        mode = self._compare(folder, path, expect)  # the cheap look first: a stale write costs no disk work
-        with raw.temporary(folder, data, mode) as temporary:
-            locks.hold(folder, self._lock_seconds, path)
-            try:
+    def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
+        with self._folder_of(path, make=False) as (folder, name), self._locked(folder, path):
+            if expect:
                 self._compare(folder, path, expect)
-                if keep:
-                    self._keep(folder, name, keep)
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                os.fsync(folder)
-            finally:
-                locks.release(folder)
+            if keep:
+                self._keep(folder, name, keep)
+            os.unlink(name, dir_fd=folder)
+            os.fsync(folder)
 
     def _keep(self, folder: int, name: str, keep: str) -> None:
-        """Give the bytes that are about to be replaced a second name."""
+        """Give the bytes that are about to be replaced a second name: a hard link, or a copy where there are none."""
         there = self._folder(check_path(keep)[:-1])
-        try:
-            self._link_or_copy(folder, name, there, keep.rpartition("/")[2])
-        except FileExistsError:
-            pass  # the name is the version: the same bytes are there already
-        finally:
-            os.close(there)
-
-    def _link_or_copy(self, folder: int, name: str, there: int, kept: str) -> None:
+        kept = keep.rpartition("/")[2]
         try:
             os.link(name, kept, src_dir_fd=folder, dst_dir_fd=there, follow_symlinks=False)
-            return
+        except FileExistsError:
+            pass  # the name is the version: the same bytes are there already
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
                 raise
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            with raw.temporary(there, raw.read_all(fd)) as temporary:  # another file system, or one without hard links
-                beneath.rename_new(temporary, kept, there)
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                with contextlib.suppress(FileExistsError), raw.temporary(there, raw.read_all(fd)) as temporary:
+                    beneath.rename_new(temporary, kept, there)
+            finally:
+                os.close(fd)
         finally:
-            os.close(fd)
+            os.close(there)
 
     def _compare(self, folder: int, path: str, expect: str) -> int:
-        """See that a document is of this version; return its permissions."""
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        """Check that a document has this version, and return its permissions; Conflict when it has not."""
         try:
-            fd = os.open(path.rpartition("/")[2], flags, dir_fd=folder)
+            fd = os.open(
+                path.rpartition("/")[2], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
+            )
         except FileNotFoundError:
             raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.") from None
         try:
@@ -203,35 +177,44 @@ class Files:
         compose: Callable[[LogEnd], bytes],
         *,
         durable: bool = True,
-        again: bool = False,  # noqa: ARG002  # it is composed once here: a lock costs less than a look
+        again: bool = False,  # noqa: ARG002  # composed once here: a lock costs less than a second look
     ) -> Appended | None:
+        locked = False
         try:
-            fd, size = self._held_log(path)
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
-        held = True
-        try:
-            done = self._append_held(fd, size, compose)
-            locks.release(fd)
-            held = False
-            if done and durable:
-                self._sync(fd, path, done)
-            return done
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
-        finally:
-            raw.let_go(fd) if held else os.close(fd)
-
-    def _held_log(self, path: str) -> tuple[int, int]:
-        """Open and lock the file that the path names now, not one that was renamed away meanwhile."""
-        parts = check_path(path)
-        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
-        for _ in range(_REOPENINGS):
+            fd, size = self._locked_log(path)
+            locked = True
             try:
-                fd = self._beneath.open_again(path, flags)
+                end = lines.HeldEnd(functools.partial(os.pread, fd), size, self._line_bytes)
+                data = compose(end)
+                if not data:
+                    return None
+                if end.torn:
+                    data = b"\n" + data
+                try:
+                    raw.write_all(fd, data)
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(fd, size)
+                    raise
+                locks.release(fd)
+                locked = False
+                if durable:
+                    self._sync(fd, path, size, size + len(data))
+                return Appended(size, size + len(data))
+            finally:
+                raw.let_go(fd) if locked else os.close(fd)
+        except OSError as error:
+            raise raw.unavailable(error, path) from None
+
+    def _locked_log(self, path: str) -> tuple[int, int]:
+        """Open and lock the file that the path names now, not one that was renamed away in between."""
+        parts = check_path(path)
+        for _ in range(_TRIES):
+            try:
+                fd = self._beneath.open_again(path, _LOG)
             except FileNotFoundError:
                 os.close(self._folder(parts[:-1]))
-                fd = self._beneath.open(path, flags | os.O_CREAT)
+                fd = self._beneath.open(path, _LOG | os.O_CREAT)
             try:
                 locks.hold(fd, self._lock_seconds, path)
                 now = os.fstat(fd)
@@ -242,87 +225,64 @@ class Files:
                         f"{path} has a second name (a hard link), perhaps outside the root; nothing was written.",
                         "Copy the log, and put the copy in its place.",
                     )
-                if self._named(path, now):
-                    if not now.st_size:
-                        self._sync_folder(parts[:-1])  # the name is durable before the first line is
+                if self._beneath.names(path, now):
+                    if not now.st_size:  # the name becomes durable before the first line does
+                        folder = self._folder(parts[:-1])
+                        try:
+                            os.fsync(folder)
+                        finally:
+                            os.close(folder)
                     return fd, now.st_size
                 self._beneath.forget(path)
             except BaseException:
                 raw.let_go(fd)
                 raise
             raw.let_go(fd)
-        raise Busy(f"{path} is replaced by others all the time; nothing was written.", "Try again.")
+        raise Busy(f"{path} keeps being replaced by other processes; nothing was written.", "Try again.")
 
-    def _named(self, path: str, held: os.stat_result) -> bool:
-        try:
-            found = self._beneath.stat(path)
-        except FileNotFoundError:
-            return False
-        return found.st_ino == held.st_ino and found.st_dev == held.st_dev
-
-    def _append_held(self, fd: int, size: int, compose: Callable[[LogEnd], bytes]) -> Appended | None:
-        end = lines.HeldEnd(raw.reader(fd), size, self._line_bytes)
-        data = compose(end)
-        if not data:
-            return None
-        if end.torn():
-            data = b"\n" + data
-        try:
-            raw.write_all(fd, data)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(fd, size)
-            raise
-        return Appended(size, size + len(data))
-
-    def _sync(self, fd: int, path: str, done: Appended) -> None:
-        """Make the lines durable, or take them back if nobody has written behind them."""
+    def _sync(self, fd: int, path: str, start: int, end: int) -> None:
+        """Make the lines durable; when that fails, remove them unless another process has written after them."""
         try:
             raw.flush(fd)
         except OSError:
-            with contextlib.suppress(OSError, HoldfastError):
-                locks.hold(fd, self._lock_seconds, path)
-                if os.fstat(fd).st_size == done.end:
-                    os.ftruncate(fd, done.start)
+            with contextlib.suppress(OSError, HoldfastError), self._locked(fd, path):
+                if os.fstat(fd).st_size == end:
+                    os.ftruncate(fd, start)
             raise
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
-        """Copy the log without holding it, then hold it, copy what came meanwhile, and give the copy its name."""
-        parts = check_path(path)
-        try:
-            for _ in range(_REOPENINGS):
-                with contextlib.ExitStack() as held:
-                    folder = self._beneath.open("/".join(parts[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
-                    held.callback(os.close, folder)
-                    fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW)
-                    held.callback(raw.let_go, fd)
-                    done = self._rewrite_open(folder, fd, path, change)
-                    if done is not None:
-                        return done
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
-        raise Busy(f"{path} is replaced by others all the time; nothing was written.", "Try again.")
+        """Copy the log unlocked, then lock it, copy what was appended since, and rename the copy over it."""
+        for _ in range(_TRIES):
+            with self._folder_of(path, make=False) as (folder, name):
+                fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW)
+                try:
+                    done = self._rewrite_open(folder, fd, path, name, change)
+                finally:
+                    raw.let_go(fd)
+            if done is not None:
+                return done
+        raise Busy(f"{path} keeps being replaced by other processes; nothing was written.", "Try again.")
 
-    def _rewrite_open(self, folder: int, fd: int, path: str, change: Callable[[bytes], bytes]) -> int | None:
-        """Put a changed copy in the place of an open log; None when it is another one by now."""
-        with raw.temporary(folder, b"", stat.S_IMODE(os.fstat(fd).st_mode)) as name:
-            target = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    def _rewrite_open(self, folder: int, fd: int, path: str, name: str, change: Callable[[bytes], bytes]) -> int | None:
+        """Put a changed copy in the place of an open log; None when the path names another file by now."""
+        with raw.temporary(folder, b"", stat.S_IMODE(os.fstat(fd).st_mode)) as temporary:
+            target = os.open(temporary, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             try:
-                copy = whole.Copy(fd, target, change, self._line_bytes)
-                copy.up_to(whole.whole_lines(fd))
+                copy = lines.Copy(fd, target, change, self._line_bytes)
+                copy.up_to(lines.whole_lines(fd))
                 raw.flush(target)
                 locks.hold(fd, self._lock_seconds, path)
-                usable = self._named(path, os.fstat(fd)) and copy.unchanged()
+                usable = self._beneath.names(path, os.fstat(fd)) and copy.unchanged()
                 if usable:
                     copy.up_to(os.fstat(fd).st_size)
                 if usable and copy.changed:
                     raw.flush(target)
-                    os.rename(name, path.rpartition("/")[2], src_dir_fd=folder, dst_dir_fd=folder)
+                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
                     os.fsync(folder)
                     return copy.changed
             finally:
                 os.close(target)
-            os.unlink(name, dir_fd=folder)
+            os.unlink(temporary, dir_fd=folder)
             return 0 if usable else None
 
     @contextlib.contextmanager
@@ -330,22 +290,18 @@ class Files:
         with self._opened(path) as fd:
             size = os.fstat(fd).st_size
             if log:
-                locks.hold(fd, self._lock_seconds, path)
-                try:
-                    size = whole.whole_lines(fd)
-                finally:
-                    locks.release(fd)
-            yield Snapshot(size, os.fstat(fd).st_mtime_ns, whole.chunks(fd, size))
+                with self._locked(fd, path):
+                    size = lines.whole_lines(fd)
+            yield Snapshot(size, os.fstat(fd).st_mtime_ns, lines.chunks(fd, size))
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
         with self._opened(path) as fd:
-            yield from lines.forwards(
-                raw.reader(fd), offset, os.fstat(fd).st_size if end is None else end, self._line_bytes
-            )
+            last = os.fstat(fd).st_size if end is None else end
+            yield from lines.forwards(functools.partial(os.pread, fd), offset, last, self._line_bytes)
 
     def scan_back(self, path: str) -> Iterator[Line]:
         with self._opened(path) as fd:
-            yield from lines.backwards(raw.reader(fd), os.fstat(fd).st_size, self._line_bytes)
+            yield from lines.backwards(functools.partial(os.pread, fd), os.fstat(fd).st_size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
         with self._opened(path) as fd:
@@ -358,14 +314,48 @@ class Files:
                 position += len(chunk)
             return checksum
 
+    def hold(self, path: str) -> Callable[[], None] | None:
+        parts = check_path(path)
+        try:
+            for _ in range(_TRIES):
+                os.close(self._folder(parts[:-1]))
+                fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
+                try:
+                    held = locks.claim(fd)
+                    if held and self._beneath.names(path, os.fstat(fd)):
+                        return functools.partial(os.close, fd)
+                except BaseException:
+                    os.close(fd)
+                    raise
+                os.close(fd)
+                if not held:
+                    return None
+        except OSError as error:
+            raise raw.unavailable(error, path) from None
+        raise Busy(f"{path} keeps being removed by other processes.", "Try again.")
+
     # the tree
 
     def stat(self, path: str) -> Stamp | None:
+        check_path(path)
         try:
-            with self._opened(path) as fd:
-                return raw.stamp(os.fstat(fd))
-        except NotFound:
+            fd = self._beneath.open(path, os.O_RDONLY | os.O_NONBLOCK, follow=True)
+        except FileNotFoundError:
+            self._check_root()
             return None
+        except OSError as error:
+            self._check_root()
+            found = raw.unavailable(error, path)
+            if isinstance(found, NotFound):
+                return None
+            raise found from None
+        try:
+            now = os.fstat(fd)
+            if not stat.S_ISREG(now.st_mode):
+                raise Invalid(f"{path} is not a file.", "Name a regular file.")
+            return raw.stamp(now)
+        finally:
+            os.close(fd)
 
     def walk(
         self,
@@ -384,7 +374,7 @@ class Files:
             try:
                 stamp = self.stat(folder)
             except Invalid:
-                if not os.path.isdir(top):  # else somebody made the folder at this moment
+                if not os.path.isdir(top):  # else another process made the folder at this moment
                     raise
             else:
                 if stamp:
@@ -397,7 +387,7 @@ class Files:
                 with os.scandir(real) as listing:
                     entries = sorted(listing, key=lambda entry: entry.name)
             except OSError as error:
-                blocked(shown, f"could not be looked into: {os.strerror(error.errno or 0)}")
+                blocked(shown, f"could not be read: {os.strerror(error.errno or 0)}")
                 continue
             for entry in entries:
                 name, path = entry.name, f"{shown}/{entry.name}"
@@ -409,7 +399,7 @@ class Files:
                     if link and not self._inside(entry.path):
                         raise OSError(errno.EXDEV, _LEADS_OUT)
                     if entry.is_dir():
-                        if link and (by_link or self._above(entry.path, real)):
+                        if link and (by_link or f"{beneath.real(real)}/".startswith(f"{beneath.real(entry.path)}/")):
                             raise OSError(errno.ELOOP, "a link to a folder inside a linked folder, or above itself")
                         if link:
                             linked(path)
@@ -426,39 +416,34 @@ class Files:
                     blocked(path, error.strerror or str(error))
 
     def _inside(self, path: str) -> bool:
-        target = beneath.real(path)
-        return target == self.location or target.startswith(self.location + "/")
-
-    def _above(self, link: str, folder: str) -> bool:
-        return (beneath.real(folder) + "/").startswith(beneath.real(link) + "/")
+        return f"{beneath.real(path)}/".startswith(f"{self.location}/")
 
     def folders(self, folder: str) -> list[str]:
         check_path(folder)
         top = os.path.join(self.location, folder)
         if not self._inside(top):
             raise Invalid(f"{folder}: {_LEADS_OUT}.", "Use a folder inside the root.")
+        found = []
         try:
-            with os.scandir(top) as found:
-                return sorted(entry.name for entry in found if self._is_folder(entry))
+            with os.scandir(top) as listing:
+                for entry in listing:
+                    with contextlib.suppress(UnicodeEncodeError, OSError):  # an odd name, or a link to itself
+                        entry.name.encode("utf-8")
+                        if entry.name[0] in "._" or not entry.is_dir():
+                            continue
+                        if not entry.is_symlink() or self._inside(entry.path):
+                            found.append(entry.name)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root(by_name=True)
             return []
         except OSError as error:
             raise raw.unavailable(error, folder) from None
-
-    def _is_folder(self, entry: os.DirEntry[str]) -> bool:
-        """Is this a folder that has a name? A link that leads to itself, like one that leads nowhere, is none."""
-        try:
-            entry.name.encode("utf-8")
-            folder = entry.name[0] not in "._" and entry.is_dir()
-        except (UnicodeEncodeError, OSError):
-            return False
-        return folder and (not entry.is_symlink() or self._inside(entry.path))
+        return sorted(found)
 
     def folder_stamp(self, folder: str) -> int:
         check_path(folder)
         try:
-            fd = self._beneath.open(folder, os.O_RDONLY | os.O_DIRECTORY, follow=True)
+            fd = self._beneath.open(folder, _FOLDER, follow=True)
         except FileNotFoundError:
             self._check_root()
             return 0
@@ -476,44 +461,15 @@ class Files:
         except OSError as error:
             raise raw.unavailable(error, folder) from None
 
-    def hold(self, path: str) -> Callable[[], None] | None:
-        parts = check_path(path)
-        try:
-            for _ in range(_REOPENINGS):
-                os.close(self._folder(parts[:-1]))
-                fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
-                try:
-                    held = locks.claim(fd)
-                    if held and self._named(path, os.fstat(fd)):
-                        return functools.partial(os.close, fd)
-                except BaseException:
-                    os.close(fd)
-                    raise
-                os.close(fd)
-                if not held:
-                    return None
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
-        raise Busy(f"{path} is removed by others all the time.", "Try again.")
-
     def link(self, path: str, target: str) -> None:
-        parts = check_path(path)
-        try:
-            folder = self._folder(parts[:-1])
-            try:
-                os.symlink(target, parts[-1], dir_fd=folder)
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except FileExistsError:
-            raise raw.exists(path) from None
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
+        with self._folder_of(path) as (folder, name):
+            os.symlink(target, name, dir_fd=folder)
+            os.fsync(folder)
 
     def target(self, path: str) -> str | None:
         parts = check_path(path)
         try:
-            folder = self._beneath.open("/".join(parts[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
+            folder = self._beneath.open("/".join(parts[:-1]) or ".", _FOLDER)
             try:
                 return os.readlink(parts[-1], dir_fd=folder)
             finally:
@@ -524,38 +480,12 @@ class Files:
             raise raw.unavailable(error, path) from None
 
     def move(self, source: str, target: str) -> None:
-        here_parts, there_parts = check_path(source), check_path(target)
-        try:
-            with contextlib.ExitStack() as held:
-                here = self._beneath.open("/".join(here_parts[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
-                held.callback(os.close, here)
-                os.stat(here_parts[-1], dir_fd=here, follow_symlinks=False)
-                there = self._folder(there_parts[:-1])
-                held.callback(os.close, there)
-                beneath.rename_new(here_parts[-1], there_parts[-1], here, there)
+        with self._folder_of(source, make=False) as (here, name):
+            os.stat(name, dir_fd=here, follow_symlinks=False)
+            with self._folder_of(target) as (there, new):
+                beneath.rename_new(name, new, here, there)
                 os.fsync(there)
-                os.fsync(here)
-        except FileExistsError:
-            raise raw.exists(target) from None
-        except OSError as error:
-            raise raw.unavailable(error, source) from None
-
-    def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
-        parts = check_path(path)
-        try:
-            folder = self._beneath.open("/".join(parts[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                locks.hold(folder, self._lock_seconds, path)
-                if expect:
-                    self._compare(folder, path, expect)
-                if keep:
-                    self._keep(folder, parts[-1], keep)
-                os.unlink(parts[-1], dir_fd=folder)
-                os.fsync(folder)
-            finally:
-                raw.let_go(folder)
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
+            os.fsync(here)
 
     # opening
 
@@ -577,8 +507,35 @@ class Files:
         finally:
             os.close(fd)
 
+    @contextlib.contextmanager
+    def _folder_of(self, path: str, *, make: bool = True) -> Iterator[tuple[int, str]]:
+        """Open the folder of a file, and give the file's name; system errors inside become ours."""
+        parts = check_path(path)
+        try:
+            folder = self._folder(parts[:-1]) if make else self._beneath.open("/".join(parts[:-1]) or ".", _FOLDER)
+            try:
+                yield folder, parts[-1]
+            finally:
+                os.close(folder)
+        except FileExistsError:
+            raise raw.exists(path) from None
+        except NotADirectoryError as error:
+            if not make:
+                raise raw.unavailable(error, path) from None
+            raise Invalid(f"A folder of {path} is a file.", "Move that file away.") from None
+        except OSError as error:
+            raise raw.unavailable(error, path) from None
+
+    @contextlib.contextmanager
+    def _locked(self, fd: int, path: str) -> Iterator[None]:
+        locks.hold(fd, self._lock_seconds, path)
+        try:
+            yield
+        finally:
+            locks.release(fd)
+
     def _check_root(self, *, by_name: bool = False) -> None:
-        """Tell that the root is gone; what is looked up by name is out of reach also when the root was renamed."""
+        """Raise RootGone when the root was removed; `by_name` also when it was renamed."""
         if self._beneath.removed() or (by_name and not os.path.isdir(self.location)):
             raise RootGone(
                 f"The memory root {self.location} is not there any more.",
@@ -587,9 +544,8 @@ class Files:
 
     def _folder(self, parts: tuple[str, ...]) -> int:
         """Open a folder for writing, making what is missing of it, durably."""
-        flags = os.O_RDONLY | os.O_DIRECTORY
         try:
-            return self._beneath.open("/".join(parts) or ".", flags)
+            return self._beneath.open("/".join(parts) or ".", _FOLDER)
         except FileNotFoundError:
             self._check_root()
         parent = self._folder(parts[:-1])
@@ -599,11 +555,4 @@ class Files:
             os.fsync(parent)
         finally:
             os.close(parent)
-        return self._beneath.open("/".join(parts), flags)
-
-    def _sync_folder(self, parts: tuple[str, ...]) -> None:
-        fd = self._folder(parts)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        return self._beneath.open("/".join(parts), _FOLDER)

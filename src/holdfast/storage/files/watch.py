@@ -1,4 +1,4 @@
-"""Following the files of a root in a thread, for processes that live long."""
+"""Watch the files of a root in a thread, for long-lived processes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import os
 import threading
 
 from holdfast.model.times import now_ms
-from holdfast.storage.engines import Tell
+from holdfast.storage.engine import Tell
 from holdfast.storage.refresh import SUFFIXES
 
 _LAG_MS = 100
 
 
 class Watcher:
-    """Tells which paths changed, about 50 ms after they did. `alive` turns False if the system stops telling."""
+    """Reports changed paths about 50 ms after the change. `alive` turns False when the system stops reporting."""
 
     def __init__(self, root: str, folders: list[str], tell: Tell) -> None:
         for folder in folders:
             os.makedirs(folder, exist_ok=True)
         self.alive = True
         self.told_ms = now_ms()
-        """Up to this moment every change was told."""
+        """Every change up to this time was reported."""
         self._root = root
         self._folders = folders
         self._tell = tell
@@ -31,7 +31,7 @@ class Watcher:
         self._started.wait(5)
 
     def look(self) -> None:
-        """Do nothing: the system tells of changes by itself."""
+        """Do nothing: the system reports changes by itself."""
 
     def stop(self) -> None:
         self._stop.set()
@@ -39,7 +39,7 @@ class Watcher:
         self.alive = False
 
     def _run(self) -> None:
-        import watchfiles  # starts a native library, which only long-lived processes need
+        import watchfiles  # loads a native library that only long-lived processes need
 
         try:
             changes = watchfiles.watch(
@@ -52,7 +52,7 @@ class Watcher:
                 if found:
                     self._pass_on([path for _, path in found if not _temporary(path)])
         except (OSError, RuntimeError):
-            pass  # too many watches, or none to be had: every search looks at all files again
+            pass  # too many watches, or none available: every search checks all files again
         finally:
             self.alive = False
             self._started.set()

@@ -1,7 +1,7 @@
-"""Where a database is: `postgresql://user:password@host:port/name?tenant=…`.
+"""The address of a database: `postgresql://user:password@host:port/name?tenant=…`.
 
-Everything but `tenant` is for libpq, which knows many forms, several hosts among them. A password is never shown:
-not in an address for people, not in an error.
+Everything but `tenant` is passed to libpq, which knows many forms, such as several hosts. A password is never shown,
+neither in an address for people nor in an error.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ DEFAULT_TENANT = "default"
 _MOST = 200
 _EXAMPLE = "Write it as postgresql://user:password@host:5432/name?tenant=team, with % for special characters."
 _SECRET = re.compile(r"password|secret|scram_\w+_key")
-"""Names of options whose values nobody is shown."""
+"""Options whose values are never shown."""
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _SAFE = "/,:"
 _CLEAR = ("password", "md5")
-"""Ways to log in by which a server learns the password, or nearly."""
-_UNCLEAR = ",".join(f"!{each}" for each in _CLEAR)
+"""Authentication methods that reveal the password to the server, or nearly."""
+_NOT_CLEAR = ",".join(f"!{each}" for each in _CLEAR)
 _REQUIRING = 16_00_00
-"""The libpq that can refuse them."""
+"""The first libpq that can refuse them."""
 _ALIVE = {
     "application_name": "holdfast",
     "connect_timeout": "10",
@@ -43,14 +43,14 @@ _ALIVE = {
 
 class Address(msgspec.Struct, frozen=True):
     conninfo: str
-    """What libpq is given. It may hold a password."""
+    """For libpq; it may contain a password."""
     tenant: str
     shown: str
     """For people, without a password."""
     bare: str
-    """What opens the same memory, for whoever has the password from elsewhere."""
+    """The address without its secrets, which opens the same memory when they come from elsewhere."""
     secret: bool = False
-    """Was there anything in it that nobody is shown?"""
+    """The address contained a secret."""
 
     def __repr__(self) -> str:
         return f"Address({self.shown})"
@@ -62,7 +62,7 @@ def parse(dsn: str) -> Address:
     if not (scheme.lower() + colon + rest).startswith(SCHEMES):
         raise Invalid("This is not the address of a PostgreSQL database.", _EXAMPLE)
     start, _, query = (scheme.lower() + colon + rest).partition("?")
-    if "@" in query:  # of a password with a ? in it, or as good as that
+    if "@" in query:  # a password with an unescaped ?
         raise Invalid("The address of the database cannot be read.", _EXAMPLE)
     parts = [part for part in query.split("&") if part]
     tenants = [unquote_plus(part.partition("=")[2]) for part in parts if part.partition("=")[0] == "tenant"]
@@ -70,7 +70,10 @@ def parse(dsn: str) -> Address:
     tenant = check_tenant(tenants[-1] if tenants else DEFAULT_TENANT)
     try:
         given = conninfo.conninfo_to_dict(f"{start}?{others}" if others else start)
-        _check_misread(given)
+        port, name, host = (str(given.get(key) or "") for key in ("port", "dbname", "host"))
+        # an unescaped / or @ in a password moves parts of it elsewhere; a host that begins with @ is an abstract socket
+        if port.strip("0123456789,") or "@" in name or any("@" in one[1:] for one in host.split(",")):
+            raise Invalid("The address of the database cannot be read.", _EXAMPLE)
         whole = conninfo.make_conninfo("", **{**_ALIVE, **given})
         bare = _bare(given, tenants[-1] if tenants else "")
         return Address(whole, tenant, _shown(given, tenant), bare, any(map(_SECRET.search, given)))
@@ -79,9 +82,9 @@ def parse(dsn: str) -> Address:
 
 
 def without_clear_passwords(dsn: str) -> str:
-    """Return an address that anybody may have written so that its server gets no password in clear or as MD5.
+    """Return an address of unknown origin with an option by which its server gets no password in clear or as MD5.
 
-    Nothing in the address changes that; PGREQUIREAUTH does, which is the owner's.
+    Nothing in the address can override this; the owner's PGREQUIREAUTH can.
     """
     if pq.version() < _REQUIRING:
         raise Unavailable(
@@ -89,12 +92,12 @@ def without_clear_passwords(dsn: str) -> str:
         )
     named = str(conninfo.conninfo_to_dict(parse(dsn).conninfo).get("require_auth") or "")
     strict = named and not any(each.startswith("!") or each in _CLEAR for each in named.split(","))
-    wanted = os.environ.get("PGREQUIREAUTH") or (named if strict else _UNCLEAR)
-    return f"{dsn}{'&' if '?' in dsn else '?'}require_auth={quote(wanted, safe='!,')}"  # of two, libpq takes the last
+    wanted = os.environ.get("PGREQUIREAUTH") or (named if strict else _NOT_CLEAR)
+    return f"{dsn}{'&' if '?' in dsn else '?'}require_auth={quote(wanted, safe='!,')}"  # libpq uses the last of two
 
 
 def check_tenant(tenant: str) -> str:
-    """Refuse a name that no tenant can have."""
+    """Return a tenant's name, or refuse one that no tenant can have."""
     if not tenant or len(tenant) > _MOST or not tenant.isprintable() or tenant != tenant.strip():
         raise Invalid(
             f"{tenant[:40]!r} is not the name of a tenant.", f"Use 1 to {_MOST} characters, without line breaks."
@@ -114,30 +117,20 @@ def for_tenant(dsn: str, tenant: str) -> str:
     return f"{start}?{'&'.join([*parts, f'tenant={quote_plus(check_tenant(tenant))}'])}"
 
 
-def _check_misread(given: Mapping[str, object]) -> None:
-    """Refuse what a password with an unescaped / or @ makes of an address: parts of it would pass for other things.
-
-    A name that begins with @ is that of a socket without a file.
-    """
-    port, name, host = (str(given.get(key) or "") for key in ("port", "dbname", "host"))
-    if port.strip("0123456789,") or "@" in name or any("@" in one[1:] for one in host.split(",")):
-        raise Invalid("The address of the database cannot be read.", _EXAMPLE)
-
-
 def _bare(given: Mapping[str, object], tenant: str) -> str:
-    """Return an address of what libpq understood, without what is secret: no text of the original is in it."""
-    kept = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
-    if kept.get("require_auth") == _UNCLEAR:  # which `without_clear_passwords` added
-        del kept["require_auth"]
-    user, name = (quote(kept.pop(key, ""), safe="") for key in ("user", "dbname"))
-    place = _place(kept)
-    query = [f"{key}={quote(value, safe=_SAFE)}" for key, value in kept.items()]
+    """Return an address made of what libpq understood, without secrets."""
+    public = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
+    if public.get("require_auth") == _NOT_CLEAR:  # added by `without_clear_passwords`
+        del public["require_auth"]
+    user, name = (quote(public.pop(key, ""), safe="") for key in ("user", "dbname"))
+    place = _place(public)
+    query = [f"{key}={quote(value, safe=_SAFE)}" for key, value in public.items()]
     query += [f"tenant={quote(tenant, safe='')}"] if tenant else []
     return f"postgresql://{user}{'@' if user else ''}{place}/{name}{'?' if query else ''}{'&'.join(query)}"
 
 
 def _place(parts: dict[str, str]) -> str:
-    """Take hosts and ports out of the parts if they can stand at the front of an address, and return them so."""
+    """Remove hosts and ports from the parts if they fit at the front of an address, and return them."""
     hosts, ports = parts.get("host", "").split(","), parts.get("port", "").split(",")
     ports = ports if any(ports) else [""] * len(hosts)
     if len(hosts) != len(ports) or not all(map(_HOST.match, hosts)):

@@ -1,28 +1,50 @@
-"""What a memory in a database stands on: the vault and the index of one tenant, over the same connections."""
+"""The engine of a memory in a database: vault and index of one tenant, over the same connections.
+
+Also tenants for a limited time, for measurements, and the state of the database, for `doctor`.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, LiteralString
+
+import msgspec
+from psycopg import errors as pg
+from psycopg import sql
 
 from holdfast.errors import Busy, Unavailable
-from holdfast.model.settings import Settings
+from holdfast.model.settings import FILE, Settings
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.index import Index, Unusable
+from holdfast.storage.postgres import addresses
+from holdfast.storage.postgres.change_feed import Follower, Watch
+from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.postgres.index import PgIndex
-from holdfast.storage.postgres.noticing import Follower, Watch
-from holdfast.storage.postgres.queue import PgQueue
-from holdfast.storage.postgres.transactions import Database
+from holdfast.storage.postgres.migrations import MIGRATIONS
 from holdfast.storage.postgres.vault import PgVault
-from holdfast.storage.tree import Vault
+from holdfast.storage.tree import ABSENT, Vault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.recall.embedders import Embedder, Vectors
 
 _REBUILD_SECONDS = 120
+_CLOCK: LiteralString = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_TIMES = 5
+_HEALTH = """
+SELECT current_setting('server_version'), (SELECT max(version) FROM holdfast.migrations), session_user::text,
+       current_user::text, pg_has_role(session_user, current_user, 'USAGE'), pg_is_in_recovery(),
+       coalesce((SELECT extversion FROM pg_extension WHERE extname = 'vector'), ''),
+       EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector'),
+       (SELECT count(*) FROM pg_stat_replication),
+       coalesce(extract(epoch FROM now() - pg_last_xact_replay_timestamp()), 0)::float8
+"""
+_TENANT_TABLES = (
+    "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant'"
+    " WHERE c.relnamespace = 'holdfast'::regnamespace AND c.relkind = 'p'"
+)
 
 
 def open_database(address: str) -> Database:
@@ -37,9 +59,7 @@ class OnDatabase:
 
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
         self.address = database.address
-        vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
-        self.vault: Vault = vault
-        self.queue = PgQueue(database, vault)
+        self.vault: Vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
         self.lasting = True
         self._database = database
         self._identity = identity
@@ -48,6 +68,10 @@ class OnDatabase:
         self.reads_only = database.reads_only
         self._shared = PgIndex(database, identity, config.search)
         self.index: Index = self._shared
+
+    def clock(self) -> int:
+        row = self._database.ask("The clock", lambda turn: turn.row(_CLOCK))
+        return int(row[0]) if row else 0
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -58,7 +82,7 @@ class OnDatabase:
             raise Unusable("this login only reads")
         with self._database.locked(f"index {self._identity}", _REBUILD_SECONDS) as got:
             if not got:
-                raise Busy("Another program is making the index anew.", "Try again in a minute; nothing was lost.")
+                raise Busy("Another program is rebuilding the index.", "Try again in a minute; nothing was lost.")
             yield
 
     @contextlib.contextmanager
@@ -67,8 +91,10 @@ class OnDatabase:
             yield SqliteIndex(None, "scratch", self._config.search)
             return
         if self._database.reads_only:
-            raise Unavailable("To compare the index with the files takes rights to write.", "Use a login that may.")
-        index = self._shared.beginning("scratch")
+            raise Unavailable(
+                "To compare the index with the files takes rights to write.", "Use a login that has them."
+            )
+        index = self._shared.begin("scratch")
         try:
             yield index
         finally:
@@ -84,7 +110,7 @@ class OnDatabase:
         from holdfast.storage.files.vectors import FileVectors
         from holdfast.storage.postgres.vectors import PgVectors
 
-        if not self.lasting or not generation:  # those of an index that nobody else has
+        if not self.lasting or not generation:  # the index is in memory, so its vectors are too
             return FileVectors(None, model, generation)
         return PgVectors(self._database, model, generation, self._shared.generations)
 
@@ -99,3 +125,69 @@ class OnDatabase:
     def do_without(self) -> None:
         self.lasting = False
         self.index = SqliteIndex(None, "in memory", self._config.search)
+
+
+@contextlib.contextmanager
+def temporary_tenant(address: str, settings: str) -> Iterator[str]:
+    """Yield the address of a new tenant of a database, and remove the tenant afterwards."""
+    mine = addresses.for_tenant(address, f"temporary-{secrets.token_hex(8)}")
+    database = Database(mine)
+    try:
+        PgVault(database).write(FILE, settings.encode(), expect=ABSENT)
+        yield mine
+    finally:
+        try:
+            database.run("The tenant", remove_tenant, writes=True)
+        finally:
+            database.close()
+
+
+def remove_tenant(tx: Transaction) -> None:
+    """Delete every row of the tenant that this login may delete."""
+    for (table,) in tx.rows(_TENANT_TABLES) * 2:  # deleting files adds rows to a table that was emptied before
+        with contextlib.suppress(pg.InsufficientPrivilege), tx.session.transaction():
+            tx.session.execute(
+                sql.SQL("DELETE FROM holdfast.{} WHERE tenant = current_setting('holdfast.tenant')").format(
+                    sql.Identifier(table)
+                )
+            )
+
+
+class Health(msgspec.Struct, frozen=True):
+    location: str
+    """The address without a password."""
+    server: str
+    schema: int
+    newest_schema: int
+    """The schema to which this program upgrades a database."""
+    login: str
+    role: str
+    inherits: bool
+    """The login has the rights of its role without SET ROLE. If not, an append needs more messages."""
+    tenant: str
+    standby: bool
+    vector: str
+    """The version of pgvector in this database, "" without it."""
+    vector_there: bool
+    """The server can add pgvector to this database."""
+    standbys: int
+    """Servers that replicate this one, as far as this login may see them."""
+    behind_seconds: float
+    """How far a standby is behind."""
+    answer_ms: float
+    """The time of a transaction with one query, the best of a few."""
+
+
+def check_health(database: Database) -> Health:
+    """Return the state of a database."""
+    row = database.run("the database", lambda tx: tx.row(_HEALTH)) or ()
+    server, schema, login, role, inherits, standby, vector, vector_there, standbys, behind = row
+    times = []
+    for _ in range(_TIMES):
+        begin = time.perf_counter()
+        database.run("the database", lambda tx: tx.row("SELECT 1"))
+        times.append(round((time.perf_counter() - begin) * 1000, 2))
+    return Health(
+        database.location, str(server), int(schema), len(MIGRATIONS), login, role, inherits, database.tenant,
+        standby, vector, vector_there, standbys, float(behind) if standby else 0.0, min(times),
+    )  # fmt: skip

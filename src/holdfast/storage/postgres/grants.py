@@ -14,8 +14,8 @@ from holdfast.errors import AlreadyExists, Unavailable
 from holdfast.model.grants import Grant
 from holdfast.model.times import iso
 from holdfast.storage.postgres import addresses, migrations
-from holdfast.storage.postgres.connecting import Waits
-from holdfast.storage.postgres.transactions import Database, Turn
+from holdfast.storage.postgres.connections import Waits
+from holdfast.storage.postgres.database import Database, Transaction
 
 _QUICK = Waits(lock_seconds=2.0, statement_seconds=3.0, again_seconds=2.0, connections=2)
 """Every request waits for this first, and so does the check whether the server is ready."""
@@ -37,20 +37,20 @@ class PgGrants:
     def find(self, tenant: str, identifier: str) -> Grant | None:
         addresses.check_tenant(tenant)
 
-        def work(turn: Turn) -> Grant | None:
+        def work(turn: Transaction) -> Grant | None:
             row = turn.row(_SELECT + " AND id = %(id)s", id=identifier)
             return _grant(row) if row else None
 
         return self._database.beside(tenant).run("The tokens", work)
 
     def all(self) -> list[Grant]:
-        def work(turn: Turn) -> list[Grant]:
+        def work(turn: Transaction) -> list[Grant]:
             return [_grant(row) for row in turn.rows(_SELECT + " ORDER BY created, id")]
 
         return self._database.run("The tokens", work)
 
     def add(self, grant: Grant) -> None:
-        def work(turn: Turn) -> bool:
+        def work(turn: Transaction) -> bool:
             turn.change(
                 "INSERT INTO holdfast.tokens (tenant, id, name, digest, scope, reads_only, expires) VALUES (%(tenant)s,"
                 " %(id)s, %(name)s, %(digest)s, %(scope)s, %(reads_only)s, nullif(%(expires)s, '')::timestamptz)"

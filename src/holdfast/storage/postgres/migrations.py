@@ -1,6 +1,6 @@
-"""Bringing a database to the schema that this program knows: each migration once, one program at a time.
+"""Set up a database and upgrade its schema: each migration once, one program at a time.
 
-An empty database is set up by whoever opens it first, if he may. A schema that is newer than this program is refused.
+The first program that opens an empty database sets it up. A schema that is newer than this program is refused.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ from psycopg.rows import TupleRow
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.recall.embedders import NoVectors
-from holdfast.storage.postgres._change_schema import CHANGES
-from holdfast.storage.postgres._index_schema import INDEX
-from holdfast.storage.postgres._schema import APPENDING, APPENDING_ALL, MAKING, OWNER, READER, TOKENS, VAULT, WRITER
-from holdfast.storage.postgres._task_schema import TASKS
-from holdfast.storage.postgres._vector_schema import COMPARING, VECTORS
+from holdfast.storage.postgres import schema
+from holdfast.storage.postgres.schema import OWNER, READER, WRITER
 from holdfast.storage.tree import RootGone
 
+_NO_TASK_TABLES = "DROP TABLE IF EXISTS holdfast.tasks, holdfast.task_ties, holdfast.task_ops, holdfast.task_logs"
 MIGRATIONS = (
-    ("documents and logs", VAULT),
-    ("appends in one message", APPENDING),
-    ("what changed, and who listens", CHANGES),
-    ("the index", INDEX),
-    ("vectors", VECTORS),
-    ("tasks", TASKS),
-    ("tokens", TOKENS),
-    ("documents in one message", MAKING),
-    ("appends of many threads in one message", APPENDING_ALL),
+    ("documents and logs", schema.VAULT),
+    ("appends in one message", schema.APPENDING),
+    ("what changed, and who listens", schema.CHANGES),
+    ("the index", schema.INDEX),
+    ("vectors", schema.VECTORS),
+    ("tasks", ""),
+    ("tokens", schema.TOKENS),
+    ("documents in one message", schema.MAKING),
+    ("appends of many threads in one message", ""),
+    ("tasks are in their logs", _NO_TASK_TABLES),
 )
-"""In order. What was released here is never edited: a change is one more row."""
+"""In order. Released migrations are never edited: a change is one more row.
+
+Two rows are empty now: the functions of one are no longer called, the tables of the other are dropped by the last row.
+"""
 
 ROLES = (OWNER, WRITER, READER)
 OLDEST_SERVER = 16
 _KEY = 7_406_297_183_640_291_011
 _LONGEST_WAIT = "60s"
 _TRIES = 8
-_IN_THE_WAY = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
+_CONCURRENT = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
 
-_COMPARING = (
+_HAS_COMPARE = (
     "SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
     " WHERE n.nspname = 'holdfast' AND p.proname = 'apart'"
 )
@@ -51,16 +53,25 @@ Connection = psycopg.Connection[TupleRow]
 
 
 class Access(msgspec.Struct, frozen=True):
-    """With which rights this login works here."""
+    """The rights of this login."""
 
     role: str
     forgetful: bool
-    """Does the server acknowledge by default what it may yet lose? Then each write has to ask for more."""
+    """By default the server acknowledges writes that it may still lose, so each write sets `synchronous_commit`."""
 
 
 def prepare(connection: Connection) -> Access:
-    """See that this database can be used, set it up or bring it up to date, and say with which role to work."""
-    forgetful = _check_server(connection)
+    """Set up or upgrade the database if necessary, and return the role to work with."""
+    major = connection.info.server_version // 10_000
+    if major < OLDEST_SERVER:
+        raise Unavailable(f"The server is PostgreSQL {major}.", f"Use PostgreSQL {OLDEST_SERVER} or newer.")
+    row = connection.execute("SELECT getdatabaseencoding(), current_setting('synchronous_commit')").fetchone()
+    encoding, commit = row or ("", "")
+    if encoding != "UTF8":
+        raise Unavailable(
+            f"The encoding of the database is {encoding}.",
+            "Create one with ENCODING 'UTF8' TEMPLATE template0, and use that.",
+        )
     version = installed(connection)
     if version > len(MIGRATIONS):
         raise _newer(version)
@@ -70,16 +81,16 @@ def prepare(connection: Connection) -> Access:
     role = next((role for role in (WRITER, READER) if role in mine), "")
     if not role:
         raise _not_granted(connection)
-    return Access(role, forgetful)
+    return Access(role, forgetful=commit == "off")
 
 
 def check(connection: Connection) -> None:
-    """See that a database which was opened before still has the schema that this program knows."""
+    """Check that an open database still has the schema that this program knows."""
     version = installed(connection)
     if version > len(MIGRATIONS):
         raise _newer(version)
     if version < len(MIGRATIONS):
-        raise RootGone("The database is not set up any more, or is an older one.", "Open it again, then look.")
+        raise RootGone("The database is no longer set up, or is an older one.", "Open it again and check it.")
 
 
 def _newer(version: int) -> HoldfastError:
@@ -107,7 +118,7 @@ def installed(connection: Connection) -> int:
 
 
 def need_extension(connection: Connection, name: str, package: str) -> None:
-    """See that an extension of the server is there, making it known to this database if that is all it needs."""
+    """Add an extension of the server to this database, if it is missing."""
     if connection.execute("SELECT 1 FROM pg_extension WHERE extname = %s", [name]).fetchone():
         return
     if not connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = %s", [name]).fetchone():
@@ -125,18 +136,18 @@ def need_extension(connection: Connection, name: str, package: str) -> None:
         ) from None
 
 
-def can_compare(connection: Connection) -> NoVectors | None:
-    """See that vectors can be compared here, or say why not; whoever may sets that up, once the extension is there."""
-    if connection.execute(_COMPARING).fetchone():
+def prepare_vectors(connection: Connection) -> NoVectors | None:
+    """Create the function that compares vectors, if it is missing; return the reason where that is impossible."""
+    if connection.execute(_HAS_COMPARE).fetchone():
         return None
     major = connection.info.server_version // 10_000
     try:
         with connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = '{_LONGEST_WAIT}'")
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_KEY])
-            if not connection.execute(_COMPARING).fetchone():
+            if not connection.execute(_HAS_COMPARE).fetchone():
                 need_extension(connection, "vector", f"pgvector (on Debian: apt install postgresql-{major}-pgvector)")
-                _make_comparing(connection)
+                _create_compare(connection)
         return None
     except Unavailable as error:
         return NoVectors(error.message, error.next_step)
@@ -148,11 +159,11 @@ def can_compare(connection: Connection) -> NoVectors | None:
     except psycopg.Error as error:
         return NoVectors(
             f"The extension vector cannot be used ({error.sqlstate}): {error.diag.message_primary}.",
-            "Look into the log of the server, then open it again.",
+            "See the server's log, then open it again.",
         )
 
 
-def _make_comparing(connection: Connection) -> None:
+def _create_compare(connection: Connection) -> None:
     row = connection.execute(
         "SELECT nspname, extversion FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
         " WHERE extname = 'vector'"
@@ -160,7 +171,7 @@ def _make_comparing(connection: Connection) -> None:
     place, version = row or ("", "")
     connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(OWNER)))
     try:
-        connection.execute(sql.SQL(COMPARING).format(place=sql.Identifier(place)))
+        connection.execute(sql.SQL(schema.COMPARING).format(place=sql.Identifier(place)))
     except pg.UndefinedFunction:
         raise Unavailable(
             f"The extension vector is {version} here, which is too old.",
@@ -168,21 +179,8 @@ def _make_comparing(connection: Connection) -> None:
         ) from None
 
 
-def _check_server(connection: Connection) -> bool:
-    major = connection.info.server_version // 10_000
-    if major < OLDEST_SERVER:
-        raise Unavailable(f"The server is PostgreSQL {major}.", f"Use PostgreSQL {OLDEST_SERVER} or newer.")
-    row = connection.execute("SELECT getdatabaseencoding(), current_setting('synchronous_commit')").fetchone()
-    encoding, commit = row or ("", "")
-    if encoding != "UTF8":
-        raise Unavailable(
-            f"The database keeps text as {encoding}.", "Make one with ENCODING 'UTF8' TEMPLATE template0, and use that."
-        )
-    return bool(commit == "off")
-
-
 def _roles(connection: Connection) -> list[str]:
-    """Return which of our roles this login may take on, the mightiest first."""
+    """Return which of our roles this login may set, the most powerful first."""
     rows = connection.execute(
         "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND pg_has_role(oid, 'SET')", [list(ROLES)]
     ).fetchall()
@@ -190,26 +188,33 @@ def _roles(connection: Connection) -> list[str]:
 
 
 def _upgrade(connection: Connection) -> None:
-    """Run what is missing; when another database of the same server makes the same roles at this moment, once more."""
+    """Run the missing migrations; retry when another database of the server creates the same roles meanwhile."""
     for attempt in range(1, _TRIES + 1):
         try:
             with connection.transaction():
                 _upgrade_alone(connection)
             return
-        except _IN_THE_WAY as error:
-            if attempt == _TRIES:
-                raise _failed(error) from None
-            time.sleep(0.05 * attempt)
         except pg.LockNotAvailable:
             raise Busy("Another program is setting up this database.", "Try again in a minute.") from None
         except pg.InsufficientPrivilege:
-            raise _may_not_set_up(connection) from None
+            user = connection.info.user
+            raise Unavailable(
+                f'The database is not set up for this version, and the login "{user}" may not do that.',
+                "Open it once with a login that may create roles and schemas in this database, or was granted "
+                f'{OWNER}; then GRANT {WRITER} TO "{user}";',
+            ) from None
         except pg.ReadOnlySqlTransaction:
             raise Unavailable(
                 "The database is not set up, and this server takes no writes.", "Open it on the primary."
             ) from None
         except psycopg.Error as error:
-            raise _failed(error) from None
+            if attempt == _TRIES or not isinstance(error, _CONCURRENT):
+                raise Unavailable(
+                    f"The database could not be set up ({error.sqlstate}): {error.diag.message_primary};"
+                    " nothing was changed.",
+                    "See the server's log, then open it again.",
+                ) from None
+            time.sleep(0.05 * attempt)
 
 
 def _upgrade_alone(connection: Connection) -> None:
@@ -217,9 +222,14 @@ def _upgrade_alone(connection: Connection) -> None:
     connection.execute("SELECT pg_advisory_xact_lock(%s)", [_KEY])
     version = installed(connection)
     if version >= len(MIGRATIONS):
-        return  # somebody did it while we waited
+        return  # another program did it meanwhile
     if version == 0:
-        _make_roles(connection)
+        known = connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", [list(ROLES)]).fetchall()
+        for role in ROLES:
+            if (role,) not in known:
+                connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
+        for role in set(ROLES) - set(_roles(connection)):
+            connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
     connection.execute(f"SET LOCAL ROLE {OWNER}")
     for number, (name, statements) in enumerate(MIGRATIONS[version:], version + 1):
@@ -227,36 +237,9 @@ def _upgrade_alone(connection: Connection) -> None:
         connection.execute("INSERT INTO holdfast.migrations (version, name) VALUES (%s, %s)", [number, name])
 
 
-def _make_roles(connection: Connection) -> None:
-    there = {
-        row[0] for row in connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", [list(ROLES)])
-    }
-    for role in ROLES:
-        if role not in there:
-            connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
-    for role in set(ROLES) - set(_roles(connection)):
-        connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
-
-
 def _not_granted(connection: Connection) -> HoldfastError:
     user = connection.info.user
     return Unavailable(
         f'The login "{user}" may not use this memory.',
         f'Have the database\'s administrator run: GRANT {WRITER} TO "{user}"; (or {READER}, to read only)',
-    )
-
-
-def _may_not_set_up(connection: Connection) -> HoldfastError:
-    user = connection.info.user
-    return Unavailable(
-        f'The database is not set up for this version, and the login "{user}" may not do that.',
-        "Open it once with a login that may create roles and schemas in this database, or was granted "
-        f'{OWNER}; then GRANT {WRITER} TO "{user}";',
-    )
-
-
-def _failed(error: psycopg.Error) -> HoldfastError:
-    return Unavailable(
-        f"The database could not be set up ({error.sqlstate}): {error.diag.message_primary}; nothing was changed.",
-        "Look into the log of the server, then open it again.",
     )

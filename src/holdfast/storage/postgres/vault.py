@@ -1,33 +1,39 @@
 """The vault in a database: documents and logs of one tenant, as rows (docs/decisions/018).
 
-A folder is there as long as a file is in it. There are no links. A stamp is exact here: every replacement has an
-inode of its own, and a log that grew is larger.
+A folder exists as long as a file is in it. There are no links. Stamps are exact: every replacement has a new inode, and
+a log that grew is larger.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import LiteralString
 
 from psycopg import errors as pg
 
-from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget
+from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model.records import version_of
 from holdfast.storage.files import lines
-from holdfast.storage.postgres import _faults, _making, _many, _rows, _whole
-from holdfast.storage.postgres._appending import Appending, Ways, held
-from holdfast.storage.postgres._claims import Claims
-from holdfast.storage.postgres.transactions import Database, Turn
+from holdfast.storage.postgres import error_mapping, logs, rows
+from holdfast.storage.postgres.connections import Call
+from holdfast.storage.postgres.database import DIRECT_LOCK_SECONDS, Database, Transaction, milliseconds
+from holdfast.storage.postgres.rows import Author, FileRow
 from holdfast.storage.tree import ABSENT, Appended, Document, Line, LogEnd, Snapshot, Stamp
 
 _CHUNK = 1 << 20
+_BACK = 1 << 16
 _PAGE = 1000
 _TRIES = 100
+_READ_AT_ONCE = 8 << 20
 _LOW = 10**18
-"""Stamps of folders stay below any moment of today in nanoseconds: who keeps an answer by one need not wait."""
+"""Stamps of folders are below any current time in nanoseconds, so that they never count as too recent."""
+_MAKE = b"SELECT holdfast.make_%02d($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+_MAKE_FORMATS = (0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0)
 _WALK: LiteralString = """
 SELECT path, inode, size, log, torn, version, op, changed FROM holdfast.files
 WHERE tenant = %(tenant)s AND path > %(after)s AND path < %(folder)s || '0'
@@ -48,20 +54,36 @@ WITH RECURSIVE step(folder) AS (
 )
 SELECT DISTINCT split_part(substring(folder FROM %(skip)s::int), '/', 1) FROM step WHERE folder IS NOT NULL
 """
+_CREATE_ALL: LiteralString = """
+INSERT INTO holdfast.files (tenant, path, inode, size, log, torn, version, data, op, writer)
+SELECT %(tenant)s, made.path, made.inode, length(made.data), false, made.torn, made.version, made.data,
+    %(op)s, %(writer)s
+FROM unnest(%(paths)s::text[], %(inodes)s::bigint[], %(torn)s::boolean[], %(versions)s::text[],
+    %(data)b::bytea[]) AS made (path, inode, torn, version, data)
+ON CONFLICT (tenant, path) DO NOTHING RETURNING path
+"""
+_A_FOLDER: LiteralString = """
+SELECT wanted.path FROM unnest(%(paths)s::text[], %(starts)s::text[], %(stops)s::text[])
+    AS wanted (path, start, stop) CROSS JOIN LATERAL (
+    SELECT 1 FROM holdfast.files
+    WHERE tenant = %(tenant)s AND files.path > wanted.start AND files.path < wanted.stop
+    ORDER BY files.path LIMIT 1) AS inside LIMIT 1
+"""
+"""Start and stop are computed by the caller: the planner uses the index only with leak-proof expressions."""
 
 
 class PgVault:
-    """A vault on a database, which it closes when it is closed; `writer` is noted with every write."""
+    """A vault on a database, which it closes when it is closed; `writer` is recorded with every write."""
+
+    exact = True
 
     def __init__(self, database: Database, *, line_bytes: int = 8 << 20, writer: str = "") -> None:
         self.location = database.location
         self._database = database
-        self._claims = Claims(database)
-        self._ways = Ways(database, line_bytes)
+        self._claims = logs.Claims(database)
+        self._ends = logs.Ends()
         self._line_bytes = line_bytes
         self._writer = writer
-
-    exact = True
 
     def close(self) -> None:
         self._claims.close()
@@ -70,56 +92,110 @@ class PgVault:
     # documents
 
     def read(self, path: str, limit: int = 0) -> Document:
-        _rows.checked(path)
-        return self._database.ask(path, functools.partial(self._read, path=path, limit=limit))
-
-    def _read(self, turn: Turn, path: str, limit: int) -> Document:
-        there = _rows.whole(turn, path, limit)
-        if not there:
-            raise _rows.missing(turn, path)
-        found, data = there
-        if limit and found.size > limit:
+        rows.checked(path)
+        row, data = self._database.ask(path, lambda tx: rows.whole(tx, path, limit))
+        if limit and row.size > limit:
             raise OverBudget(
-                f"{path} has {found.size:,} bytes; the limit is {limit:,}.", "Split it, or raise limits.document_bytes."
+                f"{path} has {row.size:,} bytes; the limit is {limit:,}.", "Split it, or raise limits.document_bytes."
             )
-        return Document(data, found.version or version_of(data), found.stamp)
+        return Document(data, row.version or version_of(data), row.stamp)
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         for name in filter(None, (path, keep)):
-            _rows.checked(name)
-        author = _rows.Author(self._writer)
+            rows.checked(name)
+        author = Author(self._writer)
+
+        def replace(tx: Transaction) -> None:
+            row = rows.look(tx, path, hold=True)
+            if tx.doubtful and row and row.op == author.op:
+                return
+            row = _expected(tx, path, row, expect)
+            if keep:
+                rows.keep(tx, path, row, keep, author)
+            rows.replace(tx, path, row, data, author)
+
         if expect == ABSENT:
-            _making.make(self._database, path, data, author)
+            self._create(path, data, author)
         else:
-            work = functools.partial(self._replace, path=path, data=data, expect=expect, keep=keep, author=author)
-            self._database.run(path, work, writes=True)
+            self._database.run(path, replace, writes=True)
         return version_of(data)
 
+    def _create(self, path: str, data: bytes, author: Author) -> None:
+        """Create a document in one message; where that fails, in a transaction, which finds out why."""
+
+        def create(tx: Transaction) -> None:
+            rows.check_free(tx, path)
+            if not rows.create(tx, path, data, author):
+                row = rows.look(tx, path)
+                if not (tx.doubtful and row and row.op == author.op):
+                    raise error_mapping.uncertain(path) if tx.doubtful else rows.exists(path)
+
+        done: bytes | None = b""
+        if self._database.direct:
+            above = rows.above(path)
+            quoted = ",".join('"{}"'.format(name.replace('"', '\\"')) for name in above)
+            keys = ",".join(str(rows.key(self._database.tenant, name)) for name in (*above, path))
+            values = (
+                self._database.tenant.encode(), path.encode(), b"{%s}" % quoted.encode(), b"{%s}" % keys.encode(),
+                b"%d" % rows.new_inode(), b"t" if rows.is_torn(data) else b"f", version_of(data).encode(), data,
+                author.op.bytes, author.writer.encode(), milliseconds(DIRECT_LOCK_SECONDS).encode(),
+                self._database.synchronous_commit(durable=True).encode(),
+            )  # fmt: skip
+            done = self._database.call(path, Call(_MAKE % self._database.part, values, _MAKE_FORMATS))
+        if done != b"t":
+            self._database.run(path, create, writes=True, doubtful=done is None)
+
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        _rows.checked(path)
-        creating = _whole.Creating(path, chunks, mtime, _rows.Author(self._writer))
-        self._database.run(path, creating.attempt, writes=True, durable=durable)
+        rows.checked(path)
+        create = _Create(path, chunks, mtime, Author(self._writer))
+        self._database.run(path, create.attempt, writes=True, durable=durable)
 
     def settle(self) -> None:
-        self._database.run("The memory", _settle, writes=True)
-
-    def _replace(self, turn: Turn, path: str, data: bytes, expect: str, keep: str, author: _rows.Author) -> None:
-        found = _rows.look(turn, path, hold=True)
-        if turn.doubtful and found and found.op == author.op:
-            return
-        _compare(turn, path, found, expect)
-        assert found is not None
-        if keep:
-            _rows.keep(turn, path, found, keep, author)
-        _rows.replace(turn, path, found, data, author)
+        # a durable message makes everything durable that was committed before it
+        message: LiteralString = "SELECT pg_logical_emit_message(true, 'holdfast', '')"
+        self._database.run("The memory", lambda tx: tx.row(message), writes=True)
 
     def versions(self, paths: Sequence[str]) -> dict[str, str]:
-        return self._database.ask("the versions of documents", functools.partial(_many.versions, paths=paths))
+        def work(tx: Transaction) -> dict[str, str]:
+            found: dict[str, str] = dict(
+                tx.rows(
+                    "SELECT path, version FROM holdfast.files WHERE tenant = %(tenant)s AND path = ANY(%(paths)s)",
+                    paths=list(paths),
+                )
+            )
+            for path in (path for path, version in found.items() if not version):
+                row = rows.look(tx, path)
+                found[path] = rows.version(tx, path, row) if row else ""
+            return found
+
+        return self._database.ask("the versions of documents", work)
 
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
-        for path in files:
-            _rows.checked(path)
-        work = functools.partial(_many.create, files=files, author=_rows.Author(self._writer))
+        above = {folder for path in files for folder in rows.above(path)}
+        author = Author(self._writer)
+
+        def work(tx: Transaction) -> set[str]:
+            if row := tx.row(
+                "SELECT path FROM holdfast.files WHERE tenant = %(tenant)s AND path = ANY(%(above)s) LIMIT 1",
+                above=list(above),
+            ):
+                raise Invalid(f"{row[0]} is a file, and should be a folder.", "Move that file away.")
+            starts, stops = [f"{path}/" for path in files], [f"{path}0" for path in files]
+            if row := tx.row(_A_FOLDER, paths=list(files), starts=starts, stops=stops):
+                raise Invalid(f"{row[0]} is a folder.", "Move it away.")
+            made = tx.rows(
+                _CREATE_ALL, paths=list(files), inodes=[rows.new_inode() for _ in files], data=list(files.values()),
+                torn=[rows.is_torn(data) for data in files.values()],
+                versions=[version_of(data) for data in files.values()], op=author.op, writer=author.writer,
+            )  # fmt: skip
+            if tx.doubtful:  # an earlier attempt may have been committed
+                made += tx.rows(
+                    "SELECT path FROM holdfast.files"
+                    " WHERE tenant = %(tenant)s AND path = ANY(%(paths)s) AND op = %(op)s",
+                    paths=list(files), op=author.op,
+                )  # fmt: skip
+            return {row[0] for row in made}
+
         return self._database.run(f"{len(files)} documents", work, writes=True) if files else set()
 
     # logs
@@ -127,49 +203,73 @@ class PgVault:
     def append(
         self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
     ) -> Appended | None:
-        _rows.checked(path)
-        return Appending(self._ways, path, compose, _rows.Author(self._writer), again=again).run(durable)
+        rows.checked(path)
+        author = Author(self._writer)
+        append = logs.Append(
+            self._database, self._ends, path, compose, author, line_bytes=self._line_bytes, again=again
+        )
+        return append.run(durable)
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
-        _rows.checked(path)
-        author = _rows.Author(self._writer)
-        rewriting = _whole.Rewriting(self._database, path, change, self._line_bytes, author)
-        return self._database.run(path, rewriting.attempt, writes=True)
+        rows.checked(path)
+        rewrite = logs.Rewrite(self._database, path, change, self._line_bytes, Author(self._writer))
+        return self._database.run(path, rewrite.attempt, writes=True)
 
     @contextlib.contextmanager
     def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
-        _rows.checked(path)
-        yield _whole.snapshot(self._database, path, log=log)
+        """Yield a file as it is now. A small one is read at once, a large one in chunks."""
+        rows.checked(path)
+        row, data = self._database.ask(path, lambda tx: rows.whole(tx, path, _READ_AT_ONCE))
+        size = row.size
+        if len(data) == size:
+            size = data.rfind(b"\n") + 1 if log else size
+            yield Snapshot(size, row.stamp.mtime, iter([data[:size]]))
+            return
+        read = rows.reader(self._database, path, row)
+        if log and row.torn:
+            size = _end_of_lines(read, size)
+        yield Snapshot(size, row.stamp.mtime, logs.chunks(read, 0, size))
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
-        found = self._found(path)
-        stop = found.size if end is None else end
-        yield from lines.forwards(_rows.reader(self._database, path, found), offset, stop, self._line_bytes)
+        row = self._row(path)
+        stop = row.size if end is None else end
+        yield from lines.forwards(rows.reader(self._database, path, row), offset, stop, self._line_bytes)
 
     def scan_back(self, path: str) -> Iterator[Line]:
-        found = self._found(path)
-        yield from lines.backwards(_rows.reader(self._database, path, found), found.size, self._line_bytes)
+        row = self._row(path)
+        yield from lines.backwards(rows.reader(self._database, path, row), row.size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
-        found = self._found(path)
-        read = _rows.reader(self._database, path, found)
-        position = start
-        while position < end:
+        read = rows.reader(self._database, path, self._row(path))
+        while start < end:
             try:
-                chunk = read(min(_CHUNK, end - position), position)
-            except Busy:  # these bytes are gone
+                chunk = read(min(_CHUNK, end - start), start)
+            except Busy:  # the file was replaced
                 return -1
             if not chunk:
                 return -1
             checksum = zlib.crc32(chunk, checksum)
-            position += len(chunk)
+            start += len(chunk)
         return checksum
+
+    def hold(self, path: str) -> Callable[[], None] | None:
+        rows.checked(path)
+        author = Author(self._writer)
+        for _ in range(_TRIES):
+            inode = self._database.run(path, lambda tx: logs.locked(tx, path, author)[0].inode, writes=True)
+            if not self._claims.take(inode):
+                return None
+            stamp = self.stat(path)
+            if stamp and stamp.inode == inode:
+                return functools.partial(self._claims.release, inode)
+            self._claims.release(inode)
+        raise Busy(f"Other programs keep removing {path}.", "Try again.")
 
     # the tree
 
     def stat(self, path: str) -> Stamp | None:
         try:
-            return self._found(path).stamp
+            return self._row(path).stamp
         except NotFound:
             return None
 
@@ -177,146 +277,154 @@ class PgVault:
         self,
         folder: str,
         suffixes: tuple[str, ...],
-        blocked: Callable[[str, str], None],  # noqa: ARG002  # nothing in a database is out of reach by itself
+        blocked: Callable[[str, str], None],  # noqa: ARG002  # every file in a database can be reached
         linked: Callable[[str], None] = lambda _path: None,  # noqa: ARG002
     ) -> Iterator[tuple[str, Stamp]]:
-        _rows.checked(folder)
-        found = self._database.ask(folder, functools.partial(_rows.look, path=folder))
-        if found:
-            yield folder, found.stamp
+        rows.checked(folder)
+        row = self._database.ask(folder, lambda tx: rows.look(tx, folder))
+        if row:
+            yield folder, row.stamp
+        endings = ["%" + suffix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") for suffix in suffixes]
+        values = {"folder": folder, "endings": endings, "shown": len(folder) + 1, "page": _PAGE}
         after = folder + "/"
-        while page := self._database.ask(
-            folder, functools.partial(_walk, folder=folder, suffixes=suffixes, after=after)
-        ):
-            yield from page
+        while page := self._database.ask(folder, lambda tx: tx.rows(_WALK, after=after, **values)):  # noqa: B023
+            for path, *columns in page:
+                yield path, FileRow(*columns).stamp
             after = page[-1][0]
 
     def folders(self, folder: str) -> list[str]:
-        _rows.checked(folder)
+        rows.checked(folder)
         values = {"start": folder + "/", "stop": folder + "0", "skip": len(folder) + 2}
-        rows = self._database.ask(folder, lambda turn: turn.rows(_FOLDERS, **values))
-        return sorted(row[0] for row in rows if row[0][0] not in "._")
+        found = self._database.ask(folder, lambda tx: tx.rows(_FOLDERS, **values))
+        return sorted(name for (name,) in found if name[0] not in "._")
 
     def folder_stamp(self, folder: str) -> int:
-        _rows.checked(folder)
-        return self._database.ask(folder, functools.partial(_folder_stamp, folder=folder))
+        rows.checked(folder)
+
+        def work(tx: Transaction) -> int:
+            row = tx.row(
+                "SELECT count(*), sum(inode %% %(low)s) FROM holdfast.files"
+                " WHERE tenant = %(tenant)s AND folder = %(folder)s",
+                folder=folder, low=_LOW,
+            )  # fmt: skip
+            count, total = row or (0, 0)
+            return int(total) % _LOW + 1 if count else int(rows.is_folder(tx, folder))
+
+        return self._database.ask(folder, work)
 
     def make_folder(self, folder: str) -> None:
-        parts = _rows.checked(folder)
-        for count in range(1, len(parts) + 1):
-            if self._database.ask(folder, functools.partial(_rows.look, path="/".join(parts[:count]))):
-                raise Invalid(f"{folder} is not a folder.", "Choose another name.")
-
-    def hold(self, path: str) -> Callable[[], None] | None:
-        _rows.checked(path)
-        author = _rows.Author(self._writer)
-        for _ in range(_TRIES):
-            inode = self._database.run(path, lambda turn: held(turn, path, author)[0].inode, writes=True)
-            if not self._claims.take(inode):
-                return None
-            stamp = self.stat(path)
-            if stamp and stamp.inode == inode:
-                return functools.partial(self._claims.release, inode)
-            self._claims.release(inode)
-        raise Busy(f"{path} is removed by others all the time.", "Try again.")
+        statement: LiteralString = "SELECT 1 FROM holdfast.files WHERE tenant = %(tenant)s AND path = ANY(%(paths)s)"
+        if self._database.ask(folder, lambda tx: tx.row(statement, paths=[*rows.above(folder), folder])):
+            raise Invalid(f"{folder} is not a folder.", "Choose another name.")
 
     def link(self, path: str, target: str) -> None:
-        _rows.checked(path)
+        rows.checked(path)
         raise Invalid(f"{path} cannot lead to {target}: a database has no links.", "Use a memory in files for that.")
 
     def target(self, path: str) -> str | None:
-        _rows.checked(path)
+        rows.checked(path)
         return None
 
     def move(self, source: str, target: str) -> None:
         for name in (source, target):
-            _rows.checked(name)
-        author = _rows.Author(self._writer)
-        work = functools.partial(self._move, source=source, target=target, author=author)
-        self._database.run(source, work, writes=True)
+            rows.checked(name)
+        author = Author(self._writer)
 
-    def _move(self, turn: Turn, source: str, target: str, author: _rows.Author) -> None:
-        found = _rows.look(turn, source, hold=True)
-        if not found:
-            there = _rows.look(turn, target) if turn.doubtful else None
-            if there and there.op == author.op:
-                return
-            raise _faults.unsure(source) if turn.doubtful else _rows.missing(turn, source)
-        _rows.check_free(turn, target, lambda: _rows.exists(target))
-        try:
-            turn.change(
-                """UPDATE holdfast.files SET path = %(target)s, op = %(op)s, writer = %(writer)s, login = session_user
-                WHERE tenant = %(tenant)s AND path = %(source)s""",
-                source=source, target=target, op=author.op, writer=author.writer,
-            )  # fmt: skip
-        except pg.UniqueViolation:
-            raise _rows.exists(target) from None
+        def work(tx: Transaction) -> None:
+            if not rows.look(tx, source, hold=True):
+                there = rows.look(tx, target) if tx.doubtful else None
+                if there and there.op == author.op:
+                    return
+                raise error_mapping.uncertain(source) if tx.doubtful else rows.missing(tx, source)
+            rows.check_free(tx, target)
+            try:
+                tx.change(
+                    "UPDATE holdfast.files SET path = %(target)s, op = %(op)s, writer = %(writer)s,"
+                    " login = session_user WHERE tenant = %(tenant)s AND path = %(source)s",
+                    source=source, target=target, op=author.op, writer=author.writer,
+                )  # fmt: skip
+            except pg.UniqueViolation:
+                raise rows.exists(target) from None
+
+        self._database.run(source, work, writes=True)
 
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
         for name in filter(None, (path, keep)):
-            _rows.checked(name)
-        work = functools.partial(self._remove, path=path, expect=expect, keep=keep, author=_rows.Author(self._writer))
+            rows.checked(name)
+        author = Author(self._writer)
+
+        def work(tx: Transaction) -> None:
+            row = rows.look(tx, path, hold=True)
+            if not row and tx.doubtful:
+                return
+            if expect:
+                row = _expected(tx, path, row, expect)
+            if not row:
+                raise rows.missing(tx, path)
+            if keep:
+                rows.keep(tx, path, row, keep, author)
+            rows.drop(tx, path, row)
+
         self._database.run(path, work, writes=True)
 
-    def _remove(self, turn: Turn, path: str, expect: str, keep: str, author: _rows.Author) -> None:
-        found = _rows.look(turn, path, hold=True)
-        if not found and turn.doubtful:
+    def _row(self, path: str) -> FileRow:
+        rows.checked(path)
+        return self._database.ask(path, lambda tx: rows.found(tx, path))
+
+
+class _Create:
+    """One new file, over all its attempts. Its bytes come once: those of a large file cannot be sent again."""
+
+    def __init__(self, path: str, chunks: Iterable[bytes], mtime: int, author: Author) -> None:
+        self._path = path
+        self._author = author
+        self._pieces = rows.resized(chunks)
+        self._first = next(self._pieces, b"")
+        self._second = next(self._pieces, b"")
+        self._mtime = datetime.fromtimestamp(mtime / 1e9, UTC) if mtime else None
+        self._begun = False
+
+    def attempt(self, tx: Transaction) -> None:
+        row = rows.look(tx, self._path) if tx.doubtful else None
+        if row and row.op == self._author.op:
             return
-        if expect:
-            _compare(turn, path, found, expect)
-        if not found:
-            raise _rows.missing(turn, path)
-        if keep:
-            _rows.keep(turn, path, found, keep, author)
-        _rows.drop(turn, path, found)
-
-    def _found(self, path: str) -> _rows.Found:
-        _rows.checked(path)
-        return self._database.ask(path, functools.partial(_look, path=path))
-
-
-def _settle(turn: Turn) -> None:
-    """Say something that has to be durable: whatever was committed before it is durable then, too."""
-    turn.row("SELECT pg_logical_emit_message(true, 'holdfast', '')")
-
-
-def _look(turn: Turn, path: str) -> _rows.Found:
-    found = _rows.look(turn, path)
-    if not found:
-        raise _rows.missing(turn, path)
-    return found
+        if self._begun:
+            raise Unavailable(
+                f"{self._path}: the connection was lost before all of it was sent.", "Nothing was written; try again."
+            )
+        rows.check_free(tx, self._path)
+        if not rows.create(tx, self._path, None if self._second else self._first, self._author):
+            raise error_mapping.uncertain(self._path) if tx.doubtful else rows.exists(self._path)
+        if self._second:
+            self._begun = True
+            pieces = itertools.chain([self._first, self._second], self._pieces)
+            rows.write_pieces(tx, self._path, rows.found(tx, self._path).inode, pieces, self._author)
+        if self._mtime:
+            tx.change(
+                "UPDATE holdfast.files SET changed = %(mtime)s WHERE tenant = %(tenant)s AND path = %(path)s",
+                mtime=self._mtime, path=self._path,
+            )  # fmt: skip
 
 
-def _compare(turn: Turn, path: str, found: _rows.Found | None, expect: str) -> None:
-    """See that a file is of this version. After a try whose end nobody heard, a mismatch proves nothing."""
-    if found and _rows.version(turn, path, found) == expect:
-        return
-    if turn.doubtful:
-        raise _faults.unsure(path)
-    if not found:
+def _expected(tx: Transaction, path: str, row: FileRow | None, expect: str) -> FileRow:
+    """Return the row of a file if it has this version. After an uncertain commit, a mismatch proves nothing."""
+    if row and rows.version(tx, path, row) == expect:
+        return row
+    if tx.doubtful:
+        raise error_mapping.uncertain(path)
+    if not row:
         raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.")
     raise Conflict(
         f"{path} was changed since version {expect[:8]}; nothing was written.", "Read it again and redo the edit."
     )
 
 
-def _walk(turn: Turn, folder: str, suffixes: tuple[str, ...], after: str) -> list[tuple[str, Stamp]]:
-    endings = ["%" + _literal(suffix) for suffix in suffixes]
-    rows = turn.rows(_WALK, folder=folder, after=after, endings=endings, shown=len(folder) + 1, page=_PAGE)
-    return [(row[0], _rows.Found(*row[1:]).stamp) for row in rows]
-
-
-def _literal(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-
-
-def _folder_stamp(turn: Turn, folder: str) -> int:
-    row = turn.row(
-        "SELECT count(*), sum(inode %% %(low)s) FROM holdfast.files"
-        " WHERE tenant = %(tenant)s AND folder = %(folder)s",
-        folder=folder, low=_LOW,
-    )  # fmt: skip
-    count, total = row or (0, 0)
-    if not count:
-        return int(_rows.is_folder(turn, folder))
-    return int(total) % _LOW + 1
+def _end_of_lines(read: lines.Read, end: int) -> int:
+    """Return the offset after the last newline."""
+    while end > 0:
+        start = max(0, end - _BACK)
+        found = read(end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0

@@ -1,9 +1,9 @@
-"""Vectors of records in a database: what `embedding.vectors` does with a file, for one tenant (docs/decisions/023).
+"""Vectors of records in a database, for one tenant (docs/decisions/023).
 
-A set of vectors belongs to one model of one version and to one generation of the index, whose rows its entries name.
-The signs of a vector are a code of bits in a table of its own, narrow enough to be read whole: pgvector tells how far
-each lies from the code of a question, and those that lie nearest are compared exactly, here, by the same sums as in the
-other engine. So both engines give the same answer. In memory are only the numbers of the rows that have a vector.
+A set of vectors belongs to one version of a model and one generation of the index, whose rows its entries name. The
+signs of a vector are a code of bits in a narrow table of its own: pgvector finds the codes nearest to that of a
+question, and their vectors are compared exactly here, by the same sums as in the file engine. So both engines give the
+same answer. Only the numbers of the rows that have a vector are in memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, LiteralString
+from typing import TYPE_CHECKING, LiteralString, TypeVar
 
 import numpy
 from psycopg import errors as pg
@@ -19,8 +19,8 @@ from psycopg import errors as pg
 from holdfast.errors import Busy, Unavailable
 from holdfast.recall.embedders import NoVectors
 from holdfast.storage.files.vectors import RESCORED, Array, FileVectors, cosines, small
-from holdfast.storage.postgres._filters import listed
-from holdfast.storage.postgres.transactions import Database, Turn
+from holdfast.storage.postgres.database import Database, Transaction
+from holdfast.storage.postgres.search import listed
 from holdfast.storage.tree import RootGone
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 BITS = 384
 _WHAT = "The vectors"
 _MANY = 2_000
-"""Rows that are asked for one by one; for more, all are read again, at most once a `_PAUSE`."""
+"""Up to so many rows are looked up by number; for more, all are read again, at most once per `_PAUSE` seconds."""
 _PAUSE = 1.0
 _SAMPLE = 1_000
-_SPARE = 3
-"""A bound on the distance is set so that about so many times more pass than are wanted."""
-_LEAST = 15
+_SURPLUS = 3
+"""The bound on the distance lets about so many times more rows pass than are wanted."""
+_LEAST_PLACE = 15
 _TOUCH = 3600.0
 _UNUSED = "7 days"
-"""When nobody said in so long that he uses a set, it is removed; whoever uses one says so every `_TOUCH` seconds."""
+"""A set that was not used for so long is removed; its use is recorded every `_TOUCH` seconds."""
 
 _ROWS: LiteralString = (
     "SELECT string_agg(int8send(row), '') FROM holdfast.vector_codes WHERE tenant = %(tenant)s AND set = %(set)s"
@@ -94,13 +94,32 @@ _OTHERS: LiteralString = """
 SELECT id, generation, used < clock_timestamp() - %(unused)s::interval FROM holdfast.vector_sets
 WHERE tenant = %(tenant)s AND id <> %(set)s AND model = %(model)s
 """
+_USE: LiteralString = """
+INSERT INTO holdfast.vector_sets (tenant, id, model, version, size, generation)
+VALUES (%(tenant)s, %(set)s, %(model)s, %(version)s, %(size)s, %(generation)s)
+ON CONFLICT (tenant, id) DO UPDATE SET used = clock_timestamp()
+"""
+_BYTES: LiteralString = """
+SELECT (SELECT sum(pg_column_size(c.*)) FROM holdfast.vector_codes c WHERE tenant = %(tenant)s AND set = %(set)s)
+    + (SELECT sum(pg_column_size(v.*)) FROM holdfast.vectors v WHERE tenant = %(tenant)s AND set = %(set)s)
+"""
+_EARLIER: LiteralString = """
+SELECT string_agg(int8send(mark), ''), string_agg(int8send(set), ''), string_agg(int8send(row), '')
+FROM holdfast.vectors WHERE tenant = %(tenant)s AND set = ANY(%(sets)s::bigint[])
+"""
+_COPIES: LiteralString = """
+SELECT v.mark, v.vector FROM unnest(%(sets)s::bigint[], %(rows)s::bigint[], %(marks)s::bigint[])
+AS given(set, row, mark) JOIN holdfast.vectors v
+ON v.tenant = %(tenant)s AND v.set = given.set AND v.row = given.row AND v.mark = given.mark
+"""
+T = TypeVar("T")
 
 
 class PgVectors:
     """The vectors of one model for one generation of the index of one tenant.
 
-    Programs that read the same files in other ways have indexes of their own: `living` tells which generations there
-    are. What it does not tell goes when it was not used for long.
+    `living` returns the generations in use, some of them by programs that read the same files in other ways. Sets of
+    other generations are removed.
     """
 
     def __init__(
@@ -108,98 +127,82 @@ class PgVectors:
     ) -> None:
         self._database = database
         self._model = model
-        self._generation = generation
         self._living = living
         label = f"{model.name}\n{model.version}\n{model.size}\n{generation}"
         self._set = int.from_bytes(blake2b(label.encode(), digest_size=8).digest(), "big", signed=True)
-        self._held: Array | None = None
-        """The rows that have a vector, as far as is known here, in order."""
+        self._named = {
+            "set": self._set, "model": model.name, "version": model.version, "size": model.size,
+            "generation": generation,
+        }  # fmt: skip
+        self._known: Array | None = None
+        """The rows that are known to have a vector, sorted."""
         self._read_at = 0.0
         self._touched_at = -_TOUCH
         self._sample: Array = numpy.zeros((0, BITS // 64), numpy.uint64)
+        """Codes of some rows."""
         self._extra = FileVectors(None, model, generation)
-        """What the database did not take."""
+        """Vectors that the database did not accept."""
         self._old: tuple[Array, Array, Array] | None = None
         self.doubted = False
 
     def close(self) -> None:
-        self._held = None
+        self._known = None
 
-    # what is there
+    # which rows have a vector
 
     def __len__(self) -> int:
         return len(self._rows) + len(self._extra)
 
     @property
     def _rows(self) -> Array:
-        return numpy.zeros(0, numpy.int64) if self._held is None else self._held
+        return numpy.zeros(0, numpy.int64) if self._known is None else self._known
 
     def bytes_on_disk(self) -> int:
-        return self._database.run(_WHAT, self._bytes)
-
-    def _bytes(self, turn: Turn) -> int:
-        row = turn.row(
-            "SELECT (SELECT sum(pg_column_size(c.*)) FROM holdfast.vector_codes c"
-            " WHERE tenant = %(tenant)s AND set = %(set)s)"
-            " + (SELECT sum(pg_column_size(v.*)) FROM holdfast.vectors v WHERE tenant = %(tenant)s AND set = %(set)s)",
-            set=self._set,
-        )
+        row = self._run(lambda tx: tx.row(_BYTES, set=self._set))
         return int(row[0] or 0) if row else 0
 
     def read_on(self) -> bool:
-        again = self._held is not None and self.doubted
-        if self._held is None or self.doubted:
+        again = self._known is not None and self.doubted
+        if self._known is None or self.doubted:
             self._read()
         self.doubted = False
         if time.monotonic() > self._touched_at + _TOUCH:
             self._touched_at = time.monotonic()
-            self._try(lambda turn: turn.change(_USED, set=self._set))
+            self._try(lambda tx: tx.change(_USED, set=self._set))
         return again
 
     def _read(self) -> None:
-        """Learn anew which rows have a vector, and how the codes of some of them look."""
-        self._held = self._database.run(_WHAT, self._all_rows)
+        """Read which rows have a vector, and the codes of some of them."""
+        row = self._run(lambda tx: tx.row(_ROWS, set=self._set))
+        self._known = known = numpy.sort(_numbers(row[0] if row else None))
         self._read_at = time.monotonic()
-        step = max(1, len(self._held) // _SAMPLE)
-        some = self._held[::step][:_SAMPLE].tolist() if len(self._held) > _SPARE * RESCORED else []
-        codes = (
-            self._database.run(_WHAT, lambda turn: turn.row(_CODES, set=self._set, rows=listed(some))) if some else None
-        )
+        some = known[:: max(1, len(known) // _SAMPLE)][:_SAMPLE].tolist() if len(known) > _SURPLUS * RESCORED else []
+        codes = self._run(lambda tx: tx.row(_CODES, set=self._set, rows=listed(some))) if some else None
         self._sample = numpy.frombuffer((codes and codes[0]) or b"", numpy.uint64).reshape(-1, BITS // 64)
 
-    def _all_rows(self, turn: Turn) -> Array:
-        row = turn.row(_ROWS, set=self._set)
-        return numpy.sort(_numbers(row[0] if row else None))
-
     def missing(self, rows: Sequence[int]) -> list[int]:
-        lacking = self._unknown(numpy.asarray(rows, numpy.int64))
+        wanted = numpy.asarray(rows, numpy.int64)
+        lacking = wanted[~self._has(wanted)]
         if len(lacking) > _MANY and time.monotonic() > self._read_at + _PAUSE:
             self._read()
-            lacking = self._unknown(lacking)
         elif 0 < len(lacking) <= _MANY:
-            found = self._database.run(
-                _WHAT, lambda turn: turn.rows(_KNOWN, set=self._set, rows=listed(lacking.tolist()))
-            )
-            self._know([row for (row,) in found])
-            lacking = self._unknown(lacking)
-        return self._extra.missing(lacking.tolist())
-
-    def _unknown(self, rows: Array) -> Array:
-        return rows[~self._has(rows)]
+            found = self._run(lambda tx: tx.rows(_KNOWN, set=self._set, rows=listed(lacking.tolist())))
+            self._note([row for (row,) in found])
+        return self._extra.missing(lacking[~self._has(lacking)].tolist())
 
     def _has(self, rows: Array) -> Array:
-        held = self._rows
-        if not len(held):
+        known = self._rows
+        if not len(known):
             return numpy.zeros(len(rows), bool)
-        return numpy.asarray(held[numpy.minimum(numpy.searchsorted(held, rows), len(held) - 1)] == rows)
+        return numpy.asarray(known[numpy.minimum(numpy.searchsorted(known, rows), len(known) - 1)] == rows)
 
-    def _know(self, rows: Sequence[int]) -> None:
-        fresh, held = numpy.unique(numpy.asarray(rows, numpy.int64)), self._rows
-        if len(fresh):  # most often they are the last
-            later = not len(held) or fresh[0] > held[-1]
-            self._held = numpy.concatenate((held, fresh)) if later else numpy.union1d(held, fresh)
+    def _note(self, rows: Sequence[int]) -> None:
+        fresh, known = numpy.unique(numpy.asarray(rows, numpy.int64)), self._rows
+        if len(fresh):  # usually they are the last
+            later = not len(known) or fresh[0] > known[-1]
+            self._known = numpy.concatenate((known, fresh)) if later else numpy.union1d(known, fresh)
 
-    # nearness
+    # similarity
 
     def nearness(self, rows: Sequence[int], marks: Sequence[int], question: Floats) -> list[float | None]:
         result = self._extra.nearness(rows, marks, question)
@@ -212,57 +215,53 @@ class PgVectors:
         return result
 
     def _compared(self, rows: Sequence[int], question: Floats) -> tuple[dict[int, int], dict[int, float]]:
-        """Return the marks of those rows that have a vector, and how near each lies."""
-        found = self._database.run(_WHAT, lambda turn: turn.rows(_ENTRIES, set=self._set, rows=listed(rows)))
+        """Return the marks and the similarities of those of these rows that have a vector."""
+        found = self._run(lambda tx: tx.rows(_ENTRIES, set=self._set, rows=listed(rows)))
         whole = [one for one in found if len(one[2]) == self._model.size]
         vectors = numpy.frombuffer(b"".join(one[2] for one in whole), numpy.int8).reshape(-1, self._model.size)
         near = cosines(vectors, question).tolist()
         return {row: mark for row, mark, _ in whole}, dict(zip((row for row, _, _ in whole), near, strict=True))
 
     def nearest(self, question: Floats, among: Sequence[int] | None = None) -> list[tuple[int, float]]:
-        return self._database.run(_WHAT, lambda _: self._nearest(question, among))  # one transaction for all of it
+        return self._run(lambda _: self._nearest(question, among))  # one transaction for all queries
 
     def _nearest(self, question: Floats, among: Sequence[int] | None) -> list[tuple[int, float]]:
-        rows = [row for row, _ in self._near(question, among)]
+        rows = [row for row, _ in self._nearest_codes(question, among)]
         near = self._compared(rows, question)[1] if rows else {}
-        if broken := [row for row in rows if row not in near]:  # a code without its vector: both are made anew
-            self._try(lambda turn: self._remove_rows(turn, broken))
+        if broken := [row for row in rows if row not in near]:  # codes without a vector: both are computed again
+            self._try(lambda tx: self._remove_rows(tx, broken))
         expected = min(len(self._rows), RESCORED) if among is None else 0
         self.doubted = self.doubted or len(near) < max(len(rows), expected)
         return list((dict(self._extra.nearest(question, among)) | near).items())
 
-    def _near(self, question: Floats, among: Sequence[int] | None) -> list[TupleRow]:
-        """Return the rows whose codes lie nearest, a group of equals uncut."""
+    def _nearest_codes(self, question: Floats, among: Sequence[int] | None) -> list[TupleRow]:
+        """Return the rows with the nearest codes, with all rows of the same distance as the last."""
         code = _code(small(question[None, :]))
         given = {"set": self._set, "most": RESCORED + 1, "code": _text(code)[0]}
         if among is not None:
             return self._ask(_NEAREST_AMONG, given | {"among": listed(among)})
-        bound = self._bound(code)
+        bound = BITS
+        if len(self._sample):  # a distance that more than enough rows are within, so that the rest need no sorting
+            apart = numpy.sort(numpy.bitwise_count(self._sample ^ code.view(numpy.uint64)).sum(1))
+            place = max(_LEAST_PLACE, _SURPLUS * RESCORED * len(self._sample) // len(self._rows))
+            bound = int(apart[place]) if place < len(apart) else BITS
         found = self._ask(_NEAREST, given | {"bound": bound})
         if len(found) <= RESCORED and bound < BITS:
             found = self._ask(_NEAREST, given | {"bound": BITS})
         return found
 
-    def _bound(self, code: Array) -> int:
-        """Return a distance that more than enough rows have, going by some of them: the rest need not be sorted."""
-        if not len(self._sample):
-            return BITS
-        apart = numpy.sort(numpy.bitwise_count(self._sample ^ code.view(numpy.uint64)).sum(1))
-        place = max(_LEAST, _SPARE * RESCORED * len(self._sample) // len(self._rows))
-        return int(apart[place]) if place < len(apart) else BITS
-
     def _ask(self, statement: LiteralString, given: dict[str, object]) -> list[TupleRow]:
-        def work(turn: Turn) -> list[TupleRow]:
+        def work(tx: Transaction) -> list[TupleRow]:
             try:
-                with turn.session.transaction():  # what fails may be a part of other work, which goes on
-                    return turn.rows(statement, **given)
+                with tx.session.transaction():  # a failure leaves the surrounding transaction usable
+                    return tx.rows(statement, **given)
             except pg.UndefinedFunction:
                 raise NoVectors(
                     "The extension vector was removed from the database while the memory was open.",
                     "Have an administrator run: CREATE EXTENSION vector; then open the memory again.",
                 ) from None
 
-        return self._database.run(_WHAT, work)
+        return self._run(work)
 
     # adding
 
@@ -272,139 +271,122 @@ class PgVectors:
     def add(self, rows: Sequence[int], marks: Sequence[int], vectors: Sequence[Array | None]) -> None:
         if not rows:
             return
-        order = numpy.argsort(numpy.asarray(rows, numpy.int64))  # whoever else adds the same takes the same way
-        entries = numpy.stack([numpy.asarray(vectors[place], numpy.int8) for place in order.tolist()])
+        order = numpy.argsort(numpy.asarray(rows, numpy.int64)).tolist()  # one order for all writers: no deadlocks
+        entries = numpy.stack([numpy.asarray(vectors[place], numpy.int8) for place in order])
         given = {
             "set": self._set,
-            "rows": listed([rows[place] for place in order.tolist()]),
-            "marks": listed([marks[place] for place in order.tolist()]),
+            "rows": listed([rows[place] for place in order]),
+            "marks": listed([marks[place] for place in order]),
             "codes": _text(_code(entries)),
             "vectors": [vector.tobytes() for vector in entries],
         }
-        try:
-            self._database.run(_WHAT, lambda turn: self._add(turn, given), writes=True, durable=False)
-        except (Unavailable, Busy) as error:
-            if isinstance(error, RootGone):
-                raise
-            self._extra.add(rows, marks, vectors)
+
+        def work(tx: Transaction) -> None:
+            self._use(tx)
+            tx.change(_ADD_CODES, **given)
+            tx.change(_ADD, **given)
+
+        if self._try(work):
+            self._note(rows)
         else:
-            self._know(rows)
+            self._extra.add(rows, marks, vectors)
 
-    def _add(self, turn: Turn, given: dict[str, object]) -> None:
-        self._use(turn)
-        turn.change(_ADD_CODES, **given)
-        turn.change(_ADD, **given)
-
-    def _use(self, turn: Turn) -> None:
-        """Hold the entry of this set until the transaction ends: who removes a set waits, or is waited for."""
-        held = "SELECT 1 FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s FOR SHARE"
-        if not turn.row(held, set=self._set):
-            turn.change(
-                "INSERT INTO holdfast.vector_sets (tenant, id, model, version, size, generation)"
-                " VALUES (%(tenant)s, %(set)s, %(model)s, %(version)s, %(size)s, %(generation)s)"
-                " ON CONFLICT (tenant, id) DO UPDATE SET used = clock_timestamp()",
-                **self._named(), generation=self._generation,
-            )  # fmt: skip
-
-    def _named(self) -> dict[str, object]:
-        model = self._model
-        return {"set": self._set, "model": model.name, "version": model.version, "size": model.size}
+    def _use(self, tx: Transaction) -> None:
+        """Lock the entry of this set, so that it is not removed meanwhile; create it if it is missing."""
+        lock: LiteralString = "SELECT 1 FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s FOR SHARE"
+        if not tx.row(lock, set=self._set):
+            tx.change(_USE, **self._named)
 
     def earlier(self, marks: Sequence[int]) -> list[Array | None]:
-        known, sets, rows = self._old = self._old or self._database.run(_WHAT, self._read_earlier)
+        known, sets, rows = self._old = self._old or self._run(self._read_earlier)
         result: list[Array | None] = [None] * len(marks)
         if not len(known):
             return result
         wanted = numpy.asarray(marks, numpy.int64)
         at = numpy.minimum(numpy.searchsorted(known, wanted), len(known) - 1)
         places = numpy.flatnonzero(known[at] == wanted)
-        found = self._database.run(
-            _WHAT, lambda turn: self._taken(turn, wanted[places], sets[at[places]], rows[at[places]])
-        )
+        given = {"marks": wanted[places], "sets": sets[at[places]], "rows": rows[at[places]]}
+        values = {name: listed(each.tolist()) for name, each in given.items()}
+        found: dict[int, bytes] = dict(self._run(lambda tx: tx.rows(_COPIES, **values)))
         for place in places.tolist():
-            result[place] = found.get(int(wanted[place]))
+            vector = found.get(int(wanted[place]))
+            if vector is not None and len(vector) == self._model.size:
+                result[place] = numpy.frombuffer(vector, numpy.int8)
         return result
 
-    def _read_earlier(self, turn: Turn) -> tuple[Array, Array, Array]:
-        """Return the marks of all vectors that this model has for other generations, in order, and where each is."""
-        row = turn.row(
-            "SELECT string_agg(int8send(mark), ''), string_agg(int8send(set), ''), string_agg(int8send(row), '')"
-            " FROM holdfast.vectors WHERE tenant = %(tenant)s AND set = ANY(%(sets)s::bigint[])",
-            sets=[id for (id,) in turn.rows(_ALIKE, **self._named())],
-        )
+    def _read_earlier(self, tx: Transaction) -> tuple[Array, Array, Array]:
+        """Return the marks of all vectors of this model for other generations, sorted, and set and row of each."""
+        row = tx.row(_EARLIER, sets=[id for (id,) in tx.rows(_ALIKE, **self._named)])
         marks, sets, rows = (_numbers(part) for part in row or (None,) * 3)
         marks, first = numpy.unique(marks, return_index=True)
         return marks, sets[first], rows[first]
 
-    def _taken(self, turn: Turn, marks: Array, sets: Array, rows: Array) -> dict[int, Array]:
-        found = turn.rows(
-            "SELECT v.mark, v.vector FROM unnest(%(sets)s::bigint[], %(rows)s::bigint[], %(marks)s::bigint[])"
-            " AS given(set, row, mark) JOIN holdfast.vectors v"
-            " ON v.tenant = %(tenant)s AND v.set = given.set AND v.row = given.row AND v.mark = given.mark",
-            sets=listed(sets.tolist()), rows=listed(rows.tolist()), marks=listed(marks.tolist()),
-        )  # fmt: skip
-        return {mark: numpy.frombuffer(vector, numpy.int8) for mark, vector in found if len(vector) == self._model.size}
-
     # removing
 
     def tidy(self) -> None:
-        """Remove the sets of indexes that are no more, and those that nobody uses; others may use other versions."""
+        """Remove the sets of generations that no longer exist, and those that were not used for long."""
         self._old = None
-        self._try(self._tidy)
 
-    def _tidy(self, turn: Turn) -> None:
-        others = turn.rows(_OTHERS, **self._named(), unused=_UNUSED)
-        living = self._living() if self._living and others else None  # asked later: an index is older than its vectors
-        for other, generation, unused in others:
-            if unused or (living is not None and generation not in living):
-                turn.change("DELETE FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s", set=other)
-                for statement in _REMOVE:
-                    turn.change(statement, set=other)
+        def work(tx: Transaction) -> None:
+            others = tx.rows(_OTHERS, **self._named, unused=_UNUSED)
+            living = self._living() if self._living and others else None  # read later: an index precedes its vectors
+            for other, generation, unused in others:
+                if unused or (living is not None and generation not in living):
+                    tx.change("DELETE FROM holdfast.vector_sets WHERE tenant = %(tenant)s AND id = %(set)s", set=other)
+                    for statement in _REMOVE:
+                        tx.change(statement, set=other)
+
+        self._try(work)
 
     def keep_only(self, rows: Sequence[int]) -> None:
-        """Remove the vectors of rows that are gone; of one that came since, nothing is known here yet."""
+        """Remove the vectors of rows that are gone, as far as they are known here."""
         gone = numpy.setdiff1d(self._rows, numpy.asarray(rows, numpy.int64))
         if len(gone):
-            self._try(lambda turn: self._remove_rows(turn, gone.tolist()))
-            self._held = None
+            self._try(lambda tx: self._remove_rows(tx, gone.tolist()))
+            self._known = None
             self.read_on()
 
-    def _remove_rows(self, turn: Turn, rows: list[int]) -> None:
-        self._use(turn)
+    def _remove_rows(self, tx: Transaction, rows: list[int]) -> None:
+        self._use(tx)
         for statement in _REMOVE:
-            turn.change(statement + _REMOVE_ROWS, set=self._set, rows=listed(rows))
+            tx.change(statement + _REMOVE_ROWS, set=self._set, rows=listed(rows))
 
-    def _try(self, work: Callable[[Turn], object]) -> None:
-        """Do what can as well be done later, or by somebody who may."""
+    def _run(self, work: Callable[[Transaction], T]) -> T:
+        return self._database.run(_WHAT, work)
+
+    def _try(self, work: Callable[[Transaction], object]) -> bool:
+        """Do a write that is not essential; return whether it succeeded."""
         try:
             self._database.run(_WHAT, work, writes=True, durable=False)
         except (Unavailable, Busy) as error:
             if isinstance(error, RootGone):
                 raise
+            return False
+        return True
 
 
 def remove_all(database: Database) -> None:
-    """Remove all vectors of the tenant, whatever model they are of."""
+    """Remove all vectors of the tenant, of all models."""
 
-    def work(turn: Turn) -> None:
+    def work(tx: Transaction) -> None:
         for table in ("vector_sets", "vector_codes", "vectors"):
-            turn.change(f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s")
+            tx.change(f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s")
 
     database.run(_WHAT, work, writes=True)
 
 
 def _numbers(sent: bytes | None) -> Array:
-    """Return numbers as the server sends them, all in one."""
+    """Decode numbers that the server sent in one value."""
     return numpy.frombuffer(sent or b"", ">i8").astype(numpy.int64)
 
 
 def _code(vectors: Array) -> Array:
-    """Return the signs of vectors as bits, with zeros up to the length that all codes have."""
+    """Return the signs of vectors as bits, padded with zeros to the length of a code."""
     signs = numpy.packbits(vectors > 0, axis=1)
     return numpy.pad(signs, ((0, 0), (0, BITS // 8 - signs.shape[1])))
 
 
 def _text(codes: Array) -> list[str]:
-    """Return codes as the server reads them."""
+    """Return codes as literals of the type `bit`."""
     digits = numpy.unpackbits(codes, axis=1) + ord("0")
     return [row.tobytes().decode("ascii") for row in digits]

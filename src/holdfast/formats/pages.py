@@ -1,0 +1,235 @@
+"""Markdown pages: their first sentences, the budget of a rule, and flaws in front matter and dated entries.
+
+Pure functions. A rule declares its budget as `<!-- budget: N lines -->` or `<!-- budget: N lines, M tokens -->`, first
+thing in the file or after the front matter; a budget counts the whole file. A flaw has its line and, when there is only
+one possible meaning, the correct value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.formats import markdown, sections
+from holdfast.model.kinds import Kind
+from holdfast.model.records import Record
+from holdfast.model.tokens import count_tokens
+
+Level = Literal["error", "warning"]
+_NEARLY_FULL = 0.9
+_NO_PROSE = re.compile(r"[ \t]*(?:#{1,6}[ \t]|[-*+][ \t]|\d+[.)][ \t]|[|>]|<|!\[|(?:[-*_=][ \t]*){3,}\Z)|\t| {4}")
+_SENTENCE = re.compile(r"[.!?…](?=\s|\Z)|[。！？]")
+_BUDGET = re.compile(r"\s*<!--[ \t]*budget:[ \t]*(\d{1,6})[ \t]*lines?(?:,[ \t]*(\d{1,7})[ \t]*tokens?)?[ \t]*-->")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].+)?\Z")
+_OTHER_DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})\Z")
+_GAPS = re.compile(r"[\s_-]+")
+_DAY = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}|\d{8})(?!\d)"
+_LIKE_ENTRY = re.compile(
+    rf"^(?!###[ \t]+\[\d{{4}}-\d{{2}}-\d{{2}}\])(?:#{{1,6}}[ \t]*\[[ \t]*|#{{1,3}}[ \t]*){_DAY}", re.MULTILINE
+)
+
+
+class Flaw(msgspec.Struct, frozen=True):
+    """One fault of a page; `meant` is the correct value of `field`, "" when only a person can tell."""
+
+    level: Level
+    line: int
+    what: str
+    rule: str
+    field: str = ""
+    meant: str = ""
+
+
+# prose
+
+
+def prose_lines(text: str) -> list[str]:
+    """Return the lines of a text without its code blocks."""
+    every = sections.lines_of(text)
+    code = sections.code_lines(every)
+    return [line.rstrip("\r\n") for number, line in enumerate(every, 1) if number not in code]
+
+
+def abstract(text: str, most: int = 200) -> str:
+    """Return the first paragraph of a text as one line of at most so many characters."""
+    return shorten(paragraph(prose_lines(text[: most * 20])), most)
+
+
+def paragraph(lines: list[str]) -> str:
+    """Return the first paragraph that is not a heading, list, table, quote or HTML, as one line."""
+    found: list[str] = []
+    inside = ""
+    for line in lines:
+        if inside or line.lstrip().startswith("<!--"):
+            inside = "" if "-->" in line else "comment"
+        elif not line.strip() or (_NO_PROSE.match(line) and not (found and line[:1] in " \t")):
+            if found:
+                break
+        else:
+            found.append(line)
+    return " ".join(" ".join(found).split())
+
+
+def shorten(text: str, most: int) -> str:
+    """Cut a text after a whole sentence, or after a whole word when not even one sentence fits."""
+    if len(text) <= most:
+        return text
+    ends = [found.end() for found in _SENTENCE.finditer(text, 0, most + 1) if found.end() <= most]
+    return text[: ends[-1]] if ends else text[: most - 1].rpartition(" ")[0].rstrip(" ,;:") + "…"
+
+
+# budgets
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """The size of a rule and its limits, 0 for none; `line` is the line of the comment, 0 when there is none."""
+
+    lines: int
+    tokens: int
+    most_lines: int = 0
+    most_tokens: int = 0
+    line: int = 0
+
+    @property
+    def share(self) -> float:
+        """The part of the budget that is used, 1.0 for all of it; 0 without a budget."""
+        parts = ((self.lines, self.most_lines), (self.tokens, self.most_tokens))
+        return max((used / most for used, most in parts if most), default=0.0)
+
+
+def budget_of(text: str) -> Budget:
+    """Measure the text of a rule."""
+    start = markdown.body_start(text)
+    found = _BUDGET.match(text, start)
+    lines, tokens = len(sections.lines_of(text)), count_tokens(text)
+    if not found:
+        return Budget(lines, tokens)
+    line = text.count("\n", 0, text.index("<!--", start)) + 1
+    return Budget(lines, tokens, int(found[1]), int(found[2] or 0), line)
+
+
+def budget_comment(lines: int) -> str:
+    return f"<!-- budget: {lines} lines -->"
+
+
+def without_budget(body: str) -> str:
+    """Return the text below the front matter without the budget comment."""
+    found = _BUDGET.match(body)
+    return body[found.end() :].lstrip("\r\n") if found else body
+
+
+def total_budget(budgets: Iterable[Budget], most_lines: int, most_tokens: int) -> Budget:
+    """Add up the sizes of rules."""
+    every = list(budgets)
+    return Budget(sum(one.lines for one in every), sum(one.tokens for one in every), most_lines, most_tokens)
+
+
+def budget_flaws(budget: Budget) -> list[Flaw]:
+    """Return the flaws of one rule: no budget, or a budget that is exceeded or nearly used up."""
+    if not budget.line:
+        what = f"declares no budget; write `{budget_comment(50)}` at its head, after any front matter"
+        return [Flaw("error", 0, what, "budget")]
+    return list(_size_flaws("has", "its budget", budget))
+
+
+def total_flaws(budget: Budget) -> list[Flaw]:
+    """Return the flaws of all rules together."""
+    return list(_size_flaws("all rules together have", "the budget", budget))
+
+
+def _size_flaws(who: str, whose: str, budget: Budget) -> Iterator[Flaw]:
+    parts = ((budget.lines, budget.most_lines, "lines"), (budget.tokens, budget.most_tokens, "tokens"))
+    for count, most, unit in parts:
+        if not most or count / most <= _NEARLY_FULL:
+            continue
+        what = f"{who} {count} {unit}; {most} is {whose}"
+        if count > most:
+            advice = f"{count - most} too many: see `holdfast hot review`, then `holdfast hot demote`"
+            yield Flaw("error", budget.line, f"{what}, {advice}", "budget")
+        else:
+            yield Flaw("warning", budget.line, f"{what}, {most - count} left: see `holdfast hot review`", "budget")
+
+
+# front matter and entries
+
+
+def front_matter_flaws(kind: Kind, page: markdown.Page, head: str) -> Iterator[Flaw]:
+    """Check the front matter of a page; `head` is its text up to the body."""
+    if page.fault:
+        rule = "conflict" if page.conflict else "front-matter"
+        yield Flaw("error", page.fault_line, f"{page.fault}; fix it by hand", rule)
+        return
+    if missing := missing_fields(kind, page.fields):
+        what = "no front matter; it should have" if page.front is None else "front matter lacks"
+        step = "holdfast migrate front-matter" if kind.name in ("plan", "overview") else "add them by hand"
+        yield Flaw("error", 1, f"{what} {', '.join(missing)}; next: {step}", "front-matter")
+    fields = {name: page.fields[name] for name in (*kind.choices, *kind.dates) if not _blank(page.fields.get(name))}
+    for name, value in fields.items():
+        if choices := kind.choices.get(name):
+            meant, what, rule = choice(value, choices), f"it can be {', '.join(choices)}", "status"
+        else:
+            meant, what, rule = _day(value), "a date is written YYYY-MM-DD", "date"
+        if meant != value:
+            line = markdown.line_of(head, name)
+            yield Flaw("error", line, f"{name} is {str(value)[:80]!r}; {what}", rule, name, meant)
+    created, updated = (_day(fields.get(name))[:10] for name in ("created", "updated"))
+    if created and updated and updated < created:
+        what = f"updated {updated} is before created {created}"
+        yield Flaw("warning", markdown.line_of(head, "updated"), what, "date")
+
+
+def missing_fields(kind: Kind, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields that the front matter of this kind should have, and that are missing or blank."""
+    return tuple(name for name in kind.front if _blank(fields.get(name)))
+
+
+def entry_flaws(page: markdown.Page, records: Iterable[Record]) -> Iterator[Flaw]:
+    """Check the dated entries of a page, and headings that look like an entry but are not read as one."""
+    heads: set[int] = set()
+    for record in records:
+        heads.add(record.line - page.body_line + 1)
+        if not record.time:
+            what = f"[{record.fields['date']}] is not a date of the calendar"
+            yield Flaw("error", record.line, what, "date")
+        absent = [name for name, value in (("title", record.title), ("text", record.text)) if not value.strip()]
+        if absent:
+            yield Flaw("warning", record.line, f"an entry without {' and '.join(absent)}", "entry")
+    line, position, code = 1, 0, None
+    for found in _LIKE_ENTRY.finditer(page.body):
+        line += page.body.count("\n", position, found.start())
+        position = found.start()
+        code = sections.code_lines(sections.lines_of(page.body), heads) if code is None else code
+        if line not in code:
+            what = "looks like an entry and is read as text of the entry before it; write ### [YYYY-MM-DD] Title"
+            yield Flaw("error", line + page.body_line - 1, what, "entry")
+
+
+def choice(value: object, choices: tuple[str, ...]) -> str:
+    """Return the choice that a value is, ignoring case, spaces and hyphens; "" when it is none."""
+    form = _GAPS.sub("", value).casefold() if isinstance(value, str) else ""
+    return next((choice for choice in choices if choice == value or _GAPS.sub("", choice) == form), "")
+
+
+def _day(value: object) -> str:
+    """Return a date or time in ISO form, also a date that is written in another form; "" for anything else."""
+    if not isinstance(value, str):
+        return ""
+    try:
+        if _DATE.match(value):
+            datetime.fromisoformat(value)
+            return value
+        if found := _OTHER_DATE.match(value.strip()):
+            return date(int(found[1]), int(found[3]), int(found[4])).isoformat()
+    except ValueError:
+        pass
+    return ""
+
+
+def _blank(value: object) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or value in ([], {})

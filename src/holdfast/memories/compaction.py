@@ -1,0 +1,284 @@
+"""Compaction: one appended summary that names the entries it covers; and what fits of the memories in a prompt.
+
+The summary is added in a transaction that read the one before it, so of two processes that compact at once the second
+goes on from the summary of the first. Without a model a summary consists of sentences of the entries; with one it is
+the model's, within its budgets, and falls back to sentences when the model fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core import Core
+from holdfast.errors import HoldfastError
+from holdfast.formats import summaries
+from holdfast.formats.summaries import Entry, Gist
+from holdfast.model.kinds import KINDS
+from holdfast.model.names import amount
+from holdfast.model.records import Record, line_of
+from holdfast.model.tokens import count_tokens
+from holdfast.storage.log import Logs, Marks
+
+BEFORE = "What happened before"
+"""The title of the summary in a prompt."""
+_PROMPT = 400
+"""Tokens for the instructions around the text that a model summarises."""
+_LEAST = 5
+"""A line is not cut to fewer tokens than this."""
+Said = tuple[tuple[str, str], ...]
+"""The sentences of a summary, each with its day."""
+
+
+class Compacted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of a compaction; `covered` is how many entries left the window."""
+
+    covered: int = 0
+    kept: int = 0
+    id: str = ""
+    summary: str = ""
+    by: str = ""
+    """`extract`, or the model's name."""
+    fallback: str = ""
+    """Why the model was not used, or why its text was cut."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A summary of a memory: every entry up to `last` is covered."""
+
+    id: str = ""
+    type: str = ""
+    text: str = ""
+    first: str = ""
+    last: str = ""
+    count: int = 0
+    time: str = ""
+    said: Said = ()
+
+
+class Summaries:
+    """The state of a log of summaries, the same in whatever order its entries come."""
+
+    def __init__(self) -> None:
+        self._every: list[Summary] = []
+        self._marks = Marks()
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        covers = entry.get("covers")
+        if self._marks.add(entry) or not isinstance(covers, dict) or not isinstance(covers.get("last"), str):
+            return
+        id, type, text, time = (str(entry.get(name, "")) for name in ("id", "type", "text", "time"))
+        count = covers["count"] if isinstance(covers.get("count"), int) else 0
+        try:
+            said = msgspec.convert(entry.get("said"), Said)
+        except msgspec.ValidationError:  # older versions wrote the text alone
+            said = tuple(summaries.read(text))
+        self._every.append(Summary(id, type, text, str(covers.get("first", "")), covers["last"], count, time, said))
+
+    def newest(self, type: str) -> Summary | None:
+        """Return the summary of a memory that covers most."""
+        found = (one for one in self._every if one.type == type and not self._marks.newest(one.id)[1])
+        return max(found, key=lambda one: (one.last, one.id), default=None)
+
+
+class Spent:
+    """The cost of the model by day: one entry per call, in a log beside the memories."""
+
+    def __init__(self, memory: Core) -> None:
+        self._memory = memory
+        self._path = f"{memory.places.memory}/model.jsonl"
+
+    def spent(self, day: str) -> int:
+        total = 0
+        for entry in self._memory.newest_entries(self._path):
+            if str(entry.get("day", "")) < day:
+                break
+            tokens = entry.get("tokens")
+            total += tokens if entry.get("day") == day and isinstance(tokens, int) else 0
+        return total
+
+    def add(self, day: str, tokens: int) -> None:
+        self._memory.add(self._path, [{"day": day, "tokens": tokens}])
+
+
+class Summariser:
+    """Writes a summary; afterwards `by` and `fallback` say how."""
+
+    def __init__(self, memory: Core, *, summarize: bool = True) -> None:
+        self._memory = memory
+        self._summarize = summarize
+        self.by = "extract" if summarize else ""
+        self.fallback = ""
+
+    def write(self, entries: Sequence[Entry], said: Said = (), most: int = 0) -> Gist:
+        """Summarise entries, going on from what was said of those before them, in at most `most` tokens."""
+        usual = self._memory.settings.mind.summary_tokens
+        budget = min(most, usual) if most else usual
+        if not self._summarize:
+            count, first, last = amount(len(entries), "entry", "entries"), entries[0].time, entries[-1].time
+            text = f"{count} from {first or '?'} to {last or '?'}; nothing of them is summarised here."
+            text = summaries.head(text, budget)
+            return summaries.after(said, Gist(text, (("", text),)), budget)
+        if self._memory.settings.model.url:
+            try:
+                return self._ask_model(entries, said, budget)
+            except HoldfastError as error:
+                self.fallback = str(error)
+        return summaries.again(said, entries, budget)
+
+    def _ask_model(self, entries: Sequence[Entry], said: Said, budget: int) -> Gist:
+        """Let the model summarise; text beyond the budget is cut off."""
+        from holdfast.llm import Model
+
+        settings = self._memory.settings.model
+        lines = [f"{day} {text}" for day, text in said] + [f"{one.time} {one.text}" for one in entries]
+        text = "\n".join(line.strip().replace("\n", "\n  ") for line in lines)
+        room = settings.call_tokens - budget - _PROMPT
+        if count_tokens(text) > room > 0:
+            text = summaries.again(said, entries, room).text  # as much as fits into one call
+        made = Model(settings, Spent(self._memory)).summarise(text, budget)
+        self.by = settings.name or "model"
+        if (size := count_tokens(made)) > budget:
+            made = summaries.head(made, budget)
+            self.fallback = (
+                f"The model wrote {amount(size, 'token')}; {budget} are allowed, so its text is cut off there."
+            )
+        return Gist(made, tuple(("", line.strip()) for line in made.splitlines() if line.strip()))
+
+
+class SummaryLog(msgspec.Struct, frozen=True):
+    """Where the summaries of a memory are."""
+
+    path: str
+    type: str
+    session: str = ""
+
+
+def compact(
+    memory: Core, log: SummaryLog, live: Callable[[str], list[Record]], keep: int, summariser: Summariser,
+    warnings: list[str],
+) -> Compacted:  # fmt: skip
+    """Cover all but the last `keep` entries; `live(after)` returns those that are not covered, oldest first."""
+    done = Compacted()
+
+    def decide(known: Summaries) -> list[dict[str, Any]]:
+        nonlocal done
+        before = known.newest(log.type) or Summary()
+        entries = live(before.last)
+        older = entries[: max(0, len(entries) - keep)]
+        if not older:
+            done = Compacted(kept=len(entries))
+            return []
+        made = summariser.write([_recorded(record) for record in older], before.said)
+        first = before.first if before.last else older[0].order
+        covers = {"first": first, "last": older[-1].order, "count": len(older) + before.count}
+        line = {"type": log.type, "text": made.text, "said": made.said, "covers": covers, "by": summariser.by}
+        done = Compacted(len(older), len(entries) - len(older), "", made.text, summariser.by, summariser.fallback)
+        return [line | ({"session": log.session} if log.session else {})]
+
+    ids = Logs(memory, Summaries).transact(log.path, decide, warnings)
+    return msgspec.structs.replace(done, id=ids[0]) if ids else done
+
+
+def newest(memory: Core, path: str, type: str) -> Summary | None:
+    """Return the summary that covers the older entries of a memory."""
+    known = Summaries()
+    for entry in memory.newest_entries(path):
+        known.add(entry)
+    return known.newest(type)
+
+
+def entry(value: Any, time: str, id: str = "") -> Entry:
+    """Return an entry as a summary reads it: text as it is, an object as one line."""
+    return Entry(id, time, value) if isinstance(value, str) else Entry(id, time, line_of(value), single=True)
+
+
+def stated(kind: str, title: str, value: Any) -> str:
+    """Return a fact or a procedure as one line."""
+    return f"{line_of(title)}: {line_of(value)}" if kind == "fact" else f"When {line_of(title)}: {line_of(value)}"
+
+
+def _recorded(record: Record) -> Entry:
+    """Return a record as a summary reads it: a fact with its key, a procedure with its condition."""
+    value = record.fields.get(KINDS[record.kind].text, record.text)
+    if "ref" in record.fields and record.text[:1] in ("{", "["):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):
+            value = msgspec.json.decode(record.text)
+    if record.kind == "episode":
+        return entry(value, record.time, record.id)
+    return Entry(record.id, record.time, stated(record.kind, record.title, value), single=True)
+
+
+# what a prompt gets
+
+
+class _Section(msgspec.Struct):
+    """One part of the prompt; `chosen` are the lines that have room, by their place."""
+
+    title: str
+    lines: Sequence[str]
+    chosen: dict[int, str] = {}
+
+    @property
+    def cost(self) -> int:
+        return sum(map(_cost, (f"## {self.title}\n", *self.chosen.values()))) if self.chosen else 0
+
+    def take(self, room: int) -> None:
+        """Choose the lines that fit into so many tokens, title included."""
+        for place, line in enumerate(self.lines):
+            made = f"- {line}"
+            if place not in self.chosen and (self.cost or _cost(f"## {self.title}\n")) + _cost(made) <= room:
+                self.chosen[place] = made
+
+
+def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) -> str:
+    """Return what fits of these lines and of a summary, each part under its title, in at most so many tokens.
+
+    Each part has an equal share; what one part does not need goes to the others. Lines that do not fit are skipped for
+    shorter ones; the first line of a part that would be empty is cut. The summary is shortened to what is left.
+    """
+    summary = _part_of(gist)
+    parts = [_Section(title, lines) for title, lines in offers.items() if lines]
+    share = budget // max(1, len(parts) + bool(gist.text))
+    for part in parts:
+        part.take(share)
+    reserved = min(summary.cost, share)
+    for part in parts:
+        empty = sum(1 for other in parts if not other.chosen and other is not part)
+        part.take(room := budget - reserved - share * empty - sum(other.cost for other in parts if other is not part))
+        if not part.chosen:
+            cut = summaries.head(f"- {part.lines[0]}", min(room, share) - _cost(f"## {part.title}\n") - 1)
+            part.chosen = {0: cut} if count_tokens(cut) >= _LEAST else {}
+    room = budget - sum(part.cost for part in parts)
+    if summary.cost > room:
+        summary = _shortened(gist, room)
+    texts = {
+        part.title: "\n".join((f"## {part.title}", *(line for _, line in sorted(part.chosen.items()))))
+        for part in (*parts, summary)
+        if part.chosen
+    }
+    return "\n\n".join(texts[title] for title in offers if title in texts)
+
+
+def _part_of(gist: Gist) -> _Section:
+    return _Section(BEFORE, (), {place: f"- {line}" for place, line in enumerate(gist.text.splitlines())})
+
+
+def _shortened(gist: Gist, room: int) -> _Section:
+    """Return as much of a summary as fits into so many tokens, title included."""
+    said = [Entry(str(place), day, text, single=True) for place, (day, text) in enumerate(gist.said)]
+    tokens = room - _cost(f"## {BEFORE}\n")
+    while (made := summaries.summarise(said, tokens, "earlier sentences")).said:
+        part = _part_of(made)
+        if part.cost <= room:
+            return part
+        tokens -= part.cost - room
+    return _Section(BEFORE, ())
+
+
+def _cost(text: str) -> int:
+    """Return the tokens of a line with its line break."""
+    return count_tokens(f"{text}\n")

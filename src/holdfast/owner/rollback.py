@@ -1,0 +1,290 @@
+"""Roll back what one writer wrote: documents get the text from before, log entries are hidden, nothing is erased.
+
+A record that another writer or a person changed since is left alone and reported. What was derived from a hidden
+entry, like a summary, is hidden too. All steps are announced in the write log, so that a rollback can be reverted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast.errors import HoldfastError, Invalid, NotFound
+from holdfast.formats import jsonl
+from holdfast.model.kinds import KINDS, LEDGER
+from holdfast.model.names import check_text
+from holdfast.model.records import Record
+from holdfast.model.times import bound, mint
+from holdfast.owner.history import all_records, check_count, completed, count_units, covers, ends
+from holdfast.storage import parsing, write_log
+from holdfast.storage.refresh import is_much
+from holdfast.storage.tree import ABSENT
+
+if TYPE_CHECKING:
+    from holdfast.core import Core
+
+Act = Literal["text back", "remove", "hide", "show", "value back"]
+_ENTRIES = ("message", "fact", "procedure", "episode", "summary", "entry", "job")
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One change to take back; `conflict` says why it is left as it is."""
+
+    act: Act
+    id: str
+    path: str
+    version: str = ""
+    """Of a document: its current version."""
+    to: str = ""
+    """Of a document: the version to go back to. Of a key: the entry whose value becomes current again."""
+    target: str = ""
+    """The id or key that a mark in a log names."""
+    order: str = ""
+    conflict: str = ""
+    derived: bool = False
+    """Written by another writer from what is taken back."""
+
+
+class RolledBack(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one writer wrote, and what would be or was done about it."""
+
+    writer: str
+    steps: list[Step]
+    conflicts: list[Step]
+    count: int
+    total: int
+    named: list[str] = []
+    """Records of others that name a rolled back record as their source; they are left as they are."""
+    done: bool = False
+    id: str = ""
+    """The id to revert the rollback with."""
+
+    @property
+    def needs_count(self) -> bool:
+        return is_much(self.count, self.total)
+
+
+def rollback(memory: Core, writer: str, since: str, *, yes: bool, count: int, back: str) -> RolledBack:
+    """Take back what one writer wrote, or revert a rollback; without `yes`, list what one writer wrote."""
+    check_text(writer, since, back)
+    if back and (writer or since):
+        raise Invalid("A rollback is taken back as a whole.", "Give its id alone, or a writer.")
+    if back:
+        return _revert(memory, back)
+    if not writer:
+        raise Invalid("There is no writer to roll back.", "Name one: history and get show who wrote.")
+    plan = _plan(memory, writer, bound(since) if since else "", all_records(memory))
+    if not yes:
+        return plan
+    check_count(plan.count, plan.total, count, "taken back")
+    identifier = mint()
+    steps = [msgspec.to_builtins(step) for step in plan.steps]
+    memory.store.log_write({"rollback": identifier, "of": writer, "steps": steps, "intent": True})
+    failed = _apply(memory, plan.steps, identifier)
+    memory.store.log_write({"rollback": identifier, "of": writer})
+    done = [step for step in plan.steps if step not in failed]
+    conflicts = [*plan.conflicts, *failed.values()]
+    return msgspec.structs.replace(plan, steps=done, conflicts=conflicts, done=True, id=identifier)
+
+
+def _revert(memory: Core, identifier: str) -> RolledBack:
+    """Revert a rollback, except for records that were changed since."""
+    logged = write_log.entries(memory.vault, memory.places.memory, '"rollback"')
+    found = next((entry for entry in logged if entry.get("rollback") == identifier and "steps" in entry), None)
+    if found is None:
+        raise NotFound(f"There is no rollback {identifier!r}.", "Use the id that it returned.")
+    steps = [_inverse(step) for step in msgspec.convert(found["steps"], list[Step])]
+    changed = "it was changed since"
+    failed = {
+        step: msgspec.structs.replace(step, conflict=changed)
+        for step in steps
+        if _changed_since(memory, step, identifier)
+    }
+    failed |= _apply(memory, [step for step in steps if step not in failed], mint())
+    done = [step for step in steps if step not in failed]
+    return RolledBack(str(found.get("of")), done, list(failed.values()), len(done), 0, done=True, id=identifier)
+
+
+def _inverse(step: Step) -> Step:
+    if step.act in ("text back", "remove"):
+        return msgspec.structs.replace(step, act="text back", version=step.to, to=step.version)
+    if step.act == "value back":
+        return msgspec.structs.replace(step, to=step.id)
+    return msgspec.structs.replace(step, act="show" if step.act == "hide" else "hide")
+
+
+def _changed_since(memory: Core, step: Step, identifier: str) -> bool:
+    """Return whether the newest entry about the target of a step in a log is not the rollback's own."""
+    log = _log_of(memory, step)
+    if not log:
+        return False
+    newest: tuple[str, Mapping[str, Any]] = ("", {})
+    for value in write_log.objects(memory.vault.scan(log)) if memory.store.exists(log) else ():
+        if step.target in (value.get("hide"), value.get("key")):
+            newest = max(newest, (jsonl.identity(value, "time")[1], value), key=lambda one: one[0])
+    return newest[1].get("rollback") != identifier
+
+
+# planning
+
+
+def _plan(memory: Core, writer: str, since: str, records: list[Record]) -> RolledBack:
+    """Return what a writer wrote since a time, and the steps that take it back."""
+    entries = [one for one in records if one.kind in _ENTRIES and _is_by(one.fields, writer) and one.time >= since]
+    steps = [
+        *_document_steps(memory, writer, since),
+        *_entry_steps(entries, records, writer),
+        *_mark_steps(memory, writer, since),
+    ]
+    going = {step.id for step in steps if not step.conflict}
+    hidden = [one for one in entries if one.id in going]
+    steps += [
+        Step("hide", one.id, one.path, target=one.id, order=one.order, derived=True)
+        for one in records
+        if one.id not in going and not one.hidden and covers(one, hidden)
+    ]
+    if not steps and not entries:
+        logged = write_log.entries(memory.vault, memory.places.memory)
+        sources: Iterable[Mapping[str, Any]] = itertools.chain((one.fields for one in records), logged)
+        known = sorted({one["writer"] for one in sources if isinstance(one.get("writer"), str)})
+        if writer not in known:
+            raise NotFound(f"Nothing was written by {writer!r}.", f"Known writers: {', '.join(known) or 'none'}.")
+    named = [one.id for one in records if one.id not in going and one.fields.get("source") in going]
+    wanted = [step for step in steps if not step.conflict]
+    conflicts = [step for step in steps if step.conflict]
+    return RolledBack(writer, wanted, conflicts, len(wanted), count_units(records), named)
+
+
+def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
+    by_path: dict[str, list[dict[str, Any]]] = {}
+    for entry in write_log.entries(memory.vault, memory.places.memory):
+        if isinstance(entry.get("path"), str):
+            by_path.setdefault(entry["path"], []).append(entry)
+    for path, logged in by_path.items():
+        if not any(_is_own(entry, writer, since) for entry in logged):
+            continue
+        place = memory.places.classify(path)
+        current = memory.vault.read(path).version if memory.store.exists(path) else ABSENT
+        entries = completed(logged, current)
+        own = [number for number, entry in enumerate(entries) if _is_own(entry, writer, since)]
+        if place is None or not own or any(entry.get("forgotten") for entry in entries[own[0] :]):
+            continue
+        to = ends(entries[own[0]])[0]
+        if current == to:
+            continue
+        if place.kind.shape == "section":
+            # the page may have several writers, so its sections are hidden one by one
+            mine = [entries[number] for number in own if entries[number].get("record")]
+            written = {str(entry["record"]): str(entry.get("version")) for entry in mine}
+            for record in parsing.entries(place, memory.vault.read(path)).records:
+                if record.id in written and not record.hidden:
+                    changed = "" if record.version == written[record.id] else "it was changed since"
+                    yield Step("hide", record.id, path, written[record.id], conflict=changed)
+        elif place.kind.write_once:
+            yield Step("hide", path, path, target=path.rpartition("/")[2])
+        else:
+            conflict = _conflict(memory, entries[own[0] :], writer, current, to)
+            yield Step("text back" if to else "remove", path, path, current, to, conflict=conflict)
+
+
+def _conflict(memory: Core, entries: list[dict[str, Any]], writer: str, current: str, to: str) -> str:
+    """Return why a document cannot go back to a version, "" when it can."""
+    others = {str(entry.get("writer") or "somebody") for entry in entries if not _is_by(entry, writer)}
+    if others:
+        return f"{', '.join(sorted(others))} wrote it since"
+    after = [ends(entry)[1] for entry in entries]
+    if current not in after or any(ends(entry)[0] not in (*after, to) for entry in entries[1:]):
+        return "it was changed by hand since"
+    if to and not memory.store.exists(memory.store.kept(to)):
+        return "the text before is not kept: entries were only added to it"
+    return ""
+
+
+def _entry_steps(entries: list[Record], records: list[Record], writer: str) -> Iterator[Step]:
+    for one in entries:
+        if one.superseded or one.hidden or "rollback" in one.fields:
+            continue
+        older = [
+            each
+            for each in records
+            if one.key and each.key == one.key and each.path == one.path and not _is_by(each.fields, writer)
+        ]
+        if older:
+            before = max(older, key=lambda each: each.order)
+            yield Step("value back", one.id, one.path, to=before.id, target=one.key, order=one.order)
+        else:
+            yield Step("hide", one.id, one.path, target=one.key or one.id, order=one.order)
+
+
+def _mark_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
+    """Yield steps for the records that the writer was the last to hide."""
+    tops = (memory.places.memory, memory.places.workspaces)  # ledgers of save points are in workspaces
+    walks = (memory.vault.walk(top, (".jsonl",), lambda _path, _why: None) for top in tops)
+    for path, _ in itertools.chain.from_iterable(walks):
+        newest: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        for mark in write_log.objects(memory.vault.scan(path), '"hide"'):
+            order, target = jsonl.identity(mark, "time")[1], mark.get("hide")
+            if isinstance(target, str) and order > newest.get(target, ("", {}))[0]:
+                newest[target] = (order, mark)
+        for target, (order, last) in newest.items():
+            hides = last.get("hidden") is not False and "rollback" not in last
+            if hides and _is_own(last, writer, since):
+                yield Step("show", target, path, target=target, order=order)
+
+
+def _is_by(entry: Mapping[str, Any], writer: str) -> bool:
+    return entry.get("writer") == writer
+
+
+def _is_own(entry: Mapping[str, Any], writer: str, since: str) -> bool:
+    return _is_by(entry, writer) and str(entry.get("time", "")) >= since
+
+
+# applying
+
+
+def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]:
+    """Apply all steps; return those that failed, each with the reason."""
+    failed: dict[Step, Step] = {}
+    by_log: dict[str, list[Step]] = {}
+    for step in steps:
+        if log := _log_of(memory, step):
+            by_log.setdefault(log, []).append(step)
+            continue
+        try:
+            if step.act in ("hide", "show"):
+                if memory.get(step.id).hidden == (step.act == "hide"):
+                    raise NotFound("it was changed since", "Check it.")
+                memory.hide(step.id, restore=step.act == "show")
+            elif step.to == ABSENT:
+                memory.retire(step.path, step.version)
+            else:
+                memory.replace(step.path, memory.vault.read(memory.store.kept(step.to)).data, step.version)
+        except HoldfastError as error:
+            failed[step] = msgspec.structs.replace(step, conflict=error.message)
+    for log, found in by_log.items():
+        added = [_entry_for(memory, log, step) | {"rollback": identifier} for step in found]
+        memory.add(log, added, after=max(step.order for step in found))
+    return failed
+
+
+def _log_of(memory: Core, step: Step) -> str:
+    """Return the log that a step appends to, "" for a step that changes a document."""
+    place = memory.places.classify(step.path)
+    kind = place.kind if place else KINDS["document"]
+    if kind.write_once:
+        return f"{step.path.rpartition('/')[0]}/{LEDGER}"
+    return step.path if kind.shape == "line" else ""
+
+
+def _entry_for(memory: Core, log: str, step: Step) -> dict[str, Any]:
+    """Return the entry that a step appends to a log."""
+    if step.act != "value back":
+        return {"hide": step.target, "hidden": step.act == "hide"}
+    for value in write_log.objects(memory.vault.scan(log), step.to):
+        if jsonl.identity(value, "time")[0] == step.to:
+            return {name: inner for name, inner in value.items() if name not in ("id", "op", "writer", "time")}
+    raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")

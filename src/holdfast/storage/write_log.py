@@ -1,0 +1,48 @@
+"""Read the write log: one entry for each document write, and one before a write that must not be repeated.
+
+An entry has the path, the versions `before` and `after`, the writer and the time. The owner's commands add entries of
+their own: `forget` with ids, `rollback` with its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from holdfast.formats import jsonl
+from holdfast.storage.tree import Line, Vault
+
+
+def logs(tree: Vault, memory: str) -> list[str]:
+    """Return the files of the write log, one per month, oldest first; `memory` is the folder of the logs."""
+    return sorted(path for path, _ in tree.walk(f"{memory}/writes", (".jsonl",), lambda _path, _why: None))
+
+
+def kept_path(memory: str, version: str) -> str:
+    """Return the path under which the text of an earlier version is kept."""
+    return f"{memory}/writes/kept/{version}"
+
+
+def entries(tree: Vault, memory: str, containing: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the entries, oldest first; with `containing`, only those from lines with this text."""
+    for log in logs(tree, memory):
+        yield from objects(tree.scan(log), containing)
+
+
+def newest(tree: Vault, memory: str, containing: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the entries, newest first."""
+    for log in reversed(logs(tree, memory)):
+        yield from objects(tree.scan_back(log), containing)
+
+
+def about(tree: Vault, memory: str, path: str) -> Iterator[dict[str, Any]]:
+    """Yield the entries about a document, newest first."""
+    return (entry for entry in newest(tree, memory, path) if entry.get("path") == path)
+
+
+def objects(lines: Iterable[Line], containing: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the objects on lines that contain a text; lines that cannot be read are skipped."""
+    text = containing.encode()
+    for line in lines:
+        found = jsonl.parse(line.data) if text in line.data else []
+        yield from found if isinstance(found, list) else ()

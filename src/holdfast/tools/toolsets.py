@@ -1,0 +1,152 @@
+"""All tools, the sets in which a server offers them, and the pair that reaches every tool: `getTools`, `useTools`.
+
+A model is shown eight tools by default, since each one takes room in its context. The pair gives it the others.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from holdfast.errors import HoldfastError, Invalid
+from holdfast.model.names import close_to
+from holdfast.tools import chat, compartments, everyday, knowledge, mind, tasks, workspaces
+from holdfast.tools.calling import Call, Context, Reply, Runner, arguments, failed, read_context
+from holdfast.tools.registry import Registry, Tool
+
+CORE = ("recall", "remember", "loadWorkspace", "createState", "loadState", "listStates", "getTools", "useTools")
+"""The tools that a model is shown by default."""
+_NOT_RUN = "Not run: an earlier call failed."
+_MOST_CALLS = 50
+
+
+class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    agent: str
+    tools: list[str] | None = None
+
+
+class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    agent: str
+    tool: str
+    params: dict[str, Any] = {}
+    continueOnFailure: bool = False
+
+
+def registry() -> Registry:
+    """Return a registry with every tool."""
+    made = Registry()
+    for module in (workspaces, knowledge, compartments, mind, chat, tasks, everyday):
+        module.register(made)
+    listed = "; ".join(f"{agent}: {' '.join(tools)}" for agent, tools in made.agents().items())
+    getTools.__doc__ = f"Describe other tools, by agent: {listed}."
+    made.add("tools", getTools, enveloped=True, reads=True, within=True)
+    made.add("tools", useTools, within=True)
+    return made
+
+
+def toolset(made: Registry, names: str) -> list[Tool]:
+    """Return the tools of the named toolsets: `core`, `all`, or agents, separated by commas."""
+    sets = {"all": list(made.tools), "core": CORE} | made.agents()
+    chosen: dict[str, Tool] = {}
+    for name in (part.strip() for part in names.split(",")):
+        if name not in sets:
+            raise Invalid(f'There is no toolset "{name}".', f"Use core, all, or: {', '.join(made.agents())}.")
+        chosen |= {tool: made.tools[tool] for tool in sets[name]}
+    return list(chosen.values())
+
+
+def getTools(
+    call: Call, request: Annotated[list[Wanted], "agents, each with the tools wanted; default: all"]
+) -> dict[str, Any]:
+    found, unknown = [], []
+    agents = call.runner.registry.agents()
+    for wanted in request:
+        known = agents.get(wanted.agent, [])
+        if not known:
+            unknown.append(f"{wanted.agent}{close_to(wanted.agent, agents)}")
+        for name in wanted.tools if wanted.tools is not None else known:
+            if name not in known:
+                unknown.append(f"{wanted.agent}.{name}{close_to(name, known)}")
+                continue
+            tool = call.runner.registry.tools[name]
+            found.append({"agent": tool.agent, "name": name, "description": tool.about, "inputSchema": tool.schema})
+    return {"tools": found} | ({"unknown": unknown} if unknown else {})
+
+
+def useTools(
+    call: Call,
+    context: Annotated[dict[str, Any], "workspaceId, sessionId; memory, goal, constraints if any"],
+    calls: Annotated[list[Use], "what to run"],
+    strategy: Annotated[Literal["serial", "parallel"], "serial stops at the first failure"] = "serial",
+) -> Reply:
+    """Run tools of any agent, in order or at once. Ask getTools for their parameters."""
+    wanted = [msgspec.to_builtins(each) for each in calls]
+    return use(call.runner, {"context": context, "calls": wanted, "strategy": strategy})
+
+
+def use(runner: Runner, params: Any) -> Reply:
+    """Answer `useTools`: a single call returns its own reply, several return all replies in order."""
+    try:
+        given = dict(params) if isinstance(params, dict) else params
+        context = read_context(given.pop("context", None) if isinstance(given, dict) else None, required=True)
+        values = arguments(runner.registry.tools["useTools"], given | {"context": {}})
+        calls: list[Use] = values["calls"]
+        if not 1 <= len(calls) <= _MOST_CALLS:
+            raise Invalid(f"calls has {len(calls)} calls.", f"Send 1 to {_MOST_CALLS} of them.")
+    except HoldfastError as error:
+        return failed(error)
+    context = context.over(runner.defaults)
+    if len(calls) == 1:
+        return _one(runner, calls[0], context)
+    # each call has its own effect under the common op id
+    parts = [
+        msgspec.structs.replace(context, opId=f"{context.opId}:{place}") if context.opId else context
+        for place in range(len(calls))
+    ]
+    if values.get("strategy") == "parallel":
+        with ThreadPoolExecutor(max_workers=min(8, len(calls))) as pool:
+            waiting = [  # the context variables name the writer
+                pool.submit(contextvars.copy_context().run, _one, runner, each, part)
+                for each, part in zip(calls, parts, strict=True)
+            ]
+            replies = [each.result() for each in waiting]
+    else:
+        replies = _serial(runner, calls, parts)
+    results = []
+    for each, reply in zip(calls, replies, strict=True):
+        tool = runner.registry.tools.get(each.tool)
+        if tool and tool.mirrored:
+            reply = {name: value for name, value in reply.items() if name != "text"}
+        results.append({"agent": each.agent, "tool": each.tool} | reply | {"success": _succeeded(reply)})
+    wrong = sum(not _succeeded(reply) and reply.get("error") != _NOT_RUN for reply in replies)
+    done: Reply = {"success": not wrong, "data": {"results": results}}
+    return done | ({"error": f"{wrong} of {len(calls)} failed"} if wrong else {})
+
+
+def _serial(runner: Runner, calls: list[Use], contexts: list[Context]) -> list[Reply]:
+    """Run calls in order, up to the first that fails without `continueOnFailure`."""
+    replies: list[Reply] = []
+    for each, context in zip(calls, contexts, strict=True):
+        replies.append(_one(runner, each, context))
+        if not _succeeded(replies[-1]) and not each.continueOnFailure:
+            break
+    return replies + [{"success": False, "error": _NOT_RUN} for _ in calls[len(replies) :]]
+
+
+def _one(runner: Runner, each: Use, context: Context) -> Reply:
+    tool = runner.registry.tools.get(each.tool)
+    if tool and tool.agent == each.agent != "tools":
+        return runner.run(tool, each.params, context)
+    agents = {name: tools for name, tools in runner.registry.agents().items() if name != "tools"}
+    what, name, known = "agent", each.agent, list(agents)
+    if each.agent in agents:
+        what, name, known = f"tool of {each.agent}", each.tool, agents[each.agent]
+    error = Invalid(f'There is no {what} "{name}".{close_to(name, known)}', f"There are: {', '.join(known)}.")
+    return runner.refused(each.tool, error)
+
+
+def _succeeded(reply: Reply) -> bool:
+    return reply.get("success") is not False
