@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import apsw
 
-from holdfast.measuring import SESSIONS, TURNS, Asked, Corpus, Ranking, Set
+from holdfast.cli.bench import SESSIONS, TURNS, Asked, Corpus, Ranking, Set
 
 _WORD = re.compile(r"\w+")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast import measuring
-from holdfast.measuring import Question
+from holdfast.cli import bench as measuring
+from holdfast.cli.bench import Question
 from holdfast.model.queries import Query
 from holdfast.model.settings import STEPS, Search
 from holdfast.recall import question as asking

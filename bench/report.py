@@ -23,7 +23,7 @@ import holdfast
 from bench import _plain, _weights
 from bench.harness import Words
 from bench.recall import CHANNEL, HOW, Speed, measure
-from holdfast import measuring
+from holdfast.cli import bench as measuring
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.model.settings import STEPS, Search
 from holdfast.recall import embedders

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import holdfast
-from holdfast.mcp.limiting import Limits
+from holdfast.mcp.auth import Limits
 from holdfast.roots import make_root
 from holdfast.tools import toolsets
 from prove import serving

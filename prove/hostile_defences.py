@@ -102,9 +102,9 @@ def _long_lines() -> None:
 
 @_defence("token", "who bears no token gets nothing", "http")
 def _no_token() -> None:
-    from holdfast.mcp.admitting import Admission
+    from holdfast.mcp.auth import Auth
 
-    Admission.known = lambda self, sent: self.fixed[0][1]  # type: ignore[method-assign]  # noqa: ARG005
+    Auth.known = lambda self, sent: self.owners[0][1]  # type: ignore[method-assign]  # noqa: ARG005
 
 
 @_defence("origin", "no web page reaches the memory through a browser", "http")
@@ -138,13 +138,6 @@ def _any_body() -> None:
 
 @_defence("rates", "nobody may ask without end", "http")
 def _no_rates() -> None:
-    from holdfast.mcp.limiting import Bucket
+    from holdfast.mcp.auth import Bucket
 
     Bucket.take = lambda self: True  # type: ignore[method-assign]  # noqa: ARG005
-
-
-@_defence("patience", "who sends slowly is cut off, and makes room", "http")
-def _endless_patience() -> None:
-    from holdfast.mcp.limiting import Patience
-
-    Patience.drop = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005

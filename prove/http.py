@@ -1,4 +1,4 @@
-"""Clients of the HTTP door that should get nothing: strangers, web pages, tokens that may only read, the slow, the many.
+"""Clients of the HTTP door that should get nothing: strangers, web pages, tokens that may only read, the many.
 
 Each must be refused without being told what there is, and a good client must be served all the while.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import holdfast
-from holdfast.mcp.limiting import Limits
+from holdfast.mcp.auth import Limits
 from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.roots import make_root
 from holdfast.tools import toolsets
@@ -26,7 +26,7 @@ from prove.serving import HELLO, Http, call, frame
 
 _SECRET = "the-name-of-a-workspace"
 _FREE = Limits(requests=1e6, strangers=1e6)
-_TIGHT = Limits(requests=20, strangers=5, burst=2, head_seconds=1, body_seconds=1, connections=12)
+_TIGHT = Limits(requests=20, strangers=5, burst=2, body_seconds=1)
 
 
 def campaign(run: Run) -> Iterator[Row]:
@@ -248,73 +248,12 @@ def _status(server: Http, token: str, tally: Tally) -> int:
     return answer.status
 
 
-# the slow and the many
-
-
-def _slow(run: Run, server: Http, _root: str, tally: Tally) -> None:
-    """More slow connections than may be open, each alive by a byte now and then; a good client gets in meanwhile."""
-    token = f"Authorization: Bearer {server.token}\r\nHost: 127.0.0.1:{server.port}\r\n"
-    begun = {
-        "nothing": b"",
-        "half a head": b"POST /mcp HTTP/1.1\r\nHost: x\r\n",
-        "half a body of a stranger": b"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{",
-        "half a body": f"POST /mcp HTTP/1.1\r\n{token}Content-Length: 100\r\nContent-Type: application/json\r\n\r\n{{".encode(),
-    }
-    _let_fill(server)
-    for name, data in begun.items():
-        wires = []
-        for _ in range(run.size(4, 1) * _TIGHT.connections + 2):
-            with contextlib.suppress(OSError):
-                wires.append(socket.create_connection(("127.0.0.1", server.port), timeout=serving.PATIENCE))
-                wires[-1].sendall(data)
-        tally.injected += len(wires)
-        stop = threading.Event()
-        dripping = threading.Thread(target=_drip, args=(wires, stop))
-        dripping.start()
-        try:
-            tally.check(_comes_in(server), f"{name}: the good client is kept out")
-            cut = sum(itertools.takewhile(bool, map(_is_cut, wires)))
-        finally:
-            stop.set()
-            dripping.join()
-            for wire in wires:
-                wire.close()
-        tally.acknowledged += cut
-        if cut < len(wires):
-            tally.wrong(
-                f"{name}: of {len(wires)} slow connections the server cut off {cut}, and then none for a minute"
-            )
-            return
-
-
-def _let_fill(server: Http) -> None:
-    """Wait until the token may be used again."""
-    _comes_in(server)
-    threading.Event().wait(_TIGHT.burst)
+# connections that are left
 
 
 def _comes_in(server: Http) -> bool:
     """Is a good client served, though it may have to ask again when its connection is cut off or comes too soon?"""
     return any(server.good() or threading.Event().wait(0.3) for _ in range(20))
-
-
-def _drip(wires: list[socket.socket], stop: threading.Event) -> None:
-    while not stop.wait(0.3):
-        for wire in wires:
-            with contextlib.suppress(OSError):
-                wire.send(b"x", socket.MSG_DONTWAIT)
-
-
-def _is_cut(wire: socket.socket) -> bool:
-    """Does the server end this connection? It has a minute, which is thirty times what it allows."""
-    try:
-        while wire.recv(1 << 16):
-            pass
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _half(run: Run, server: Http, _root: str, tally: Tally) -> None:
@@ -339,5 +278,5 @@ _FREELY: dict[str, Callable[[Run, Http, str, Tally], None]] = {
     "a session of another token": _sessions, "bodies and heads that are too much": _bodies,
 }  # fmt: skip
 _TIGHTLY: dict[str, Callable[[Run, Http, str, Tally], None]] = {
-    "more requests than are answered": _rates, "half-closed and reset connections": _half, "slow clients, more than fit": _slow,
+    "more requests than are answered": _rates, "half-closed and reset connections": _half,
 }  # fmt: skip

@@ -19,7 +19,7 @@ LAYERS = (
     ("memories",),
     ("tools",),
     ("memory",),
-    ("mcp", "clients", "measuring"),
+    ("mcp", "clients"),
     ("cli",),
     ("__main__",),
 )
@@ -31,7 +31,7 @@ KNOW_ENGINES = {
     "holdfast.storage.postgres.engine",
 }
 HEAVY = {
-    "apsw": ("holdfast.storage.files", "holdfast.storage.words", "holdfast.cli.checking"),
+    "apsw": ("holdfast.storage.files", "holdfast.storage.words", "holdfast.cli.doctor"),
     "numpy": ("holdfast.recall", "holdfast.storage.files.vectors", "holdfast.storage.postgres.vectors"),
     "tokenizers": ("holdfast.recall",),
     "onnxruntime": ("holdfast.recall",),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.generated import VERBS, kebab
+from holdfast.cli.tool_commands import VERBS, kebab
 from holdfast.tools import toolsets
 from terminal import on_terminal
 
@@ -308,5 +308,5 @@ def test_only_the_module_of_a_command_is_loaded(root: pathlib.Path) -> None:
         "print([m for m in sorted(sys.modules) if m.startswith(('holdfast.cli.', 'holdfast.clients'))], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = [f"holdfast.cli.{name}" for name in ("common", "main", "records", "show")]
+    loaded = [f"holdfast.cli.{name}" for name in ("main", "records", "show")]
     assert done.stderr.strip() == str(loaded)

@@ -20,11 +20,11 @@ import pgserver
 import teamserver
 from holdfast.cli.main import cli
 from holdfast.formats import markdown
-from holdfast.mcp import pages
+from holdfast.mcp import health
+from holdfast.mcp.auth import Limits
+from holdfast.mcp.health import Metrics
 from holdfast.mcp.http import GRACE
-from holdfast.mcp.limiting import Limits
-from holdfast.mcp.memories import MOST
-from holdfast.mcp.metrics import Metrics
+from holdfast.mcp.team import MOST_OPEN
 
 TOP = pathlib.Path(__file__).parent.parent
 GUIDE = (TOP / "docs/deploy.md").read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def test_the_containers_run_commands_that_there_are() -> None:
     parsed(json.loads(usual))
     for copied in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE):
         assert all((TOP / one).exists() for one in copied.split())
-    assert f":8899{pages.HEALTH}'" in DOCKERFILE
+    assert f":8899{health.HEALTH}'" in DOCKERFILE
     grace = int(services["server"]["stop_grace_period"].removesuffix("s"))
     assert grace > GRACE
 
@@ -77,7 +77,7 @@ def test_every_command_of_the_guide_is_one_that_the_program_takes() -> None:
 
 
 def test_the_guide_names_what_is_there() -> None:
-    for page in (pages.HEALTH, pages.READY, pages.METRICS):
+    for page in (health.HEALTH, health.READY, health.METRICS):
         assert f"`{page}`" in GUIDE
     told = Metrics().render(up=True, behind=0, memories=0)
     names = set(re.findall(r"# TYPE (holdfast_\w+)", told)) - {"holdfast_build_info"}
@@ -87,7 +87,14 @@ def test_the_guide_names_what_is_there() -> None:
         "holdfast_reader",
     }
     limits = Limits()
-    for number in (limits.requests, limits.requests * limits.burst, limits.strangers, limits.connections, MOST, GRACE):
+    for number in (
+        limits.requests,
+        limits.requests * limits.burst,
+        limits.strangers,
+        limits.connections,
+        MOST_OPEN,
+        GRACE,
+    ):
         assert re.search(rf"\b{number:,.0f}\b", GUIDE), number
 
 

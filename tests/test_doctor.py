@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.clients import probing
+from holdfast.cli.doctor import list_tools
 from holdfast.errors import Unavailable
 from holdfast.roots import make_root
 from holdfast.storage.postgres import addresses
@@ -119,13 +119,13 @@ def test_damage_and_lag_are_warnings_that_name_the_command(home: pathlib.Path, r
 )
 def test_a_server_that_does_not_answer_is_named_and_stopped(code: str, says: str) -> None:
     with pytest.raises(Unavailable) as raised:
-        probing.probe([sys.executable, "-c", code], 1.0 if "sleep" in code else 20.0)
+        list_tools([sys.executable, "-c", code], 1.0 if "sleep" in code else 20.0)
     assert says in str(raised.value)
 
 
 def test_a_command_that_is_not_there_is_named() -> None:
     with pytest.raises(Unavailable, match="cannot be started"):
-        probing.probe(["/no/such/command"], 1.0)
+        list_tools(["/no/such/command"], 1.0)
 
 
 def test_without_settings_the_defaults_hold_and_the_next_step_is_named(home: pathlib.Path, root: pathlib.Path) -> None:

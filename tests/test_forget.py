@@ -211,7 +211,7 @@ def test_on_a_terminal_it_is_shown_first_and_proved_afterwards(
     command = [sys.executable, "-m", "holdfast", "forget", "--query", "eastern silo", "--root", str(root)]
     count = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["count"]
     shown = on_terminal("forget", "--query", "eastern silo", "--yes", "--count", str(count), root=root)
-    assert "Its bytes are in no file below the root any more." in shown
+    assert "No file below the root has its bytes any more." in shown
     assert "Out of reach: backups" in shown
     assert holding(root, FORMS) == []
 
@@ -232,7 +232,7 @@ def test_what_was_not_looked_for_is_not_said_to_be_gone(memory: holdfast.Memory,
     memory.close()
     assert "Still found in 1 file" in on_terminal("forget", note, "--yes", root=root, code=1)
     again = on_terminal("forget", note, "--yes", root=root)
-    assert "Nothing was looked for" in again
+    assert "No file was searched" in again
     assert "in no file" not in again
     assert "stray.txt" in on_terminal("forget", "--query", "eastern silo", "--yes", root=root, code=1)
     (root / "stray.txt").unlink()

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import clients
-from holdfast.clients import CLIENTS, files, hooks
+from holdfast.clients import CLIENTS, hooks
 from holdfast.errors import Conflict
 
 PLACES = {
@@ -304,7 +304,7 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: pathlib.Path
     path = tmp_path / "config.json"
     path.write_text("theirs")
     with pytest.raises(Conflict):
-        files.replace(str(path), "what we read", "ours")
+        clients.replace_file(str(path), "what we read", "ours")
     assert path.read_text() == "theirs"
     assert list(tmp_path.iterdir()) == [path]
 

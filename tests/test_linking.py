@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.clients import _blocks, rules
+from holdfast.clients import rules
 from holdfast.clients.rules import Made
 from holdfast.errors import Damaged, Unavailable
 
@@ -84,8 +84,8 @@ def test_rules_and_commands_are_linked_and_named_to_every_client(memory: holdfas
         assert link.read_text() == "# Save\n"
     assert (root / "CLAUDE.md").read_text() == BLOCK
     agents = (root / "AGENTS.md").read_text()
-    assert agents.startswith(_blocks.BEGIN + "\nRead these files before you start")
-    assert agents.endswith(f"\n\n- {RULES}/one.md\n{_blocks.END}\n")
+    assert agents.startswith(rules.BEGIN + "\nRead these files before you start")
+    assert agents.endswith(f"\n\n- {RULES}/one.md\n{rules.END}\n")
 
 
 def test_linking_twice_makes_nothing_new(memory: holdfast.Memory, root: Path) -> None:
@@ -282,7 +282,7 @@ def test_linking_and_taking_back_leaves_every_byte_as_it_was(root: Path, text: s
     made = {one["path"]: one["what"] for one in run(root)}
     assert made["CLAUDE.md"] == "made"
     now = (root / "CLAUDE.md").read_bytes().decode()
-    assert now.startswith(text) and _blocks.BEGIN in now
+    assert now.startswith(text) and rules.BEGIN in now
     if text.startswith(("# Mine\r", "\ufeff# Mine\r")):
         assert now.count("\n") == now.count("\r\n")
     removed = run(root, "--remove")
@@ -294,11 +294,11 @@ def test_linking_and_taking_back_leaves_every_byte_as_it_was(root: Path, text: s
 @given(st.text("a \n\r\ufeff", max_size=12) | st.text(max_size=40))
 def test_taking_out_a_block_that_was_put_in_gives_back_any_text(text: str) -> None:
     for lines in (["one"], ["one", "", "two"]):
-        with_block = _blocks.put(text, lines)
-        assert _blocks.put(with_block, lines) == with_block
-        assert _blocks.take(_blocks.put(with_block, ["other"])) == text
-    assert _blocks.take(_blocks.put(None, ["one"])) is None
-    assert _blocks.take(text) == text
+        with_block = rules.put_block(text, lines)
+        assert rules.put_block(with_block, lines) == with_block
+        assert rules.take_block(rules.put_block(with_block, ["other"])) == text
+    assert rules.take_block(rules.put_block(None, ["one"])) is None
+    assert rules.take_block(text) == text
 
 
 def test_a_block_is_replaced_where_it_stands_and_the_text_around_it_stays_byte_for_byte(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -22,11 +23,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from holdfast.errors import Damaged, HoldfastError, Unavailable
-from holdfast.mcp.admitting import WRITE
-from holdfast.mcp.http import serve_http
-from holdfast.mcp.limiting import Limits
+from holdfast.mcp.auth import token_for
 from holdfast.mcp.server import MAX_MESSAGE
-from holdfast.mcp.tokens import token_for
 from holdfast.roots import is_address
 from holdfast.storage.postgres import addresses
 
@@ -291,10 +289,12 @@ def test_it_listens_on_loopback_only(shared: Server) -> None:
     assert shared.url.startswith("http://127.0.0.1:")
 
 
-def test_a_port_that_is_taken_is_a_clear_error(shared: Server, memory: Any) -> None:
-    port = int(shared.url.split(":")[2].removesuffix("/mcp"))
-    with pytest.raises(Unavailable, match=f"Cannot listen on 127.0.0.1, port {port}: .*Use another --port"):
-        serve_http(memory, "core", "127.0.0.1", port, {"token": WRITE}, Limits())
+def test_a_port_that_is_taken_is_a_clear_error(shared: Server, root: Path) -> None:
+    port = shared.url.split(":")[2].removesuffix("/mcp")
+    command = [sys.executable, "-m", "holdfast", "mcp", "--http", "--port", port, "--root", str(root)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == Unavailable.exit_code
+    assert re.search(f"Cannot listen on 127.0.0.1, port {port}: .*Use another --port", done.stderr)
 
 
 def named(root: Path) -> tuple[str, str]:
@@ -333,7 +333,7 @@ def test_a_token_that_others_can_read_is_refused(root: Path, mode: int) -> None:
 def test_a_token_file_that_is_empty_or_elsewhere_is_refused(root: Path, tmp_path: Path) -> None:
     token, path = token_for(str(root))
     Path(path).write_text("\n", encoding="utf-8")
-    with pytest.raises(Damaged, match="holds no token"):
+    with pytest.raises(Damaged, match="has no token"):
         token_for(str(root))
     os.unlink(path)
     other = tmp_path / "other"

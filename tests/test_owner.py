@@ -81,7 +81,7 @@ def test_history_and_undo_on_a_terminal(root: Path) -> None:
     shown = on_terminal("history", note.id, root=root)
     assert versions[0].version in shown
     assert "alice" in shown
-    assert "holds now" in shown
+    assert "current" in shown
     assert "First." in on_terminal("history", note.id, "--version", versions[0].version[:6], root=root)
     assert f"changed: {note.id}" in on_terminal("undo", note.id, "--op-id", "u1", root=root)
     assert f"repeated: {note.id}" in on_terminal("undo", note.id, "--op-id", "u1", root=root)
@@ -195,10 +195,10 @@ def test_an_entry_is_not_undone_by_what_was_done_to_another(memory: holdfast.Mem
 def test_a_rollback_is_taken_back_once(memory: holdfast.Memory, root: Path, mixed: dict[str, str]) -> None:
     done = memory.rollback("mallory", yes=True, count=memory.rollback("mallory").count)
     memory.close()
-    assert "the rollback was taken back." in on_terminal("rollback", "--back", done.id, root=root)
+    assert "the rollback was undone." in on_terminal("rollback", "--back", done.id, root=root)
     again = on_terminal("rollback", "--back", done.id, root=root)
-    assert "There is nothing to take back." in again
-    assert "Take it back with" not in again
+    assert "There is nothing to undo." in again
+    assert "Undo it with" not in again
 
 
 def test_what_a_person_changed_since_is_left_and_a_wrong_name_lists_the_writers(
@@ -211,7 +211,7 @@ def test_what_a_person_changed_since_is_left_and_a_wrong_name_lists_the_writers(
     with pytest.raises(NotFound, match="alice, mallory"):
         memory.rollback("malory")
     shown = on_terminal("rollback", "--writer", "mallory", root=root)
-    assert "would be taken back; nothing was changed." in shown
+    assert "would be undone; nothing was changed." in shown
     assert "left as it is" in shown
 
 

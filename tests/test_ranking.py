@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast import measuring
+from holdfast.cli import bench as measuring
 from holdfast.cli.main import cli
 from holdfast.model.queries import Query
 from holdfast.model.settings import STEPS, Search

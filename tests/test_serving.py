@@ -24,11 +24,10 @@ import holdfast as library
 import pgserver
 import teamserver
 from holdfast.errors import Busy
-from holdfast.mcp import granting
-from holdfast.mcp.granting import issue
-from holdfast.mcp.journal import Journal
-from holdfast.mcp.memories import Key, Memories
-from holdfast.mcp.metrics import Metrics
+from holdfast.mcp import auth
+from holdfast.mcp.auth import issue
+from holdfast.mcp.health import Log, Metrics
+from holdfast.mcp.team import Key, MemoryPool
 from holdfast.memory import Memory
 from holdfast.model import grants
 from holdfast.storage.postgres.connections import Waits
@@ -132,10 +131,10 @@ def test_nobody_ends_the_run_of_another_tokens_session(address: str) -> None:
 
 
 def test_a_token_is_told_by_its_class_what_is_wrong_with_the_store(server: pgserver.Server, address: str) -> None:
-    red, token = granting.tenant_of(address), issue(address, "ci")[1]
+    red, token = auth.tenant_of(address), issue(address, "ci")[1]
     with library.open(address) as memory:
         memory.vault.write("holdfast.toml", b"[paths\nbroken", expect=ABSENT)
-    with serving(granting.for_tenant(address, "the-own-tenant"), "--toolset", "all") as team:
+    with serving(auth.for_tenant(address, "the-own-tenant"), "--toolset", "all") as team:
         told = [
             json.dumps(team.call(token, "recall", query="x")),
             team.ask(token, "resources/list", {}).text,
@@ -157,7 +156,7 @@ def test_a_token_is_not_told_which_login_lacks_which_rights(
         memory.put("note", "A medlar.", title="Medlar")
     server.run(f"CREATE ROLE {login} LOGIN PASSWORD 'right'; GRANT holdfast_reader TO {login}", database)
     try:
-        with serving(server.at(database, user=login, password="right", tenant=granting.tenant_of(address))) as team:
+        with serving(server.at(database, user=login, password="right", tenant=auth.tenant_of(address))) as team:
             assert team.call(token, "recall", query="medlar")["hits"]
             error = team.call(token, "remember", text="A quince.")["error"]
             assert error.startswith("The store cannot be used. Look what was done")
@@ -218,7 +217,7 @@ def test_health_asks_nobody_and_metrics_tell_no_names(store: str) -> None:
             "holdfast_build_info{",
         ):
             assert any(line.startswith(wanted) for line in samples), wanted
-        hidden = ("ci-token-name", "medlar", "Medlar", token, granting.tenant_of(store) or "nowhere", "nowhere")
+        hidden = ("ci-token-name", "medlar", "Medlar", token, auth.tenant_of(store) or "nowhere", "nowhere")
         assert not [text for text in hidden if text in told.text]
 
 
@@ -239,7 +238,7 @@ def test_a_line_of_the_log_tells_who_did_what_and_no_text(address: str) -> None:
         assert (first["level"], first["state"]) == ("info", "up")
         done, wrong, refused = lines = [line for line in team.lines() if line["event"] != "store"]
         assert (done["event"], done["level"], done["tool"], done["outcome"]) == ("call", "info", "remember", "ok")
-        assert (done["request"], done["token"], done["tenant"]) == ("r-1", "ci", granting.tenant_of(address))
+        assert (done["request"], done["token"], done["tenant"]) == ("r-1", "ci", auth.tenant_of(address))
         assert (wrong["level"], wrong["outcome"]) == ("warning", "NotFound")
         assert (refused["event"], refused["status"]) == ("refused", 401)
         assert all(set(line) <= {"time", "level", "event", "request", "tool", "tenant", "token", "outcome", "ms", "status"}
@@ -249,8 +248,8 @@ def test_a_line_of_the_log_tells_who_did_what_and_no_text(address: str) -> None:
 
 
 def test_lines_for_people_are_one_line_each_whatever_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
-    Journal("text").warn("call", tool="recall", token='a b"\n', ms=1.5, tenant="")
-    Journal("none").info("call", tool="recall")
+    Log("text").warn("call", tool="recall", token='a b"\n', ms=1.5, tenant="")
+    Log("none").info("call", tool="recall")
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(r'warning call tool=recall token="a b\"\n" ms=1.5')
 
@@ -300,7 +299,7 @@ def test_it_starts_without_its_database_and_finds_it(server: pgserver.Server, da
     token = issue(address, "ci")[1]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    away = server.at(database, password="unused", tenant=granting.tenant_of(address)).replace(
+    away = server.at(database, password="unused", tenant=auth.tenant_of(address)).replace(
         next(part for part in address.split("&") if part.startswith("port=")), f"port={port}"
     )
     with serving(away) as team:
@@ -333,7 +332,7 @@ def test_a_database_that_stops_and_starts_under_a_running_server(tmp_path: Path)
 
 
 def test_a_database_that_hangs_keeps_nobody_else_waiting() -> None:
-    token = grants.make("ci", "red")[1]
+    token = grants.create("ci", "red")[1]
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and says nothing
         address = f"postgresql://somebody@127.0.0.1:{silent.getsockname()[1]}/memory?connect_timeout=4"
         with serving(address) as team, ThreadPoolExecutor(6) as pool:
@@ -381,7 +380,7 @@ def test_a_server_that_is_told_to_end_finishes_what_it_works_on(
         with psycopg.connect(server.dsn, dbname=database) as holder:
             holder.execute(
                 "SELECT 1 FROM holdfast.files WHERE tenant = %s AND path = 'user/memory/semantic.jsonl' FOR UPDATE",
-                [granting.tenant_of(address)],
+                [auth.tenant_of(address)],
             )
             waiting = pool.submit(team.call, token, "remember", text="A quince.", kind="fact", key="fruit")
             until(lambda: bool(server.run("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'", database)))
@@ -417,9 +416,9 @@ class Recorder:
 def test_memories_are_opened_once_shared_and_closed_when_there_are_too_many(address: str) -> None:
     with library.open(address) as memory:
         memory.call("createWorkspace", {"name": "alpha", "description": "d", "rootFolder": ".", "purpose": "p"})
-    held = Memories(address, Context(), most=2)
-    held.prepare = seen = Recorder()
-    tenant = granting.tenant_of(address)
+    seen = Recorder()
+    held = MemoryPool(address, Context(), seen, most=2)
+    tenant = auth.tenant_of(address)
     with ThreadPoolExecutor(8) as pool:
         together = threading.Barrier(8, timeout=60)
 

@@ -18,8 +18,8 @@ import holdfast as library
 import pgserver
 import teamserver
 from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound
-from holdfast.mcp import granting
-from holdfast.mcp.granting import issue
+from holdfast.mcp import auth
+from holdfast.mcp.auth import issue
 from holdfast.memory import Memory, open_within
 from holdfast.model import grants
 from holdfast.model.layout import Places
@@ -50,47 +50,47 @@ def store(request: pytest.FixtureRequest, root: Path) -> str:
 
 
 def test_a_token_says_its_tenant_and_id_and_is_known_again_by_its_digest_alone() -> None:
-    grant, token = grants.make("ci", "Team Ø_1")
-    read = grants.read(token)
+    grant, token = grants.create("ci", "Team Ø_1")
+    read = grants.parse(token)
     assert read
     assert (read.tenant, read.id) == ("Team Ø_1", grant.id)
-    assert grants.fits(read, grant)
+    assert grants.matches(read, grant)
     assert read.secret not in repr(grant)
     assert read.secret not in repr(read)
-    assert not grants.fits(read, None)
-    other, _ = grants.make("ci", "Team Ø_1")
-    assert not grants.fits(read, other)
+    assert not grants.matches(read, None)
+    other, _ = grants.create("ci", "Team Ø_1")
+    assert not grants.matches(read, other)
 
 
 @pytest.mark.parametrize(
     "text", ["", "hfm", "hfm___", "Bearer", "hfm_a_b_c", "x" * 10_000, "hfm_1_" + "a" * 16 + "_" + "b" * 43]
 )
 def test_what_is_no_token_is_none(text: str) -> None:
-    assert grants.read(text) is None
+    assert grants.parse(text) is None
 
 
 @pytest.mark.parametrize("tenant", ["x" * 200, "é" * 200, "日" * 200, "𐍈" * 200])
 def test_a_token_is_known_again_however_long_the_name_of_its_tenant_is(tenant: str) -> None:
-    read = grants.read(grants.make("ci", tenant)[1])
+    read = grants.parse(grants.create("ci", tenant)[1])
     assert read
     assert read.tenant == tenant
 
 
 @pytest.mark.parametrize("span", ["1m", "99999h", "7000y"])
 def test_a_span_ends_later_than_now(span: str) -> None:
-    assert grants.make("ci", expires=span)[0].holds
+    assert grants.create("ci", expires=span)[0].is_valid
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a:b", "x" * 41, "-a", "a\nb", "é"])
 def test_a_name_is_a_plain_word(name: str) -> None:
     with pytest.raises(Invalid):
-        grants.make(name)
+        grants.create(name)
 
 
 @pytest.mark.parametrize("span", ["30", "d", "0d", "-1d", "1.5h", "1 day", "99999999d", "8000y", "99999y"])
 def test_a_span_that_cannot_be_read_is_refused(span: str) -> None:
     with pytest.raises(Invalid):
-        grants.make("ci", expires=span)
+        grants.create("ci", expires=span)
 
 
 # where grants are kept, on both engines
@@ -98,19 +98,19 @@ def test_a_span_that_cannot_be_read_is_refused(span: str) -> None:
 
 def test_grants_are_kept_listed_found_and_revoked(store: str) -> None:
     grant, token = issue(store, "ci", "alpha", reads_only=True, expires="30d")
-    kept = granting.of(store)
-    read = grants.read(token)
+    kept = auth.open_grants(store)
+    read = grants.parse(token)
     assert read
     assert kept.find(read.tenant, read.id) == kept.all()[0]
     assert (kept.all()[0].name, kept.all()[0].scope, kept.all()[0].reads_only) == ("ci", "alpha", True)
     assert kept.all()[0].expires == grant.expires
-    assert grants.fits(read, kept.find(read.tenant, read.id))
+    assert grants.matches(read, kept.find(read.tenant, read.id))
     for tenant, identifier in ((read.tenant, "a" * 16), (f"{read.tenant}x", read.id), ("nobody", "a" * 16)):
         assert kept.find(tenant, identifier) is None
     kept.note_use(read.tenant, read.id)
     assert kept.all()[0].used
     kept.revoke(read.id)
-    assert not grants.fits(read, kept.find(read.tenant, read.id))
+    assert not grants.matches(read, kept.find(read.tenant, read.id))
     kept.close()
 
 
@@ -118,24 +118,24 @@ def test_two_tokens_of_a_name_are_refused_until_the_first_is_revoked(store: str)
     first, _ = issue(store, "ci")
     with pytest.raises(AlreadyExists):
         issue(store, "ci")
-    kept = granting.of(store)
+    kept = auth.open_grants(store)
     kept.revoke(first.id)
     second, _ = issue(store, "ci")
-    assert grants.named(kept.all(), "ci").id == second.id
+    assert grants.by_name(kept.all(), "ci").id == second.id
     kept.close()
 
 
 def test_an_expired_token_holds_no_longer(store: str) -> None:
-    made, token = grants.make("old", granting.tenant_of(store))
-    kept = granting.of(store)
+    made, token = grants.create("old", auth.tenant_of(store))
+    kept = auth.open_grants(store)
     kept.add(
         grants.Grant(**{n: getattr(made, n) for n in made.__struct_fields__} | {"expires": "2020-01-01T00:00:00.000Z"})
     )
-    read = grants.read(token)
+    read = grants.parse(token)
     assert read
     found = kept.find(read.tenant, read.id)
     assert found
-    assert not grants.fits(read, found)
+    assert not grants.matches(read, found)
     kept.close()
 
 
@@ -156,19 +156,19 @@ def test_the_table_of_grants_holds_no_secret_and_shows_no_other_tenant(
     grant, token = issue(address, "ci")
     ((held,),) = server.run(f"SELECT string_agg(t::text, ' ') FROM holdfast.tokens t WHERE id = '{grant.id}'", database)
     assert token[-43:] not in str(held)
-    other = granting.for_tenant(address, f"t{secrets.token_hex(6)}")
-    kept = granting.of(other)
+    other = auth.for_tenant(address, f"t{secrets.token_hex(6)}")
+    kept = auth.open_grants(other)
     assert kept.all() == []
     assert kept.find(grant.tenant, grant.id)  # who has the token names the tenant
     kept.revoke(grant.id)
     kept.close()
-    with contextlib.closing(granting.of(address)) as mine:
-        assert grants.named(mine.all(), "ci").holds
+    with contextlib.closing(auth.open_grants(address)) as mine:
+        assert grants.by_name(mine.all(), "ci").is_valid
 
 
 def test_the_commands_make_list_and_revoke_and_never_show_a_token_again(store: str) -> None:
     token = teamserver.holdfast("token", "create", "--store", store, "--name", "ci", "--read-only", "--expires", "2h")
-    assert grants.read(token)
+    assert grants.parse(token)
     listed = teamserver.holdfast("token", "list", "--root", store)
     assert token[-43:] not in listed
     ((row),) = json.loads(listed)
@@ -407,7 +407,7 @@ class Worlds(NamedTuple):
 def scoped(store: str, tmp_path: Path) -> Iterator[Worlds]:
     other = str(tmp_path / "other")
     if store.startswith("postgresql:"):
-        other = granting.for_tenant(store, f"o{secrets.token_hex(6)}")
+        other = auth.for_tenant(store, f"o{secrets.token_hex(6)}")
     else:
         make_root(other)
     with library.open(store, writer="cli") as whole, library.open(other, writer="cli") as empty:
@@ -460,9 +460,9 @@ def test_no_tool_tells_a_token_of_one_workspace_what_is_in_another(scoped: World
 
 
 def test_no_tool_tells_one_tenant_what_another_has(server: pgserver.Server, address: str) -> None:
-    blue = granting.for_tenant(address, f"b{secrets.token_hex(6)}")
+    blue = auth.for_tenant(address, f"b{secrets.token_hex(6)}")
     with contextlib.ExitStack() as stack:
-        empty = server.at(stack.enter_context(server.database("alone")), tenant=granting.tenant_of(blue))
+        empty = server.at(stack.enter_context(server.database("alone")), tenant=auth.tenant_of(blue))
         theirs, mine, alone = (stack.enter_context(library.open(one, writer="cli")) for one in (address, blue, empty))
         fill(theirs, "red", TEXTS["red"])
         for memory in (mine, alone):
@@ -564,7 +564,7 @@ def test_what_others_write_into_the_scope_is_found_at_once(scoped: Worlds) -> No
 
 
 def test_tokens_pick_tenant_scope_and_rights_over_http(address: str, tmp_path: Path) -> None:
-    blue = granting.for_tenant(address, f"b{secrets.token_hex(6)}")
+    blue = auth.for_tenant(address, f"b{secrets.token_hex(6)}")
     for store, name in ((address, "red"), (blue, "blue")):
         with library.open(store) as memory:
             for workspace in ("alpha", "beta"):
@@ -623,7 +623,7 @@ def test_a_token_that_is_wrong_in_any_way_gets_the_same_answer(address: str) -> 
     _, token = issue(address, "ci")
     _, _, identifier, secret = token.split("_", 3)
     head = token[: -len(f"_{identifier}_{secret}")]
-    nobody = grants.make("x", "nobody")[1].split("_")[1]
+    nobody = grants.create("x", "nobody")[1].split("_")[1]
     wrong = {
         "no tenant of that name": f"hfm_{nobody}_{identifier}_{secret}",
         "no token of that id": f"{head}_{'a' * 16}_{secret}",
@@ -650,6 +650,6 @@ def test_a_revoked_token_stops_working_on_a_running_server(store: str) -> None:
         teamserver.holdfast("token", "revoke", grant.id, "--store", store)
         teamserver.until(lambda: team.ask(token, "tools/list", {}).status_code == 401)
         assert os.path.exists(f"/proc/{team.process.pid}")
-    kept = granting.of(store)
+    kept = auth.open_grants(store)
     assert kept.all()[0].used
     kept.close()

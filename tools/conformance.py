@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from holdfast.mcp.tokens import token_for
+from holdfast.mcp.auth import token_for
 from holdfast.roots import make_root
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "conformance.md"

@@ -1,4 +1,4 @@
-"""The command line: thin over `Memory`, like every door.
+"""The command line over `Memory`.
 
-On a terminal people get tables and progress; a pipe, or `--json`, gets JSON. The exit code is the error's.
+Terminals get tables and progress bars; pipes, and `--json`, get JSON. The exit code is that of the error.
 """

@@ -1,4 +1,4 @@
-"""The commands over hot memory: what the rules cost, which to look at, and getting text in, out and to clients."""
+"""The commands for hot memory: measure the rules, promote and demote text, and link the rules to clients."""
 
 from __future__ import annotations
 
@@ -8,31 +8,34 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import show
-from holdfast.cli.common import common, open_root
+from holdfast.cli.main import common, open_root
 from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.memories.hot import Order
-    from holdfast.model.records import Receipt
 
-_op = click.option("--op-id", default="", help="Repeating a call with the same op id has no further effect.")
+_NEXT = "Next: holdfast hot link, if clients have links to the rules."
+_op = click.option("--op-id", default="", help="A repeated call with the same op id has no effect.")
 
 
 @click.group()
 def hot() -> None:
-    """The rules that every conversation loads, and their budgets."""
+    """Manage the rules that every conversation loads."""
 
 
 @hot.command()
 @common
 def check(root: str | None, as_json: bool) -> None:
-    """Measure the rules against their budgets. Exits with 1 when one is over, or has none."""
+    """Check the rules against their budgets.
+
+    The exit code is 1 if a rule is over its budget or has none.
+    """
     with open_root(root) as memory:
         total, found = memory.hot.total(), memory.hot.check()
     failed = any(finding.level == "error" for finding in found)
     if show.wants_json(as_json):
-        show.as_json({"ok": not failed, "lines": total.lines, "most_lines": total.most_lines, "tokens": total.tokens,
-                      "most_tokens": total.most_tokens, "problems": found})  # fmt: skip
+        names = ("lines", "most_lines", "tokens", "most_tokens")
+        show.as_json({"ok": not failed, **{name: getattr(total, name) for name in names}, "problems": found})
     else:
         lines, tokens = amount(total.most_lines, "line"), amount(total.most_tokens, "token")
         used = f"{total.lines} of {lines}, {total.tokens} of {tokens}"
@@ -46,11 +49,16 @@ def check(root: str | None, as_json: bool) -> None:
 
 
 @hot.command()
-@click.option("--by", type=click.Choice(["age", "size", "share"]), default="age", show_default=True,
-              help="Oldest, largest, or greatest part of the budget of all rules first.")  # fmt: skip
+@click.option(
+    "--by",
+    type=click.Choice(["age", "size", "share"]),
+    default="age",
+    show_default=True,
+    help="Oldest, largest, or largest share of the total budget first.",
+)
 @common
 def review(by: Order, root: str | None, as_json: bool) -> None:
-    """List the rules in the order in which to look at them."""
+    """List the rules in the order in which to review them."""
     with open_root(root) as memory:
         rules = memory.hot.review(by)
     if show.wants_json(as_json):
@@ -58,20 +66,22 @@ def review(by: Order, root: str | None, as_json: bool) -> None:
     elif not rules:
         click.echo("There are no rules yet: holdfast init --template writes some to start from.")
     else:
-        rows = [
-            (rule.age, f"{rule.lines}/{rule.most_lines or '–'}", f"{rule.tokens}/{rule.most_tokens or '–'}",
-             f"{rule.share:.0%}", f"{rule.part:.0%}", rule.path)
-            for rule in rules
-        ]  # fmt: skip
+        rows = []
+        for rule in rules:
+            lines, tokens = f"{rule.lines}/{rule.most_lines or '–'}", f"{rule.tokens}/{rule.most_tokens or '–'}"
+            rows.append((rule.age, lines, tokens, f"{rule.share:.0%}", f"{rule.part:.0%}", rule.path))
         show.table(("changed", "lines", "tokens", "of its own", "of all", "rule"), rows)
 
 
 @hot.command()
-@click.option("--into", default="", type=click.Path(), help="Folder of a project; default: the memory root itself.")
-@click.option("--remove", is_flag=True, help="Take back what was made, and nothing else.")
+@click.option("--into", default="", type=click.Path(), help="Folder of a project; default: the memory root.")
+@click.option("--remove", is_flag=True, help="Remove the links and blocks again.")
 @common
 def link(into: str, remove: bool, root: str | None, as_json: bool) -> None:
-    """Make rules and commands known to Cursor, Codex, Claude Code and whoever reads AGENTS.md. Overwrites nothing."""
+    """Link rules and commands to Cursor, Codex and Claude Code.
+
+    Tools that read AGENTS.md or CLAUDE.md get a block there. Nothing is overwritten.
+    """
     from holdfast.clients import rules
 
     with open_root(root) as memory:
@@ -86,31 +96,26 @@ def link(into: str, remove: bool, root: str | None, as_json: bool) -> None:
 
 @hot.command()
 @click.argument("id")
-@click.option("--into", default="", metavar="RULE", help="Add it to this rule, as a section; default: a new rule.")
+@click.option("--into", default="", metavar="RULE", help="Add it to this rule as a section; default: a new rule.")
 @click.option("--budget", default=0, metavar="LINES", help="Budget of the new rule; default: some room to grow.")
 @_op
 @common
 def promote(id: str, into: str, budget: int, op_id: str, root: str | None, as_json: bool) -> None:
-    """Copy the record ID into hot memory, if the budgets allow it. The record stays as it is."""
+    """Copy the record ID into a rule, if the budgets allow it."""
     with open_root(root) as memory:
-        _told(memory.hot.promote(id, into, budget, op_id), as_json)
+        show.receipt(memory.hot.promote(id, into, budget, op_id), as_json, _NEXT)
 
 
 @hot.command()
 @click.argument("name")
-@click.option("--scope", help="Workspace, domain or repository of the note; default: the workspace default.")
+@click.option("--scope", help="Scope of the note; default: the workspace default.")
 @click.option("--heading", default="", help="Only this section of the rule.")
 @_op
 @common
 def demote(name: str, scope: str | None, heading: str, op_id: str, root: str | None, as_json: bool) -> None:
-    """Take the rule NAME out of hot memory. Its text becomes a note, unless the record it came from still has it."""
+    """Turn the rule NAME into a note.
+
+    If the record that it was promoted from still has the text, no note is made.
+    """
     with open_root(root) as memory:
-        _told(memory.hot.demote(name, scope, heading, op_id), as_json)
-
-
-def _told(receipt: Receipt, as_json: bool) -> None:
-    if show.wants_json(as_json):
-        show.as_json(receipt)
-    else:
-        click.echo(f"{receipt.status}: {receipt.id}")
-        click.echo("Next: holdfast hot link, if clients have links to the rules.")
+        show.receipt(memory.hot.demote(name, scope, heading, op_id), as_json, _NEXT)

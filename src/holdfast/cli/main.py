@@ -1,6 +1,6 @@
-"""The `holdfast` command: which commands there are, in which module each one is, and what an error becomes.
+"""The `holdfast` command: the table of commands, their common options, and error handling.
 
-A command's module is loaded when the command is asked for, so that a search does not pay for the others.
+The module of a command is imported when the command is used, so that a search does not load the others.
 """
 
 from __future__ import annotations
@@ -10,81 +10,64 @@ import keyword
 import os
 import re
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from holdfast import __version__
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Invalid, Unavailable
+
+if TYPE_CHECKING:
+    from holdfast.memory import Memory
 
 _MODULES = {
-    "records": (
-        "init",
-        "put",
-        "get",
-        "search",
-        "tail",
-        "hide",
-        "related",
-        "why",
-        "refresh",
-        "embed",
-        "verify",
-        "stats",
+    "records": "init put get search tail hide related why refresh embed verify stats",
+    "tool_commands": (
+        "workspace state plan learnings skill compartment mind value chat jobs task overview recall remember"
+        " tools call traces"
     ),
-    "calling": ("tools", "call", "traces"),
-    "generated": (
-        "workspace",
-        "state",
-        "plan",
-        "learnings",
-        "skill",
-        "compartment",
-        "mind",
-        "value",
-        "chat",
-        "jobs",
-        "task",
-        "overview",
-        "recall",
-        "remember",
-    ),
-    "prompting": ("context",),
-    "serving": ("mcp", "serve"),
-    "granting": ("token",),
-    "installing": ("install", "uninstall"),
-    "checking": ("doctor",),
-    "configuring": ("settings",),
-    "importing": ("import",),
-    "hot": ("hot",),
-    "owning": ("history", "undo", "forget", "rollback", "backup", "restore"),
-    "moving": ("push", "pull", "export"),
-    "tidying": ("lint", "migrate"),
-    "watching": ("watch",),
-    "measuring": ("bench",),
+    "context": "context",
+    "serve": "mcp serve token",
+    "install": "install uninstall",
+    "doctor": "doctor",
+    "hot": "hot",
+    "lint": "lint migrate",
+    "owner": "history undo forget rollback backup restore watch settings",
+    "transfer": "push pull export import",
+    "bench": "bench",
 }
-_HOME = {command: module for module, commands in _MODULES.items() for command in commands}
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Commands(click.Group):
-    """A group whose commands are loaded when they are asked for."""
+    """A group whose commands are in `modules`, which are imported when they are used."""
+
+    def __init__(self, *args: Any, modules: dict[str, str] | None = None, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._modules = modules or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*_HOME, *super().list_commands(ctx)})
+        return sorted({*self._modules, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _HOME and cmd_name not in self.commands:
-            module = importlib.import_module(f"holdfast.cli.{_HOME[cmd_name]}")
-            self.commands[cmd_name] = getattr(module, f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name)
+        if cmd_name in self._modules and cmd_name not in self.commands:
+            module = importlib.import_module(f"holdfast.cli.{self._modules[cmd_name]}")
+            self.add_command(getattr(module, f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands,
+    modules={command: module for module, commands in _MODULES.items() for command in commands.split()},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="holdfast")
-@click.option("--root", type=click.Path(), help="The memory root; may also stand behind the command.")
+@click.option("--root", type=click.Path(), help="The memory root; may also follow the command.")
 def cli(root: str | None) -> None:
-    """The memory that AI agents keep, in files their owner can read.
+    """Long-term memory of AI agents, in files their owner can read.
 
-    The root is --root, else $HOLDFAST_ROOT, else the nearest folder upwards with a holdfast.toml.
+    The root is --root, else $HOLDFAST_ROOT, else the nearest parent folder with a holdfast.toml.
     """
     if root:
         os.environ["HOLDFAST_ROOT"] = root
@@ -93,28 +76,18 @@ def cli(root: str | None) -> None:
 @cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of SHELL; add its output to the shell's start file."""
+    """Print the completion script for SHELL."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
-    assert kind is not None  # the choices above are those that click has
+    assert kind is not None  # click has all of these choices
     click.echo(kind(cli, {}, "holdfast", "_HOLDFAST_COMPLETE").source())
-
-
-def _in_commands(text: str) -> str:
-    """Say in the words of a shell what an error says in the names of tools."""
-    from holdfast.cli.generated import VERBS
-
-    for group, verbs in VERBS.items():
-        for verb, tool in verbs.items():
-            text = re.sub(rf"\bUse {tool}\b", f"Use `holdfast {group} {verb}`", text)
-    return text
 
 
 def main() -> None:
     """Run the command; an error becomes its text and its exit code."""
     arguments = sys.argv[1:]
-    color = False if os.environ.get("NO_COLOR") else None  # None: as the terminal can
+    color = False if os.environ.get("NO_COLOR") else None  # None: let click decide
     try:
         cli.main(args=arguments, prog_name="holdfast", standalone_mode=False, color=color)
     except click.exceptions.Abort:
@@ -127,12 +100,54 @@ def main() -> None:
         sys.exit(0)
     except HoldfastError as error:
         text = str(error).encode("utf-8", "replace").decode("utf-8")
-        text = text if "call" in arguments else _in_commands(text)  # which speaks of tools
+        if "call" not in arguments:  # name the commands where the error names tools
+            from holdfast.cli.tool_commands import VERBS
+
+            for group, verbs in VERBS.items():
+                for verb, tool in verbs.items():
+                    text = re.sub(rf"\bUse {tool}\b", f"Use `holdfast {group} {verb}`", text)
         if "--json" in arguments or not sys.stderr.isatty():
             import msgspec
 
-            told = {"success": False, "error": text, "kind": type(error).__name__, "code": error.exit_code}
-            click.echo(msgspec.json.encode(told).decode("utf-8"), err=True)
+            reply = {"success": False, "error": text, "kind": type(error).__name__, "code": error.exit_code}
+            click.echo(msgspec.json.encode(reply).decode("utf-8"), err=True)
         else:
             click.secho(text, fg="red", err=True, color=color)
         sys.exit(error.exit_code)
+
+
+# shared by the commands
+
+
+def common(command: Command) -> Command:
+    """Add the options that every command takes."""
+    command = click.option("--json", "as_json", is_flag=True, help="Print JSON, also on a terminal.")(command)
+    return click.option("--root", type=click.Path(), help="The memory root.", envvar="HOLDFAST_ROOT")(command)
+
+
+def open_root(root: str | None) -> Memory:
+    """Open the memory of a command."""
+    from holdfast.memory import open_memory
+
+    return open_memory(root or nearest(), writer="cli")
+
+
+def nearest() -> str:
+    """Return the nearest folder, from here upwards, that is a memory root."""
+    from holdfast.model import settings
+
+    folder = os.getcwd()
+    while not os.path.exists(os.path.join(folder, settings.FILE)):
+        above = os.path.dirname(folder)
+        if above == folder:
+            raise Unavailable("There is no memory root here or above.", "Run: holdfast init, or give --root.")
+        folder = above
+    return folder
+
+
+def read_stdin() -> str:
+    """Return all of standard input as text."""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").rstrip("\n")
+    except UnicodeDecodeError:
+        raise Invalid("Standard input is not UTF-8 text.", "Convert it first.") from None

@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, JSON for programs, progress for who waits."""
+"""Output of the commands: tables on a terminal, JSON for programs, progress bars for slow work."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import msgspec
 from click.globals import resolve_color_default
 
 if TYPE_CHECKING:
+    from holdfast.model.records import Receipt, Record
     from holdfast.recall.answers import Hit
     from holdfast.storage.index import Tied
 
 
 _GAP = 2
 _LAST, _NARROW, _NARROWEST = 24, 8, 4
-"""How wide the last column, and the others, should be at least; and how narrow they become before anything breaks."""
+"""The least width of the last column, of the others, and of all before lines break."""
 
 
 def wants_json(asked: bool) -> bool:
@@ -31,14 +32,28 @@ def as_json(value: Any) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode("utf-8"))
 
 
-def table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, whole: Collection[str] = ("id",),
-    less: Sequence[str] = (),
-) -> None:  # fmt: skip
-    """Print a table; the last column takes what room is left, and goes on in the next line.
+def printable(text: str) -> str:
+    """Replace control characters, so that stored text cannot control the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text.replace("\r\n", "\n"))
 
-    What is in the columns `whole` is never cut: a person copies it. A column without anything in it is left out, and so
-    are those of `less`, one after the other, where there is no room.
+
+def warnings(found: Sequence[object]) -> None:
+    """Print warnings to standard error."""
+    for warning in found:
+        click.secho(printable(str(warning)), fg="yellow", err=True)
+
+
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    whole: Collection[str] = ("id",),
+    less: Sequence[str] = (),
+) -> None:
+    """Print a table; the last column takes the remaining width and wraps.
+
+    Columns in `whole` are never cut, so that they can be copied. Empty columns are left out, and those in `less`, one
+    after the other, when the terminal is too narrow.
     """
     from rich.cells import cell_len
     from rich.console import Console
@@ -59,14 +74,12 @@ def table(
         grid.add_column(name, overflow="fold" if is_last else "ellipsis", no_wrap=not is_last, width=width)
     for row in texts:
         grid.add_row(*(Text(text) for name, text in zip(columns, row, strict=True) if name in widths))
-    console.width = max(
-        console.width, _total(widths)
-    )  # the terminal breaks a line that holds more than it has room for
+    console.width = max(console.width, _total(widths))  # a line that is too long is wrapped by the terminal
     console.print(grid)
 
 
 def _widths(natural: dict[str, int], room: int, whole: Collection[str], less: Sequence[str]) -> dict[str, int]:
-    """Return how wide each column is, of those that there is room for."""
+    """Return the width of each column that is shown."""
     last = next(reversed(natural))
     least = {
         name: size if name in whole else min(size, _LAST if name == last else max(len(name), _NARROW))
@@ -92,53 +105,48 @@ def _total(widths: Mapping[str, int]) -> int:
 
 
 def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
-    """Print a tool's reply for a person: its text, else its data as a table; its warnings go to stderr."""
+    """Print a tool's reply: its text, else its data as a table; its warnings to standard error."""
     data = value.get("data")
     if "text" in value:
         click.echo(printable(str(value["text"])))
+    elif isinstance(data, list) and data:
+        columns = list(dict.fromkeys(name for item in data for name in item))
+        table(columns, [[_lines(item.get(name)) for name in columns] for item in data])
     elif isinstance(data, list):
-        items(data)
+        click.echo("None yet.")
     elif isinstance(data, dict):
-        table(("field", "value"), [(name, told) for name, inner in data.items() if (told := _lines(inner))])
+        table(("field", "value"), [(name, text) for name, inner in data.items() if (text := _lines(inner))])
     else:
         click.echo(nothing if data is None else printable(_lines(data)))
-    warnings([told for told in value.get("warnings", ()) if str(told) not in str(value.get("text", ""))])
+    warnings([each for each in value.get("warnings", ()) if str(each) not in str(value.get("text", ""))])
+
+
+def receipt(made: Receipt, in_json: bool, next_step: str = "") -> None:
+    """Print the receipt of a write."""
+    if wants_json(in_json):
+        as_json(made)
+        return
+    where = f" in {made.path}" if made.path not in made.id else ""
+    click.echo(printable(f"{made.status}: {made.id}{where}"))
+    if next_step:
+        click.echo(next_step)
 
 
 def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> None:
-    """Print lists of a reply as tables, each with some of its fields, and its warnings to stderr."""
+    """Print lists of a reply as tables with these fields; its warnings to standard error."""
     for name, fields in columns.items():
         if len(columns) > 1:
             click.secho(name, bold=True)
         if value.get(name):
-            table(fields, [[_flat(_field(item, field)) for field in fields] for item in value[name]])
+            rows = [item | {"id": item.get("_meta", {}).get("document_id", item.get("id"))} for item in value[name]]
+            table(fields, [[_flat(row.get(field)) for field in fields] for row in rows])
         else:
             click.echo("None.")
     warnings(value.get("warnings", ()))
 
 
-def warnings(told: Sequence[object]) -> None:
-    """Print what could not be read, apart from the answer."""
-    for warning in told:
-        click.secho(printable(str(warning)), fg="yellow", err=True)
-
-
-def _field(item: Mapping[str, Any], name: str) -> Any:
-    """Return a field of an entry; its id is in what is told about it."""
-    return item.get("_meta", {}).get("document_id", item.get("id")) if name == "id" else item.get(name)
-
-
-def items(found: Sequence[Mapping[str, Any]]) -> None:
-    """Print a list of equal objects."""
-    if not found:
-        click.echo("None yet.")
-        return
-    columns = list(dict.fromkeys(name for item in found for name in item))
-    table(columns, [[_lines(item.get(name)) for name in columns] for item in found])
-
-
 def _lines(value: Any) -> str:
-    """Put a JSON value into lines that a person reads."""
+    """Return a JSON value as lines of text."""
     if isinstance(value, Mapping):
         return "\n".join(f"{name}: {_flat(inner)}" for name, inner in value.items())
     if isinstance(value, list):
@@ -157,36 +165,94 @@ def _flat(value: Any) -> str:
 
 
 def hit(found: Hit) -> None:
-    """Print a hit: what it is and how old, its text, and the id to get it by."""
+    """Print a search result: title, kind and age, its text, and its id."""
     record = found.record
     parts = (record.kind, found.age, record.scope.path, ", ".join(record.tags), found.store)
-    about = " · ".join(part for part in parts if part)
-    title = record.title or " ".join(found.snippet.split())[:60]
-    click.echo(click.style(printable(title), bold=True) + click.style(f"  {printable(about)}", dim=True))
+    _headline(record, found.snippet, " · ".join(part for part in parts if part))
     width = max(40, min(shutil.get_terminal_size().columns, 120)) - 4
     for line in textwrap.wrap(" ".join(printable(found.snippet).split()), width)[:3]:
         click.echo(f"    {line}")
-    store = f"{found.store}:" if found.store else ""
-    click.secho(f"    {store}{record.id if record.path in record.id else record.where}", fg="cyan")
+    _identifier(record, f"{found.store}:" if found.store else "")
 
 
 def tied(found: Tied) -> None:
-    """Print what has to do with something: what it is, how it is related, and the id to get it by."""
+    """Print a related record: title, how it is related, and its id."""
     record = found.record
-    title = record.title or " ".join(record.text.split())[:60]
-    about = f"{record.kind} · {', '.join(found.how)}"
+    _headline(record, record.text, f"{record.kind} · {', '.join(found.how)}")
+    _identifier(record)
+
+
+def _headline(record: Record, text: str, about: str) -> None:
+    title = record.title or " ".join(text.split())[:60]
     click.echo(click.style(printable(title), bold=True) + click.style(f"  {printable(about)}", dim=True))
-    click.secho(f"    {record.id if record.path in record.id else record.where}", fg="cyan")
 
 
-def printable(text: str) -> str:
-    """Keep stored text from steering the terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text.replace("\r\n", "\n"))
+def _identifier(record: Record, store: str = "") -> None:
+    click.secho(f"    {store}{record.id if record.path in record.id else record.where}", fg="cyan")
+
+
+def jobs(value: Mapping[str, Any]) -> None:
+    """Print a list of jobs, and the faults of jobs that can never be due."""
+    from holdfast.memories.jobs import counted
+
+    found = value["jobs"]
+    if not found:
+        click.echo("None.")
+    else:
+        columns = ("id", "name", "schedule", "timezone", "enabled", "next", "last", "status", "missed", "channel")
+        less = ("channel", "last", "timezone", "missed", "status", "next")
+        shown = [
+            job
+            | {"enabled": "faulty" if "fault" in job else "yes" if job["enabled"] else "no"}
+            | {"missed": counted(job["missed"])}
+            for job in found
+        ]
+        rows = [[job.get(column, "") for column in columns] for job in shown]
+        table(columns, rows, whole=("id", "schedule", "next", "last"), less=less)
+    for job in found:
+        if "fault" in job:
+            click.secho(printable(f"{job['id']} is faulty: {job['fault']}"), fg="red")
+    warnings(value.get("warnings", ()))
+
+
+def tasks(value: Mapping[str, Any]) -> None:
+    """Print a list of tasks, each below the one it waits for, and the number of tasks in each status."""
+    if not value["tasks"]:
+        click.echo("None.")
+    else:
+        columns = ("id", "status", "worker", "lease", "attempts", "progress", "title")
+        rows = [_task_row(task) for task in value["tasks"]]
+        table(columns, rows, whole=("id", "status"), less=("progress", "lease", "attempts"))
+    counts = [f"{count:,} {status}" for status, count in value["counts"].items()]
+    if counts:
+        more = [f"{value['left_off']:,} more are not shown"] if "left_off" in value else []
+        click.secho(" · ".join([*counts, *more]), dim=True)
+    warnings(value.get("warnings", ()))
+
+
+def _task_row(task: Mapping[str, Any]) -> list[object]:
+    percent = f"{task['percent']:g} %" if "percent" in task else ""
+    progress = " ".join(filter(None, (percent, " ".join(task.get("progress", "").split())[:60])))
+    blocked = f"blocked by {', '.join(task['blockedBy'])}" if "blockedBy" in task else ""
+    problems = "; ".join(filter(None, (blocked, " ".join(task.get("error", "").split())[:200])))
+    title = "  " * task["depth"] + task["title"] + (f" ({problems})" if problems else "")
+    lease = f"{task['lease']} s" if "lease" in task else ""
+    return [task["id"], task["status"], task.get("worker", ""), lease, task["attempts"], progress, title]
+
+
+def claim(value: Mapping[str, Any]) -> None:
+    """Print a claimed task, and the commands to work on it."""
+    reply(value)
+    if value["task"]:
+        names = f"--id {value['task']['id']} --attempt {value['attempt']}"
+        click.secho("On a terminal:", dim=True)
+        click.secho(f"  holdfast task heartbeat {names} --progress …", dim=True)
+        click.secho(f"  holdfast task report {names} --status done --result …", dim=True)
 
 
 @contextlib.contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Give a function that moves a bar, if somebody is there to see it."""
+    """Give a function that moves a progress bar; None if standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,42 +1,46 @@
-"""MCP clients: where each keeps its configuration, and what Holdfast's entry in it looks like.
+"""MCP clients: their configuration files, and Holdfast's entry in them.
 
-Pure functions over text. An edit touches our entry and nothing else: other keys, their order, comments and white
-space stay. A file that cannot be edited so is refused, with what to paste instead.
+An edit changes only our entry: other keys, their order, comments and white space stay. A file that cannot be edited
+that way is refused, with the text to paste instead. A write keeps a copy of the old text beside the file, replaces the
+file atomically and keeps its mode. If the file is a link, its target is changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from holdfast.clients import _json, _toml
-from holdfast.errors import Invalid
+from holdfast.clients.editors import JSON, TOML, JsonEditor, TomlEditor
+from holdfast.errors import Conflict, Invalid, Unavailable
 
 NAME = "holdfast"
 """The name of our entry in every client."""
+_BACKUP = ".before-holdfast-"
 
 
 class Client(msgspec.Struct, frozen=True):
     name: str
     title: str
     key: str
-    """The object, or table, of servers by name."""
+    """The object, or table, with the servers by name."""
     user: Mapping[str, str] = {}
     """The user's file by platform; "" is every other platform."""
     project: str = ""
-    """The file in a project's folder, where the client has one."""
+    """The file in a project's folder, if the client has one."""
     extra: Mapping[str, str] = {}
     next_step: str = "Restart it."
     hooks: str = ""
-    """The file of hooks, in the home folder and in a project's, where the client runs some."""
+    """The file of hooks, in the home folder and in a project's, if the client has hooks."""
 
     @property
-    def form(self) -> Any:
-        return _toml if self.key == "mcp_servers" else _json
+    def editor(self) -> JsonEditor | TomlEditor:
+        return TOML if self.key == "mcp_servers" else JSON
 
 
 CLIENTS = {
@@ -57,7 +61,7 @@ CLIENTS = {
 
 
 def location(client: Client, *, project: bool = False, platform: str = sys.platform) -> str:
-    """Return the file that the client reads: the user's, or that of the project in this folder."""
+    """Return the configuration file of the user, or of the project in this folder."""
     if project or not client.user:
         if not client.project:
             raise Invalid(f"{client.title} has no configuration per project.", "Leave out --project.")
@@ -71,29 +75,101 @@ def entry(client: Client, command: list[str]) -> dict[str, Any]:
 
 
 def fragment(client: Client, wanted: Mapping[str, Any]) -> str:
-    """Return what a configuration with nothing but our entry says."""
-    made: str = client.form.fresh(client.key, NAME, wanted)
-    return made
+    """Return a configuration with nothing but our entry."""
+    return client.editor.fresh(client.key, NAME, wanted)
 
 
 def find(client: Client, text: str) -> dict[str, Any] | None:
-    """Return our entry as it is, None when there is none; Invalid when the text cannot be read."""
-    found: dict[str, Any] | None = client.form.find(text, client.key, NAME)
-    return found
+    """Return our entry, None if there is none; Invalid if the text cannot be read."""
+    return client.editor.find(text, client.key, NAME)
 
 
 def merge(client: Client, text: str, wanted: dict[str, Any]) -> str:
-    """Return the configuration with our entry; what somebody added to the entry stays in it."""
+    """Return the configuration with our entry; fields that the user added to the entry stay."""
     known = find(client, text) or {}
-    if known == known | wanted:
-        return text
-    merged: str = client.form.merge(text, client.key, NAME, known | wanted)
-    return merged
+    return text if known == known | wanted else client.editor.merge(text, client.key, NAME, known | wanted)
 
 
 def unmerge(client: Client, text: str, before: str | None) -> str | None:
-    """Return the configuration without our entry, as it was before; None when there was none and nothing is left."""
+    """Return the configuration without our entry; None if there was no file `before` and nothing is left."""
     if find(client, text) is None:
         return text
-    left: str = client.form.remove(text, client.key, NAME, before)
+    left = client.editor.remove(text, client.key, NAME, before)
     return None if before is None and left.strip() in ("", "{}") else left
+
+
+# files
+
+
+def read_file(path: str) -> str | None:
+    """Return the text of a file, None if it does not exist."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise Invalid(f"{path} is not UTF-8.", "Save it as UTF-8.") from None
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}.", "Check what it is, and its permissions.") from None
+
+
+def backups(path: str) -> list[str]:
+    """Return the old texts of a file, newest first."""
+    folder, name = os.path.split(os.path.realpath(path))
+    try:
+        found = sorted((each for each in os.listdir(folder) if each.startswith(name + _BACKUP)), reverse=True)
+    except OSError:
+        return []
+    return [text for each in found if (text := read_file(os.path.join(folder, each))) is not None]
+
+
+def replace_file(path: str, old: str | None, new: str | None) -> str:
+    """Replace the text `old` (None: no file) by `new` (None: remove the file); return the path of the backup."""
+    target = os.path.realpath(path)
+    try:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if read_file(target) != old:
+            raise Conflict(f"{path} was changed at the same moment; nothing was written.", "Try again.")
+        mode = None if old is None else os.stat(target).st_mode & 0o7777
+        if new is None:
+            os.unlink(target)
+            return ""
+        backup = "" if old is None else _create(f"{target}{_BACKUP}{time.strftime('%Y%m%dT%H%M%S')}", old, mode)
+        temporary = _create(f"{target}.holdfast-tmp-{os.getpid()}", new, mode)
+        try:
+            os.replace(temporary, target)
+        except OSError:
+            _remove(temporary)
+            raise
+        return backup
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}; it was not changed.", "Check its permissions.") from None
+
+
+def _create(path: str, text: str, mode: int | None) -> str:
+    """Write a new file durably, with a number after its name if that is taken; return its path."""
+    free, number = path, 1
+    while True:
+        try:
+            fd = os.open(free, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600)
+            break
+        except FileExistsError:
+            number += 1
+            free = f"{path}-{number}"
+    try:
+        with open(fd, "w", encoding="utf-8", newline="") as file:
+            if mode is not None:
+                os.fchmod(fd, mode)
+            file.write(text)
+            file.flush()
+            os.fsync(fd)
+    except OSError:
+        _remove(free)
+        raise
+    return free
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

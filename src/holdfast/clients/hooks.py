@@ -1,6 +1,6 @@
-"""The hook that shows an agent its memory when a session starts: our command among those of a client's settings.
+"""The hook that shows an agent its memory at the start of a session: our command in a client's settings.
 
-Pure functions over text, like the configuration of servers: what else stands in the file stays as it is.
+Functions over text, as for the configuration of servers: everything else in the file stays as it is.
 """
 
 from __future__ import annotations
@@ -10,92 +10,92 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.clients import NAME, Client, _json
+from holdfast.clients import NAME, Client
+from holdfast.clients.editors import JSON
 from holdfast.errors import Invalid
 
 _KEY, _EVENT = "hooks", "SessionStart"
 _OURS = " context --hook "
 _SECONDS = 5
 WITHIN = ("--within", "1500")
-"""The client waits for five seconds, so the memory may take longer than a person would like to wait."""
+"""The client waits five seconds, so the memory may take longer than on a terminal."""
 
 
 def location(client: Client, *, project: bool = False) -> str:
-    """Return the file of the client's hooks: the user's, or that of the project in this folder."""
+    """Return the file of hooks of the user, or of the project in this folder."""
     if not client.hooks:
         raise Invalid(f"{client.title} has no hook for the start of a session.", "Leave out --hook.")
     return os.path.join(os.getcwd() if project else os.path.expanduser("~"), client.hooks)
 
 
 def command(words: Sequence[str]) -> str:
-    """Return a command for a shell, which never fails and never complains."""
+    """Return a shell command that never fails and prints no errors."""
     return f"{shlex.join(words)} 2>/dev/null || true"
 
 
-def words(said: str) -> list[str]:
-    """Return the words of such a command, [] when they cannot be read."""
+def words(line: str) -> list[str]:
+    """Return the words of such a command, [] if they cannot be read."""
     try:
-        return shlex.split(said.partition(" 2>")[0])
+        return shlex.split(line.partition(" 2>")[0])
     except ValueError:
         return []
 
 
-def fragment(said: str) -> str:
-    """Return what a file with nothing but our hook says."""
-    return _json.fresh(_KEY, _EVENT, [_group(said)])
+def fragment(line: str) -> str:
+    """Return a file with nothing but our hook."""
+    return JSON.fresh(_KEY, _EVENT, [_group(line)])
 
 
 def find(text: str) -> str | None:
-    """Return our command as it is, None when there is none; Invalid when the text cannot be read."""
-    return next((str(hook["command"]) for _, _, hook in _ours(_json.read(text))), None)
+    """Return our command, None if there is none; Invalid if the text cannot be read."""
+    return next((str(hook["command"]) for _, _, hook in _ours(JSON.read(text))), None)
 
 
-def merge(text: str, said: str) -> str:
+def merge(text: str, line: str) -> str:
     """Return the file with our hook, once."""
-    whole = _json.read(text)
+    whole = JSON.read(text)
     for group, number, hook in _ours(whole):
-        if hook == (wanted := hook | _hook(said)):
-            return text
-        return _json.put(text, (_KEY, _EVENT, group, _KEY, number), wanted)
+        wanted = hook | _hook(line)
+        return text if hook == wanted else JSON.replace(text, (_KEY, _EVENT, group, _KEY, number), wanted)
     every = whole.get(_KEY, {})
     known = every.get(_EVENT, []) if isinstance(every, dict) else None
     if not isinstance(known, list):
         raise Invalid(f'"{_KEY}" does not have the form that it should have.', "Correct the file first.")
     if known:
-        return _json.add(text, (_KEY, _EVENT), _group(said))
-    return _json.merge(text, _KEY, _EVENT, [_group(said)])
+        return JSON.add_item(text, (_KEY, _EVENT), _group(line))
+    return JSON.merge(text, _KEY, _EVENT, [_group(line)])
 
 
 def unmerge(text: str, before: str | None) -> str | None:
-    """Return the file without our hook, as it was before; None when there was none and nothing is left."""
+    """Return the file without our hooks, and without what they leave empty unless it was there `before`.
+
+    None if there was no file before and nothing is left.
+    """
     left = text
-    while found := next(_ours(_json.read(left)), None):
-        left = _without(left, found[0], found[1], before)
+    while found := next(_ours(JSON.read(left)), None):
+        group, number, _ = found
+        groups = JSON.read(left)[_KEY][_EVENT]
+        if len(groups[group][_KEY]) > 1:
+            left = JSON.remove_item(left, (_KEY, _EVENT, group, _KEY), number)
+        elif len(groups) > 1 or _EVENT in _hooks(JSON.read(before or "")):
+            left = JSON.remove_item(left, (_KEY, _EVENT), group)
+        else:
+            left = JSON.remove(left, _KEY, _EVENT, before)
     if left == text:
         return text
-    if before is not None and _json.read(left) == _json.read(before):
+    if before is not None and JSON.read(left) == JSON.read(before):
         return before
     return None if before is None and left.strip() in ("", "{}") else left
 
 
-def _without(text: str, group: int, number: int, before: str | None) -> str:
-    """Take one of our hooks out, and what it leaves empty and was not there before."""
-    groups = _json.read(text)[_KEY][_EVENT]
-    if len(groups[group][_KEY]) > 1:
-        return _json.take(text, (_KEY, _EVENT, group, _KEY), number)
-    if len(groups) > 1 or _EVENT in _hooks(_json.read(before or "")):
-        return _json.take(text, (_KEY, _EVENT), group)
-    return _json.remove(text, _KEY, _EVENT, before)
-
-
 def _ours(whole: dict[str, Any]) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """Yield where our hooks are: the number of the group, the number in it, and the hook."""
+    """Yield our hooks: the number of the group, the number in it, and the hook."""
     groups = _hooks(whole).get(_EVENT)
     for number, group in enumerate(groups if isinstance(groups, list) else ()):
         inside = group.get(_KEY) if isinstance(group, dict) else None
         for place, hook in enumerate(inside if isinstance(inside, list) else ()):
-            said = hook.get("command") if isinstance(hook, dict) else None
-            if isinstance(said, str) and NAME in said and _OURS in said:
+            line = hook.get("command") if isinstance(hook, dict) else None
+            if isinstance(line, str) and NAME in line and _OURS in line:
                 yield number, place, hook
 
 
@@ -104,9 +104,9 @@ def _hooks(whole: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _group(said: str) -> dict[str, Any]:
-    return {_KEY: [_hook(said)]}
+def _group(line: str) -> dict[str, Any]:
+    return {_KEY: [_hook(line)]}
 
 
-def _hook(said: str) -> dict[str, Any]:
-    return {"type": "command", "command": said, "timeout": _SECONDS}
+def _hook(line: str) -> dict[str, Any]:
+    return {"type": "command", "command": line, "timeout": _SECONDS}

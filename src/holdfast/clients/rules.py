@@ -1,8 +1,8 @@
-"""Making rules and commands known to clients: links where a client looks, and a block in the files that it reads.
+"""Linking rules and commands to clients: symbolic links where a client looks, and a block in AGENTS.md and CLAUDE.md.
 
-Nothing is copied, and nothing that somebody else made is touched: what is in the way is kept, with the reason. A link
-is ours if it leads to one of our rules or commands under a name that we would give it; of AGENTS.md and CLAUDE.md, what
-stands between our markers. Every write goes through a vault of the project's folder, so that no link leads it out.
+Nothing is copied, and no other file is changed: what is in the way stays, with the reason. A link is ours if it leads
+to one of our rules or commands under a name that we would give it. A block is ours if it is between our markers. Every
+write goes through a vault of the project's folder, so that links cannot lead it elsewhere.
 """
 
 from __future__ import annotations
@@ -14,30 +14,23 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.clients import _blocks
 from holdfast.core import Core
-from holdfast.errors import (
-    AlreadyExists,
-    Conflict,
-    Damaged,
-    HoldfastError,
-    Invalid,
-    NotFound,
-    OverBudget,
-    Unavailable,
-)
+from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.formats.sections import lines_of
 from holdfast.memories.hot import CLIENT_RULES
 from holdfast.model import names
 from holdfast.roots import open_folder
 from holdfast.storage.tree import ABSENT, Vault
 
+BEGIN = "<!-- holdfast: begin -->"
+END = "<!-- holdfast: end -->"
 _LINKS = (
     (CLIENT_RULES, ".mdc", "rules"),
     (".codex", ".md", "rules"),
     (".cursor/commands", ".md", "commands"),
     (".claude/commands", ".md", "commands"),
 )
-"""Folder of a client, ending of its files, and the setting that says where they lie here."""
+"""Folder of a client, suffix of its files, and the setting with our folder."""
 _READ_FIRST = "Read these files before you start; what they say holds in every conversation:"
 _BLOCKS = ("AGENTS.md", "CLAUDE.md")
 _MOST = 4 << 20
@@ -45,7 +38,7 @@ _TRIES = 10
 
 
 class Made(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of one path."""
+    """The result for one path."""
 
     path: str
     what: Literal["made", "there", "kept", "removed", "changed"]
@@ -53,43 +46,42 @@ class Made(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def link(memory: Core, into: str = "") -> list[Made]:
-    """Make rules and commands known to the clients of a project: the memory's own folder, or the folder `into`."""
-    with _opened(memory, into) as vault:
+    """Link rules and commands to the clients of a project: the memory's own folder, or the folder `into`."""
+    with _project(memory, into) as vault:
         rules = _ours(memory, memory.settings.paths.rules)
-        blocks = [_block(vault, name, _lines(memory, vault, name, rules)) for name in _BLOCKS]  # before any change
+        blocks = {name: _lines(memory, vault, name, rules) for name in _BLOCKS}
+        _check_blocks(vault, blocks)
         links = [made for place in _LINKS for made in _link(memory, vault, *place)]
-        return [*links, *(_written(vault, block, _lines(memory, vault, block.path, rules)) for block in blocks)]
+        return [*links, *(_write_block(vault, name, lines) for name, lines in blocks.items())]
 
 
 def unlink(memory: Core, into: str = "") -> list[Made]:
-    """Take back what `link` made, and nothing else."""
-    with _opened(memory, into) as vault:
-        blocks = [_block(vault, name, []) for name in _BLOCKS]
+    """Remove what `link` made, and nothing else."""
+    with _project(memory, into) as vault:
+        _check_blocks(vault, {name: [] for name in _BLOCKS})
         links = [
             _remove(vault, path, "a link of ours")
             for folder, suffix, setting in _LINKS
-            for path in _there(vault, folder, suffix)
-            if _leads_to(memory, vault, path, setting)
+            for path in _existing(vault, folder, suffix)
+            if _target(memory, vault, path, setting)
         ]
-        return [*links, *(made for block in blocks if (made := block.write(vault)).what != "there")]
+        blocks = [_write_block(vault, name, []) for name in _BLOCKS]
+        return [*links, *(made for made in blocks if made.what != "there")]
 
 
 @contextlib.contextmanager
-def _opened(memory: Core, into: str) -> Iterator[Vault]:
+def _project(memory: Core, into: str) -> Iterator[Vault]:
     """Give a vault of the project's folder."""
     memory.tree("Making rules known to clients, which read files,")
     if not into:
         yield memory.vault
         return
-    vault = open_folder(into)
-    try:
+    with contextlib.closing(open_folder(into)) as vault:
         yield vault
-    finally:
-        vault.close()
 
 
 def _ours(memory: Core, top: str) -> list[str]:
-    """Return the Markdown files below a folder of the memory; a single one that is out of reach is left out."""
+    """Return the Markdown files below a folder of the memory; single ones that cannot be reached are left out."""
 
     def blocked(path: str, why: str) -> None:
         if path == top:
@@ -99,7 +91,7 @@ def _ours(memory: Core, top: str) -> list[str]:
 
 
 def _address(memory: Core, vault: Vault, path: str, start: str) -> str:
-    """Return how a file of the project names a file of the memory: relative below the root, else absolute."""
+    """Return the path of a file of the memory as seen from `start`: relative below the root, else absolute."""
     there = os.path.join(memory.root, path)
     if not f"{vault.location}/".startswith(f"{memory.root}/"):
         return there
@@ -110,36 +102,40 @@ def _address(memory: Core, vault: Vault, path: str, start: str) -> str:
 
 
 def _link(memory: Core, vault: Vault, folder: str, suffix: str, setting: str) -> Iterator[Made]:
-    """Bring the links in one folder up to what is there to be linked."""
+    """Update the links in one folder."""
     top = getattr(memory.settings.paths, setting)
     wanted = {f"{folder}/{name}{suffix}": path for name, path in _named(_ours(memory, top), top).items()}
-    for path in _there(vault, folder, suffix):
-        leads_to = _leads_to(memory, vault, path, setting)
-        if leads_to and path not in wanted and (leads_to in wanted.values() or _is_gone(memory, leads_to)):
-            yield _remove(vault, path, f"{leads_to} is gone, or has another name now")
+    for path in _existing(vault, folder, suffix):
+        target = _target(memory, vault, path, setting)
+        if not target or path in wanted:
+            continue
+        gone = target in wanted.values()
+        with contextlib.suppress(HoldfastError):  # a rule that cannot be reached is not gone
+            gone = gone or memory.vault.stat(target) is None
+        if gone:
+            yield _remove(vault, path, f"{target} is gone, or has another name now")
     for path, ours in wanted.items():
         try:
-            yield _one(memory, vault, path, ours, setting)
+            yield _link_one(memory, vault, path, ours, setting)
         except (Invalid, NotFound) as error:
             yield Made(path, "kept", error.message)
 
 
-def _one(memory: Core, vault: Vault, path: str, ours: str, setting: str) -> Made:
-    target = vault.target(path)
-    leads_to = _leads_to(memory, vault, path, setting)
-    if leads_to == ours:
+def _link_one(memory: Core, vault: Vault, path: str, ours: str, setting: str) -> Made:
+    target = _target(memory, vault, path, setting)
+    if target == ours:
         return Made(path, "there")
-    if target is not None and not leads_to:
-        return Made(path, "kept", f"it is a link to {target}")
-    if leads_to:
+    if target:
         vault.remove(path)
+    elif (foreign := vault.target(path)) is not None:
+        return Made(path, "kept", f"it is a link to {foreign}")
     try:
         vault.link(path, _address(memory, vault, ours, path))
     except AlreadyExists:
-        if _leads_to(memory, vault, path, setting) == ours:  # somebody else made it at the same moment
+        if _target(memory, vault, path, setting) == ours:  # another process made it at the same moment
             return Made(path, "there")
         return Made(path, "kept", "it is a file that was there before")
-    return Made(path, "changed" if leads_to else "made", f"leads to {ours}")
+    return Made(path, "changed" if target else "made", f"leads to {ours}")
 
 
 def _remove(vault: Vault, path: str, why: str) -> Made:
@@ -147,8 +143,8 @@ def _remove(vault: Vault, path: str, why: str) -> Made:
     return Made(path, "removed", why)
 
 
-def _there(vault: Vault, folder: str, suffix: str) -> list[str]:
-    """Return the files and links in a folder, those that lead nowhere included."""
+def _existing(vault: Vault, folder: str, suffix: str) -> list[str]:
+    """Return the files and links in a folder, broken links included."""
     found: set[str] = set()
 
     def blocked(path: str, _why: str) -> None:
@@ -158,8 +154,8 @@ def _there(vault: Vault, folder: str, suffix: str) -> list[str]:
     return sorted(path for path in found if path.rpartition("/")[0] == folder and path.endswith(suffix))
 
 
-def _leads_to(memory: Core, vault: Vault, path: str, setting: str) -> str:
-    """Return the rule or command that a link of ours leads to, whether it is there or not; "" for all else."""
+def _target(memory: Core, vault: Vault, path: str, setting: str) -> str:
+    """Return the rule or command that a link of ours leads to, existing or not; "" for everything else."""
     try:
         target = vault.target(path)
     except (Invalid, NotFound):
@@ -171,15 +167,8 @@ def _leads_to(memory: Core, vault: Vault, path: str, setting: str) -> str:
     return ours if ours.startswith(f"{top}/") and ours.endswith(".md") and name in _forms(ours, top) else ""
 
 
-def _is_gone(memory: Core, path: str) -> bool:
-    try:
-        return memory.vault.stat(path) is None
-    except HoldfastError:
-        return False  # out of reach is not gone
-
-
 def _named(paths: list[str], top: str) -> Mapping[str, str]:
-    """Give every file a name of its own: the first free one of its forms."""
+    """Give every file a name of its own: the first of its forms that is free."""
     taken: dict[str, str] = {}
     for path in paths:
         known = {names.same(name) for name in taken}
@@ -188,68 +177,125 @@ def _named(paths: list[str], top: str) -> Mapping[str, str]:
 
 
 def _forms(path: str, top: str) -> tuple[str, ...]:
-    """Return the names that a link to a file may have: `stem`, `folder-stem`, then ever longer ones."""
+    """Return the names that a link to a file may have: `stem`, `folder-stem`, then longer ones."""
     parts = path.removeprefix(f"{top}/").removesuffix(".md").split("/")
     return parts[-1], "-".join(parts[-2:]), "-".join(parts), names.unique("/".join(parts))
 
 
-# blocks
+# blocks in files
 
 
-class _Block(msgspec.Struct, frozen=True):
-    """A file as it shall be: `new` is None when it shall not be there; nothing is written when it is `kept`."""
-
-    path: str
-    old: str | None
-    new: str | None
-    version: str = ABSENT
-    kept: str = ""
-
-    def write(self, vault: Vault) -> Made:
-        if self.kept:
-            return Made(self.path, "kept", self.kept)
-        if self.new == self.old:
-            return Made(self.path, "there")
-        if self.new is None:
-            return _remove(vault, self.path, "nothing but our block was in it")
-        vault.write(self.path, self.new.encode("utf-8"), expect=self.version)
-        if _blocks.BEGIN not in self.new:
-            return Made(self.path, "changed", "our block was taken out")
-        return Made(self.path, "changed" if _blocks.BEGIN in (self.old or "") else "made", "our block in it")
+def _check_blocks(vault: Vault, blocks: Mapping[str, list[str]]) -> None:
+    """Raise Damaged before anything is changed if the markers of a file are not a pair."""
+    for name, lines in blocks.items():
+        with contextlib.suppress(Invalid, OverBudget):
+            _read_block(vault, name, lines)
 
 
-def _written(vault: Vault, block: _Block, lines: list[str]) -> Made:
-    """Write a block; again from what the file is now, where somebody else wrote to it meanwhile."""
-    for _ in range(_TRIES):
-        try:
-            return block.write(vault)
-        except (Conflict, AlreadyExists):
-            block = _block(vault, block.path, lines)
-    return block.write(vault)
-
-
-def _block(vault: Vault, path: str, lines: list[str]) -> _Block:
-    """Say what a file shall be with a block of these lines; without lines, there shall be none."""
+def _read_block(vault: Vault, path: str, lines: list[str]) -> tuple[str | None, str | None, str]:
+    """Return the old and the new text of a file, and its version; None is no file. Invalid if it cannot be edited."""
     try:
         if target := vault.target(path):
-            return _Block(path, None, None, kept=f"it is a link to {target}")
+            raise Invalid(f"it is a link to {target}")
         document = vault.read(path, _MOST)
-        old, version = document.data.decode("utf-8"), document.version
+        old = document.data.decode("utf-8")
+        return old, put_block(old, lines) if lines else take_block(old), document.version
     except NotFound:
-        return _Block(path, None, _blocks.put(None, lines) if lines else None)
+        return None, put_block(None, lines) if lines else None, ABSENT
     except UnicodeDecodeError:
-        return _Block(path, None, None, kept="it is not UTF-8 text")
-    except (Invalid, OverBudget) as error:
-        return _Block(path, None, None, kept=error.message)
-    try:
-        return _Block(path, old, _blocks.put(old, lines) if lines else _blocks.take(old), version)
+        raise Invalid("it is not UTF-8 text") from None
     except Damaged as error:
         raise Damaged(f"{path}: {error.message}.", error.next_step) from None
 
 
+def _write_block(vault: Vault, path: str, lines: list[str]) -> Made:
+    """Put a block of these lines into a file, or remove it without lines; again if the file changed meanwhile."""
+    for attempt in range(_TRIES, -1, -1):
+        try:
+            old, new, version = _read_block(vault, path, lines)
+            if new == old:
+                return Made(path, "there")
+            if new is None:
+                return _remove(vault, path, "nothing but our block was in it")
+            vault.write(path, new.encode("utf-8"), expect=version)
+            if BEGIN not in new:
+                return Made(path, "changed", "our block was taken out")
+            return Made(path, "changed" if BEGIN in (old or "") else "made", "our block in it")
+        except (Invalid, OverBudget) as error:
+            return Made(path, "kept", error.message)
+        except (Conflict, AlreadyExists):
+            if not attempt:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
 def _lines(memory: Core, vault: Vault, path: str, rules: list[str]) -> list[str]:
-    """Return what a file says of the rules: imports where the client follows those, else what to read."""
+    """Return the lines of a block: imports for Claude, a reading list for the others."""
     addresses = [_address(memory, vault, rule, path) for rule in rules]
     if path == "CLAUDE.md":
         return ["@" + address.replace(" ", "\\ ") for address in addresses]
     return [_READ_FIRST, "", *(f"- {address}" for address in addresses)] if addresses else []
+
+
+def put_block(text: str | None, lines: list[str]) -> str:
+    """Return a text (None: no file) with a block of these lines, in the file's own line endings.
+
+    A new block goes to the end, after an empty line. It ends with a line feed if the text does, so that removing it
+    restores the text exactly.
+    """
+    newline = _newline(text or "")
+    block = newline.join((BEGIN, *lines, END))
+    if text is None:
+        return block + newline
+    if found := _find_block(text):
+        return text[: found[0]] + block + text[found[1] :]
+    if not text:
+        return block
+    return text + newline + block + newline if text.endswith("\n") else text + newline + newline + block
+
+
+def take_block(text: str) -> str | None:
+    """Return the text without the block; None if the file was made for the block and has nothing else."""
+    found = _find_block(text)
+    if not found:
+        return text
+    before, after = text[: found[0]], text[found[1] :]
+    ending = _newline(after) if after else ""
+    if after != ending:
+        return before + after.removeprefix(ending)
+    if not before:
+        return None if ending else ""
+    newline = _newline(before)
+    if not ending:
+        return before.removesuffix(newline).removesuffix(newline)
+    shorter = before.removesuffix(newline)
+    return shorter if shorter.endswith("\n") else before  # `put_block` adds an empty line before a block
+
+
+def _newline(text: str) -> str:
+    """Return the line ending of the first line."""
+    return "\r\n" if text.partition("\n")[0].endswith("\r") else "\n"
+
+
+def _find_block(text: str) -> tuple[int, int] | None:
+    """Return where the block starts and its last line ends; Damaged if the markers are not a pair."""
+    start = end = -1
+    position, opened, stray = 0, 0, ""
+    for number, line in enumerate(lines_of(text), 1):
+        marker = line.lstrip("\ufeff").strip()
+        if marker == BEGIN:
+            if start >= 0:
+                stray = f"line {number} is a second begin"
+                break
+            start, opened = position + line.index(BEGIN), number
+        elif marker == END:
+            if start < 0 or end >= 0:
+                stray = f"line {number} is an end without a begin"
+                break
+            end = position + line.index(END) + len(END)
+        position += len(line)
+    if not stray and start >= 0 > end:
+        stray = f"line {opened} is a begin without an end"
+    if stray:
+        raise Damaged(stray, "Remove the stray marker by hand; nothing was changed.")
+    return (start, end) if start >= 0 else None

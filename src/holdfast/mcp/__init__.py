@@ -1,5 +1,5 @@
-"""The MCP door: the tools, two prompts, and workspaces and states as resources, over stdio and streamable HTTP.
+"""The MCP server: tools, prompts and resources, over stdio and streamable HTTP.
 
-`server` says what is answered, in both eras of the protocol; `stdio` and `http` carry it. Only the command line
-imports this package, since the SDK takes longer to load than everything else together.
+`server` answers requests; `stdio` and `http` are the transports. Only the command line imports this package, because
+loading the SDK takes longer than loading everything else together.
 """

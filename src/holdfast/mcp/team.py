@@ -1,102 +1,92 @@
-"""A server for a team: one store, and each token's own part of it.
+"""A server for a team: one store, and for each token its own part of it.
 
-The store is asked for when somebody needs it: a server starts while its database is away, and finds it again.
+The store is opened when a request needs it: a server starts while its database is down, and reconnects by itself.
+Memories are opened per tenant and scope, and shared. Only so many stay open; the least recently used is closed first,
+and never while it is in use. Closing a memory ends the notes of its runs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+import msgspec
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
-from holdfast.mcp import callers, granting, http, pages
-from holdfast.mcp.admitting import READ, WRITE, Admission, Tokens
-from holdfast.mcp.callers import Caller
-from holdfast.mcp.http import Serving
-from holdfast.mcp.journal import Journal
-from holdfast.mcp.memories import Key, Memories
-from holdfast.mcp.metrics import Metrics
-from holdfast.mcp.pages import Pages
-from holdfast.mcp.tokens import token_for
-from holdfast.memory import Memory
+from holdfast.mcp import auth, health, http
+from holdfast.mcp.auth import Auth, token_for
+from holdfast.mcp.health import Health, Log
+from holdfast.mcp.server import CALLER, WRITER, Caller, LazyMemory
+from holdfast.memory import Memory, open_memory, open_tenant, open_within
 from holdfast.model.grants import Grant
-from holdfast.roots import is_address
+from holdfast.roots import Tenants, is_address
 from holdfast.tools.calling import Context
 
+MOST_OPEN = 32
+"""Memories that stay open at once, unless more are in use."""
 
-def run(store: str, how: Serving, defaults: Context, *, fixed: bool) -> None:
-    """Serve a store until the process is told to end; with `fixed`, the two tokens that lie in files are let in too."""
-    tokens = _fixed(store) if fixed else {}
-    team = Team(store, how, defaults, tokens)
-    signal.signal(signal.SIGTERM, _leave)
+
+def run(store: str, options: http.Options, defaults: Context, *, owner_tokens: bool) -> None:
+    """Serve a store until the process is told to end; with `owner_tokens`, accept the tokens in files too."""
+    tokens = {}
+    if owner_tokens:
+        (token, path), (reading, reading_path) = token_for(store), token_for(store, read_only=True)
+        print(f"The token is in {path}", file=sys.stderr)
+        print(f"A token that may only read is in {reading_path}", file=sys.stderr, flush=True)
+        tokens = {token: False, reading: True}
+
+    def leave(*_: Any) -> None:
+        raise SystemExit(0)
+
+    team = Team(store, options, defaults, tokens)
+    signal.signal(signal.SIGTERM, leave)
     try:
-        http.serve(team.application(), how, team.metrics, team.journal)
+        http.serve(http.application(team.auth, options, team.health, team.on_call), options, team.health)
     finally:
         team.close()
 
 
-def _fixed(store: str) -> dict[str, str]:
-    (token, path), (reading, reading_path) = token_for(store), token_for(store, read_only=True)
-    print(f"The token is in {path}", file=sys.stderr)
-    print(f"A token that may only read is in {reading_path}", file=sys.stderr, flush=True)
-    return {token: WRITE, reading: READ}
-
-
 class Team:
-    """A store, and all who may come to it."""
+    """A store, and the callers with a token for it."""
 
-    def __init__(self, store: str, how: Serving, defaults: Context, tokens: Tokens) -> None:
-        self._how = how
-        self.metrics = Metrics()
-        self.journal = Journal(how.log)
-        self._memories = Memories(store, defaults)
-        self._memories.prepare = self._prepare
-        self._first: asyncio.Task[None] | None = None
-        tenant = granting.tenant_of(store)
-        self._admission = Admission(
-            tokens,
+    def __init__(self, store: str, options: http.Options, defaults: Context, owner_tokens: dict[str, bool]) -> None:
+        self._memories = MemoryPool(store, defaults, prepare=self._prepare)
+        tenant, in_database = auth.tenant_of(store), is_address(store)
+        self.auth = Auth(
+            store,
+            owner_tokens,
+            options.limits,
             lambda reads_only: self._caller(Key(tenant), reads_only=reads_only),
-            how.limits,
-            lambda: granting.of(store),
             lambda grant: self._caller(
-                Key(grant.tenant if is_address(store) else "", grant.scope), grant, reads_only=grant.reads_only
+                Key(grant.tenant if in_database else "", grant.scope), grant, reads_only=grant.reads_only
             ),
         )
-
-    def application(self) -> ASGIApp:
-        """Return the ASGI application, with its guard in front."""
-        beside = Pages(
-            self._admission.check, self.metrics, self.journal,
-            lambda: (self._memories.count, self._memories.waiting()), open_metrics=self._how.open_metrics,
-        )  # fmt: skip
-        inner = http.guarded(self._admission, self._how, self.metrics, self.journal, beside, self._told)
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "lifespan":  # it listens now
-                self._first = asyncio.create_task(self._look(beside))
-            await inner(scope, receive, send)
-
-        return app
-
-    async def _look(self, pages: Pages) -> None:
-        """Look at the store as soon as there is a server: nobody may ask for long. What is wrong notes the page."""
-        if not await pages.reason():
-            self.journal.info("store", state="up")
+        self.health = Health(
+            lambda: self.auth.grants().check(),
+            lambda: (self._memories.count, self._memories.waiting()),
+            Log(options.log),
+            open_metrics=options.open_metrics,
+        )
 
     def close(self) -> None:
         self._memories.close()
-        self._admission.close()
+        self.auth.close()
+
+    def on_call(self, tool: str, outcome: str, seconds: float) -> None:
+        """Count and log a tool call."""
+        self.health.metrics.called(tool, outcome, seconds)
+        write = self.health.log.info if outcome == "ok" else self.health.log.warn
+        write("call", tool=tool, outcome=outcome, ms=round(seconds * 1000, 1), **_caller_fields())
 
     def _caller(self, key: Key, grant: Grant | None = None, *, reads_only: bool) -> Caller:
         return Caller(
             use=(lambda: self._use(key)) if grant else (lambda: self._memories.use(key)),
-            begin=lambda: self._memories.begin(key),
+            start=lambda: self._memories.start(key),
             reads_only=reads_only,
             bound=bool(key.scope),
             tenant=key.tenant,
@@ -105,7 +95,7 @@ class Team:
 
     @contextlib.contextmanager
     def _use(self, key: Key) -> Iterator[Memory]:
-        """Hold a memory open for somebody whom the store itself is no business of."""
+        """Use a memory for a caller that may not see errors of the store."""
         opened = False
         try:
             with self._memories.use(key) as memory:
@@ -114,37 +104,138 @@ class Team:
         except HoldfastError as error:
             if opened and not isinstance(error, Unavailable):
                 raise
-            raise self._by_class(error) from None
+            raise self._public(error) from None
 
     def _prepare(self, memory: Memory) -> None:
-        memory.tools.on_call = self._told
-        memory.tools.rephrase = self._worded
+        memory.tools.on_call = self.on_call
+        memory.tools.rephrase = self._for_caller
 
-    def _worded(self, error: HoldfastError) -> HoldfastError:
-        """Return an error of a call as its caller is told of it: the owner in full, a token that was issued not."""
-        caller = callers.CALLER.get()
-        ours = isinstance(error, Unavailable) or type(error) is HoldfastError  # the store's, or a fault of the program
-        return self._by_class(error) if ours and caller and caller.token else error
+    def _for_caller(self, error: HoldfastError) -> HoldfastError:
+        """Return the error that a caller gets: the owner in full, an issued token no details of the store."""
+        caller = CALLER.get()
+        internal = isinstance(error, Unavailable) or type(error) is HoldfastError
+        return self._public(error) if internal and caller and caller.token else error
 
-    def _by_class(self, error: HoldfastError) -> HoldfastError:
-        """Note an error of the store in full, and say by its class what is wrong: it may name hosts and logins."""
-        said = pages.told(error)
-        self.journal.warn("failed", state=said, reason=str(error), **_known())
+    def _public(self, error: HoldfastError) -> HoldfastError:
+        """Log an error of the store, and return one without its text, which may name hosts and logins."""
+        text = health.public_text(error)
+        self.health.log.warn("failed", state=text, reason=str(error), **_caller_fields())
         kind = Busy if isinstance(error, Busy) else Unavailable
-        return kind(f"{said[0].upper()}{said[1:]}.", "Look what was done before you try again. The log has the reason.")
-
-    def _told(self, tool: str, outcome: str, seconds: float) -> None:
-        """Count a call and note it."""
-        self.metrics.called(tool, outcome, seconds)
-        tell = self.journal.info if outcome == "ok" else self.journal.warn
-        tell("call", tool=tool, outcome=outcome, ms=round(seconds * 1000, 1), **_known())
+        return kind(f"{text[0].upper()}{text[1:]}.", "Look what was done before you try again. The log has the reason.")
 
 
-def _known() -> dict[str, str]:
-    """Return for whom this thread is working, as the log names it."""
-    caller = callers.CALLER.get()
+def _caller_fields() -> dict[str, str]:
+    caller = CALLER.get()
     return {"request": caller.request, "tenant": caller.tenant, "token": caller.token} if caller else {}
 
 
-def _leave(*_: Any) -> None:
-    raise SystemExit(0)
+class Key(msgspec.Struct, frozen=True):
+    tenant: str = ""
+    scope: str = ""
+
+
+class _Entry:
+    """A memory in the pool, and how many calls use it. `release` is called when it is closed."""
+
+    def __init__(self, opener: Callable[[], Memory], release: Callable[[], None]) -> None:
+        self.memory = LazyMemory(opener)
+        self.users = 0
+        self.release = release
+
+
+class MemoryPool:
+    """Opens, shares and closes the memories of one store; `prepare` gets each one that was opened."""
+
+    def __init__(self, store: str, defaults: Context, prepare: Callable[[Memory], None], most: int = MOST_OPEN) -> None:
+        self._store = store
+        self._defaults = defaults
+        self._most = most
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._tenants = Tenants(store) if is_address(store) else None
+
+    @contextlib.contextmanager
+    def use(self, key: Key) -> Iterator[Memory]:
+        """Keep a memory open while it is used."""
+        entry = self._enter(key)
+        try:
+            yield entry.memory.get()
+        finally:
+            self._leave(entry)
+
+    def start(self, key: Key) -> None:
+        """Open a memory in the background, so that the first call does not have to wait."""
+        entry = self._enter(key)
+        try:
+            entry.memory.start()
+        finally:
+            self._leave(entry)
+
+    @property
+    def count(self) -> int:
+        """How many are open, or being opened."""
+        return len(self._entries)
+
+    def waiting(self) -> int:
+        """Return how many changed files are not indexed yet."""
+        with self._lock:
+            entries = list(self._entries.values())
+        return sum(memory.waiting for entry in entries if (memory := entry.memory.opened))
+
+    def close(self) -> None:
+        """Close all of them, scopes before the memories that they are part of."""
+        with self._lock:
+            left = sorted(self._entries.items(), key=lambda item: not item[0].scope)
+            self._entries.clear()
+        self._close([entry for _, entry in left])
+        if self._tenants:
+            self._tenants.close()
+
+    def _enter(self, key: Key) -> _Entry:
+        with self._lock:
+            entry = self._entries.get(key) or self._add(key)
+            self._entries.move_to_end(key)
+            entry.users += 1
+            idle = [key for key, entry in self._entries.items() if not entry.users]
+            spare = [self._entries.pop(key) for key in idle[: max(0, len(self._entries) - self._most)]]
+        self._close(spare)
+        return entry
+
+    def _add(self, key: Key) -> _Entry:
+        if key.scope:
+            whole = Key(key.tenant)
+            parent = self._entries.get(whole) or self._add(whole)
+            parent.users += 1
+            entry = _Entry(
+                lambda: self._prepared(open_within(parent.memory.get(), key.scope)), lambda: self._leave(parent)
+            )
+        else:
+            entry = _Entry(lambda: self._prepared(self._open(key.tenant)), lambda: None)
+        self._entries[key] = entry
+        return entry
+
+    def _close(self, entries: list[_Entry]) -> None:
+        for entry in entries:
+            try:
+                with contextlib.suppress(HoldfastError):
+                    entry.memory.close()
+            finally:
+                entry.release()
+
+    def _leave(self, entry: _Entry) -> None:
+        with self._lock:
+            entry.users -= 1
+
+    def _open(self, tenant: str) -> Memory:
+        if self._tenants:
+            memory = open_tenant(self._tenants, tenant, writer=WRITER)
+            memory.watch()
+        else:
+            memory = open_memory(self._store, watch=True, writer=WRITER)
+        memory.context = self._defaults
+        return memory
+
+    def _prepared(self, memory: Memory) -> Memory:
+        self._prepare(memory)
+        return memory

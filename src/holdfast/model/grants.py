@@ -1,8 +1,8 @@
-"""Who may come in over the network, and how far: a grant is what the store knows of a token.
+"""Tokens for the HTTP server, and grants: what the store records of a token.
 
-A token is `hfm_<tenant>_<id>_<secret>`: the tenant in base32, so that a server can look inside that tenant before it
-knows whose token it is. The store keeps the SHA-256 of the secret alone. A slow hash is for what people choose, which
-can be guessed; a secret of 256 random bits cannot, however fast each guess is, and every request has to be checked.
+A token is `hfm_<tenant>_<id>_<secret>`, with the tenant in base32, so that a server knows in which tenant to look it
+up. The store keeps only the SHA-256 of the secret. Slow hashes protect passwords that can be guessed; a secret of 256
+random bits cannot be guessed, and every request has to be checked.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from holdfast.errors import Invalid
 from holdfast.model.times import iso, now_ms, utc_now
 
 START = "hfm"
-_ID_BYTES = 10
-_SECRET_BYTES = 32
 _LONGEST_TENANT = 1_300
-"""Characters in base32 of the longest name that a tenant can have: 200 of up to four bytes each."""
+"""The longest tenant name in base32: 200 characters of up to four bytes each."""
 _FORM = re.compile(rf"{START}_([a-z2-7]{{0,{_LONGEST_TENANT}}})_([a-z2-7]{{16}})_([\w-]{{43}})\Z", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}\Z")
 _SPAN = re.compile(r"([1-9][0-9]{0,4})([mhdwy])\Z")
@@ -34,29 +32,28 @@ _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 366 * 86_400
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What one token allows. Times are ISO 8601; "" is never."""
+    """The rights of one token. Times are ISO 8601; "" means never."""
 
     id: str
     name: str
     digest: str
     tenant: str = ""
     scope: str = ""
-    """The one workspace, domain or repository that it is for; "" is the whole memory."""
+    """The only workspace, domain or repository that it may see; "" is the whole memory."""
     reads_only: bool = False
     created: str = ""
     expires: str = ""
     revoked: str = ""
     used: str = ""
-    """The day on which it was used last."""
+    """The day of its last use."""
 
     @property
-    def holds(self) -> bool:
-        """Does it allow anything now?"""
+    def is_valid(self) -> bool:
         return not self.revoked and (not self.expires or utc_now() < self.expires)
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token as somebody sent it, in its parts."""
+    """The parts of a token that a client sent."""
 
     tenant: str
     id: str
@@ -67,51 +64,48 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Grants(Protocol):
-    """Where grants are kept. Looking for one that is not there costs what looking for any other does."""
+    """The grants of a store. A lookup takes the same time whether the grant exists or not."""
 
     def find(self, tenant: str, identifier: str) -> Grant | None:
         """Return a grant of a tenant by its id."""
         ...
 
     def all(self) -> list[Grant]:
-        """Return the grants of the tenant at hand, oldest first."""
+        """Return the grants of the current tenant, oldest first."""
         ...
 
     def add(self, grant: Grant) -> None:
-        """Keep a new grant; AlreadyExists when one of its name holds."""
+        """Save a new grant; AlreadyExists if a valid one has its name."""
         ...
 
-    def revoke(self, identifier: str) -> None:
-        """Let a grant hold no longer."""
-        ...
+    def revoke(self, identifier: str) -> None: ...
 
     def note_use(self, tenant: str, identifier: str) -> None:
-        """Note that a grant was used today."""
+        """Record that a grant was used today."""
         ...
 
     def check(self) -> None:
-        """See that the store can be reached and is what this program knows; quickly, or raise why not."""
+        """Raise, quickly, if the store cannot be reached or has another schema."""
         ...
 
     def close(self) -> None: ...
 
 
-def make(
+def create(
     name: str, tenant: str = "", scope: str = "", *, reads_only: bool = False, expires: str = ""
 ) -> tuple[Grant, str]:
-    """Make a grant and its token, which nobody can make again."""
+    """Create a grant and its token, which cannot be derived from the grant."""
     if not _NAME.match(name):
         raise Invalid(f"{name[:40]!r} is not a name for a token.", "Use up to 40 letters, digits, dots, - and _.")
-    identifier = _base32(secrets.token_bytes(_ID_BYTES))
-    secret = secrets.token_urlsafe(_SECRET_BYTES)
+    identifier, secret = _base32(secrets.token_bytes(10)), secrets.token_urlsafe(32)
     grant = Grant(
-        identifier, name, digest(secret), tenant, scope, reads_only, created=utc_now(), expires=until(expires)
+        identifier, name, digest(secret), tenant, scope, reads_only, created=utc_now(), expires=_expiry(expires)
     )
     return grant, f"{START}_{_base32(tenant.encode())}_{identifier}_{secret}"
 
 
-def read(text: str) -> Token | None:
-    """Read a token; None for what is none."""
+def parse(text: str) -> Token | None:
+    """Return the parts of a token, None if the text is not one."""
     found = _FORM.match(text)
     if not found:
         return None
@@ -122,42 +116,40 @@ def read(text: str) -> Token | None:
     return Token(tenant, found[2], found[3])
 
 
-def fits(token: Token, grant: Grant | None) -> bool:
-    """Is this the token of a grant that holds? Takes the same time whether there is such a grant or not."""
-    known = grant.digest if grant else _NOBODY
-    same = hmac.compare_digest(digest(token.secret), known)
-    return same and grant is not None and grant.holds
+def matches(token: Token, grant: Grant | None) -> bool:
+    """Return whether a token belongs to a valid grant, in the same time whether there is a grant or not."""
+    same = hmac.compare_digest(digest(token.secret), grant.digest if grant else _NO_DIGEST)
+    return same and grant is not None and grant.is_valid
 
 
 def digest(secret: str) -> str:
-    """Return what is kept of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def until(span: str) -> str:
-    """Return when a span from now ends, such as 30d; "" never ends."""
+def _expiry(span: str) -> str:
+    """Return the end of a span from now, such as 30d; "" never ends."""
     if not span:
         return ""
     found = _SPAN.match(span.strip())
     if not found:
         raise Invalid(f"{span[:20]!r} is not a span of time.", "Use a number and m, h, d, w or y, like 30d.")
     end = now_ms() + int(found[1]) * _SECONDS[found[2]] * 1000
-    if end > _LAST:  # a year of five digits comes before this one where times are compared
+    if end > _LAST:  # times are compared as text, which fails for years of five digits
         raise Invalid(f"{span[:20]!r} ends after the year 9999.", "Use a shorter one, or none: then it never ends.")
     return iso(end)
 
 
-def named(grants: list[Grant], wanted: str) -> Grant:
-    """Return the grant of this id or name; of several of a name, the one that holds."""
+def by_name(grants: list[Grant], wanted: str) -> Grant:
+    """Return the grant with this id or name; of several, the valid one."""
     found = [grant for grant in grants if wanted in (grant.id, grant.name)]
     if not found:
-        known = ", ".join(grant.name for grant in grants if grant.holds) or "none"
+        known = ", ".join(grant.name for grant in grants if grant.is_valid) or "none"
         raise Invalid(f"There is no token {wanted[:60]!r}.", f"There are: {known}.")
-    return next((grant for grant in found if grant.holds), found[-1])
+    return next((grant for grant in found if grant.is_valid), found[-1])
 
 
 def _base32(data: bytes) -> str:
     return base64.b32encode(data).decode().rstrip("=").lower()
 
 
-_NOBODY = digest("")
+_NO_DIGEST = digest("")

@@ -1,49 +1,36 @@
-"""What `holdfast init --template` starts a memory with: first rules, and the command that saves what was learned.
+"""The files that `holdfast init --template` starts a memory with: first rules, and commands for agents.
 
-The files lie here as they do in a root with default paths. The prompts of the server are made of the same texts.
-What a model is told, when one is asked, lies beside them in `prompts/` and is written nowhere.
+They are stored here as in a root with default paths. The prompts of the MCP server are made from the same texts.
+`prompts/` has other prompts, for clients and for the optional model; it is not copied to a root.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
+import os
 
 RULES, COMMANDS = "agent/rules", "agent/commands"
-"""Where rules and commands lie here; a root may have them elsewhere."""
+"""Folders of rules and commands; a root may have them elsewhere."""
 WORKFLOW = "common/workspace-workflow.md"
 SAVE_MEMORY = "common/save-memory.md"
 CHAT_MEMORY = "common/chat-memory.md"
-SUMMARY = "prompts/summary.md"
+RESUME, SAVE_STATE, SUMMARY = "prompts/resume.md", "prompts/save-state.md", "prompts/summary.md"
 LEARNING_CYCLE = "Learning cycle"
-"""The heading in WORKFLOW below which stands when something is worth saving."""
+"""The heading in WORKFLOW of the section about what to save."""
+_TOP = os.path.dirname(__file__)
 
 
 def files() -> dict[str, str]:
-    """Return every file that a root can start with, by its path."""
-    found = _found(_top().joinpath("agent"), "agent/")
-    return {path: entry.read_text(encoding="utf-8") for path, entry in sorted(found.items())}
+    """Return the text of every file for a new root, by its path."""
+    found = [
+        os.path.relpath(os.path.join(folder, name), _TOP)
+        for folder, _, names in os.walk(os.path.join(_TOP, "agent"))
+        for name in names
+        if name.endswith(".md")
+    ]
+    return {path: text(path) for path in sorted(found)}
 
 
 def text(path: str) -> str:
     """Return the text of one template."""
-    return _top().joinpath(path).read_text(encoding="utf-8")
-
-
-def _top() -> Traversable:
-    from importlib import resources  # costs a few milliseconds
-
-    return resources.files(__name__)
-
-
-def _found(folder: Traversable, above: str) -> dict[str, Traversable]:
-    found: dict[str, Traversable] = {}
-    for entry in folder.iterdir():
-        path = f"{above}{entry.name}"
-        if entry.is_dir():
-            found |= _found(entry, f"{path}/")
-        elif path.endswith(".md"):
-            found[path] = entry
-    return found
+    with open(os.path.join(_TOP, path), encoding="utf-8") as file:
+        return file.read()

@@ -1,6 +1,6 @@
-"""Grants in a database: a table of each tenant, which is asked inside of the tenant that a token names.
+"""Grants in a database: one table, in which each tenant sees its own rows.
 
-A tenant that there is not and one that has no such token are the same: no row is seen.
+A token is looked up as the tenant that it names. An unknown tenant and an unknown token look the same: no row.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database, Transaction
 
 _QUICK = Waits(lock_seconds=2.0, statement_seconds=3.0, again_seconds=2.0, connections=2)
-"""A request waits for this before anything else, and so does the look whether the server is ready."""
+"""Every request waits for this first, and so does the check whether the server is ready."""
 _SELECT: LiteralString = (
     "SELECT id, name, digest, tenant, scope, reads_only, extract(epoch FROM created)::float8,"
     " extract(epoch FROM expires)::float8, extract(epoch FROM revoked)::float8, used::text"
     " FROM holdfast.tokens WHERE tenant = %(tenant)s"
 )
-"""In the order of the fields of a grant."""
+"""The columns, in the order of the fields of Grant."""
 _TIMES = ("created", "expires", "revoked")
 
 
 class PgGrants:
-    """The grants of all tenants of a database; `all`, `add` and `revoke` are about the tenant of the address."""
+    """The grants of all tenants of a database; `all`, `add` and `revoke` use the tenant of the address."""
 
     def __init__(self, address: str) -> None:
         self._database = Database(address, _QUICK)
@@ -57,7 +57,7 @@ class PgGrants:
                 " ON CONFLICT DO NOTHING",
                 **{name: getattr(grant, name) for name in ("id", "name", "digest", "scope", "reads_only", "expires")},
             )
-            # it is there too when an earlier try, of which we did not hear, was saved
+            # the row also exists if an earlier attempt was committed and its answer was lost
             return turn.row(_SELECT + " AND id = %(id)s", id=grant.id) is not None
 
         if not self._database.run("The token", work, writes=True):

@@ -1,4 +1,4 @@
-"""The commands that keep the tree tidy: `lint`, `migrate front-matter`, `learnings archive`."""
+"""The commands that keep the Markdown files in order: `lint`, `migrate front-matter`, `learnings archive`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import show
-from holdfast.cli.common import common, open_root
+from holdfast.cli.main import common, open_root
+from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.memories.front_matter import Change, Result
-    from holdfast.memories.learnings import Moved
     from holdfast.memories.lint import Report
 
 _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
@@ -20,23 +20,21 @@ _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
 
 @click.command()
 @click.argument("scope", required=False)
-@click.option("--fix", is_flag=True, help="Mend what can only mean one thing: spellings of a status, forms of a date.")
-@click.option("--strict", is_flag=True, help="Let warnings count as errors.")
+@click.option("--fix", is_flag=True, help="Fix what is unambiguous: status spellings, date formats.")
+@click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @common
 def lint(scope: str | None, fix: bool, strict: bool, root: str | None, as_json: bool) -> None:
-    """Name what is wrong in the Markdown files of SCOPE (default: all), with file and line.
+    """Check the Markdown files of SCOPE (default: all).
 
-    Exit code 1 when errors are left.
+    The exit code is 1 if errors are left.
     """
     from holdfast.memories import lint
 
     with open_root(root) as memory, show.progress("reading") as progress:
         report = lint.lint(memory, scope, fix, progress)
     if show.wants_json(as_json):
-        show.as_json(
-            {"files": report.files, "errors": report.errors, "warnings": report.warnings, "fixed": report.fixed,
-             "faults": report.faults}
-        )  # fmt: skip
+        names = ("files", "errors", "warnings", "fixed", "faults")
+        show.as_json({name: getattr(report, name) for name in names})
     else:
         _report(report, tried=fix)
     if report.errors or (strict and report.warnings):
@@ -49,15 +47,15 @@ def _report(report: Report, *, tried: bool) -> None:
         where = click.style(show.printable(f"{fault.path}:{fault.line}:"), bold=True)
         click.echo(f"{where} {click.style(state, fg=_COLOURS[state])}: {show.printable(fault.what)} [{fault.rule}]")
     fixed = f", {report.fixed} fixed" if report.fixed else ""
-    found = f"{_count(report.errors, 'error')}, {_count(report.warnings, 'warning')}{fixed}"
-    click.echo(f"{_count(report.files, 'file')}: {found if report.faults else 'nothing is wrong'}.")
+    found = f"{amount(report.errors, 'error')}, {amount(report.warnings, 'warning')}{fixed}"
+    click.echo(f"{amount(report.files, 'file')}: {found if report.faults else 'nothing is wrong'}.")
     if fixable := sum(fault.fixable for fault in report.faults):
-        click.echo(f"{fixable} could not be mended." if tried else f"{fixable} can be mended: holdfast lint --fix")
+        click.echo(f"{fixable} could not be fixed." if tried else f"{fixable} can be fixed: holdfast lint --fix")
 
 
 @click.group()
 def migrate() -> None:
-    """Bring older files up to the standard."""
+    """Update older files to the current format."""
 
 
 @migrate.command("front-matter")
@@ -66,9 +64,10 @@ def migrate() -> None:
 @click.option("--status", default="", help="Status of plans that do not show theirs; default: new.")
 @common
 def front_matter(scope: str | None, really: bool, status: str, root: str | None, as_json: bool) -> None:
-    """Add what plans and overviews of SCOPE (default: all) lack, and fold ABSTRACT.md into OVERVIEW.md.
+    """Add missing front matter to plans and overviews of SCOPE.
 
-    Exit code 1 when a file could not be changed.
+    Also moves ABSTRACT.md into OVERVIEW.md. The default is all scopes. The exit code is 1 if a file could not be
+    changed.
     """
     from holdfast.memories import front_matter
 
@@ -78,6 +77,7 @@ def front_matter(scope: str | None, really: bool, status: str, root: str | None,
         if really:
             with show.progress("writing") as progress:
                 results = front_matter.apply(memory, changes, progress)
+    skipped = [result for result in results if result.status == "skipped"]
     if show.wants_json(as_json):
         show.as_json({"applied": really, "changes": changes, "results": results})
     else:
@@ -86,10 +86,11 @@ def front_matter(scope: str | None, really: bool, status: str, root: str | None,
         if not changes:
             click.echo("Nothing is missing.")
         elif really:
-            _results(results)
+            show.warnings([f"{result.path}: {result.why}" for result in skipped])
+            click.echo(f"{amount(len(results) - len(skipped), 'file')} changed, {len(skipped)} skipped.")
         else:
-            click.echo(f"{_count(len(changes), 'file')}. Nothing was changed; add --apply.")
-    if any(result.status == "skipped" for result in results):
+            click.echo(f"{amount(len(changes), 'file')}. Nothing was changed; add --apply.")
+    if skipped:
         sys.exit(1)
 
 
@@ -108,20 +109,16 @@ def _change(change: Change) -> None:
         click.secho(show.printable(f"  - {change.folds}"), fg="red")
 
 
-def _results(results: list[Result]) -> None:
-    skipped = [result for result in results if result.status == "skipped"]
-    for result in skipped:
-        click.secho(show.printable(f"{result.path}: {result.why}"), fg="yellow", err=True)
-    click.echo(f"{_count(len(results) - len(skipped), 'file')} changed, {len(skipped)} skipped.")
-
-
 @click.command()
 @click.argument("scope", required=False)
 @click.option("--keep", type=click.IntRange(0), help="Entries that stay in each file; default: learnings.entries.")
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @common
 def archive(scope: str | None, keep: int | None, dry_run: bool, root: str | None, as_json: bool) -> None:
-    """Move the oldest decisions and lessons of SCOPE (default: all) to files by year, like decisions-2024.md."""
+    """Move old decisions and lessons of SCOPE to files by year.
+
+    The files are named like decisions-2024.md. The default is all scopes.
+    """
     from holdfast.memories import learnings
 
     with open_root(root) as memory:
@@ -129,27 +126,17 @@ def archive(scope: str | None, keep: int | None, dry_run: bool, root: str | None
     if show.wants_json(as_json):
         show.as_json({"dry_run": dry_run, "moved": moved})
     else:
-        _moved(moved, dry_run)
+        for one in moved:
+            if one.fault:
+                show.warnings([f"{one.path}: {one.fault}"])
+                continue
+            click.secho(show.printable(f"{one.path} → {one.archive}"), bold=True)
+            for entry in one.entries:
+                click.echo(show.printable(f"  {entry}"))
+        count = amount(sum(len(one.entries) for one in moved), "entry", "entries")
+        if not moved:
+            click.echo("No file has more entries than should stay.")
+        else:
+            click.echo(f"{count} would move. Nothing was changed." if dry_run else f"{count} moved.")
     if any(one.fault for one in moved):
         sys.exit(1)
-
-
-def _moved(moved: list[Moved], dry_run: bool) -> None:
-    for one in moved:
-        if one.fault:
-            click.secho(show.printable(f"{one.path}: {one.fault}"), fg="yellow", err=True)
-            continue
-        click.secho(show.printable(f"{one.path} → {one.archive}"), bold=True)
-        for entry in one.entries:
-            click.echo(show.printable(f"  {entry}"))
-    count = sum(len(one.entries) for one in moved)
-    if not moved:
-        click.echo("No file has more entries than should stay.")
-    elif dry_run:
-        click.echo(f"{_count(count, 'entry', 'entries')} would move. Nothing was changed.")
-    else:
-        click.echo(f"{_count(count, 'entry', 'entries')} moved.")
-
-
-def _count(number: int, noun: str, many: str = "") -> str:
-    return f"{number:,} {noun if number == 1 else many or noun + 's'}"

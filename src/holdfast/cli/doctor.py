@@ -1,0 +1,292 @@
+"""`holdfast doctor`: check everything that an agent needs to reach its memory, and name the next step."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from holdfast import clients
+from holdfast.cli import show
+from holdfast.cli.main import common, nearest, open_root
+from holdfast.clients import CLIENTS, Client, hooks
+from holdfast.errors import Busy, HoldfastError, Unavailable
+from holdfast.model import settings
+from holdfast.model.names import amount
+from holdfast.roots import is_address, look_at
+
+if TYPE_CHECKING:
+    from holdfast.storage.postgres.engine import Health
+
+_SQLITE = (3, 43)
+_WRITER = "holdfast_writer"
+_LOCK_SECONDS = 2.0
+_ANSWER_SECONDS = 20.0
+_HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "doctor", "version": "1"}}
+_MESSAGES: tuple[dict[str, Any], ...] = (
+    {"id": 1, "method": "initialize", "params": _HELLO},
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list", "params": {}},
+)
+
+
+class Check(msgspec.Struct, frozen=True, omit_defaults=True):
+    check: str
+    state: str
+    """ok, warn or fail."""
+    what: str
+    next: str = ""
+
+
+@click.command()
+@common
+def doctor(root: str | None, as_json: bool) -> None:
+    """Check root, settings, index, locks, clients and the server."""
+    found = list(_checks(root))
+    failed = any(check.state == "fail" for check in found)
+    if show.wants_json(as_json):
+        show.as_json({"ok": not failed, "checks": found})
+    else:
+        rows = [(c.check, c.state, f"{c.what} {c.next}".strip()) for c in found]
+        show.table(("check", "state", "what"), rows)
+    if failed:
+        sys.exit(Unavailable.exit_code)
+
+
+def _checks(root: str | None) -> Iterator[Check]:
+    import apsw
+
+    version = apsw.sqlite_lib_version()
+    if tuple(int(part) for part in version.split(".")[:2]) < _SQLITE:
+        yield Check("sqlite", "fail", f"SQLite {version} is too old.", "Run: pip install --upgrade apsw")
+    else:
+        yield Check("sqlite", "ok", f"SQLite {version}.")
+    yield from _database_root(root) if root and is_address(root) else _folder_root(root)
+
+
+def _folder_root(root: str | None) -> Iterator[Check]:
+    try:
+        location = os.path.realpath(os.path.expanduser(root or nearest()))
+    except HoldfastError as error:
+        yield _failed("root", error)
+        yield from _clients()
+        return
+    is_folder = os.path.isdir(location)
+    if not is_folder:
+        yield Check("root", "fail", f"{location} is not a folder.", f"Run: holdfast init {location}")
+    elif not os.access(location, os.W_OK | os.X_OK):
+        yield Check("root", "fail", f"{location} may not be written.", "Change its permissions, or its owner.")
+    else:
+        yield Check("root", "ok", location)
+    if is_folder:
+        yield from _each(location, settings=_settings, index=_index, lock=_lock)
+        yield from _shared(location)
+    yield from _clients()
+    if is_folder:
+        yield _server(location)
+
+
+def _database_root(address: str) -> Iterator[Check]:
+    try:
+        found = look_at(address)
+    except HoldfastError as error:
+        yield _failed("root", error)
+        yield from _clients()
+        return
+    yield Check("root", "ok", found.location)
+    yield from _database(found)
+    yield from _each(address, settings=_settings, index=_index)
+    yield from _shared(address)
+    yield from _clients()
+    yield _server("", address)
+
+
+def _each(location: str, **checks: Callable[[str], Check]) -> Iterator[Check]:
+    for name, check in checks.items():
+        try:
+            yield check(location)
+        except HoldfastError as error:
+            yield _failed(name, error)
+
+
+def _failed(name: str, error: HoldfastError) -> Check:
+    return Check(name, "fail", error.message, error.next_step)
+
+
+def _database(found: Health) -> Iterator[Check]:
+    login = f"tenant {found.tenant}, login {found.login} as {found.role}"
+    what = f"PostgreSQL {found.server}, schema {found.schema}, {login}; it answers in {found.answer_ms:g} ms."
+    yield Check("database", "ok", what)
+    if found.role != _WRITER:
+        yield Check("rights", "warn", f"The login {found.login} may only read.", f"GRANT {_WRITER} lets it write.")
+    elif not found.inherits:
+        what = f"The login {found.login} does not inherit {_WRITER}: appends take the longer way."
+        yield Check("rights", "warn", what, f"GRANT {_WRITER} TO {found.login} WITH INHERIT TRUE makes them faster.")
+    if found.standby:
+        what = f"This is a standby, {found.behind_seconds:.0f} s behind: nothing is written."
+        step = "Name all servers in the address, with target_session_attrs=read-write."
+        yield Check("replication", "warn", what, step)
+    else:
+        yield Check("replication", "ok", f"{amount(found.standbys, 'standby', 'standbys')} that this login can see.")
+    if found.vector:
+        yield Check("vectors", "ok", f"pgvector {found.vector}.")
+    elif found.vector_there:
+        step = "Have the database's administrator run: CREATE EXTENSION vector;"
+        yield Check("vectors", "warn", "pgvector is not part of this database: records are found by words.", step)
+    else:
+        step = "Install pgvector on the server (postgresql-NN-pgvector), then CREATE EXTENSION vector;"
+        yield Check("vectors", "warn", "The server does not have pgvector: records are found by words.", step)
+
+
+def _settings(location: str) -> Check:
+    with open_root(location) as memory:
+        if memory.vault.stat(settings.FILE):
+            return Check("settings", "ok", f"{settings.FILE} can be read.")
+        step = f"Run: holdfast init {memory.root}"
+        return Check("settings", "warn", f"There is no {settings.FILE}; the defaults apply.", step)
+
+
+def _index(location: str) -> Check:
+    with open_root(location) as memory:
+        numbers = memory.stats()
+    size = f"{amount(numbers['records'], 'record')} of {amount(numbers['files'], 'file')}."
+    if numbers["vanished"]:
+        return Check("index", "fail", f"{size} {' '.join(numbers['vanished'])}.")
+    if numbers["problems"]:
+        return Check("index", "warn", f"{size} {amount(numbers['problems'], 'problem')}.", "Run: holdfast verify")
+    if numbers.get("words_alone"):
+        return Check("index", "warn", f"{size} Found by words alone: {numbers['words_alone']}")
+    if numbers["behind"]:
+        return Check("index", "warn", f"{size} Behind by {amount(numbers['behind'], 'file')}.", "Run: holdfast refresh")
+    return Check("index", "ok", size)
+
+
+def _shared(location: str) -> Iterator[Check]:
+    """Check the shared memory, if the settings name one; everything else works without it."""
+    from holdfast.owner import shared
+
+    try:
+        with open_root(location) as memory:
+            address = shared.address(memory) if memory.settings.shared.store else ""
+        if not address:
+            return
+        with open_root(address) as there:
+            reads_only = there.reads_only or (there.in_files and not os.access(there.root, os.W_OK))
+            shown = there.root
+    except HoldfastError as error:
+        yield Check("shared", "warn", error.message, error.next_step)
+        return
+    if reads_only:
+        yield Check("shared", "ok", f"{shown} may be read, and not be written.", "A push needs a login that writes.")
+    else:
+        yield Check("shared", "ok", f"{shown} may be read and written.")
+
+
+def _lock(location: str) -> Check:
+    from holdfast.storage.files.locks import hold
+
+    try:
+        fd = os.open(location, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            hold(fd, _LOCK_SECONDS, location)
+        finally:
+            os.close(fd)
+    except Busy:
+        return Check("lock", "warn", f"{location} is locked by another process.", "Look again in a moment.")
+    except OSError as error:
+        return Check("lock", "fail", f"{location} cannot be locked: {error.strerror}.", "Use a local file system.")
+    return Check("lock", "ok", "The root can be locked.")
+
+
+# clients
+
+
+def _clients() -> Iterator[Check]:
+    any_found = False
+    for client in CLIENTS.values():
+        words, step = functools.partial(_server_words, client), f"Run: holdfast install {client.name}"
+        for project in (*[False] * bool(client.user), *[True] * bool(client.project)):
+            if check := _configured(client.name, clients.location(client, project=project), words, step):
+                any_found = True
+                yield check
+    for client in (client for client in CLIENTS.values() if client.hooks):
+        paths = dict.fromkeys(hooks.location(client, project=project) for project in (False, True))
+        step = f"Run: holdfast install {client.name} --hook"
+        yield from filter(None, (_configured(f"{client.name} hook", path, _hook_words, step) for path in paths))
+    if not any_found:
+        names = ", ".join(CLIENTS)
+        yield Check("clients", "warn", "No client is configured.", f"Run: holdfast install CLIENT ({names})")
+
+
+def _configured(name: str, path: str, words: Callable[[str], list[str] | None], step: str) -> Check | None:
+    """Check the command that a file of a client starts; None if the file has none of ours."""
+    try:
+        text = clients.read_file(path)
+        found = words(text) if text and clients.NAME in text else None
+    except HoldfastError as error:
+        return Check(name, "warn", f"{path}: {error.message}", "Look at it by hand.")
+    if found is None:
+        return None
+    root = next((found[n + 1] for n, word in enumerate(found[:-1]) if word == "--root"), "")
+    if root and not is_address(root) and not os.path.isdir(root):
+        return Check(name, "fail", f"{path} names the root {root}, which does not exist.", step)
+    if os.path.isabs(found[0]) and not os.access(found[0], os.X_OK):
+        return Check(name, "fail", f"{path} starts {found[0]}, which cannot be run.", step)
+    return Check(name, "ok", f"{path} serves {root or 'the nearest root'}.")
+
+
+def _server_words(client: Client, text: str) -> list[str] | None:
+    entry = clients.find(client, text)
+    return None if entry is None else [str(entry.get("command", "")), *map(str, entry.get("args") or [])]
+
+
+def _hook_words(text: str) -> list[str] | None:
+    line = hooks.find(text)
+    return None if line is None else hooks.words(line) or [""]
+
+
+# the server
+
+
+def _server(location: str, address: str = "") -> Check:
+    command = [sys.executable, "-m", "holdfast", "mcp", *(["--root", location] if location else [])]
+    try:
+        tools, seconds = list_tools(command, _ANSWER_SECONDS, address)
+    except HoldfastError as error:
+        return _failed("server", error)
+    return Check("server", "ok", f"It answers in {seconds:.1f} s with {len(tools)} tools.")
+
+
+def list_tools(command: list[str], seconds: float, root: str = "") -> tuple[list[str], float]:
+    """Start an MCP server and list its tools; return their names and the seconds until it ended.
+
+    Unavailable if the server does not answer in time. `root` goes into the environment, because it may have a password.
+    """
+    sent = b"".join(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n" for message in _MESSAGES)
+    environment = os.environ | ({"HOLDFAST_ROOT": root} if root else {})
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(command, check=False, input=sent, capture_output=True, timeout=seconds, env=environment)
+        replies = {message["id"]: message for message in map(json.loads, done.stdout.splitlines()) if "id" in message}
+        for reply in replies.values():
+            if "error" in reply:
+                raise ValueError(reply["error"].get("message"))
+        if 2 not in replies:
+            raise ValueError("it ended")
+        return [str(tool["name"]) for tool in replies[2]["result"]["tools"]], time.monotonic() - begin
+    except OSError as error:
+        raise Unavailable(f"{command[0]} cannot be started: {error.strerror}.", "Check the path.") from None
+    except subprocess.TimeoutExpired:
+        why = f"no answer in {seconds:g} s"
+    except (ValueError, KeyError, TypeError) as error:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        why = lines[-1][:300].rstrip(".") if lines else str(error)
+    raise Unavailable(f"The server does not answer: {why}.", f"Run it: {' '.join(command)}")

@@ -1,0 +1,289 @@
+"""The scheduler: `jobs run` claims the slots that are due and runs them, `jobs log` shows the results.
+
+A slot is claimed before it is run, so that each is run by one scheduler, however many there are. A job runs the owner's
+command, without a shell; without a command, its message is added to the chat history. Jobs run one after the other. A
+failing command stops nothing. If the program does not exist, no slot is claimed. A signal ends the scheduler as soon as
+the running command has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import IO, Any
+
+import click
+import msgspec
+
+from holdfast.cli import show
+from holdfast.cli.main import common, open_root
+from holdfast.errors import HoldfastError, Invalid, Unavailable
+from holdfast.memories.job_runs import MOST_OUTPUT, Ended, slot_text
+from holdfast.memories.jobs import Due, counted, fault, is_more
+from holdfast.memory import Memory
+from holdfast.model.names import amount
+from holdfast.model.times import local, utc_now
+from holdfast.tools.chat import missed_data
+
+_POLL_SECONDS = 2.0
+"""The longest wait before a scheduler checks for new or changed jobs."""
+_GRACE_SECONDS = 2.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+Event = dict[str, Any]
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Run the jobs that are due now, and end.")
+@click.option("--command", default="", help="Program to run for a job, instead of [jobs] command.")
+@common
+def run(once: bool, command: str, root: str | None, as_json: bool) -> None:
+    """Run jobs as they become due, until a signal comes.
+
+    Each slot is run at most once, by one scheduler. Of several missed slots the newest is run and the others are
+    reported. Without a command, the message is added to the chat history. In a pipe, or with --json, every event is
+    one line of JSON.
+
+    A command runs in the root. Relative paths of programs start from this folder, those of [jobs] command from the
+    root. For a memory in a database both are this folder, and HOLDFAST_ROOT has the address without a password.
+    With --once the exit code is 1 if a job failed.
+    """
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise Invalid(f"--command cannot be split into words: {error}.", "Close the quotes.") from None
+    in_json = show.wants_json(as_json)
+    with open_root(root) as memory:
+        folder = memory.root if memory.in_files and not words else os.getcwd()
+        resolve = functools.partial(_resolved, words or memory.settings.jobs.command, folder)
+        ended = Scheduler(memory, resolve, lambda event: _print(event, in_json)).serve(once=once)
+    if once and not (ended or in_json):
+        click.echo("Nothing is due.")
+    if once and any(status != "done" for status in ended):
+        sys.exit(1)
+
+
+def _print(event: Event, in_json: bool) -> None:
+    """Print an event; the scheduler goes on after the reader has closed the pipe."""
+    known = {name: value for name, value in event.items() if value is not None}
+    try:
+        click.echo(msgspec.json.encode(known) if in_json else show.printable(_sentence(event)))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _sentence(event: Event) -> str:
+    match event["event"]:
+        case "missed":
+            missed = event["missed"]
+            slots = f"{counted(missed)} slots" if is_more(missed) else amount(missed, "slot")
+            what = f"missed {slots} before {local(event['slot'])}"
+        case "started":
+            what = f"started for {local(event['slot'])}"
+        case "finished":
+            code = f" with {event['exit']}" if event["exit"] else ""
+            head = " ".join(event["output"].split())[:200]
+            what = f"{event['status']}{code} after {event['seconds']:.1f} s" + (f": {head}" if head else "")
+        case "unfinished":
+            what = f"was started for {local(event['slot'])}, and no end was noted; it is not run again"
+        case other:
+            what = f"{other}: {event.get('error', '')}"
+    about = f"{event.get('job', '')} {event.get('name', '')}".strip()
+    return f"{local(utc_now())}  {about}  {what}" if about else f"{local(utc_now())}  {what}"
+
+
+@click.command()
+@click.argument("id", required=False, default="")
+@click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
+@common
+def log(id: str, count: int, root: str | None, as_json: bool) -> None:
+    """Print the last runs of all jobs, or of the job ID, oldest first."""
+    with open_root(root) as memory:
+        found = memory.jobs.log(count, id)
+    if show.wants_json(as_json):
+        show.as_json([msgspec.to_builtins(one) | missed_data(one.missed) for one in found])
+    elif not found:
+        click.echo("Nothing was run yet.")
+    else:
+        rows = []
+        for one in found:
+            ended = (one.status, "" if one.exit is None else one.exit, f"{one.seconds:.1f}", counted(one.missed))
+            rows.append((local(one.slot), one.job, one.name, *ended, " ".join(one.output.split())[:200]))
+        columns = ("slot", "job", "name", "ended", "exit", "seconds", "missed", "output")
+        show.table(columns, rows, whole=("job",), less=("seconds", "missed", "name", "exit"))
+
+
+def _resolved(words: Sequence[str], folder: str) -> list[str]:
+    """Return a command with the absolute path of its program, which is searched from `folder` if it is relative."""
+    if not words:
+        return []
+    is_path = bool(os.path.dirname(words[0]))
+    wanted = os.path.join(folder, words[0]) if is_path else words[0]
+    found = shutil.which(wanted)
+    if found is None:
+        where = os.path.normpath(wanted) if is_path else f"{wanted} (on the PATH)"
+        raise Unavailable(
+            f"The program {where} is not there, or may not be run; no job was started.",
+            "Name one that is on the PATH, or give the path of a file that may be run.",
+        )
+    return [os.path.abspath(found), *words[1:]]
+
+
+class Scheduler:
+    """Runs the jobs of one memory; `resolve` returns the owner's command, `on_event` gets every event."""
+
+    def __init__(self, memory: Memory, resolve: Callable[[], list[str]], on_event: Callable[[Event], None]) -> None:
+        self._memory = memory
+        self._jobs = memory.jobs
+        self._resolve = resolve
+        self._on_event = on_event
+        self._stopped = threading.Event()
+        self._reported: set[str] = set()
+
+    def serve(self, *, once: bool = False) -> list[str]:
+        """Run what is due and, unless `once`, what becomes due, until a signal comes; return how the jobs ended."""
+        for run in self._jobs.unfinished():
+            known = {"job": run.job, "name": run.name, "slot": run.slot, "time": run.time}
+            self._on_event({"event": "unfinished", **known})
+        self._resolve()
+        with _signals(self._stopped.set) as wake:
+            if once:
+                return self._run_due()
+            while not self._stopped.is_set():
+                try:
+                    self._run_due()
+                    now = datetime.now(UTC)
+                    slots = [slot for job in self._jobs.all() if (slot := self._jobs.next(job, now))]
+                    seconds = min([_POLL_SECONDS, *(max(0.0, (slot - now).total_seconds()) for slot in slots)])
+                except HoldfastError as error:  # a full disk, or a locked log: report it, and try again
+                    self._on_event({"event": "error", "error": str(error)})
+                    seconds = _POLL_SECONDS
+                select.select([wake], [], [], seconds)
+        return []
+
+    def _run_due(self) -> list[str]:
+        now, ended = datetime.now(UTC), []
+        for job in self._jobs.all():
+            problem = fault(job)
+            if problem and f"{job.id} {problem}" not in self._reported:
+                self._reported.add(f"{job.id} {problem}")
+                self._on_event({"event": "fault", "job": job.id, "name": job.name, "error": problem})
+        for due in self._jobs.due(now):
+            if self._stopped.is_set():
+                break
+            words = self._resolve()
+            if self._jobs.claim(due.job, due.slot, due.missed):  # or another scheduler has claimed it
+                ended.append(self._run(due, words))
+        return ended
+
+    def _run(self, due: Due, words: Sequence[str]) -> str:
+        """Run a claimed slot and return its status."""
+        about = {"job": due.job.id, "name": due.job.name, "slot": slot_text(due.slot)}
+        if due.missed:
+            self._on_event({"event": "missed", **about, **missed_data(due.missed)})
+        self._on_event({"event": "started", **about})
+        begin = time.monotonic()
+        ended = self._execute(due, words) if words else self._add_message(due)
+        ended = msgspec.structs.replace(ended, seconds=round(time.monotonic() - begin, 3))
+        self._jobs.finish(due.job, due.slot, ended)
+        result = {name: getattr(ended, name) for name in ("status", "exit", "output", "seconds")}
+        self._on_event({"event": "finished", **about, **result})
+        return ended.status
+
+    def _add_message(self, due: Due) -> Ended:
+        slot = slot_text(due.slot)
+        fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
+        try:
+            self._memory.put("message", due.job.message, fields=fields, op_id=f"job:{due.job.id}@{slot}")
+        except HoldfastError as error:
+            return Ended(status="failed", output=str(error))
+        return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
+
+    def _execute(self, due: Due, words: Sequence[str]) -> Ended:
+        """Run the owner's program with the message as its input."""
+        environment = os.environ | {
+            "HOLDFAST_JOB_ID": due.job.id,
+            "HOLDFAST_JOB_NAME": due.job.name,
+            "HOLDFAST_JOB_CHANNEL": due.job.channel,
+            "HOLDFAST_JOB_SLOT": slot_text(due.slot),
+            "HOLDFAST_ROOT": self._memory.address,
+        }
+        try:
+            with tempfile.TemporaryFile() as message:
+                message.write(due.job.message.encode())
+                message.seek(0)
+                process = subprocess.Popen(
+                    words,
+                    stdin=message,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    cwd=self._memory.root if self._memory.in_files else None,
+                    start_new_session=True,
+                )
+        except (OSError, ValueError) as error:
+            return Ended(status="failed", output=f"{words[0]} could not be started: {error}")
+        return _wait(process, self._memory.settings.jobs.timeout_seconds)
+
+
+def _wait(process: subprocess.Popen[bytes], most_seconds: float) -> Ended:
+    """Wait for a program; after the timeout, end it and its process group: SIGTERM first, then SIGKILL."""
+    assert process.stdout is not None  # it is a pipe
+    head = bytearray()
+    reader = threading.Thread(target=_read_head, args=(process.stdout, head), daemon=True)
+    reader.start()
+    timed_out = False
+    try:
+        process.wait(most_seconds)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        for wanted, grace in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, None)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, wanted)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(grace)
+    reader.join(_GRACE_SECONDS)  # a process that it started may keep the output open
+    output = bytes(head).decode("utf-8", "replace").strip()
+    if timed_out:
+        output = f"ended after {most_seconds:g} seconds\n{output}".strip()
+    status = "timeout" if timed_out else "failed" if process.returncode else "done"
+    return Ended(status=status, exit=process.returncode, output=output)
+
+
+def _read_head(pipe: IO[bytes], head: bytearray) -> None:
+    """Read all output of a program, and keep its beginning."""
+    with contextlib.suppress(OSError, ValueError), pipe:
+        while part := os.read(pipe.fileno(), 65_536):
+            head += part[: MOST_OUTPUT - len(head)]
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[int]:
+    """Call `stop` when the process is told to end; give a descriptor that becomes readable then."""
+    wake, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+
+    def handle(_number: int, _frame: object) -> None:
+        stop()
+        with contextlib.suppress(OSError):
+            os.write(write_end, b".")
+
+    before = {wanted: signal.signal(wanted, handle) for wanted in _SIGNALS}
+    try:
+        yield wake
+    finally:
+        for wanted, handler in before.items():
+            signal.signal(wanted, handler)
+        os.close(wake)
+        os.close(write_end)

@@ -1,0 +1,283 @@
+"""The owner's commands: history, undo, forget, rollback, backup, restore, watch and settings.
+
+None of them is a tool that a model can call. Commands that remove something show it first and act with --yes; for many
+records they also ask for the number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from holdfast.cli import show
+from holdfast.cli.main import common, nearest, open_root
+from holdfast.errors import Invalid
+from holdfast.model.names import amount
+
+if TYPE_CHECKING:
+    from holdfast.model.records import Record
+    from holdfast.owner.changes import Change
+    from holdfast.owner.forget import Forgotten
+
+_SHOWN = 20
+_COLOURS = {"added": "green", "changed": "yellow", "removed": "red", "hidden": "red", "restored": "green"}
+_yes = click.option("--yes", is_flag=True, help="Do it; without this, only show it.")
+_count = click.option("--count", default=0, help="Number of records; asked for if there are many.")
+
+
+@click.command()
+@click.argument("id")
+@click.option("--version", default="", help="Print the text of this version; a prefix is enough.")
+@common
+def history(id: str, version: str, root: str | None, as_json: bool) -> None:
+    """List the changes of ID, a document or log entry."""
+    in_json = show.wants_json(as_json)
+    with open_root(root) as memory:
+        if version:
+            text = memory.text_at(id, version)
+        else:
+            found = memory.versions(id)
+    if version and in_json:
+        show.as_json({"id": id, "version": version, "text": text})
+    elif version:
+        click.echo(show.printable(text), nl=not text.endswith("\n"))
+    elif in_json:
+        show.as_json(found)
+    else:
+        from holdfast.model.times import local
+
+        rows = []
+        for one in found:
+            note = "current" if one.current else "" if one.kept or not one.version else "text not kept"
+            rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))
+        show.table(("time", "what", "writer", "version", ""), rows, whole=("version",))
+
+
+@click.command()
+@click.argument("id")
+@click.option("--op-id", default="", help="A repeated call with the same op id has no effect.")
+@common
+def undo(id: str, op_id: str, root: str | None, as_json: bool) -> None:
+    """Undo the last write to the document ID.
+
+    Repeat it to undo the write before that. Changes made by hand are never undone.
+    """
+    with open_root(root) as memory:
+        show.receipt(memory.undo(id, op_id), as_json)
+
+
+@click.command()
+@click.argument("ids", nargs=-1)
+@click.option("--query", default="", metavar="TEXT", help="All records with exactly this text.")
+@_yes
+@_count
+@common
+def forget(ids: tuple[str, ...], query: str, yes: bool, count: int, root: str | None, as_json: bool) -> None:
+    """Erase the text of IDS for good.
+
+    It is erased from files, earlier versions, traces, summaries, the write log and the index. Without --yes, this only
+    shows what would be erased. Afterwards every file is searched for the bytes, and what is left is reported.
+    """
+    with open_root(root) as memory:
+        with show.progress("proving") if yes else contextlib.nullcontext() as progress:
+            done = memory.forget(*ids, query=query, yes=yes, count=count, progress=progress)
+        if not yes and not show.wants_json(as_json):
+            _preview([memory.get(each) for each in done.records[:_SHOWN]], done.count, done.needs_count)
+    if show.wants_json(as_json):
+        show.as_json(done)
+    elif yes:
+        _forgotten(done)
+    if done.remains:
+        sys.exit(1)
+
+
+def _preview(records: Sequence[Record], count: int, needs_count: bool) -> None:
+    """Show what would be forgotten, and the options that do it."""
+    if not count:
+        click.echo("There is nothing like that.")
+        return
+    from holdfast.model.times import local
+
+    rows = [(local(one.time), one.kind, one.id, " ".join(f"{one.title} {one.text}".split())[:120]) for one in records]
+    show.table(("time", "kind", "id", "what"), rows)
+    if count > _SHOWN:
+        click.echo(f"… and {count - _SHOWN} more.")
+    _would("forgotten", count, needs_count)
+
+
+def _would(what: str, count: int, needs_count: bool) -> None:
+    option = f" --count {count}" if needs_count else ""
+    click.echo(f"{amount(count, 'record')} would be {what}; nothing was changed. Repeat it with --yes{option}.")
+
+
+def _forgotten(done: Forgotten) -> None:
+    before = f"{amount(len(done.already), 'record was', 'records were')} forgotten before." if done.already else ""
+    now = f"{amount(done.count, 'record')} forgotten." if done.count or not before else ""
+    click.echo(" ".join(filter(None, (now, before))))
+    if done.changed:
+        rows = [(one.what, one.count, one.path) for one in done.changed]
+        show.table(("what", "count", "path"), rows, whole=("path",))
+    if done.remains:
+        click.secho(f"Still found in {amount(len(done.remains), 'file')}:", fg="red")
+        for problem in done.remains[:_SHOWN]:
+            click.echo(f"  {show.printable(str(problem))}")
+        click.echo("Forget those records too, or edit the files; then search again: holdfast forget --query TEXT --yes")
+    elif not done.looked:
+        click.echo("No file was searched, because its text is not known. To search: holdfast forget --query TEXT --yes")
+    else:
+        click.echo("No file below the root has its bytes any more.")
+    for each in done.named:
+        click.echo(f"Its name stays in the write log and in traces: {show.printable(each)}")
+    if done.too_short:
+        click.echo(f"{amount(done.too_short, 'text was', 'texts were')} too short to search for in other files.")
+    for each in done.speaking:
+        click.echo(f"A summary may still mention it: holdfast forget {each}")
+    click.echo("Out of reach: " + "; ".join(done.out_of_reach) + ".")
+
+
+@click.command()
+@click.option("--writer", default="", help="The writer, as history and get show it.")
+@click.option("--since", default="", help="Only writes from this date or time on.")
+@click.option("--back", default="", metavar="ID", help="Undo the rollback with this id instead, at once.")
+@_yes
+@_count
+@common
+def rollback(root: str | None, as_json: bool, yes: bool, **given: Any) -> None:
+    """Undo everything that one writer wrote.
+
+    Documents get their earlier text, log entries are hidden; nothing is erased. Without --yes, this only shows what
+    would be done. Records that another writer has changed since are left alone and reported.
+    """
+    with open_root(root) as memory:
+        done = memory.rollback(yes=yes, **given)
+    if show.wants_json(as_json):
+        show.as_json(done)
+        return
+    rows = [(step.act, "derived" if step.derived else "", step.id) for step in done.steps]
+    if rows:
+        show.table(("what", "", "id"), rows[: _SHOWN if not yes else None], whole=("id",))
+    if len(rows) > _SHOWN and not yes:
+        click.echo(f"… and {len(rows) - _SHOWN} more.")
+    show.warnings([f"left as it is: {step.id}: {step.conflict}" for step in done.conflicts])
+    show.warnings([f"derived from it, left as it is: {each}" for each in done.named])
+    if not done.count:
+        click.echo("There is nothing to undo.")
+    elif given["back"]:
+        click.echo(f"{amount(len(done.steps), 'step')} done: the rollback was undone.")
+    elif done.done:
+        click.echo(f"{amount(len(done.steps), 'step')} done. Undo it with: holdfast rollback --back {done.id}")
+    else:
+        _would("undone", done.count, done.needs_count)
+
+
+@click.command()
+@click.argument("target", type=click.Path())
+@common
+def backup(target: str, root: str | None, as_json: bool) -> None:
+    """Copy the whole memory to TARGET, a new .tar.gz or folder.
+
+    TARGET must be outside of the memory. Other programs may go on writing. The index is left out: it is rebuilt from
+    the files.
+    """
+    with open_root(root) as memory, show.progress("copying") as progress:
+        done = memory.backup(target, progress)
+    if show.wants_json(as_json):
+        show.as_json(done)
+        return
+    click.echo(f"{amount(done.files, 'file')}, {done.bytes:,} bytes: {show.printable(done.path)}")
+    show.warnings([f"left out: {problem}" for problem in done.left_out])
+
+
+@click.command()
+@click.argument("backup", type=click.Path())
+@click.argument("path", type=click.Path(), required=False)
+@common
+def restore(backup: str, path: str | None, root: str | None, as_json: bool) -> None:
+    """Restore BACKUP to PATH, which must be new or empty.
+
+    PATH defaults to the root. Every file is first compared with the manifest of the backup.
+    """
+    from holdfast.owner.restore import restore as restore_backup
+
+    target = path or root
+    if not target:
+        raise Invalid("There is no folder to restore to.", "Name one that is new or empty.")
+    with show.progress("restoring") as progress:
+        done = restore_backup(backup, target, progress)
+    if show.wants_json(as_json):
+        show.as_json(done)
+        return
+    when = f"on {done.made[:10]} at {done.made[11:16]} UTC"
+    size = f"{amount(done.files, 'file')}, {amount(done.records, 'record')}"
+    click.echo(f"{size}, as they were {when}: {show.printable(done.path)}")
+    show.warnings([f"damaged in the backup as well: {problem}" for problem in done.damage])
+
+
+@click.command()
+@click.option("--scope", help="Only this workspace, domain or repository and below.")
+@click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given several times.")
+@click.option("--since", default="", metavar="ID", help="First print the changes after the record ID.")
+@click.option("--count", default=0, metavar="N", help="End after N changes; default: never.")
+@common
+def watch(scope: str | None, kinds: tuple[str, ...], since: str, count: int, root: str | None, as_json: bool) -> None:
+    """Print changes to the memory as they happen.
+
+    In a pipe, or with --json, every change is one line of JSON.
+    """
+    import msgspec
+
+    in_json = show.wants_json(as_json)
+    with open_root(root) as memory, memory.changes(scope, kinds, since) as changes:
+        click.secho(f"Following {memory.root}; stop with Ctrl-C.", dim=True, err=True)
+        for number, change in enumerate(changes, 1):
+            click.echo(msgspec.json.encode(change).decode() if in_json else _line(change))
+            if number == count:
+                break
+
+
+def _line(change: Change) -> str:
+    from holdfast.model.times import local
+
+    where = " · ".join(part for part in (change.scope or "-", change.session) if part)
+    text = ": ".join(part for part in (change.title, change.text) if part) or change.id or change.path
+    about = f"{change.kind}  {where}{' by ' + change.writer if change.writer else ''}  {text}"
+    what = click.style(f"{change.what:8}", fg=_COLOURS[change.what])
+    return f"{local(change.noticed)}  {what}  {show.printable(about.replace(chr(10), ' '))}"
+
+
+@click.command()
+@click.option("--text", is_flag=True, help="Print holdfast.toml as it is.")
+@click.option("--put", type=click.File("rb"), help="Replace holdfast.toml by this file (- for standard input).")
+@common
+def settings(root: str | None, as_json: bool, text: bool, put: BinaryIO | None) -> None:
+    """Show the current settings and where each comes from.
+
+    To change the settings of a memory in a database: holdfast settings --text > new.toml, edit it, then holdfast
+    settings --put new.toml. Invalid settings are refused, and the previous text is kept in the history.
+    """
+    from holdfast.owner import settings_file
+    from holdfast.roots import MOST_SETTINGS
+
+    location = root or nearest()
+    if put:
+        try:
+            new = put.read(MOST_SETTINGS + 1).decode("utf-8")
+        except UnicodeDecodeError:
+            raise Invalid("The new settings are not UTF-8.", "Save them as UTF-8.") from None
+        settings_file.put(location, new)
+        click.echo("Done; programs that have the memory open go on as before until they open it again.")
+    elif text:
+        click.echo(settings_file.text_of(location), nl=False)
+    else:
+        import msgspec
+
+        found = settings_file.in_effect(settings_file.text_of(location))
+        if show.wants_json(as_json):
+            show.as_json(found)
+        else:
+            rows = [(one.name, one.source, msgspec.json.encode(one.value).decode()) for one in found]
+            show.table(("setting", "from", "value"), rows, whole=("setting",))

@@ -1,0 +1,204 @@
+"""The commands for servers: `mcp` and `serve` run one, `token` issues the tokens for it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli import show
+from holdfast.cli.main import Command, common, nearest
+from holdfast.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from holdfast.mcp.health import LogForm
+    from holdfast.model.grants import Grant
+
+
+def _server_options(command: Command) -> Command:
+    """Add the options that both servers take."""
+    for option in (
+        click.option("--session", default="", help="Session of calls that name none; default: default."),
+        click.option("--workspace", default="", help="Workspace of calls that name none; default: default."),
+        click.option("--toolset", default="core", show_default=True, help="core, all, or agents separated by commas."),
+        click.option("--port", default=8899, show_default=True, type=click.IntRange(0, 65535), help="HTTP port."),
+        click.option("--host", default="127.0.0.1", show_default=True, help="HTTP address to listen on."),
+    ):
+        command = option(command)
+    return common(command)
+
+
+@click.command()
+@click.option("--http", is_flag=True, help="Serve over HTTP instead of standard input and output.")
+@_server_options
+def mcp(
+    root: str | None, as_json: bool, http: bool, toolset: str, host: str, port: int, workspace: str, session: str
+) -> None:
+    """Serve the memory to an agent over the Model Context Protocol.
+
+    Clients start this command themselves: holdfast install CLIENT sets it up.
+    """
+    del as_json  # the output is the protocol's
+    from holdfast.tools.calling import Context
+
+    location = root or nearest()
+    defaults = Context(workspaceId=workspace, sessionId=session)
+    if http:
+        from holdfast.mcp.http import main as serve_http
+
+        serve_http(location, toolset, defaults, host=host, port=port)
+    else:
+        from holdfast.mcp.stdio import main as serve_stdio
+
+        serve_stdio(location, toolset, defaults)
+
+
+@click.command()
+@click.option("--store", default="", help="A folder or postgresql://user@host/name; default: the memory root.")
+@click.option("--name", "names", multiple=True, help="Another host name that clients use; repeatable.")
+@click.option("--log", default="text", show_default=True, type=click.Choice(["text", "json", "none"]), help="Log form.")
+@click.option("--open-metrics", is_flag=True, help="Serve /metrics without a token.")
+@_server_options
+def serve(
+    root: str | None, as_json: bool, store: str, log: LogForm, workspace: str, session: str, **given: Any
+) -> None:
+    """Serve one memory to a team over HTTP; holdfast token manages access.
+
+    The server starts while the database is down, reports it at /readyz, and reconnects by itself.
+    """
+    del as_json  # the output is the log
+    from holdfast.mcp.http import Options
+    from holdfast.mcp.team import run
+    from holdfast.roots import is_address
+    from holdfast.tools.calling import Context
+
+    location = _store_of(root, store)
+    defaults = Context(workspaceId=workspace, sessionId=session)
+    run(location, Options(log=log, **given), defaults, owner_tokens=not is_address(location))
+
+
+def _store_of(root: str | None, store: str) -> str:
+    """Return the store as it was given; a folder has to exist."""
+    from holdfast.roots import folder_of, is_address
+
+    given = store or root or nearest()
+    if not is_address(given):
+        folder_of(given)
+    return given
+
+
+# tokens
+
+
+def _token_options(command: Command) -> Command:
+    """Add the options that name the store of a token."""
+    tenant = click.option("--tenant", default=None, help="Tenant of a database; default: that of its address.")
+    store = click.option("--store", default="", help="A folder or postgresql://…; default: the memory root.")
+    return common(store(tenant(command)))
+
+
+def _tenant_store(root: str | None, store: str, tenant: str | None) -> str:
+    from holdfast.mcp.auth import for_tenant
+
+    if tenant == "":
+        raise Invalid("--tenant is empty.", "Name a tenant, or leave --tenant out for that of the address.")
+    return for_tenant(_store_of(root, store), tenant or "")
+
+
+@click.group()
+def token() -> None:
+    """Manage the tokens for holdfast serve."""
+
+
+@token.command()
+@click.option("--name", required=True, help="Name of the token; recorded with everything it writes.")
+@click.option("--scope", default=None, help="The only workspace[/domain[/repository]] it sees; default: all.")
+@click.option("--read-only", is_flag=True, help="Allow reading only.")
+@click.option("--expires", default="", help="Lifetime, like 12h, 30d or 1y; default: unlimited.")
+@_token_options
+def create(
+    root: str | None, as_json: bool, store: str, tenant: str | None, name: str, scope: str | None, **given: Any
+) -> None:
+    """Create a token and print it. It is shown only once."""
+    from holdfast.mcp.auth import issue
+
+    location, path = _tenant_store(root, store, tenant), ""
+    if scope is not None:
+        from holdfast.memory import open_memory
+
+        if not scope.strip():  # as from a variable that is not set
+            raise Invalid(
+                "--scope names nothing.", "Name a workspace, or leave it out: then the token sees everything."
+            )
+        with open_memory(location, writer="cli") as memory:
+            path = memory.scopes.resolve(scope).path
+    grant, made = issue(location, name, path, reads_only=given["read_only"], expires=given["expires"])
+    if as_json:
+        show.as_json(_fields(grant) | {"token": made})
+    else:
+        click.echo(made)
+        click.echo(f"{_allows(grant)}. It is not shown again.", err=True)
+
+
+@token.command(name="list")
+@_token_options
+def list_(root: str | None, as_json: bool, store: str, tenant: str | None) -> None:
+    """List tokens with their rights, expiry and last use."""
+    from holdfast.mcp.auth import open_grants
+
+    with contextlib.closing(open_grants(_tenant_store(root, store, tenant))) as grants:
+        found = grants.all()
+    if show.wants_json(as_json):
+        show.as_json([_fields(grant) for grant in found])
+    elif not found:
+        click.echo("No tokens yet. Make one: holdfast token create --name NAME")
+    else:
+        columns = ("name", "id", "rights", "scope", "state", "expires", "used")
+        show.table(columns, [_row(grant) for grant in found], less=("used",))
+
+
+@token.command()
+@click.argument("wanted", metavar="ID|NAME")
+@_token_options
+def revoke(root: str | None, as_json: bool, store: str, tenant: str | None, wanted: str) -> None:
+    """Revoke a token. Running servers refuse it within seconds."""
+    from holdfast.mcp.auth import open_grants
+    from holdfast.model.grants import by_name
+
+    with contextlib.closing(open_grants(_tenant_store(root, store, tenant))) as grants:
+        try:
+            grant = by_name(grants.all(), wanted)
+        except Invalid as error:
+            raise NotFound(error.message, error.next_step) from None
+        grants.revoke(grant.id)
+    if show.wants_json(as_json):
+        show.as_json({"id": grant.id, "name": grant.name, "revoked": True})
+    else:
+        click.echo(f"Revoked: {grant.name} ({grant.id}). Running servers refuse it within seconds.")
+
+
+def _allows(grant: Grant) -> str:
+    tenant = f" of {grant.tenant}" if grant.tenant else ""
+    return f"{'Reads' if grant.reads_only else 'Reads and writes'} {grant.scope or 'everything'}{tenant}"
+
+
+def _fields(grant: Grant) -> dict[str, str]:
+    return {
+        "id": grant.id,
+        "name": grant.name,
+        "allows": _allows(grant),
+        "tenant": grant.tenant,
+        "scope": grant.scope,
+        "state": "revoked" if grant.revoked else "holds" if grant.is_valid else "expired",
+        "created": grant.created,
+        "expires": grant.expires or "never",
+        "used": grant.used or "never",
+    }
+
+
+def _row(grant: Grant) -> tuple[str, ...]:
+    """Return the short form that fits a terminal."""
+    fields = _fields(grant)
+    days = (fields[name].partition("T")[0] for name in ("expires", "used"))
+    return grant.name, grant.id, "r" if grant.reads_only else "rw", grant.scope or "all", fields["state"], *days

@@ -1,0 +1,432 @@
+"""Commands made from tools: each option is a parameter of the tool; and `tools`, `call` and `traces` for all tools.
+
+`_GROUPS` maps commands to tools; options, help and checks come from the registry. Every parameter is an option, and so
+is each field of an object. The only required parameter of a tool can also be given as an argument; a tool that requires
+nothing takes its scope or title that way. A required list may be left out: it is empty then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import click
+import msgspec
+
+from holdfast.cli import show
+from holdfast.cli.main import Commands, common, open_root, read_stdin
+from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.model.kinds import PLAN_STATUS
+from holdfast.model.names import close_to
+from holdfast.model.times import local
+from holdfast.model.tokens import count_tokens
+from holdfast.tools import toolsets
+from holdfast.tools.calling import Context, Reply
+from holdfast.tools.registry import Param, Tool
+
+_GROUPS = {
+    "workspace": (
+        "Manage workspaces, the projects of a memory.",
+        "create=createWorkspace list=listWorkspaces load=loadWorkspace update=updateWorkspace archive=archiveWorkspace"
+        " context=workspace_context",
+    ),
+    "state": (
+        "Save and resume work in a workspace.",
+        "create=createState list=listStates load=loadState archive=archiveState",
+    ),
+    "plan": ("List plans and set their status.", "list=retrieve_plans"),
+    "learnings": ("List and save decisions and lessons.", "list=retrieve_learnings save=save_learning"),
+    "skill": ("List, load and save skills that agents wrote.", "load=load_skill save=save_skill"),
+    "compartment": ("Notes of a run, a session or a plan.", "save=save_memory get=get_memory clear=clear_memory"),
+    "mind": (
+        "Episodic, semantic and procedural memory of an agent.",
+        "append=memory_append search=memory_search learn=memory_learn recall=memory_recall match=memory_match"
+        " compact=memory_compact stats=memory_stats",
+    ),
+    "chat": (
+        "Chat history of all channels, and MEMORY.md.",
+        "search=search_history write=memory_write undo=memory_undo",
+    ),
+    "value": ("Read and search large stored results.", "read=value_read search=value_search summarize=value_summarize"),
+    "jobs": ("Schedule messages and run those that are due.", "list=cron_list add=cron_add remove=cron_remove"),
+    "task": (
+        "A task queue for several workers.",
+        "create=task_create claim=task_claim heartbeat=task_heartbeat report=task_report list=task_list",
+    ),
+}
+VERBS = {group: dict(pair.split("=") for pair in pairs.split()) for group, (_, pairs) in _GROUPS.items()}
+"""The tool of each command, by group and verb."""
+_LEARNED = ("date", "category", "scope", "title")
+_SHOWN: dict[str, Callable[[Reply], None]] = {
+    "retrieve_plans": lambda reply: show.lists(reply, {"plans": ("status", "created", "id", "name")}),
+    "retrieve_learnings": lambda reply: show.lists(reply, {"decisions": _LEARNED, "lessons": _LEARNED}),
+    "cron_list": show.jobs,
+    "task_list": show.tasks,
+    "task_claim": show.claim,
+    "memory_recall": lambda reply: show.reply(reply, "Nothing is known under that key."),
+}
+"""How a terminal shows the replies that are not shown by `show.reply`."""
+_ALONE = "alone"
+_FREE_TEXT = ("query", "content", "situation", "title")
+"""Arguments that may begin with a dash."""
+_TOOLS = toolsets.registry().tools
+_NOT_JSON = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
+
+
+def json(value: str) -> Any:
+    """Read an option whose value is JSON; the help shows the name of this function."""
+    try:
+        return msgspec.json.decode(value)
+    except _NOT_JSON as error:
+        raise Invalid(f"{value[:80]!r} is not JSON: {error}.", 'Write it like {"name": "value"}.') from None
+
+
+def text_or_json(value: str) -> Any:
+    """Read an option that is text unless it is a JSON object or list."""
+    if value.lstrip().startswith(("{", "[")):
+        with contextlib.suppress(*_NOT_JSON):
+            return msgspec.json.decode(value)
+    return value
+
+
+def json_or_text(value: str) -> Any:
+    """Read an option that is JSON if it can be read as such, else text."""
+    try:
+        return msgspec.json.decode(value)
+    except _NOT_JSON:
+        return value
+
+
+def _group(name: str, *extra: click.Command, modules: dict[str, str] | None = None) -> click.Group:
+    group = Commands(name, help=_GROUPS[name][0], modules=modules)
+    for command in (*(_command(verb, _TOOLS[tool]) for verb, tool in VERBS[name].items()), *extra):
+        group.add_command(command)
+    return group
+
+
+def _command(name: str, tool: Tool) -> click.Command:
+    """Return the command that runs a tool."""
+    required = [param for param in tool.params.values() if param.required]
+    argument = tool.params.get("scope") or tool.params.get("title")
+    if required:
+        argument = required[0] if len(required) == 1 else None
+    origins = [(param, inner) for param in tool.params.values() for inner in _fields(param) or [param]]
+    params: list[click.Parameter] = [_option(inner, needed=param is not argument) for param, inner in origins]
+    by_name = {str(made.name): origin for made, origin in zip(params, origins, strict=True)}
+    if argument:
+        params.insert(0, click.Argument([_ALONE], required=False, metavar=argument.name.upper()))
+
+    @click.option("--workspace", default="", help="Workspace of the call; default: default.")
+    @click.option("--session", default="", help="Session of the call; default: default.")
+    @common
+    def run(root: str | None, as_json: bool, workspace: str, session: str, **given: Any) -> None:
+        sent: dict[str, Any] = {}
+        if argument:
+            given[argument.name] = _either(argument, given.pop(_ALONE), given[argument.name])
+        for name, value in given.items():
+            param, inner = by_name[name]
+            if value is not None and param is inner:
+                sent[param.name] = value
+            elif value is not None:
+                sent.setdefault(param.name, {})[inner.name] = value
+        if tool.agent == "mind" and sent.get("type") == "working":
+            raise Invalid(
+                "Working memory lives in one process: here it would end with this command.",
+                "Use episodic, semantic or procedural; or a program that runs longer.",
+            )
+        _print(tool, _run(tool, sent, Context(workspaceId=workspace, sessionId=session), root), as_json)
+
+    # an argument that may begin with a dash looks like an option to click
+    lenient = argument is not None and argument.name in _FREE_TEXT
+    made = click.command(name, help=tool.about, context_settings={"ignore_unknown_options": lenient})(run)
+    made.params[:0] = params
+    return made
+
+
+def _either(param: Param, alone: str | None, named: Any) -> Any:
+    """Return the value of the argument, `-` for standard input, or of the option of the same name."""
+    if alone is not None and named is not None:
+        raise click.UsageError(f"Give {param.name} once: as the argument or with --{kebab(param.name)}.")
+    if alone is None and named is None and param.required:
+        raise click.UsageError(f"Missing argument '{param.name.upper()}'.")
+    if alone is None:
+        return named
+    return read_stdin() if alone == "-" else alone
+
+
+def _run(tool: Tool, params: dict[str, Any], context: Context, root: str | None) -> Reply:
+    """Run a tool as an agent would, with a trace, but raise its error, which has the exit code."""
+    raised: list[HoldfastError] = []
+
+    def function(*args: Any, **values: Any) -> Any:
+        try:
+            return tool.function(*args, **values)
+        except HoldfastError as error:
+            raised.append(error)
+            raise
+
+    with open_root(root) as memory:
+        reply = memory.tools.run(msgspec.structs.replace(tool, function=function), params, context)
+    if reply.get("success") is False:
+        raise raised[0] if raised else Invalid(reply["error"])
+    return reply
+
+
+def _print(tool: Tool, reply: Reply, as_json: bool) -> None:
+    if show.wants_json(as_json):
+        show.as_json(reply)
+    else:
+        _SHOWN.get(tool.name, show.reply)(reply)
+
+
+def _fields(param: Param) -> list[Param]:
+    """Return the fields of a parameter that is an object, as parameters."""
+    hints = _alternatives(param.type)
+    if len(hints) > 1 or not isinstance(hints[0], type) or not issubclass(hints[0], msgspec.Struct):
+        return []
+    return [Param(field.name, field.type, False, field.default) for field in msgspec.structs.fields(hints[0])]
+
+
+def _option(param: Param, *, needed: bool) -> click.Option:
+    hints = _alternatives(param.type)
+    option, about = f"--{kebab(param.name)}", param.about or kebab(param.name).replace("-", " ")
+    about = about[0].upper() + about[1:]
+    if hints == (bool,):
+        if param.default is not False:
+            both = f"{option}/--no-{option[2:]}"
+            return click.Option([both, param.name], default=param.default, help=f"{about}.")
+        return click.Option([option, param.name], is_flag=True, default=False, help=f"{about}.")
+    if get_origin(hints[0]) is list:
+        item = _type(_alternatives(get_args(hints[0])[0]))
+        text = f"{about}; may be given several times."
+
+        def given(_context: click.Context, _parameter: click.Parameter, value: tuple[Any, ...]) -> list[Any] | None:
+            return list(value) if value or param.required else None
+
+        return click.Option([option, param.name], type=item, multiple=True, callback=given, help=text)
+    text = f"{about}." if param.default in (None, "") else f"{about}; default: {param.default}."
+    return click.Option([option, param.name], type=_type(hints), required=needed and param.required, help=text)
+
+
+def _type(hints: tuple[Any, ...]) -> Any:
+    """Return a type for click: a class, a choice, or a function that reads the text."""
+    if get_origin(hints[0]) is Literal:
+        return click.Choice(get_args(hints[0]))
+    if hints in ((str,), (int,), (float,)):
+        return hints[0]
+    if hints == (Any,):
+        return json_or_text
+    return text_or_json if str in hints else json
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """Return the types that a value may have, without None."""
+    if get_origin(hint) is Annotated:
+        return _alternatives(get_args(hint)[0])
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(inner for part in get_args(hint) if part is not type(None) for inner in _alternatives(part))
+    return (hint,)
+
+
+def kebab(name: str) -> str:
+    """Return the option name of a parameter: rootFolder is root-folder."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower().replace("_", "-")
+
+
+# commands over tools that need arguments of their own
+
+
+@click.command("status")
+@click.argument("plan")
+@click.argument("status", type=click.Choice(PLAN_STATUS))
+@common
+def _plan_status(plan: str, status: str, root: str | None, as_json: bool) -> None:
+    """Set the status of PLAN, given by path, id or name."""
+    tool, named = _TOOLS["set_plan_status"], {"path" if "/" in plan else "id": plan}
+    _print(tool, _run(tool, {**named, "status": status}, Context(), root), as_json)
+
+
+def _switch(verb: str, about: str, *, enabled: bool) -> click.Command:
+    @click.argument("id")
+    @common
+    def run(id: str, root: str | None, as_json: bool) -> None:
+        tool = _TOOLS["cron_set_enabled"]
+        _print(tool, _run(tool, {"id": id, "enabled": enabled}, Context(), root), as_json)
+
+    return click.command(verb, help=about)(run)
+
+
+@click.command("list")
+@click.argument("scope", required=False)
+@common
+def _skill_list(scope: str | None, root: str | None, as_json: bool) -> None:
+    """List the skills of SCOPE (default: every workspace)."""
+    with open_root(root) as memory:
+        tops = [scope] if scope else memory.scopes.children("")
+        found = [one for top in tops for one in memory.skills.all(memory.scopes.resolve(top))]
+    if show.wants_json(as_json):
+        show.as_json(found)
+    else:
+        show.lists({"skills": found}, {"skills": ("name", "scope", "description")})
+
+
+@click.command("history")
+@click.option("-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="How many messages.")
+@common
+def _chat_history(last: int, root: str | None, as_json: bool) -> None:
+    """Show the last messages of all channels, oldest first."""
+    with open_root(root) as memory:
+        found = memory.chat.load_history(last)
+        rows = [(local(one.timestamp), memory.chat.label(one) or f"[{one.role}]", one.content) for one in found]
+    if show.wants_json(as_json):
+        show.as_json({"messages": found, "problems": found.problems})
+    elif not found:
+        click.echo("Nothing was said yet.")
+    else:
+        for when, label, content in rows:
+            click.echo(f"{click.style(f'{when} {show.printable(label)}', fg='cyan')}\n{show.printable(content)}\n")
+        show.warnings(found.problems)
+
+
+@click.command("memory")
+@common
+def _chat_memory(root: str | None, as_json: bool) -> None:
+    """Show MEMORY.md, which is in every prompt."""
+    with open_root(root) as memory:
+        text = memory.chat.load_global_memory()
+    if show.wants_json(as_json):
+        show.as_json({"text": text, "tokens": count_tokens(text)})
+    else:
+        click.echo(show.printable(text) if text.strip() else "MEMORY.md is empty.")
+
+
+workspace = _group("workspace")
+state = _group("state")
+plan = _group("plan", _plan_status)
+learnings = _group("learnings", modules={"archive": "lint"})
+skill = _group("skill", _skill_list)
+compartment = _group("compartment")
+mind = _group("mind")
+value = _group("value")
+chat = _group("chat", _chat_history, _chat_memory)
+jobs = _group(
+    "jobs",
+    _switch("enable", "Enable the job ID from now on.", enabled=True),
+    _switch("disable", "Disable the job ID until it is enabled again.", enabled=False),
+    modules={"run": "jobs", "log": "jobs"},
+)
+task = _group("task")
+overview = _command("overview", _TOOLS["retrieve_overview"])
+recall = _command("recall", _TOOLS["recall"])
+remember = _command("remember", _TOOLS["remember"])
+
+
+# commands over all tools
+
+
+def _complete(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    return [name for name in _TOOLS if name.startswith(start)]
+
+
+@click.command()
+@click.argument("tool", required=False, default="", shell_complete=_complete)
+@common
+def tools(tool: str, root: str | None, as_json: bool) -> None:
+    """List the tools for agents, or describe TOOL."""
+    del root  # the tools are the same in every root
+    if tool and tool not in _TOOLS:
+        raise NotFound(f'There is no tool "{tool}".{close_to(tool, _TOOLS)}', "Run: holdfast tools")
+    if show.wants_json(as_json):
+        described = [
+            {"agent": each.agent, "name": each.name, "description": each.about, "inputSchema": each.schema}
+            for each in ([_TOOLS[tool]] if tool else _TOOLS.values())
+        ]
+        show.as_json(described[0] if tool else described)
+    elif tool:
+        click.echo(f"{_TOOLS[tool].agent}: {tool}\n\n{_TOOLS[tool].about}\n")
+        rows = [
+            (name, _type_name(param.schema), "yes" if param.required else "", param.about)
+            for name, param in _TOOLS[tool].params.items()
+        ]
+        show.table(("parameter", "type", "needed", "what"), rows)
+    else:
+        first = [(each.agent, each.name, " ".join(each.about.split()).partition(". ")[0]) for each in _TOOLS.values()]
+        show.table(("agent", "tool", "what"), first)
+        click.echo("\nholdfast tools TOOL describes one; holdfast call TOOL --params JSON runs it.")
+
+
+def _type_name(schema: dict[str, Any]) -> str:
+    return " or ".join(
+        "|".join(map(str, part["enum"])) if "enum" in part else str(part.get("type", "any"))
+        for part in schema.get("anyOf", [schema])
+    )
+
+
+@click.command()
+@click.argument("tool", shell_complete=_complete)
+@click.option("--params", default="{}", metavar="JSON|@FILE|-", help="Parameters: JSON, a file, or standard input.")
+@click.option("--context", metavar="JSON|@FILE", help="Context: workspaceId, sessionId, goal and others.")
+@common
+def call(tool: str, params: str, context: str | None, root: str | None, as_json: bool) -> None:
+    """Run TOOL and print the reply that an agent gets.
+
+    The exit code is 1 if the reply is an error.
+    """
+    given = _json("--params", params)
+    about = None if context is None else _json("--context", context)
+    with open_root(root) as memory:
+        reply = memory.call(tool, given, about)
+    if "text" in reply and not show.wants_json(as_json):
+        click.echo(show.printable(str(reply["text"])))
+    else:
+        show.as_json(reply)
+    if reply.get("success") is False:
+        sys.exit(1)
+
+
+def _json(option: str, given: str) -> Any:
+    """Read the JSON of an option, of the file that it names, or of standard input."""
+    if given == "-":
+        given = read_stdin()
+    elif given.startswith("@"):
+        try:
+            with open(given[1:], encoding="utf-8") as file:
+                given = file.read()
+        except OSError as error:
+            raise Unavailable(f"{given[1:]}: {error.strerror}.", f"Give {option} a file that can be read.") from None
+        except UnicodeDecodeError:
+            raise Invalid(f"{given[1:]} is not UTF-8.", "Save it as UTF-8.") from None
+    try:
+        return msgspec.json.decode(given)
+    except _NOT_JSON as error:
+        raise Invalid(f"{option} is not JSON: {error}.", 'Write it like {"name": "alpha"}.') from None
+
+
+@click.command()
+@click.option("--workspace", default="", help="Only calls in this workspace.")
+@click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
+@common
+def traces(workspace: str, count: int, root: str | None, as_json: bool) -> None:
+    """Print the last tool calls, oldest first."""
+    with open_root(root) as memory:
+        scope = memory.scopes.resolve(workspace) if workspace else None
+        found = memory.traces.last(count, scope)
+    if show.wants_json(as_json):
+        show.as_json(found)
+    elif not found:
+        click.echo("No tool was called yet.")
+    else:
+        rows = []
+        for each in found:
+            what = str(each["what"]).removeprefix(each["tool"]).strip()
+            if not each["success"]:
+                what = f"{what}: {each['error']}" if what else str(each["error"])
+            ended = "ok" if each["success"] else "error"
+            rows.append((local(each["time"]), each["session"], each["tool"], each["ms"], ended, what))
+        columns = ("time", "session", "tool", "ms", "ended", "what")
+        show.table(columns, rows, whole=("time", "tool"), less=("ms", "session"))

@@ -1,0 +1,196 @@
+"""Copying between memories, and from other programs: `push`, `pull`, `export` and `import`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli import show
+from holdfast.cli.main import common, open_root
+from holdfast.errors import Invalid, Unavailable
+from holdfast.memories.cold import SOURCES, find_sources, named
+from holdfast.model.names import amount
+
+if TYPE_CHECKING:
+    from holdfast.owner.transfer import Moved
+
+_SHOWN = 20
+_THERE = {
+    "new": "not there yet",
+    "changed": "changed since both sides agreed",
+    "merged": "entries are put together",
+    "conflict": "changed on both sides: theirs stays, ours is put beside it",
+    "same": "there already",
+    "newer": "changed on the other side only: left alone",
+    "gone": "removed on the other side: not restored",
+    "forgotten": "forgotten on the other side: not restored",
+}
+"""What each step of a push means."""
+_HERE = _THERE | {
+    "new": "not here yet",
+    "conflict": "changed on both sides: ours stays, theirs is put beside it",
+    "same": "here already",
+    "newer": "changed here only: left alone",
+    "gone": "removed here: not restored",
+    "forgotten": "forgotten here: not restored",
+}
+"""What each step of a pull means."""
+_CHAT = "chat"
+_scope = click.option("--scope", default="", help="Only this workspace, domain or repository.")
+_dry_run = click.option("--dry-run", "--preview", is_flag=True, help="Only show what would be copied.")
+
+
+@click.command()
+@click.option("--to", default="", metavar="ADDRESS", help="A folder or postgresql://…; default: the shared memory.")
+@_scope
+@_dry_run
+@click.option("--yes", is_flag=True, help="Do not ask; required without a terminal.")
+@common
+def push(to: str, scope: str, dry_run: bool, yes: bool, root: str | None, as_json: bool) -> None:
+    """Copy this memory to another one, a folder or a database.
+
+    It first shows what would be copied. Nothing is copied twice, and nothing is removed or replaced that has changed
+    there meanwhile: both versions of such a document are kept.
+    """
+    _transfer(root, to, scope, dry_run=dry_run, yes=yes, as_json=as_json, push=True)
+
+
+@click.command()
+@click.option(
+    "--from", "source", default="", metavar="ADDRESS", help="A folder or postgresql://…; default: the shared memory."
+)
+@_scope
+@_dry_run
+@common
+def pull(source: str, scope: str, dry_run: bool, root: str | None, as_json: bool) -> None:
+    """Copy another memory to this one.
+
+    Nothing here is removed, or replaced if it has changed here meanwhile.
+    """
+    _transfer(root, source, scope, dry_run=dry_run, yes=True, as_json=as_json, push=False)
+
+
+def _transfer(root: str | None, other: str, scope: str, *, dry_run: bool, yes: bool, as_json: bool, push: bool) -> None:
+    on_terminal = not show.wants_json(as_json)
+    with open_root(root) as memory, memory.moving(other, scope=scope, push=push) as mover:
+        with show.progress("looking") as progress:
+            done = planned = mover.plan(progress)
+        if on_terminal:
+            _plan(planned, push=push)
+        if not dry_run and not planned.nothing and not yes:
+            if not (on_terminal and sys.stdin.isatty()):
+                raise Invalid(
+                    "Nothing was copied: there is no terminal to ask on.",
+                    "Use --dry-run first, then --yes.",
+                )
+            click.confirm(f"Move {amount(planned.records, 'record')} to {planned.target}?", abort=True)
+        if not dry_run:
+            try:
+                with show.progress("moving") as progress:
+                    done = mover.move(progress)
+            except Unavailable as error:  # the server stopped, or the folder is gone
+                again = "push" if push else "pull"
+                raise Unavailable(error.message, f"What was moved stays; {again} again to finish.") from None
+    if on_terminal:
+        _result(done)
+    else:
+        show.as_json(done)
+    if done.refused and done.done:
+        sys.exit(1)
+
+
+def _plan(planned: Moved, *, push: bool) -> None:
+    click.echo(f"{planned.source} → {planned.target}" + (f", {planned.scope}" if planned.scope else ""))
+    rows = [
+        (act, f"{tally.files:,}", f"{tally.records:,}", f"{tally.bytes:,}", about)
+        for act, about in (_THERE if push else _HERE).items()
+        if (tally := planned.counts.get(act))
+    ]
+    show.table(("what", "files", "records", "bytes", ""), rows)
+    whose = "ours" if push else "theirs"
+    for step in planned.conflicts[:_SHOWN]:
+        text = f"conflict: {show.printable(step.path)}: {whose} goes to {show.printable(step.beside)}"
+        click.secho(text, fg="yellow")
+    if len(planned.conflicts) > _SHOWN:
+        click.echo(f"… and {len(planned.conflicts) - _SHOWN} more; --json lists them all.")
+
+
+def _result(done: Moved) -> None:
+    if not done.done:
+        click.echo("Nothing was written.")
+    elif done.nothing:
+        click.echo("There was nothing to move.")
+    else:
+        click.echo(f"{amount(done.records, 'record')} moved. {done.left[0].capitalize()}; {done.left[1]}.")
+    show.warnings([f"left out: {problem}" for problem in done.refused[:_SHOWN]])
+    if len(done.refused) > _SHOWN:
+        show.warnings([f"… and {len(done.refused) - _SHOWN} more; --json lists them all."])
+
+
+@click.command()
+@click.argument("folder", type=click.Path())
+@click.option("--from", "source", default="", metavar="ADDRESS", help="A folder or postgresql://…; default: the root.")
+@common
+def export(folder: str, source: str, root: str | None, as_json: bool) -> None:
+    """Export a whole memory as plain files to FOLDER.
+
+    FOLDER must be new or empty. The copy is verified before it appears there.
+    """
+    with open_root(source or root) as memory, show.progress("copying") as progress:
+        done = memory.export(folder, progress)
+    if show.wants_json(as_json):
+        show.as_json(done)
+        return
+    size = f"{amount(done.files, 'file')}, {done.bytes:,} bytes, {amount(done.records, 'record')}"
+    click.echo(f"{size}: {show.printable(done.path)}")
+    show.warnings([f"could not be read there either: {problem}" for problem in done.damage])
+
+
+@click.command("import")
+@click.argument("source", type=click.Choice([*SOURCES, _CHAT]))
+@click.argument("paths", type=click.Path(), nargs=-1, metavar="[PATH]...")
+@click.option("--workspace", help="Workspace, domain or repository of the conversations.")
+@click.option("--channel", default="", help="For chat: channel of messages that name none.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be imported.")
+@common
+def import_(
+    source: str, paths: tuple[str, ...], workspace: str | None, channel: str, dry_run: bool, **given: Any
+) -> None:
+    """Import conversations of SOURCE into cold memory.
+
+    They are read from the folder of SOURCE, or from PATH (files or folders). SOURCE chat imports messages of a chat
+    bot, one JSON object per line, into the chat history instead. Nothing is imported twice, so the command can be
+    repeated. Known forms of secrets are removed.
+    """
+    is_chat = source == _CHAT
+    if is_chat and workspace:
+        raise Invalid("The chat history belongs to no workspace.", "Leave --workspace out.")
+    if not is_chat and channel:
+        raise Invalid("Only messages of a chat have a channel.", "Leave --channel out.")
+    find = named if is_chat else functools.partial(find_sources, source)
+    files = [file for path in paths or ("",) for file in find(path)]
+    with open_root(given["root"]) as memory, show.progress("reading (kB)") as progress:
+        if is_chat:
+            done = memory.chat.bring(files, channel, dry=dry_run)
+        else:
+            done = memory.transcripts.bring(source, files, workspace, progress, dry=dry_run)
+    following = 'holdfast chat search "…"' if is_chat else 'holdfast recall "…" --layers cold'
+    known = done.turns - done.added
+    if show.wants_json(given["as_json"]):
+        numbers = {"files": done.files, "turns": done.turns, "added": done.added, "known": known}
+        problems = {"skipped": done.skipped, "problems": done.problems}
+        show.as_json({"source": source, "dryRun": dry_run, **numbers, **problems, "next": following})
+    else:
+        skipped = amount(done.skipped, "line or file", "lines or files")
+        click.echo(
+            f"{amount(done.files, 'file')}, {amount(done.turns, 'turn')}: {done.added}"
+            f" {'would be added' if dry_run else 'added'}, {known} already there, {skipped} skipped."
+        )
+        if not dry_run:
+            click.echo(f"Search them: {following}")
+    show.warnings(done.problems[:10])
+    if done.skipped > 10:
+        show.warnings([f"… and {done.skipped - 10} more; --json lists the first hundred."])

@@ -1,0 +1,164 @@
+"""The prompts and resources of the MCP server.
+
+Prompts are texts that a person picks in a client. `save-memory`, `learning-cycle` and `chat-memory` are files that an
+owner can change: the root's own version is used, else the shipped one. Resources are the Markdown files of workspaces
+and states: `holdfast://workspace/<scope>` and `holdfast://state/<scope>/<name>`, each part percent-encoded. Archived
+ones are not listed but can be read.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from holdfast import templates
+from holdfast.errors import NotFound
+from holdfast.formats import markdown, sections
+from holdfast.memory import Memory
+from holdfast.model import names
+from holdfast.model.queries import Query
+from holdfast.model.records import text_of
+
+MARKDOWN = "text/markdown"
+PAGE = 500
+_WORKSPACE_URI = "holdfast://workspace/"
+_STATE_URI = "holdfast://state/"
+
+_WORKSPACE = types.PromptArgument(name="workspace", description="the workspace's name", required=False)
+
+PROMPTS = (
+    types.Prompt(
+        name="resume",
+        title="Resume earlier work",
+        description="Load a workspace and its newest state, and go on from there.",
+        arguments=[_WORKSPACE],
+    ),
+    types.Prompt(name="save-state", title="Save a state", description="Save where we are, for a later conversation."),
+    types.Prompt(
+        name="save-memory",
+        title="Save what was learned",
+        description="Review the conversation and save its decisions, lessons and plan changes.",
+        arguments=[_WORKSPACE],
+    ),
+    types.Prompt(
+        name="learning-cycle",
+        title="Watch for what is worth saving",
+        description="The moments at which something should be saved, and what to do then.",
+    ),
+    types.Prompt(
+        name="chat-memory",
+        title="Remember across channels",
+        description="When a chat bot should look up what was said, and what belongs into MEMORY.md.",
+    ),
+)
+TEMPLATES = (
+    types.ResourceTemplate(
+        name="workspace",
+        uri_template=_WORKSPACE_URI + "{+scope}",
+        description="The overview of a workspace, workspace/domain or workspace/domain/repository.",
+        mime_type=MARKDOWN,
+    ),
+    types.ResourceTemplate(
+        name="state",
+        uri_template=_STATE_URI + "{+scope}/{name}",
+        description="A save point of a workspace, by its name.",
+        mime_type=MARKDOWN,
+    ),
+)
+
+
+def prompt(memory: Memory, name: str, arguments: dict[str, str]) -> types.GetPromptResult:
+    """Return a prompt with its text."""
+    known = {prompt.name: prompt for prompt in PROMPTS}
+    if name not in known:
+        raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {name[:200]}. There are: {', '.join(known)}.")
+    workspace = arguments.get("workspace", "").strip()
+    if name == "save-memory":
+        text = _command(memory, templates.SAVE_MEMORY)
+        text += f'\n\nThe workspace is "{workspace}".' if workspace else ""
+    elif name == "chat-memory":
+        text = _command(memory, templates.CHAT_MEMORY)
+    elif name == "learning-cycle":
+        text = _learning_cycle(memory)
+    elif name == "save-state":
+        text = templates.text(templates.SAVE_STATE).strip()
+    else:
+        load = "Call listWorkspaces through useTools, pick the one that fits, and call loadWorkspace with its name."
+        within = " (context.workspaceId is that name)"
+        if workspace:
+            load, within = f'Call loadWorkspace with the name "{workspace}".', f' (context.workspaceId "{workspace}")'
+        text = templates.text(templates.RESUME).strip().format(load=load, within=within)
+    message = types.PromptMessage(role="user", content=types.TextContent(text=text))
+    return types.GetPromptResult(description=known[name].description, messages=[message])
+
+
+def _command(memory: Memory, name: str) -> str:
+    """Return the text of a command for agents: the root's own, else the shipped one."""
+    own = _own(memory, f"{memory.settings.paths.commands}/{name}")
+    return own or _body(templates.text(f"{templates.COMMANDS}/{name}").encode())
+
+
+def _learning_cycle(memory: Memory) -> str:
+    """Return the section about the learning cycle: of the root's own rule if that has one, else the shipped one."""
+    own = _own(memory, f"{memory.settings.paths.rules}/{templates.WORKFLOW}")
+    shipped = _body(templates.text(f"{templates.RULES}/{templates.WORKFLOW}").encode())
+    for text in (own, shipped):
+        for part in sections.headed(text, templates.LEARNING_CYCLE):
+            return text[part.start : part.end].strip()
+    raise AssertionError("the shipped rule has this section")
+
+
+def _own(memory: Memory, path: str) -> str:
+    """Return the text of a file of the root, "" if there is none."""
+    try:
+        return _body(memory.vault.read(path, memory.settings.limits.document_bytes).data)
+    except NotFound:
+        return ""
+
+
+def _body(data: bytes) -> str:
+    return markdown.parse(data).body.strip()
+
+
+def resources(memory: Memory, start: int) -> tuple[list[types.Resource], int | None]:
+    """Return a page of all resources, workspaces first, and where the next page starts."""
+    found = memory.every(Query(kinds=("overview",))) + memory.every(Query(kinds=("state",)))
+    page = []
+    for record in found[start : start + PAGE]:
+        where = "/".join(quote(part, safe="") for part in record.scope.path.split("/"))
+        is_state = record.kind == "state"
+        page.append(
+            types.Resource(
+                uri=f"{_STATE_URI}{where}/{quote(record.title, safe='')}" if is_state else _WORKSPACE_URI + where,
+                name=record.title,
+                description=text_of(record.fields.get("description") or record.fields.get("activeTask")) or None,
+                mime_type=MARKDOWN,
+            )
+        )
+    return page, start + PAGE if start + PAGE < len(found) else None
+
+
+def resource(memory: Memory, uri: str) -> str:
+    """Return the text of a resource; NotFound if there is none."""
+    if uri.startswith(_WORKSPACE_URI):
+        scope = memory.scopes.resolve(_decoded(uri.removeprefix(_WORKSPACE_URI)))
+        return _text(memory, memory.places.overview(scope.path))
+    path, slash, name = uri.removeprefix(_STATE_URI).rpartition("/")
+    if not uri.startswith(_STATE_URI) or not slash:
+        raise NotFound("There is no such resource.")
+    scope = memory.scopes.resolve(_decoded(path))
+    wanted = names.same(unquote(name))
+    for record in memory.every(Query(kinds=("state",), scope=scope.path, hidden=True)):
+        if record.scope.path == scope.path and names.same(record.title) == wanted:
+            return _text(memory, record.path)
+    raise NotFound("There is no such state.")
+
+
+def _decoded(path: str) -> str:
+    return "/".join(unquote(part) for part in path.split("/"))
+
+
+def _text(memory: Memory, path: str) -> str:
+    return memory.vault.read(path, memory.settings.limits.document_bytes).data.decode("utf-8", "replace")

@@ -1,0 +1,239 @@
+"""Monitoring of an HTTP server: the log, the counters, and the pages `/healthz`, `/readyz` and `/metrics`.
+
+`/healthz` checks nothing. `/readyz` checks the store, for a bounded time, and names no host or path. Both need no
+token. `/metrics` needs one, unless the request comes from this machine and not through a proxy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+import anyio
+import anyio.to_thread
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast import __version__
+from holdfast.errors import Busy, Damaged, HoldfastError, Invalid
+from holdfast.model.times import utc_now
+from holdfast.storage.tree import RootGone
+
+HEALTH, READY, METRICS = "/healthz", "/readyz", "/metrics"
+LogForm = Literal["text", "json", "none"]
+_CHECK_SECONDS = 3.0
+"""How long a check of the store may take."""
+_CACHE_SECONDS = 0.5
+"""How long its result is reused."""
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+_LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
+_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_Labels = tuple[tuple[str, str], ...]
+
+
+class Log:
+    """One line on standard error for each call and each refusal, as JSON or text.
+
+    A line names the caller, the tool and the outcome. It never has the text of a request or reply, or a token.
+    """
+
+    def __init__(self, form: LogForm = "none") -> None:
+        self._form = form
+        self._lock = threading.Lock()
+
+    def info(self, event: str, **fields: str | float) -> None:
+        self._line("info", event, fields)
+
+    def warn(self, event: str, **fields: str | float) -> None:
+        self._line("warning", event, fields)
+
+    def _line(self, level: str, event: str, given: dict[str, str | float]) -> None:
+        if self._form == "none":
+            return
+        fields = {name: value for name, value in given.items() if value != ""}
+        if self._form == "json":
+            line = msgspec.json.encode({"time": utc_now(), "level": level, "event": event, **fields}).decode()
+        else:
+            shown = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
+            line = f"{utc_now()} {level:7} {event} {shown}".rstrip()
+        with self._lock, contextlib.suppress(OSError, ValueError):  # standard error may be closed
+            print(line, file=sys.stderr, flush=True)
+
+
+def _quoted(value: str | float) -> str:
+    """Return a value as one word, quoted where it has to be."""
+    text = str(value)
+    return text if text.isprintable() and text and not set(text) & set(' "=') else msgspec.json.encode(text).decode()
+
+
+class Metrics:
+    """The counters of one process, as Prometheus text. No label has a tenant, a token, a record or a text."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started = time.time()
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self._below: Counter[tuple[str, float]] = Counter()
+        self._seconds: dict[str, float] = {}
+        self._errors: Counter[str] = Counter()
+        self._answers: Counter[str] = Counter()
+        self.connections: Callable[[], int] = lambda: 0
+        """Returns how many connections are open."""
+
+    def called(self, tool: str, outcome: str, seconds: float) -> None:
+        """Count a tool call; the outcome is `ok` or the class of its error."""
+        ok = outcome == "ok"
+        with self._lock:
+            self._calls[tool, "ok" if ok else "error"] += 1
+            self._seconds[tool] = self._seconds.get(tool, 0.0) + seconds
+            for bucket in _BUCKETS:
+                self._below[tool, bucket] += seconds <= bucket
+            if not ok:
+                self._errors[outcome] += 1
+
+    def answered(self, status: int) -> None:
+        """Count an HTTP response."""
+        with self._lock:
+            self._answers[str(status)] += 1
+
+    def render(self, *, up: bool, behind: int, memories: int) -> str:
+        """Return all metrics as text."""
+        with self._lock:
+            calls = [((("tool", tool), ("outcome", end)), n) for (tool, end), n in sorted(self._calls.items())]
+            parts = [
+                *_family("holdfast_tool_calls_total", "counter", "Calls of tools, by how they ended.", calls),
+                *self._histogram(),
+                *_family("holdfast_errors_total", "counter", "Errors, by their class.", _by("kind", self._errors)),
+                *_family("holdfast_http_answers_total", "counter", "Answers, by status.", _by("status", self._answers)),
+            ]
+            limited = self._answers["429"]
+        for name, kind, about, value in (
+            ("holdfast_http_limited_total", "counter", "Requests refused for coming too fast.", limited),
+            ("holdfast_http_connections", "gauge", "Connections that are open.", self.connections()),
+            ("holdfast_memories_open", "gauge", "Memories that are open.", memories),
+            ("holdfast_index_behind_files", "gauge", "Files that changed and are not indexed yet.", behind),
+            ("holdfast_store_up", "gauge", "Whether the store can be used.", int(up)),
+            ("process_resident_memory_bytes", "gauge", "Memory of this process.", _resident()),
+            ("process_start_time_seconds", "gauge", "When this process began.", round(self._started, 3)),
+        ):
+            parts += _family(name, kind, about, [((), value)])
+        build = (("version", __version__), ("python", sys.version.split()[0]))
+        parts += _family("holdfast_build_info", "gauge", "The running version.", [(build, 1)])
+        return "\n".join(parts) + "\n"
+
+    def _histogram(self) -> Iterable[str]:
+        name = "holdfast_tool_seconds"
+        yield f"# HELP {name} How long calls of tools took."
+        yield f"# TYPE {name} histogram"
+        for tool in sorted(self._seconds):
+            total = self._calls[tool, "ok"] + self._calls[tool, "error"]
+            for bucket in _BUCKETS:
+                yield _sample(f"{name}_bucket", (("tool", tool), ("le", f"{bucket:g}")), self._below[tool, bucket])
+            yield _sample(f"{name}_bucket", (("tool", tool), ("le", "+Inf")), total)
+            yield _sample(f"{name}_sum", (("tool", tool),), round(self._seconds[tool], 6))
+            yield _sample(f"{name}_count", (("tool", tool),), total)
+
+
+def _by(label: str, counted: Mapping[str, int]) -> list[tuple[_Labels, float]]:
+    return [(((label, name),), count) for name, count in sorted(counted.items())]
+
+
+def _family(name: str, kind: str, about: str, samples: Iterable[tuple[_Labels, float]]) -> list[str]:
+    lines = [_sample(name, labels, value) for labels, value in samples]
+    return [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *lines]
+
+
+def _sample(name: str, labels: _Labels, value: float) -> str:
+    escaped = [(label, text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')) for label, text in labels]
+    shown = ",".join(f'{label}="{text}"' for label, text in escaped)
+    return f"{name}{{{shown}}} {value}" if shown else f"{name} {value}"
+
+
+def _resident() -> int:
+    """Return the resident memory of this process in bytes; 0 if the system does not report it."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+class Health:
+    """The pages, the log and the counters of one server. `check` raises if the store cannot be used."""
+
+    def __init__(
+        self, check: Callable[[], None], gauges: Callable[[], tuple[int, int]], log: Log, *, open_metrics: bool
+    ) -> None:
+        self.log = log
+        self.metrics = Metrics()
+        self._check = check
+        self._gauges = gauges
+        self._open_metrics = open_metrics
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._lock: anyio.Lock | None = None
+        self._problem, self._when = "", -_CHECK_SECONDS
+
+    def health_page(self) -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    async def ready_page(self) -> Response:
+        if problem := await self.problem():
+            return Response(f"not ready: {problem}\n", 503, {"Retry-After": "1"}, media_type="text/plain")
+        return Response("ready\n", media_type="text/plain")
+
+    async def metrics_page(self) -> Response:
+        up = not await self.problem()
+        memories, behind = self._gauges()
+        text = self.metrics.render(up=up, behind=behind, memories=memories)
+        return Response(text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    def needs_token(self, request: Request) -> bool:
+        """Return whether a request for the metrics must have a token."""
+        local = request.client is not None and request.client.host in _LOCAL
+        return not self._open_metrics and not (local and not any(name in request.headers for name in _FORWARDED))
+
+    async def first_check(self) -> None:
+        """Log whether the store can be used as soon as the server has started."""
+        if not await self.problem():
+            self.log.info("store", state="up")
+
+    async def problem(self) -> str:
+        """Return why the store cannot be used, "" if it can. Concurrent requests share one check."""
+        if self._lock is None or self._limiter is None:
+            self._lock, self._limiter = anyio.Lock(), anyio.CapacityLimiter(2)
+        async with self._lock:
+            if time.monotonic() - self._when > _CACHE_SECONDS:
+                before, details = self._problem, ""
+                self._problem = "the store does not answer in time"
+                with anyio.move_on_after(_CHECK_SECONDS):
+                    self._problem, details = await anyio.to_thread.run_sync(
+                        self._try, abandon_on_cancel=True, limiter=self._limiter
+                    )
+                self._when = time.monotonic()
+                if self._problem != before:
+                    self.log.warn("store", state=self._problem or "up again", reason=details)
+            return self._problem
+
+    def _try(self) -> tuple[str, str]:
+        """Return the public problem and, for the log, its details; both "" if the store can be used."""
+        try:
+            self._check()
+        except HoldfastError as error:
+            return public_text(error), str(error)
+        return "", ""
+
+
+def public_text(error: HoldfastError) -> str:
+    """Describe an error by its class: its own text may name hosts and logins, and is for the log."""
+    if isinstance(error, RootGone):
+        return "the store does not answer"
+    if isinstance(error, Busy):
+        return "the store is busy"
+    if isinstance(error, Damaged):
+        return "the store is damaged"
+    return "the server is not set up for this store" if isinstance(error, Invalid) else "the store cannot be used"
