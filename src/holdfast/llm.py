@@ -82,8 +82,16 @@ class Model:
         whole = count_tokens(text)
         if not whole:
             return ""
-        most = min(budget, whole)
-        system, user = self._prompt(text, most)
+        most, limit = min(budget, whole), self._settings.call_tokens
+        form = templates.text(templates.SUMMARY).strip()
+        room = limit - count_tokens(_fill(form, most, _ANY_COUNT, _ANY_COUNT)) - most
+        if room < min(_LEAST_TEXT, whole):
+            raise OverBudget(
+                f"A summary of {most} tokens leaves no room for the text in a call of {limit}.",
+                "Ask for a shorter one, or raise call_tokens in [model].",
+            )
+        user = summaries.head(text, room)
+        system = _fill(form, most, len(text) if user == text else len(user) - 1, len(text))
         request = {
             "model": self._settings.name,
             "messages": [{"role": "system", "content": system}, {"role": "user", "content": user}],
@@ -94,18 +102,6 @@ class Model:
         if (size := count_tokens(made)) > min(1.5 * budget, whole):
             raise Unavailable(f"The model wrote {size} tokens for a text of {whole} and a budget of {budget}.", _LATER)
         return made
-
-    def _prompt(self, text: str, most: int) -> tuple[str, str]:
-        """Return the system and user messages, with as much of the text as fits into one call."""
-        form = templates.text(templates.SUMMARY).strip()
-        room = self._settings.call_tokens - count_tokens(_fill(form, most, _ANY_COUNT, _ANY_COUNT)) - most
-        if room < min(_LEAST_TEXT, count_tokens(text)):
-            raise OverBudget(
-                f"A summary of {most} tokens leaves no room for the text in a call of {self._settings.call_tokens}.",
-                "Ask for a shorter one, or raise call_tokens in [model].",
-            )
-        given = summaries.head(text, room)
-        return _fill(form, most, len(text) if given == text else len(given) - 1, len(text)), given
 
     def _ask(self, target: _Target, request: dict[str, Any], prompt: int) -> str:
         """Send a request, and repeat it once if the server is busy."""

@@ -40,8 +40,6 @@ class Format(msgspec.Struct, frozen=True):
     """How many characters before the mark belong to the secret."""
 
 
-# Checks of a match
-
 _PLACEHOLDER = re.compile(
     r"(?i)x{4}|\*{3}|\.\.\.|…|example|your|placeholder|redacted|removed|changeme|change[-_]me|dummy|[<>{}]"
 )
@@ -134,8 +132,6 @@ def _is_value(value: str) -> bool:
         return False
     return len(value) > 15 and not _PLACEHOLDER.search(value[:_PORTION]) and _is_random(value)
 
-
-# The formats
 
 _NOT_INSIDE, _NOT_IN_WORD, _END = r"(?<![A-Za-z0-9_-])", r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9_-])"
 _OPEN = r"\\?[\"'`]?"
@@ -246,8 +242,6 @@ _SECRET_FIELD = re.compile(
     r"authorization|credentials?)\Z"
 )
 _SECRET_FIELD_IN_JSON = re.compile(_SECRET_FIELD.pattern.replace(r"\Z", '":'))
-
-# Search
 
 _SHORT = ("://", "asic ", "ASIC ", "auths", "-----BEGIN ", "PuTTY-User")
 """Marks of secrets that may be short or far from the mark; all other secrets are long words or part of one."""

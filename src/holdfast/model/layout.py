@@ -99,9 +99,11 @@ class Places:
         found: dict[str, None] = {}
         scopes = [scope + "/{deeper}" if scope else ""]
         scopes += from_path(scope).above if above else ()
-        for name in kinds or KINDS:
-            for place in (KINDS[name].place, KINDS[name].also):
-                for filled in (place.format_map(_Holes(self._folders, level)) for level in scopes):
+        for row in (KINDS[name] for name in kinds or KINDS):
+            for place in (row.place, row.also):
+                for name, folder in self._folders.items():
+                    place = place.replace("{" + name + "}", folder)
+                for filled in (place.replace("{scope}", level or "{scope}") for level in scopes):
                     found[filled.split("{")[0].rpartition("/")[0] if "{" in filled else filled] = None
         tops = tuple(path for path in found if path)
         return tuple(path for path in tops if not any(path.startswith(top + "/") for top in tops))
@@ -113,17 +115,6 @@ class Places:
     def overview(self, scope_path: str) -> str:
         """Return the file that defines a workspace, domain or repository."""
         return f"{self.workspaces}/{scope_path}/OVERVIEW.md"
-
-
-class _Holes(dict[str, str]):
-    """Fills in the folders, and the scope if there is one; other holes stay."""
-
-    def __init__(self, folders: dict[str, str], scope: str) -> None:
-        super().__init__(folders)
-        self._scope = scope
-
-    def __missing__(self, name: str) -> str:
-        return self._scope if name == "scope" and self._scope else "{" + name + "}"
 
 
 def session_folder(session: str) -> str:

@@ -227,8 +227,13 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
         valid = "; ".join(f"[{name}] {', '.join(fields)}" for name, fields in tables().items())
         raise Invalid(f"{source}: {error}.", f"Valid settings: format; {valid}.") from None
     for name in settings.paths.__struct_fields__:
-        where = variables.get(f"paths.{name}", f"{source}: paths.{name}")
-        _check_folder(where, getattr(settings.paths, name))
+        value, hidden = getattr(settings.paths, name), True
+        with contextlib.suppress(Invalid):
+            hidden = any(part.startswith(".") for part in check_path(value))
+        if hidden:
+            where = variables.get(f"paths.{name}", f"{source}: paths.{name}")
+            fault = f"{where} = {value[:200]!r} leaves the root, is hidden or is no name."
+            raise Invalid(fault, "Use a folder below the root.")
     if unknown := [name for name in settings.secrets.allow if name not in NAMES]:
         where = variables.get("secrets.allow", f"{source}: secrets.allow")
         raise Invalid(f'{where} has "{unknown[0]}".{close_to(unknown[0], NAMES)}', f"Use names of: {', '.join(NAMES)}.")
@@ -276,14 +281,3 @@ def _typed(text: str, default: object) -> Any:
         with contextlib.suppress(ValueError):
             return kind(text)
     return text
-
-
-def _check_folder(where: str, value: str) -> None:
-    try:
-        hidden = any(part.startswith(".") for part in check_path(value))
-    except Invalid:
-        hidden = True
-    if hidden:
-        raise Invalid(
-            f"{where} = {value[:200]!r} leaves the root, is hidden or is no name.", "Use a folder below the root."
-        )

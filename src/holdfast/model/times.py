@@ -143,7 +143,7 @@ def id_ms(identifier: str) -> int:
 def mint(after: str = "", ms: int | None = None) -> str:
     """Make an id for now that is greater than `after`."""
     noise = int.from_bytes(os.urandom(10), "big")
-    made = _pack(((now_ms() if ms is None else ms) << 74) | (noise >> 6))
+    made = _pack(((time.time_ns() // 1_000_000 if ms is None else ms) << 74) | (noise >> 6))
     if made > after or not is_id(after):
         return made
     value = int(after.replace("-", ""), 16)
