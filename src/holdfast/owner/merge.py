@@ -2,7 +2,7 @@
 
 Documents are fast-forwarded: a version only replaces one that it was made from. Otherwise the entries of a dated page
 are merged, and of any other document both versions are kept, the incoming one under a name that says so. Both then
-move on unchanged, so that in the end every memory has the same pair. Log entries are told apart by their ids; each is
+move on unchanged, so that in the end every memory has the same pair. Log entries are identified by their ids; each is
 added once and none is changed.
 """
 
@@ -55,7 +55,7 @@ def batches(items: Iterable[T], size: Callable[[T], int], most: int, count: int 
 class Pair(NamedTuple):
     """For one document: the version of the source that the target has, and that of the target that the source has.
 
-    A memory has a version when it holds the same text, made its own from it, or stores it as a conflict beside it.
+    A memory has a version when it has the same text, made its own from it, or stores it as a conflict beside it.
     """
 
     source: str

@@ -49,7 +49,7 @@ class Provenance:
         self._logs: list[str] = []
         self._stamp: object = None
         self._writers: dict[str, str] = {}
-        """Who wrote documents and their sections last, as far as the end of the write log tells."""
+        """Who wrote documents and their sections last, as far as the end of the write log says."""
 
     def sources(self, records: Iterable[Record]) -> dict[str, Source]:
         """Return where records come from, by their id."""

@@ -192,7 +192,7 @@ def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
 
 def _conflict(memory: Core, entries: list[dict[str, Any]], writer: str, current: str, to: str) -> str:
     """Return why a document cannot go back to a version, "" when it can."""
-    others = {str(entry.get("writer") or "somebody") for entry in entries if not _is_by(entry, writer)}
+    others = {str(entry.get("writer") or "an unnamed writer") for entry in entries if not _is_by(entry, writer)}
     if others:
         return f"{', '.join(sorted(others))} wrote it since"
     after = [ends(entry)[1] for entry in entries]
