@@ -204,7 +204,7 @@ class States:
 
     def load(self, scope: Scope, name: str) -> dict[str, Any]:
         """Return a save point as it was written."""
-        page = markdown.parse(self._memory.vault.read(self._path(scope, name)).data)
+        page = markdown.parse(self._memory.read(self._path(scope, name)).data)
         fields = page.fields
         data: dict[str, Any] = {
             "name": fields.get("name") or name,
