@@ -218,7 +218,7 @@ def apply(memory: Core, changes: list[Change], progress: Callable[[int, int], No
 def _apply(memory: Core, change: Change) -> str:
     if change.fault:
         return "skipped"
-    if change.folds and memory.vault.read(change.folds).version != change.folded:
+    if change.folds and memory.read(change.folds).version != change.folded:
         raise Conflict(f"{change.folds} was changed meanwhile; nothing was written.", "Look again.")
     created = change.version == ABSENT
     if created:

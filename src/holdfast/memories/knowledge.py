@@ -7,6 +7,7 @@ document is shown: T0 its abstract, T1 a page or two, T2 all of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -97,11 +98,12 @@ class Knowledge:
         records, warnings = self._survey(scope, *_LEARNED, above=True)
         live = [record for record in records if wanted.archived or record.path.endswith(f"/{record.kind}s.md")]
         moved = len(records) - len(live)
-        categories = {record.id: str(record.fields.get("category") or "") for record in live}
         warnings += _unknown("tag", wanted.tags, "entry", (tag for record in live for tag in record.tags))
         if wanted.category:
-            warnings += _unknown("category", [wanted.category], "entry", categories.values())
-            live = [one for one in live if names.same(categories[one.id]) == names.same(wanted.category)]
+            categories = [str(record.fields.get("category") or "") for record in live]
+            warnings += _unknown("category", [wanted.category], "entry", categories)
+            same = [names.same(category) == names.same(wanted.category) for category in categories]
+            live = list(itertools.compress(live, same))
         if wanted.tags:
             live = [record for record in live if _tagged(record, wanted.tags)]
         live.sort(key=lambda record: (record.path, -record.line))

@@ -48,11 +48,9 @@ class Workspaces:
 
     def create(self, name: str, fields: Mapping[str, Any], op_id: str = "") -> None:
         """Create a workspace with these `FIELDS`; its name must be new, also among archived ones."""
-        _check_name(name)
         given = {field: value for field, value in fields.items() if value is not None}
         given["rootFolder"] = _root_folder(given["rootFolder"])
-        if self._find(name) is not None and not self._memory.knows_op(op_id):
-            raise _taken(name)
+        self._check_new(name, op_id=op_id)
         self._make_root(given)
         try:
             self._memory.keep(Draft(kind="overview", title=name, text="", fields=given, op_id=op_id))
@@ -89,9 +87,7 @@ class Workspaces:
         if "rootFolder" in fields:
             fields["rootFolder"] = _root_folder(fields["rootFolder"])
         if new_name:
-            _check_name(new_name)
-            if self._find(new_name) not in (None, path):
-                raise _taken(new_name)
+            self._check_new(new_name, own=path)
         self._make_root(fields)
         self._memory.keep(Draft(id=self._overview(path), title=new_name, fields=fields, op_id=op_id))
 
@@ -100,11 +96,13 @@ class Workspaces:
         overview = self._overview(self._memory.scopes.resolve(name).path)
         _archive(self._memory, f'Workspace "{name}"', overview, restore, op_id)
 
-    def _find(self, name: str) -> str | None:
-        try:
-            return self._memory.scopes.resolve(name).path
-        except NotFound:
-            return None
+    def _check_new(self, name: str, own: str = "", op_id: str = "") -> None:
+        """Refuse a name with a slash, and one that another workspace has."""
+        if "/" in name:
+            raise Invalid(f'"{name}" has a slash, which separates levels.', "Use a name without one.")
+        with contextlib.suppress(NotFound):
+            if self._memory.scopes.resolve(name).path != own and not self._memory.knows_op(op_id):
+                raise _taken(name)
 
     def _overview(self, path: str) -> str:
         """Return the overview of a workspace, created if there is only the folder."""
@@ -143,11 +141,6 @@ def _root_folder(given: str) -> str:
         what = f"rootFolder {given[:200]!r} is not a folder inside the memory root."
         raise Invalid(what, "Use a relative path, like projects/alpha.") from None
     return folder
-
-
-def _check_name(name: str) -> None:
-    if "/" in name:
-        raise Invalid(f'"{name}" has a slash, which separates levels.', "Use a name without one.")
 
 
 def _taken(name: str) -> AlreadyExists:
@@ -211,7 +204,7 @@ class States:
 
     def load(self, scope: Scope, name: str) -> dict[str, Any]:
         """Return a save point as it was written."""
-        page = markdown.parse(self._memory.vault.read(self._path(scope, name)).data)
+        page = markdown.parse(self._memory.read(self._path(scope, name)).data)
         fields = page.fields
         data: dict[str, Any] = {
             "name": fields.get("name") or name,

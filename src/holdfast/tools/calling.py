@@ -108,8 +108,8 @@ def arguments(tool: Tool, given: Any) -> dict[str, Any]:
     ]
     if missing:
         raise Invalid(f"Missing or blank: {', '.join(missing)}.", tool.takes)
-    if not _is_plain(given):
-        check_plain(given)
+    for value in () if _is_plain(given) else given.values():
+        check_plain(value)
     sent = {name: value for name, value in given.items() if value is not None}
     try:
         values: dict[str, Any] = msgspec.convert(sent, tool.types)
