@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.storage import refresh, store
+from holdfast.storage import log, refresh
 from holdfast.storage.files import descriptors, index, lines, locks
 from holdfast.storage.files.tree import Files
 from holdfast.storage.index import Known
@@ -91,7 +91,7 @@ def _operations() -> None:
         return known(self, "", path, target) if target else Known()
 
     _put(IndexSync, known=forgetful)
-    _put(store, ids_of_op=_always([]))
+    _put(log, ids_of_op=_always([]))
 
 
 def _announcement() -> None:

@@ -9,8 +9,9 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -22,6 +23,7 @@ from holdfast.cli.main import cli
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.owner.restore import restore
 from holdfast.roots import make_root, open_folder
+from holdfast.storage.folds import Logs
 from holdfast.storage.postgres import migrations
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.migrations import MIGRATIONS
@@ -188,6 +190,13 @@ def test_an_address_may_be_written_in_capitals(server: pgserver.Server, database
         assert not memory.in_files
 
 
+class Nothing:
+    """A fold that remembers nothing."""
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        pass
+
+
 def test_a_connection_that_is_cut_in_the_middle_of_a_write(
     server: pgserver.Server, database: str, address: str
 ) -> None:
@@ -200,10 +209,12 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_write(
         memory.put("message", "first", fields={"role": "user", "channel": "cli"})
         answer = ""
         try:
-            memory.add(
+            second = {"role": "user", "channel": "cli", "content": "second", "timestamp": "2026-01-01T00:00:00Z"}
+            Logs(memory, Nothing).transact(
                 "user/memory/history.jsonl",
-                [{"role": "user", "channel": "cli", "content": "second", "timestamp": "2026-01-01T00:00:00Z"}],
-                guard=lambda _end: (server.run(cut, database), None)[1],
+                lambda _fold: [second],
+                [],
+                locked=lambda: (server.run(cut, database), None)[1],
             )
         except Unavailable as error:
             answer = str(error)

@@ -34,11 +34,12 @@ from holdfast.storage import verify
 from holdfast.storage.engine import Engine
 from holdfast.storage.index import Filter, Pool, Tied, Unusable
 from holdfast.storage.index_sync import once
+from holdfast.storage.log import Cursor
 from holdfast.storage.refresh import Progress, Refreshed
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import Screen
 from holdfast.storage.store import ANY, Store
-from holdfast.storage.tree import Document, LogEnd
+from holdfast.storage.tree import Document
 from holdfast.storage.writing import Writer
 
 if TYPE_CHECKING:
@@ -359,15 +360,16 @@ class Core:
         return bool(op_id) and bool(self._keeper.known(op_id).applied)
 
     def add(
-        self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
-        after: str = "", durable: bool = True, op_id: str = "", time: str = "time",
+        self, path: str, lines: Sequence[Mapping[str, Any]], *, after: str = "", durable: bool = True, op_id: str = "",
+        time: str = "time", unless: Cursor | None = None, locked: Callable[[], None] = lambda: None,
     ) -> list[str]:  # fmt: skip
-        """Append lines to a log in one piece and return their ids, which are greater than `after`.
+        """Append entries to a log in one piece and return their ids, which are greater than `after`.
 
-        `guard` sees the held log first, and may refuse. Under one op_id they are added once. `time` is the field that
-        says when.
+        An op_id has effect once. For `unless` and `locked` see `Store.append`.
         """
-        return self._writer.add(path, lines, guard=guard, after=after, durable=durable, op_id=op_id, time=time)
+        return self._writer.add(
+            path, lines, after=after, durable=durable, op_id=op_id, time=time, unless=unless, locked=locked
+        )
 
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
         """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""

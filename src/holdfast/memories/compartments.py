@@ -24,7 +24,7 @@ from holdfast.model.names import check_given, check_text
 from holdfast.model.records import PRIORITIES, USUAL_PRIORITY, priority_of
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.times import mint
-from holdfast.storage.log import Logs, Marks
+from holdfast.storage.folds import Logs, Marks
 
 COMPARTMENTS = ("run", "session", "plan")
 Answer = TypeVar("Answer")

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.model import names
 from holdfast.model.layout import session_folder
-from holdfast.storage.log import copies
+from holdfast.storage.folds import copies
 from holdfast.storage.tree import LogEnd, Vault
 
 _FOLDER = "runs"

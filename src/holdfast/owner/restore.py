@@ -30,8 +30,8 @@ from holdfast.model.records import Problem
 from holdfast.roots import on_disk, open_folder, open_memory
 from holdfast.storage.files import locks
 from holdfast.storage.files.descriptors import TEMPORARY
+from holdfast.storage.log import attempts
 from holdfast.storage.refresh import Progress
-from holdfast.storage.retry import attempts
 from holdfast.storage.tree import Vault
 
 MANIFEST = "manifest.json"

@@ -1,47 +1,47 @@
-"""Logs: what a log adds up to (a *fold*), and changes that are decided from it.
+"""Reading logs: their ends, their records newest first, whether they changed; and the one retry policy.
 
-`Logs` keeps one fold per log and reads on from a cursor, so each call sees what other processes added. A log is read
-again from its start when it is another file, is shorter, or the bytes before the cursor have changed. A line that
-cannot be parsed is skipped: the file is copied to `<path>.damaged-<time>`, once per damage, and callers get a warning
-for as long as the line is there. A last line without a newline may still be in the making and is no damage.
+An append sees the locked end of a log. A cursor remembers how far a log was read.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+import functools
+import itertools
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError, NotFound
+from holdfast.errors import Busy, NotFound
 from holdfast.formats import jsonl
-from holdfast.model.times import is_id, utc_now
-from holdfast.storage.retry import attempts
-from holdfast.storage.tree import ABSENT, Line, LogEnd, Stamp, Vault
+from holdfast.model.kinds import KINDS
+from holdfast.model.layout import Place
+from holdfast.model.records import HALF, Problem, Record
+from holdfast.model.times import is_id
+from holdfast.storage import parsing
+from holdfast.storage.tree import Line, LogEnd, Stamp, Vault
 
-_WINDOW = 1 << 18
-_MOST_LOGS = 256
-_MOST_NAMED = 5
-Answer = TypeVar("Answer")
-
-
-class Folded(Protocol):
-    """The state that the entries of a log add up to, the same in whatever order they come."""
-
-    def add(self, entry: Mapping[str, Any], /) -> None: ...
-
-
-F = TypeVar("F", bound=Folded)
+WINDOW = 1 << 18
+"""How many bytes before a cursor are compared."""
+_LOOK_BACK = 1_000
+_KEYS = tuple(row.key for row in KINDS.values() if row.key)
+_NEAR = 64
+"""The lines of a pair are written together; only after a merge can they be farther apart than this."""
 
 
-class Appender(Protocol):
-    vault: Vault
+TRIES = 200
 
-    def add(
-        self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
-        after: str = "", durable: bool = True,
-    ) -> list[str]: ...  # fmt: skip
+
+def attempts(what: str, tries: int = TRIES) -> Iterator[int]:
+    """Yield the number of each try; Busy after the last one. The caller leaves the loop when its work succeeded."""
+    for attempt in range(tries):
+        if attempt:
+            time.sleep(random.uniform(0, 0.002) * min(attempt, 10))
+        yield attempt
+    raise Busy(f"{what} keeps being changed by other processes; nothing was written.", "Try again.")
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -54,179 +54,165 @@ class Cursor(msgspec.Struct, frozen=True):
     checksum: int = 0
 
 
-class _State(msgspec.Struct, Generic[F]):
-    """A fold, and how far its log was read."""
-
-    fold: F
-    cursor: Cursor = Cursor()
-    lines: int = 0
-    order: str = ""
-    """The greatest order of all entries."""
-    warnings: list[str] = []
+class Changed(Exception):
+    """The log has changed since a cursor."""
 
 
-class Marks:
-    """Which entries or keys of a log are hidden: the newest `hide` entry about each counts."""
-
-    def __init__(self) -> None:
-        self._newest: dict[str, tuple[str, bool]] = {}
-
-    def add(self, entry: Mapping[str, Any]) -> bool:
-        """Apply a `hide` entry; return False for any other."""
-        target = entry.get("hide")
-        if not isinstance(target, str):
-            return False
-        mark = (jsonl.identity(entry, "time")[1], entry.get("hidden") is not False)
-        self._newest[target] = max(mark, self.newest(target))
-        return True
-
-    def newest(self, target: str) -> tuple[str, bool]:
-        """Return the order of the newest `hide` entry about a target, and whether it hides it."""
-        return self._newest.get(target, ("", False))
+def changed(tree: Vault, path: str, cursor: Cursor) -> bool:
+    """Has a log changed since it was read up to the cursor?"""
+    stamp = tree.stat(path)
+    if stamp is None or not stamp.size:
+        return bool(cursor.size)
+    return stamp.size != cursor.size or not continues(tree, path, cursor, stamp)
 
 
-class _Changed(Exception):
-    """The log is no longer as it was at the cursor."""
+def continues(tree: Vault, path: str, cursor: Cursor, stamp: Stamp) -> bool:
+    """Is this the log that was read up to the cursor, with at most new entries after it?"""
+    if stamp.inode != cursor.inode or stamp.size < cursor.offset:
+        return False
+    return tree.exact or checksum(tree, path, cursor.offset) == cursor.checksum
 
 
-class Logs(Generic[F]):
-    """The folds of logs of one sort. Safe to use from several threads, also while a log is locked."""
+def checksum(tree: Vault, path: str, offset: int) -> int:
+    """Return a checksum of the bytes before an offset, -1 when they are gone."""
+    try:
+        return tree.fingerprint(path, max(0, offset - WINDOW), offset)
+    except NotFound:
+        return -1
 
-    def __init__(self, memory: Appender, empty: Callable[[], F]) -> None:
-        self._memory = memory
-        self._vault = memory.vault
-        self._empty = empty
-        self._known: dict[str, _State[F]] = {}
-        self._lock = threading.Lock()
 
-    def ask(self, path: str, question: Callable[[F], Answer], warnings: list[str]) -> Answer:
-        """Return what `question` makes of the fold as it is now; add to `warnings` what cannot be read."""
-        with self._lock:
-            return question(self._read(path, warnings).fold)
+def last_id(end: LogEnd) -> str:
+    """Return the id of the last line that has one."""
+    for line in itertools.islice(end.back(), _LOOK_BACK):
+        if known := jsonl.own_id(line):
+            return known
+        objects = jsonl.parse(line)
+        ids = [value["id"] for value in objects if is_id(value.get("id"))] if isinstance(objects, list) else []
+        if ids:
+            return str(max(ids))
+    return ""
 
-    def transact(
-        self, path: str, decide: Callable[[F], Sequence[Mapping[str, Any]]], warnings: list[str], *,
-        durable: bool = True, locked: Callable[[], None] = lambda: None,
-    ) -> list[str]:  # fmt: skip
-        """Append the entries that `decide` returns for the fold, all or none, and return their ids.
 
-        When another writer changes the log in between, `decide` is called again; it may raise. `locked` is called
-        while the log is locked, before the entries are added.
-        """
-        for _ in attempts(path):
-            with self._lock:
-                known = self._read(path, warnings)
-                entries, cursor, order = decide(known.fold), known.cursor, known.order
-            if not entries:
-                return []
-            try:
-                return self._append(path, entries, cursor, order, durable, locked)
-            except _Changed:
+def _unread(end: LogEnd, offset: int, needle: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the entries after an offset that contain a text; all of them when no line starts at the offset."""
+    lines: Iterator[bytes] = iter(())
+    if offset <= end.size:
+        lines = iter(end.lines(offset))
+        first = next(lines, b"")
+        lines = itertools.chain([first], lines)
+        if isinstance(jsonl.parse(first), str):
+            lines = iter(end.lines(0))
+    else:
+        lines = iter(end.lines(0))
+    for data in lines:
+        objects = jsonl.parse(data) if needle.encode() in data else []
+        if isinstance(objects, list):
+            yield from objects
+
+
+def newest_order(end: LogEnd, offset: int, target: str) -> str:
+    """Return the greatest order of the entries about a key or id among those that the index has not read."""
+    found = ""
+    for value in _unread(end, offset):
+        hides = value.get("hide")
+        named = isinstance(hides, str) and bool(hides) and target.endswith(f"/{hides}")  # a ledger names files
+        if named or target in (hides, value.get("id"), *(value.get(name) for name in _KEYS)):
+            found = max(found, jsonl.identity(value, "time")[1])
+    return found
+
+
+def ids_of_op(end: LogEnd, offset: int, op_id: str) -> list[str]:
+    """Return the ids of what was added under an op_id, among the entries that the index has not read."""
+    return [str(value.get("id")) for value in _unread(end, offset, op_id) if value.get("op") == op_id]
+
+
+class TailReader:
+    """Reads the records of one log from its end, without hidden ones and without incomplete pairs.
+
+    `marks` and `halves` are what the index knows of it; without `halves` the reader looks for them. What is left out
+    because of damage is added to `problems`.
+    """
+
+    def __init__(
+        self, vault: Vault, place: Place, marks: dict[str, bool], halves: set[str] | None, blob: parsing.Blob,
+        problems: list[Problem],
+    ) -> None:  # fmt: skip
+        self._vault = vault
+        self._place = place
+        self._marks = marks
+        self._halves = halves
+        self._blob = blob
+        self._problems = problems
+
+    def newest_first(self) -> Iterator[Record]:
+        """Yield the records of the log from its end."""
+        found = self._records(self._vault.scan_back(self._place.path))
+        if self._place.kind.pair:
+            found = self._near(found) if self._halves is None else self._known(found, self._halves)
+        return (record for record in found if not record.hidden)
+
+    def _records(self, lines: Iterable[Line]) -> Iterator[Record]:
+        seen: set[str] = set()
+        for line in lines:
+            objects = parsing.objects(self._place, line)
+            if isinstance(objects, str):
+                self._problems.append(Problem(self._place.path, f"skipped at byte {line.offset:,}: {objects}"))
                 continue
-        raise AssertionError("attempts() ends in an error")
+            for value in reversed(objects):
+                if isinstance(value.get("hide"), str):
+                    self._marks.setdefault(value["hide"], value.get("hidden") is not False)
+                    continue
+                if what := parsing.fault(self._place.kind, value):
+                    self._problems.append(Problem(self._place.path, f"skipped at byte {line.offset:,}: {what}"))
+                    continue
+                record, _ = parsing.line_record(self._place, value, 0, self._blob)
+                if record.id not in seen:
+                    seen.add(record.id)
+                    hidden = self._marks.get(record.id)
+                    yield msgspec.structs.replace(record, hidden=True) if hidden else record
 
-    def _append(
-        self, path: str, entries: Sequence[Mapping[str, Any]], cursor: Cursor, order: str, durable: bool,
-        locked: Callable[[], None],
-    ) -> list[str]:  # fmt: skip
-        """Append entries with ids greater than `order`, unless the log has changed since the cursor."""
-
-        def guard(_end: LogEnd) -> None:
-            stamp = self._vault.stat(path)
-            if stamp is None or not stamp.size:
-                unchanged = not cursor.size
+    def _known(self, records: Iterable[Record], halves: set[str]) -> Iterator[Record]:
+        for record in records:
+            if record.id in halves:
+                self._half(record)
             else:
-                unchanged = stamp.size == cursor.size and self._continues(path, cursor, stamp)
-            if not unchanged:
-                raise _Changed
-            locked()
+                yield record
 
-        return self._memory.add(path, entries, guard=guard, after=order, durable=durable)
-
-    def _continues(self, path: str, cursor: Cursor, stamp: Stamp) -> bool:
-        """Is this the log that was read up to the cursor, with at most new entries after it?"""
-        if stamp.inode != cursor.inode or stamp.size < cursor.offset:
-            return False
-        return self._vault.exact or self._checksum(path, cursor.offset) == cursor.checksum
-
-    def _checksum(self, path: str, offset: int) -> int:
-        try:
-            return self._vault.fingerprint(path, max(0, offset - _WINDOW), offset)
-        except NotFound:
-            return -1
-
-    def _read(self, path: str, warnings: list[str]) -> _State[F]:
-        """Read a log on; a log that does not exist is an empty one."""
-        known = self._known.pop(path, None)
-        stamp = self._vault.stat(path)
-        if stamp is None:
-            return _State(self._empty())
-        if known is None or not self._continues(path, known.cursor, stamp):
-            known = _State(self._empty())
-        try:
-            self._read_on(path, known, stamp)
-        except NotFound:  # it was removed just now
-            return _State(self._empty())
-        warnings += [warning for warning in known.warnings if warning not in warnings]
-        self._known[path] = known  # the one that was read last is last
-        if len(self._known) > _MOST_LOGS:
-            del self._known[next(iter(self._known))]
-        return known
-
-    def _read_on(self, path: str, known: _State[F], stamp: Stamp) -> None:
-        damaged: list[tuple[int, Line]] = []
-        offset, checksum = known.cursor.offset, known.cursor.checksum
-        for line in self._vault.scan(path, offset, stamp.size):
-            entries = "too long" if line.cut else jsonl.parse(line.data)
-            if isinstance(entries, str) and not line.whole:
-                break
-            offset = line.end
-            known.lines += line.whole
-            if isinstance(entries, str):
-                damaged.append((known.lines, line))
+    def _near(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Leave out the records of incomplete pairs; the other half is nearly always close."""
+        field = self._place.kind.pair
+        source = iter(records)
+        ahead: deque[Record] = deque()
+        whole: set[str] = set()
+        while record := ahead.popleft() if ahead else next(source, None):
+            pair = record.fields.get(field)
+            if not isinstance(pair, str) or not pair or pair in whole:
+                yield record
                 continue
-            for entry in entries:
-                known.fold.add(entry)
-                own = str(entry.get("id"))
-                known.order = max(known.order, own if is_id(own) else jsonl.identity(entry, "time")[1])
-        if offset != known.cursor.offset and not self._vault.exact:
-            checksum = self._checksum(path, offset)
-        known.cursor = Cursor(stamp.inode, stamp.size, offset, checksum)
-        if damaged:
-            known.warnings += self._set_aside(path, damaged)
+            found = any(other.fields.get(field) == pair for other in ahead)
+            while not found and len(ahead) < _NEAR and (other := next(source, None)):
+                ahead.append(other)
+                found = other.fields.get(field) == pair
+            if found or self._pairs[pair] > 1:
+                whole.add(pair)
+                yield record
+            else:
+                self._half(record)
 
-    def _set_aside(self, path: str, damaged: list[tuple[int, Line]]) -> list[str]:
-        """Copy a damaged log unless a copy has all the lines that cannot be read; return the warnings."""
-        stored = {_key(line): copy for copy in copies(self._vault, path) for line in self._vault.scan(copy)}
-        numbers: dict[str, list[int]] = {}
-        for number, line in damaged:
-            copy = stored.get(_key(line))
-            numbers.setdefault(f"the file as it was is kept as {copy}" if copy else "", []).append(number)
-        if "" in numbers:
-            numbers[self._copy(path)] = numbers.pop("")
-        return [
-            f"{path}: line {', '.join(map(str, which[:_MOST_NAMED]))}"
-            + (f" and {len(which) - _MOST_NAMED} more" if len(which) > _MOST_NAMED else "")
-            + f" cannot be read; {became}. All else in it is still used."
-            for became, which in numbers.items()
-        ]
+    @functools.cached_property
+    def _pairs(self) -> Counter[str]:
+        """Count the lines of each pair in the whole log."""
+        field = self._place.kind.pair
+        counts: Counter[str] = Counter()
+        seen: set[str] = set()
+        for line in self._vault.scan(self._place.path):
+            objects = parsing.objects(self._place, line) if field.encode() in line.data else []
+            for value in objects if isinstance(objects, list) else ():
+                identifier = jsonl.identity(value, self._place.kind.time)[0]
+                if isinstance(value.get(field), str) and identifier not in seen:
+                    seen.add(identifier)
+                    counts[value[field]] += 1
+        return counts
 
-    def _copy(self, path: str) -> str:
-        copy = f"{path}.damaged-{''.join(sign for sign in utc_now() if sign.isalnum())}"
-        try:
-            self._vault.write(copy, self._vault.read(path).data, expect=ABSENT)
-            return f"the file as it is was copied to {copy}"
-        except HoldfastError as error:
-            return f"the file could not be copied ({error.message})"
-
-
-def copies(vault: Vault, path: str) -> Iterator[str]:
-    """Yield the copies of a damaged log."""
-    for found, _ in vault.walk(path.rpartition("/")[0], ("",), lambda _path, _why: None):
-        if found.startswith(f"{path}.damaged-"):
-            yield found
-
-
-def _key(line: Line) -> tuple[int, bytes]:
-    """Return what identifies a line: its length, and its text unless it is too long."""
-    return line.end - line.offset, line.data
+    def _half(self, record: Record) -> None:
+        self._problems.append(Problem(record.path, f"{record.id} is {HALF}"))

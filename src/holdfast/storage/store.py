@@ -12,7 +12,6 @@ entry carries its op_id itself.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -28,12 +27,12 @@ from holdfast.model.records import Problem, Receipt, Record, path_of, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
 from holdfast.model.times import is_id, mint, utc_now
-from holdfast.storage import parsing, tailing, write_log
+from holdfast.storage import log, parsing, write_log
 from holdfast.storage.engine import Engine
 from holdfast.storage.index import Filter, Index, Known
 from holdfast.storage.index_sync import IndexSync
+from holdfast.storage.log import Changed, Cursor, attempts
 from holdfast.storage.refresh import Refreshed
-from holdfast.storage.retry import attempts
 from holdfast.storage.tree import ABSENT, Document, LogEnd
 
 ANY = "any"
@@ -188,9 +187,9 @@ class Store:
 
     def log_write(self, entry: Mapping[str, Any], op_id: str = "") -> None:
         """Add a line to the write log; durable when it announces an intent."""
-        log = self._layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
+        path = self._layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
         line = {name: value for name, value in entry.items() if value}
-        self.append(log, [line | ({"op": op_id} if op_id else {})], durable="intent" in entry)
+        self.append(path, [line | ({"op": op_id} if op_id else {})], durable="intent" in entry)
 
     def applied(self, op_id: str, path: str) -> Receipt | None:
         """Return the receipt of what an op_id did to a document before, None when it did nothing.
@@ -213,33 +212,34 @@ class Store:
 
     # logs
 
-    def done_in(self, log: str, op_id: str, target: str) -> bool:
+    def done_in(self, path: str, op_id: str, target: str) -> bool:
         """Did this op_id hide or show this target before? Conflict when it did something else."""
-        applied = self.sync.known(op_id, log, "").applied
-        if any(one.path != log or one.id != target for one in applied):
+        applied = self.sync.known(op_id, path, "").applied
+        if any(one.path != path or one.id != target for one in applied):
             raise _other_use(op_id, str(applied[0].fields.get("path") or applied[0].path))
         return bool(applied)
 
     def append(
-        self, log: str, entries: Sequence[Mapping[str, Any]], *, op_id: str = "", time: str = "time", after: str = "",
-        target: str = "", durable: bool = True, guard: Callable[[LogEnd], None] | None = None,
+        self, path: str, entries: Sequence[Mapping[str, Any]], *, op_id: str = "", time: str = "time", after: str = "",
+        target: str = "", durable: bool = True, unless: Cursor | None = None,
+        locked: Callable[[], None] = lambda: None,
     ) -> Appended:  # fmt: skip
         """Append entries in one piece and return their ids.
 
         An id is greater than that of the last entry, than `after`, and than those of all entries about `target` (a key
-        or an id). An op_id has effect once. `guard` sees the locked log and may raise. `time` is the field for when.
+        or an id). An op_id has effect once. `guard` sees the locked path and may raise. `time` is the field for when.
         """
         if not entries:
             return Appended([])
-        known = self.sync.known(op_id, log, target) if op_id or target else Known()
+        known = self.sync.known(op_id, path, target) if op_id or target else Known()
         about = target if "hide" in entries[0] else ""
         for applied in known.applied:
-            if applied.path != log or (applied.id != about if about else applied.marks):
+            if applied.path != path or (applied.id != about if about else applied.marks):
                 raise _other_use(op_id, str(applied.fields.get("path") or applied.path))
         if len(known.applied) >= len(entries):
             return Appended([applied.id for applied in known.applied][-len(entries) :], repeated=True)
         if any(len(entries) > 1 and "exchange" not in applied.fields for applied in known.applied):
-            raise _other_use(op_id, log)
+            raise _other_use(op_id, path)
         more = ({"op": op_id} if op_id else {}) | ({"writer": self.writer} if self.writer else {})
         now = utc_now()
         rendered = [jsonl.render({time: now, **entry, **more}) for entry in entries]
@@ -252,12 +252,16 @@ class Store:
 
         def compose(end: LogEnd) -> bytes:
             nonlocal done
-            if guard:
-                guard(end)
-            if op_id and len(before := ids_of_op(end, known.offset, op_id)) >= len(rendered):
+            if unless is not None:
+                if log.changed(self.tree, path, unless):
+                    raise Changed
+                locked()
+            if op_id and len(before := log.ids_of_op(end, known.offset, op_id)) >= len(rendered):
                 done = Appended(before[-len(rendered) :], repeated=True)
                 return b""
-            last = max(last_id(end), after, known.order, _newest(end, known.offset, target) if target else "")
+            last = max(
+                log.last_id(end), after, known.order, log.newest_order(end, known.offset, target) if target else ""
+            )
             ids = []
             for _ in rendered:
                 last = mint(last)
@@ -265,24 +269,24 @@ class Store:
             done = Appended(ids)
             return b"".join(map(jsonl.with_id, ids, rendered))
 
-        self.tree.append(log, compose, durable=durable, again=guard is None)
-        self.changed(log)
+        self.tree.append(path, compose, durable=durable, again=unless is None)
+        self.changed(path)
         return done
 
-    def newest(self, log: str, problems: list[Problem] | None = None) -> Iterator[Record]:
-        """Yield the records of a log from its end, without hidden ones; add to `problems` what cannot be read."""
-        place = self._layout.classify(log)
-        if place is None or not self.exists(log):
+    def newest(self, path: str, problems: list[Problem] | None = None) -> Iterator[Record]:
+        """Yield the records of a path from its end, without hidden ones; add to `problems` what cannot be read."""
+        place = self._layout.classify(path)
+        if place is None or not self.exists(path):
             return
 
         def ask(index: Index) -> tuple[dict[str, bool], set[str] | None]:
-            seen, stamp = index.look(log), self.tree.stat(log)
+            seen, stamp = index.look(path), self.tree.stat(path)
             complete = seen and stamp and seen.offset >= stamp.size
-            return index.hidden_in(log), index.halves(log) if complete else None
+            return index.hidden_in(path), index.halves(path) if complete else None
 
         # a merge may put a mark before its entry, or separate a pair
-        marks, halves = self.sync.peek(ask, log) or ({}, None)
-        reader = tailing.Reader(
+        marks, halves = self.sync.peek(ask, path) or ({}, None)
+        reader = log.TailReader(
             self.tree, place, marks, halves, self.sync.refresher.blob, [] if problems is None else problems
         )
         yield from reader.newest_first()
@@ -358,51 +362,6 @@ class Store:
 
 def _unknown(identifier: str) -> NotFound:
     return NotFound(f"There is no record {identifier!r}.", "Use search to find its id.")
-
-
-def last_id(end: LogEnd) -> str:
-    """Return the id of the last line that has one."""
-    for line in itertools.islice(end.back(), _LOOK_BACK):
-        if known := jsonl.own_id(line):
-            return known
-        objects = jsonl.parse(line)
-        ids = [value["id"] for value in objects if is_id(value.get("id"))] if isinstance(objects, list) else []
-        if ids:
-            return str(max(ids))
-    return ""
-
-
-def _unread(end: LogEnd, offset: int, needle: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the entries after an offset that contain a text; all of them when no line starts at the offset."""
-    lines: Iterator[bytes] = iter(())
-    if offset <= end.size:
-        lines = iter(end.lines(offset))
-        first = next(lines, b"")
-        lines = itertools.chain([first], lines)
-        if isinstance(jsonl.parse(first), str):
-            lines = iter(end.lines(0))
-    else:
-        lines = iter(end.lines(0))
-    for data in lines:
-        objects = jsonl.parse(data) if needle.encode() in data else []
-        if isinstance(objects, list):
-            yield from objects
-
-
-def _newest(end: LogEnd, offset: int, target: str) -> str:
-    """Return the greatest order of the entries about a key or id among those that the index has not read."""
-    found = ""
-    for value in _unread(end, offset):
-        hides = value.get("hide")
-        named = isinstance(hides, str) and bool(hides) and target.endswith(f"/{hides}")  # a ledger names files
-        if named or target in (hides, value.get("id"), *(value.get(name) for name in _KEYS)):
-            found = max(found, jsonl.identity(value, "time")[1])
-    return found
-
-
-def ids_of_op(end: LogEnd, offset: int, op_id: str) -> list[str]:
-    """Return the ids of what was added under an op_id, among the entries that the index has not read."""
-    return [str(value.get("id")) for value in _unread(end, offset, op_id) if value.get("op") == op_id]
 
 
 def _other_use(op_id: str, where: str) -> Conflict:

@@ -25,10 +25,11 @@ from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
 from holdfast.storage import drafts
 from holdfast.storage.imports import Importer
+from holdfast.storage.log import Cursor
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import Screen
 from holdfast.storage.store import ANY, Made, Store
-from holdfast.storage.tree import ABSENT, LogEnd
+from holdfast.storage.tree import ABSENT
 
 
 class Writer:
@@ -363,17 +364,19 @@ class Writer:
         return kept.get(kind.text, kept)
 
     def add(
-        self, path: str, lines: Sequence[Mapping[str, Any]], *, guard: Callable[[LogEnd], None] | None = None,
-        after: str = "", durable: bool = True, op_id: str = "", time: str = "time",
+        self, path: str, lines: Sequence[Mapping[str, Any]], *, after: str = "", durable: bool = True, op_id: str = "",
+        time: str = "time", unless: Cursor | None = None, locked: Callable[[], None] = lambda: None,
     ) -> list[str]:  # fmt: skip
         """Append entries to a log in one piece and return their ids, which are greater than `after`.
 
-        `guard` sees the locked log and may raise. An op_id has effect once.
+        An op_id has effect once. For `unless` and `locked` see `Store.append`.
         """
         check_op(op_id)
         kind = self._kind(path)
         entries = [self._screen.line(kind, line) for line in lines]
-        return self._store.append(path, entries, op_id=op_id, time=time, after=after, durable=durable, guard=guard).ids
+        return self._store.append(
+            path, entries, op_id=op_id, time=time, after=after, durable=durable, unless=unless, locked=locked
+        ).ids
 
 
 _NOWHERE = Scope()

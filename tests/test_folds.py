@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Busy, Invalid
-from holdfast.storage.log import Logs
+from holdfast.storage.folds import Logs
 
 LOG = "user/memory/counts.jsonl"
 
