@@ -233,10 +233,10 @@ def test_what_was_not_looked_for_is_not_said_to_be_gone(memory: holdfast.Memory,
     assert "Still found in 1 file" in on_terminal("forget", note, "--yes", root=root, code=1)
     again = on_terminal("forget", note, "--yes", root=root)
     assert "No file was searched" in again
-    assert "in no file" not in again
+    assert "No file below" not in again
     assert "stray.txt" in on_terminal("forget", "--query", "eastern silo", "--yes", root=root, code=1)
     (root / "stray.txt").unlink()
-    assert "in no file" in on_terminal("forget", "--query", "eastern silo", "--yes", root=root)
+    assert "No file below" in on_terminal("forget", "--query", "eastern silo", "--yes", root=root)
 
 
 def test_the_words_that_were_asked_for_go_from_traces_too(memory: holdfast.Memory, root: Path) -> None:

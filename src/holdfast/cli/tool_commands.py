@@ -7,7 +7,6 @@ nothing takes its scope or title that way. A required list may be left out: it i
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sys
 import types
@@ -88,10 +87,7 @@ def json(value: str) -> Any:
 
 def text_or_json(value: str) -> Any:
     """Read an option that is text unless it is a JSON object or list."""
-    if value.lstrip().startswith(("{", "[")):
-        with contextlib.suppress(*_NOT_JSON):
-            return msgspec.json.decode(value)
-    return value
+    return json_or_text(value) if value.lstrip().startswith(("{", "[")) else value
 
 
 def json_or_text(value: str) -> Any:

@@ -26,12 +26,13 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model import grants
-from holdfast.model.grants import Grant, Grants
+from holdfast.model.grants import Grant
 from holdfast.model.times import today, utc_now
 from holdfast.roots import driver, is_address, open_folder
 
 if TYPE_CHECKING:
     from holdfast.mcp.server import Caller
+    from holdfast.storage.postgres.grants import PgGrants
 
 FRESH_SECONDS = 2.0
 """An issued token is not looked up again for this long."""
@@ -105,7 +106,7 @@ class Auth:
         self._store = store
         self._limits = limits
         self._guest = guest
-        self._grants: Grants | None = None
+        self._grants: FileGrants | PgGrants | None = None
         self._failed: tuple[float, HoldfastError | None] = (0.0, None)
         self._opening = threading.Lock()
         self._lock = threading.Lock()
@@ -152,7 +153,7 @@ class Auth:
                 self.grants().note_use(found.tenant, found.id)
         return bearer
 
-    def grants(self) -> Grants:
+    def grants(self) -> FileGrants | PgGrants:
         """Return the grants of the store, opened at first use; after a failure, again after a pause."""
         with self._opening:
             if self._grants is None:
@@ -241,7 +242,7 @@ def issue(store: str, name: str, scope: str = "", *, reads_only: bool = False, e
     return grant, token
 
 
-def open_grants(store: str) -> Grants:
+def open_grants(store: str) -> FileGrants | PgGrants:
     """Return the grants of a store; Unavailable when it cannot be reached."""
     if not is_address(store):
         return FileGrants(store)
@@ -272,7 +273,7 @@ def _addresses() -> ModuleType:
 
 
 class FileGrants:
-    """The grants of a folder."""
+    """The grants of a folder; `PgGrants` has the same methods."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.realpath(os.path.expanduser(root))
@@ -286,13 +287,17 @@ class FileGrants:
         self._vault = open_folder(folder)
 
     def find(self, tenant: str, identifier: str) -> Grant | None:
+        """Return a grant of a tenant by its id."""
         found = [grant for grant in self.all() if grant.id == identifier]
         return found[0] if found and not tenant else None
 
     def all(self) -> list[Grant]:
+        """Return the grants of the current tenant, oldest first."""
         return self._load()[0]
 
     def add(self, grant: Grant) -> None:
+        """Save a new grant; AlreadyExists if a valid one has its name."""
+
         def change(known: list[Grant]) -> list[Grant]:
             if any(one.name == grant.name and not one.revoked for one in known):
                 raise AlreadyExists(f"There is a token {grant.name!r} already.", "Revoke it, or use another name.")
@@ -304,10 +309,12 @@ class FileGrants:
         self._set(identifier, lambda one: one if one.revoked else msgspec.structs.replace(one, revoked=utc_now()))
 
     def note_use(self, tenant: str, identifier: str) -> None:
+        """Record that a grant was used today."""
         del tenant
         self._set(identifier, lambda one: one if one.used == today() else msgspec.structs.replace(one, used=today()))
 
     def check(self) -> None:
+        """Raise, quickly, if the store cannot be reached."""
         if not os.path.isdir(self._root) or not os.access(self._root, os.R_OK | os.X_OK):
             raise Unavailable("The folder of the memory cannot be read.", "Check whether it is mounted.")
         self._load()

@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import re
 import secrets
-from typing import Protocol
 
 import msgspec
 
@@ -61,34 +60,6 @@ class Token(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Token({self.id})"
-
-
-class Grants(Protocol):
-    """The grants of a store. A lookup takes the same time whether the grant exists or not."""
-
-    def find(self, tenant: str, identifier: str) -> Grant | None:
-        """Return a grant of a tenant by its id."""
-        ...
-
-    def all(self) -> list[Grant]:
-        """Return the grants of the current tenant, oldest first."""
-        ...
-
-    def add(self, grant: Grant) -> None:
-        """Save a new grant; AlreadyExists if a valid one has its name."""
-        ...
-
-    def revoke(self, identifier: str) -> None: ...
-
-    def note_use(self, tenant: str, identifier: str) -> None:
-        """Record that a grant was used today."""
-        ...
-
-    def check(self) -> None:
-        """Raise, quickly, if the store cannot be reached or has another schema."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def create(
