@@ -31,7 +31,7 @@ import holdfast
 from bench.harness import Run, Words, folder, percentile, start, timed
 from bench.recall import CHANNEL, HISTORY
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.postgres.tree import PgTree
 from holdfast.storage.tree import ABSENT, LogEnd
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests"))
@@ -114,9 +114,9 @@ def appends(run: Run, server: pgserver.Server, name: str, kinds: list[str], wher
 def _calling(address: str) -> str:
     """Return what has pgbench add lines as we do: to a log for each client, of which it remembers the end."""
     database = Database(address)
-    with closing(PgVault(database)) as vault:
+    with closing(PgTree(database)) as tree:
         for number in range(CLIENTS):
-            vault.append(f"logs/{number}.jsonl", lambda _end: LINE)
+            tree.append(f"logs/{number}.jsonl", lambda _end: LINE)
         path = "'logs/' || :client_id || '.jsonl'"
         return (
             "\\if :size = 0\n"
@@ -161,15 +161,15 @@ def _compose(end: LogEnd) -> bytes:
 
 
 def _own_log(address: str, number: int) -> Iterator[bool]:
-    vault = PgVault(Database(address))
+    tree = PgTree(Database(address))
     while True:
-        yield vault.append(f"logs/{number}-{os.getpid()}.jsonl", _compose, again=True) is not None
+        yield tree.append(f"logs/{number}-{os.getpid()}.jsonl", _compose, again=True) is not None
 
 
 def _one_log(address: str, _number: int) -> Iterator[bool]:
-    vault = PgVault(Database(address))
+    tree = PgTree(Database(address))
     while True:
-        yield vault.append("logs/all.jsonl", _compose, again=True) is not None
+        yield tree.append("logs/all.jsonl", _compose, again=True) is not None
 
 
 def _message(address: str, number: int) -> Iterator[bool]:
@@ -195,10 +195,10 @@ def _mixing(memory: holdfast.Memory, number: int) -> Iterator[bool]:
     folder_of_this = f"resources/{number}-{os.getpid()}-{time.time_ns()}"
     for turn in range(10**9):
         if turn % 20 == 19:
-            memory.vault.write(f"{folder_of_this}/{turn}.md", LINE * 4, expect=ABSENT)
+            memory.tree.write(f"{folder_of_this}/{turn}.md", LINE * 4, expect=ABSENT)
             yield True
         elif turn % 10 == 9:
-            yield next(memory.vault.scan_back(path)).cut
+            yield next(memory.tree.scan_back(path)).cut
         else:
             yield next(adding)
 
@@ -230,10 +230,10 @@ THREADED: dict[str, Callable[[holdfast.Memory, int], Iterator[bool]]] = {
     "threads of one program, one log for all": lambda memory, _: _adding(memory, "user/memory/all.jsonl"),
 }
 KINDS: dict[str, Callable[[str, int], Iterator[bool]]] = {
-    "vault.append, a log each": _own_log,
+    "tree.append, a log each": _own_log,
     "memory.add of a message, a log each": _message,
     _MIXED: _mixed,
-    "vault.append, one log for all": _one_log,
+    "tree.append, one log for all": _one_log,
 }
 
 
@@ -271,8 +271,8 @@ def recall(run: Run, address: str, count: int) -> None:
 def _recalled(place: str, embedder: str, questions: list[str]) -> list[float]:
     """Return how many milliseconds each question takes, once everything has been read and made."""
     with holdfast.open(place) as memory:
-        before = memory.vault.versions(["holdfast.toml"]).get("holdfast.toml", ABSENT)
-        memory.vault.write("holdfast.toml", f'[search]\nembedder = "{embedder}"\n'.encode(), expect=before)
+        before = memory.tree.versions(["holdfast.toml"]).get("holdfast.toml", ABSENT)
+        memory.tree.write("holdfast.toml", f'[search]\nembedder = "{embedder}"\n'.encode(), expect=before)
     with holdfast.open(place) as memory:
         if embedder != "none":
             memory.embed()

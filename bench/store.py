@@ -54,7 +54,7 @@ def documents(run: Run, words: Words) -> None:
     with folder() as root, holdfast.open(root) as memory:
         text = words.text(150, 200)
         first = memory.put("note", text, title="warm up")
-        data = memory.vault.read(first.path).data
+        data = memory.tree.read(first.path).data
         bare_folder = os.path.join(root, "bare")
         os.mkdir(bare_folder)
 

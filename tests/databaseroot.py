@@ -24,7 +24,7 @@ from holdfast.roots import is_address
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.schema import TABLES
-from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.postgres.tree import PgTree
 from holdfast.storage.tree import ABSENT
 
 _LISTED = "SELECT path FROM holdfast.files WHERE tenant = %(tenant)s ORDER BY path"
@@ -39,9 +39,9 @@ _TIMED: LiteralString = (
 
 
 @functools.cache
-def _opened(address: str, _process: int) -> tuple[Database, PgVault]:
+def _opened(address: str, _process: int) -> tuple[Database, PgTree]:
     database = Database(address, Waits(connections=1))
-    return database, PgVault(database, writer="by hand")
+    return database, PgTree(database, writer="by hand")
 
 
 def close(root: str | os.PathLike[str]) -> None:
@@ -197,7 +197,7 @@ class DatabasePath(os.PathLike[str]):
     # what is there
 
     @property
-    def _vault(self) -> PgVault:
+    def _tree(self) -> PgTree:
         return _opened(self._address, os.getpid())[1]
 
     def rows(self, statement: LiteralString) -> list[Any]:
@@ -215,7 +215,7 @@ class DatabasePath(os.PathLike[str]):
         return [path for (path,) in self.rows(_LISTED) if path.startswith(below)]
 
     def is_file(self) -> bool:
-        return bool(self._path) and not self.is_dir() and self._vault.stat(self._path) is not None
+        return bool(self._path) and not self.is_dir() and self._tree.stat(self._path) is not None
 
     def is_dir(self) -> bool:
         return not self._path or bool(self._files())
@@ -227,7 +227,7 @@ class DatabasePath(os.PathLike[str]):
         return False
 
     def stat(self) -> os.stat_result:
-        found = self._vault.stat(self._path)
+        found = self._tree.stat(self._path)
         if found is None:
             raise FileNotFoundError(self._path)
         seconds, exact = found.mtime / 1e9, {"st_mtime_ns": found.mtime}
@@ -253,16 +253,16 @@ class DatabasePath(os.PathLike[str]):
     def read_bytes(self) -> bytes:
         if not self.is_file():
             raise FileNotFoundError(self._path)
-        return self._vault.read(self._path).data
+        return self._tree.read(self._path).data
 
     def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         return self.read_bytes().decode(encoding, errors).replace("\r\n", "\n")
 
     def write_bytes(self, data: bytes) -> int:
         while True:
-            expect = self._vault.read(self._path).version if self.is_file() else ABSENT
+            expect = self._tree.read(self._path).version if self.is_file() else ABSENT
             try:
-                self._vault.write(self._path, data, expect=expect)
+                self._tree.write(self._path, data, expect=expect)
                 return len(data)
             except Conflict:
                 continue
@@ -272,7 +272,7 @@ class DatabasePath(os.PathLike[str]):
         if start is None or (start and not start.endswith(b"\n")):
             self.write_bytes(data)
         elif added := data[len(start) :]:
-            self._vault.append(self._path, lambda _end: added)
+            self._tree.append(self._path, lambda _end: added)
 
     def write_text(self, text: str, encoding: str = "utf-8") -> int:
         return self.write_bytes(text.encode(encoding))
@@ -283,14 +283,14 @@ class DatabasePath(os.PathLike[str]):
 
     def unlink(self, missing_ok: bool = False) -> None:
         if self.is_file():
-            self._vault.remove(self._path)
+            self._tree.remove(self._path)
         elif not missing_ok:
             raise FileNotFoundError(self._path)
 
     def rename(self, target: DatabasePath) -> DatabasePath:
         target.unlink(missing_ok=True)
         for path in [self._path] if self.is_file() else self._files():
-            self._vault.move(path, target._path + path.removeprefix(self._path))
+            self._tree.move(path, target._path + path.removeprefix(self._path))
         return target
 
     replace = rename

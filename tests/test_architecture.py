@@ -23,7 +23,7 @@ LAYERS = (
     ("cli",),
     ("__main__",),
 )
-ENGINES = ("holdfast.storage.files.tree", "holdfast.storage.files.index", "holdfast.storage.postgres.vault")
+ENGINES = ("holdfast.storage.files.tree", "holdfast.storage.files.index", "holdfast.storage.postgres.tree")
 KNOW_ENGINES = {
     "holdfast.storage.files.engine",
     "holdfast.storage.index_sync",

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.storage.files.tree import Files
-from holdfast.storage.tree import ABSENT, Vault
+from holdfast.storage.tree import ABSENT, Tree
 
 SECRET = b"secret of the outside\n"
 INSIDE = b"text of the inside\n"
@@ -40,13 +40,13 @@ def inside(tmp_path: Path, outside: Path) -> Path:
 
 
 @pytest.fixture(params=[True, False], ids=["native", "portable"])
-def vault(request: pytest.FixtureRequest, inside: Path) -> Iterator[Vault]:
+def tree(request: pytest.FixtureRequest, inside: Path) -> Iterator[Tree]:
     opened = Files(str(inside), lock_seconds=5.0, native=request.param)
     yield opened
     opened.close()
 
 
-def tree(folder: Path) -> dict[str, bytes | str]:
+def contents(folder: Path) -> dict[str, bytes | str]:
     """Return everything below a folder: the bytes of files, the targets of links."""
     result: dict[str, bytes | str] = {}
     for path in sorted(folder.rglob("*")):
@@ -73,25 +73,25 @@ def ignore(path: str, why: str) -> None:
     """Take what a walk could not look into."""
 
 
-READS: dict[str, Callable[[Vault, str], object]] = {
-    "read": lambda vault, path: vault.read(path),
-    "scan": lambda vault, path: list(vault.scan(path)),
-    "scan_back": lambda vault, path: list(vault.scan_back(path)),
-    "fingerprint": lambda vault, path: vault.fingerprint(path, 0, 1),
-    "stat": lambda vault, path: vault.stat(path),
+READS: dict[str, Callable[[Tree, str], object]] = {
+    "read": lambda tree, path: tree.read(path),
+    "scan": lambda tree, path: list(tree.scan(path)),
+    "scan_back": lambda tree, path: list(tree.scan_back(path)),
+    "fingerprint": lambda tree, path: tree.fingerprint(path, 0, 1),
+    "stat": lambda tree, path: tree.stat(path),
 }
-WRITES: dict[str, Callable[[Vault, str], object]] = {
-    "create": lambda vault, path: vault.write(path, b"ours", expect=ABSENT),
-    "replace": lambda vault, path: vault.write(path, b"ours", expect="0" * 32),
-    "keep": lambda vault, path: vault.write("real/a.md", b"ours", expect=vault.read("real/a.md").version, keep=path),
-    "append": lambda vault, path: vault.append(path, lambda _: b"ours\n"),
-    "move from": lambda vault, path: vault.move(path, "moved.md"),
-    "move to": lambda vault, path: vault.move("real/a.md", path),
-    "remove": lambda vault, path: vault.remove(path),
+WRITES: dict[str, Callable[[Tree, str], object]] = {
+    "create": lambda tree, path: tree.write(path, b"ours", expect=ABSENT),
+    "replace": lambda tree, path: tree.write(path, b"ours", expect="0" * 32),
+    "keep": lambda tree, path: tree.write("real/a.md", b"ours", expect=tree.read("real/a.md").version, keep=path),
+    "append": lambda tree, path: tree.append(path, lambda _: b"ours\n"),
+    "move from": lambda tree, path: tree.move(path, "moved.md"),
+    "move to": lambda tree, path: tree.move("real/a.md", path),
+    "remove": lambda tree, path: tree.remove(path),
 }
-LISTS: dict[str, Callable[[Vault, str], list[object]]] = {
-    "walk": lambda vault, path: list(vault.walk(path, (".md",), ignore)),
-    "folders": lambda vault, path: list(vault.folders(path)),
+LISTS: dict[str, Callable[[Tree, str], list[object]]] = {
+    "walk": lambda tree, path: list(tree.walk(path, (".md",), ignore)),
+    "folders": lambda tree, path: list(tree.folders(path)),
 }
 
 BAD_PATHS = {
@@ -110,7 +110,7 @@ BAD_PATHS = {
     "dot part": "real/./a.md",
     "NUL": "real/a.md\0.txt",
     "NUL in a folder": "real\0x/a.md",
-    "backslash": "..\\vault-outside\\secret.md",
+    "backslash": "..\\tree-outside\\secret.md",
     "backslash in a name": "real\\a.md",
     "space at the end": "real/a.md ",
     "folder with a space at the end": "real /a.md",
@@ -141,21 +141,21 @@ BAD_PATHS = {
     ],
 )
 def test_a_path_that_is_not_one_inside_is_refused_before_anything_happens(
-    vault: Vault, inside: Path, outside: Path, call: Callable[[Vault, str], object], path: str
+    tree: Tree, inside: Path, outside: Path, call: Callable[[Tree, str], object], path: str
 ) -> None:
-    before = tree(inside.parent)
-    assert outcome(lambda: call(vault, path.format(inside=inside, outside=outside))) == "Invalid"
-    assert tree(inside.parent) == before
+    before = contents(inside.parent)
+    assert outcome(lambda: call(tree, path.format(inside=inside, outside=outside))) == "Invalid"
+    assert contents(inside.parent) == before
 
 
 @pytest.mark.parametrize("path", list(BAD_PATHS.values())[2:], ids=list(BAD_PATHS)[2:])
 @pytest.mark.parametrize("call", LISTS.values(), ids=LISTS)
 def test_a_path_that_is_not_one_inside_lists_nothing(
-    vault: Vault, inside: Path, outside: Path, call: Callable[[Vault, str], list[object]], path: str
+    tree: Tree, inside: Path, outside: Path, call: Callable[[Tree, str], list[object]], path: str
 ) -> None:
     (outside / "folder").mkdir()
     found: list[object] = []
-    told = outcome(lambda: found.extend(call(vault, path.format(inside=inside, outside=outside))))
+    told = outcome(lambda: found.extend(call(tree, path.format(inside=inside, outside=outside))))
     assert told in ("Invalid", "NotFound", "no error")
     assert found == []
 
@@ -186,18 +186,18 @@ def test_a_path_that_is_not_one_inside_lists_nothing(
         "é" * 127 + "x",
     ],
 )
-def test_what_only_looks_like_a_trick_is_a_name(vault: Vault, inside: Path, outside: Path, path: str) -> None:
-    vault.write(path, b"ours", expect=ABSENT)
-    assert vault.read(path).data == b"ours"
+def test_what_only_looks_like_a_trick_is_a_name(tree: Tree, inside: Path, outside: Path, path: str) -> None:
+    tree.write(path, b"ours", expect=ABSENT)
+    assert tree.read(path).data == b"ours"
     assert (inside / path).read_bytes() == b"ours"
-    assert tree(outside) == {"secret.md": SECRET}
+    assert contents(outside) == {"secret.md": SECRET}
 
 
-def test_twins_in_case_and_in_composition_are_two_files(vault: Vault) -> None:
+def test_twins_in_case_and_in_composition_are_two_files(tree: Tree) -> None:
     twins = ["a.md", "A.md", "é.md", "e\u0301.md"]
     for path in twins:
-        vault.write(f"twins/{path}", path.encode(), expect=ABSENT)
-    assert [vault.read(f"twins/{path}").data for path in twins] == [path.encode() for path in twins]
+        tree.write(f"twins/{path}", path.encode(), expect=ABSENT)
+    assert [tree.read(f"twins/{path}").data for path in twins] == [path.encode() for path in twins]
 
 
 # links that lead out
@@ -206,7 +206,7 @@ def test_twins_in_case_and_in_composition_are_two_files(vault: Vault) -> None:
 @pytest.mark.parametrize("call", READS.values(), ids=READS)
 @pytest.mark.parametrize("how", ["relative", "absolute", "by way of another link", "by way of a folder"])
 def test_a_link_to_a_file_outside_is_not_read(
-    vault: Vault, inside: Path, outside: Path, how: str, call: Callable[[Vault, str], object]
+    tree: Tree, inside: Path, outside: Path, how: str, call: Callable[[Tree, str], object]
 ) -> None:
     link = inside / "link.md"
     if how == "relative":
@@ -220,14 +220,14 @@ def test_a_link_to_a_file_outside_is_not_read(
         (inside / "second").symlink_to(outside)
         link.symlink_to("second/secret.md")
     with pytest.raises(Invalid, match=r"link\.md"):
-        call(vault, "link.md")
+        call(tree, "link.md")
 
 
 @pytest.mark.parametrize("call", [*READS.values(), *WRITES.values()], ids=[*READS, *WRITES])
 @pytest.mark.parametrize("how", ["relative", "absolute", "deep"])
 @pytest.mark.parametrize("name", ["secret.md", "new.md", "new/deeper.md"])
 def test_nothing_passes_a_link_to_a_folder_outside(
-    vault: Vault, inside: Path, outside: Path, how: str, name: str, call: Callable[[Vault, str], object]
+    tree: Tree, inside: Path, outside: Path, how: str, name: str, call: Callable[[Tree, str], object]
 ) -> None:
     if how == "deep":
         (inside / "real" / "link").symlink_to("../../vault-outside")
@@ -235,14 +235,14 @@ def test_nothing_passes_a_link_to_a_folder_outside(
     else:
         (inside / "link").symlink_to("../vault-outside" if how == "relative" else outside)
         path = f"link/{name}"
-    before = tree(inside.parent)
+    before = contents(inside.parent)
     with pytest.raises(Invalid):
-        call(vault, path)
-    assert tree(inside.parent) == before
+        call(tree, path)
+    assert contents(inside.parent) == before
 
 
 @pytest.mark.parametrize("folder", ["link", "link/below", "top"])
-def test_a_walk_does_not_pass_a_link_that_leads_out(vault: Vault, inside: Path, outside: Path, folder: str) -> None:
+def test_a_walk_does_not_pass_a_link_that_leads_out(tree: Tree, inside: Path, outside: Path, folder: str) -> None:
     (outside / "below").mkdir()
     (outside / "below" / "deep.md").write_bytes(SECRET)
     (inside / "top").mkdir()
@@ -251,7 +251,7 @@ def test_a_walk_does_not_pass_a_link_that_leads_out(vault: Vault, inside: Path, 
     (inside / "top" / "link.md").symlink_to(outside / "secret.md")
     (inside / "top" / "a.md").write_bytes(INSIDE)
     refused: dict[str, str] = {}
-    found = dict(vault.walk(folder, (".md",), refused.__setitem__))
+    found = dict(tree.walk(folder, (".md",), refused.__setitem__))
     if folder == "top":
         assert sorted(found) == ["top/a.md"]
         assert sorted(refused) == ["top/link", "top/link.md"]
@@ -261,21 +261,21 @@ def test_a_walk_does_not_pass_a_link_that_leads_out(vault: Vault, inside: Path, 
         assert refused
 
 
-def test_a_link_to_itself_does_not_hide_the_folders_beside_it(vault: Vault, inside: Path) -> None:
+def test_a_link_to_itself_does_not_hide_the_folders_beside_it(tree: Tree, inside: Path) -> None:
     (inside / "top" / "folder").mkdir(parents=True)
     (inside / "top" / "loop").symlink_to("loop")
     (inside / "top" / "one").symlink_to("two")
     (inside / "top" / "two").symlink_to("one")
-    assert vault.folders("top") == ["folder"]
+    assert tree.folders("top") == ["folder"]
 
 
 @pytest.mark.parametrize("folder", ["link", "link/below"])
-def test_the_folders_outside_are_not_named(vault: Vault, inside: Path, outside: Path, folder: str) -> None:
+def test_the_folders_outside_are_not_named(tree: Tree, inside: Path, outside: Path, folder: str) -> None:
     (outside / "below" / "deep").mkdir(parents=True)
     (inside / "link").symlink_to(outside)
     found: list[str] = []
     with contextlib.suppress(HoldfastError):
-        found = vault.folders(folder)
+        found = tree.folders(folder)
     assert found == []
 
 
@@ -297,46 +297,44 @@ def test_the_folders_outside_are_not_named(vault: Vault, inside: Path, outside: 
         ("link", "{inside}", "link/real/a.md"),
     ],
 )
-def test_a_link_that_stays_inside_is_read(vault: Vault, inside: Path, link: str, target: str, path: str) -> None:
+def test_a_link_that_stays_inside_is_read(tree: Tree, inside: Path, link: str, target: str, path: str) -> None:
     (inside / link).parent.mkdir(parents=True, exist_ok=True)
     (inside / link).symlink_to(target.format(inside=inside))
-    assert vault.read(path).data == INSIDE
-    assert [line.data for line in vault.scan(path)] == [INSIDE.rstrip()]
-    assert vault.stat(path) == vault.stat("real/a.md")
+    assert tree.read(path).data == INSIDE
+    assert [line.data for line in tree.scan(path)] == [INSIDE.rstrip()]
+    assert tree.stat(path) == tree.stat("real/a.md")
 
 
-def test_a_chain_of_links_that_stays_inside_is_read(vault: Vault, inside: Path) -> None:
+def test_a_chain_of_links_that_stays_inside_is_read(tree: Tree, inside: Path) -> None:
     (inside / "one.md").symlink_to(inside / "two.md")
     (inside / "two.md").symlink_to("folder/a.md")
     (inside / "folder").symlink_to(inside / "real")
-    assert vault.read("one.md").data == INSIDE
+    assert tree.read("one.md").data == INSIDE
 
 
-def test_an_absolute_link_into_a_folder_whose_name_starts_with_two_dots_stays_inside(
-    vault: Vault, inside: Path
-) -> None:
+def test_an_absolute_link_into_a_folder_whose_name_starts_with_two_dots_stays_inside(tree: Tree, inside: Path) -> None:
     (inside / "..data").mkdir()
     (inside / "..data" / "a.md").write_bytes(INSIDE)
     (inside / "link.md").symlink_to(inside / "..data" / "a.md")
-    assert vault.read("link.md").data == INSIDE
+    assert tree.read("link.md").data == INSIDE
 
 
-def test_an_absolute_link_by_another_name_of_the_root_stays_inside(vault: Vault, inside: Path) -> None:
+def test_an_absolute_link_by_another_name_of_the_root_stays_inside(tree: Tree, inside: Path) -> None:
     other = inside.parent / "other-name"
     other.symlink_to(inside)
     (inside / "real" / "link.md").symlink_to(other / "real" / "a.md")
-    walked = dict(vault.walk("real", (".md",), ignore))
+    walked = dict(tree.walk("real", (".md",), ignore))
     assert "real/link.md" in walked
-    assert vault.read("real/link.md").data == INSIDE
+    assert tree.read("real/link.md").data == INSIDE
 
 
-def test_a_walk_passes_links_that_stay_inside(vault: Vault, inside: Path) -> None:
+def test_a_walk_passes_links_that_stay_inside(tree: Tree, inside: Path) -> None:
     (inside / "top").mkdir()
     (inside / "top" / "folder").symlink_to("../real")
     (inside / "top" / "file.md").symlink_to(inside / "real" / "a.md")
-    found = dict(vault.walk("top", (".md",), ignore))
+    found = dict(tree.walk("top", (".md",), ignore))
     assert sorted(found) == ["top/file.md", "top/folder/a.md"]
-    assert all(vault.read(path).data == INSIDE for path in found)
+    assert all(tree.read(path).data == INSIDE for path in found)
 
 
 @pytest.mark.parametrize("target", ["real/a.md", "{inside}/real/a.md", "nowhere.md", "../vault-outside/new.md"])
@@ -344,106 +342,106 @@ def test_a_walk_passes_links_that_stay_inside(vault: Vault, inside: Path) -> Non
     "call", [WRITES[name] for name in ("create", "replace", "append")], ids=["create", "replace", "append"]
 )
 def test_a_write_never_follows_a_link(
-    vault: Vault, inside: Path, outside: Path, target: str, call: Callable[[Vault, str], object]
+    tree: Tree, inside: Path, outside: Path, target: str, call: Callable[[Tree, str], object]
 ) -> None:
     (inside / "link.md").symlink_to(target.format(inside=inside))
-    before = tree(inside.parent)
+    before = contents(inside.parent)
     with pytest.raises(HoldfastError, match=r"link\.md"):
-        call(vault, "link.md")
-    assert tree(inside.parent) == before
+        call(tree, "link.md")
+    assert contents(inside.parent) == before
 
 
-def test_a_write_from_the_version_read_through_a_link_is_refused(vault: Vault, inside: Path) -> None:
+def test_a_write_from_the_version_read_through_a_link_is_refused(tree: Tree, inside: Path) -> None:
     (inside / "link.md").symlink_to("real/a.md")
-    version = vault.read("link.md").version
-    before = tree(inside)
+    version = tree.read("link.md").version
+    before = contents(inside)
     with pytest.raises(Invalid, match=r"link\.md"):
-        vault.write("link.md", b"ours", expect=version)
-    assert tree(inside) == before
+        tree.write("link.md", b"ours", expect=version)
+    assert contents(inside) == before
 
 
 @pytest.mark.parametrize("call", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("target", ["real", "{inside}/real"])
 def test_a_write_never_passes_a_link_to_a_folder(
-    vault: Vault, inside: Path, target: str, call: Callable[[Vault, str], object]
+    tree: Tree, inside: Path, target: str, call: Callable[[Tree, str], object]
 ) -> None:
     (inside / "link").symlink_to(target.format(inside=inside))
-    before = tree(inside)
+    before = contents(inside)
     with pytest.raises(Invalid):
-        call(vault, "link/new.md")
-    assert tree(inside) == before
+        call(tree, "link/new.md")
+    assert contents(inside) == before
 
 
-def test_moving_or_removing_a_link_leaves_its_target_alone(vault: Vault, inside: Path, outside: Path) -> None:
+def test_moving_or_removing_a_link_leaves_its_target_alone(tree: Tree, inside: Path, outside: Path) -> None:
     for name in ("one.md", "two.md"):
         (inside / name).symlink_to(outside / "secret.md")
     with contextlib.suppress(HoldfastError):
-        vault.move("one.md", "three.md")
+        tree.move("one.md", "three.md")
     with contextlib.suppress(HoldfastError):
-        vault.remove("two.md")
-    assert tree(outside) == {"secret.md": SECRET}
+        tree.remove("two.md")
+    assert contents(outside) == {"secret.md": SECRET}
     with pytest.raises(HoldfastError):
-        vault.read("three.md")
+        tree.read("three.md")
 
 
 def test_a_log_that_became_a_link_after_the_first_append_is_not_followed(
-    vault: Vault, inside: Path, outside: Path
+    tree: Tree, inside: Path, outside: Path
 ) -> None:
-    vault.append("real/log.jsonl", lambda _: b"one\n")
-    vault.append("real/log.jsonl", lambda _: b"two\n")
+    tree.append("real/log.jsonl", lambda _: b"one\n")
+    tree.append("real/log.jsonl", lambda _: b"two\n")
     (inside / "real" / "log.jsonl").rename(inside / "real" / "old.jsonl")
     (inside / "real" / "log.jsonl").symlink_to(outside / "secret.md")
     with pytest.raises(Invalid):
-        vault.append("real/log.jsonl", lambda _: b"three\n")
-    assert tree(outside) == {"secret.md": SECRET}
+        tree.append("real/log.jsonl", lambda _: b"three\n")
+    assert contents(outside) == {"secret.md": SECRET}
 
 
 def test_a_folder_that_became_a_link_after_the_first_append_is_not_passed(
-    vault: Vault, inside: Path, outside: Path
+    tree: Tree, inside: Path, outside: Path
 ) -> None:
-    vault.append("real/log.jsonl", lambda _: b"one\n")
-    vault.append("real/log.jsonl", lambda _: b"two\n")
+    tree.append("real/log.jsonl", lambda _: b"one\n")
+    tree.append("real/log.jsonl", lambda _: b"two\n")
     (inside / "real").rename(inside / "old")
     (inside / "real").symlink_to(outside)
     with pytest.raises(Invalid):
-        vault.append("real/log.jsonl", lambda _: b"three\n")
-    assert tree(outside) == {"secret.md": SECRET}
+        tree.append("real/log.jsonl", lambda _: b"three\n")
+    assert contents(outside) == {"secret.md": SECRET}
     assert (inside / "old" / "log.jsonl").read_bytes() == b"one\ntwo\n"
 
 
 def test_a_folder_that_was_moved_out_and_linked_back_after_the_first_append_is_not_passed(
-    vault: Vault, inside: Path, outside: Path
+    tree: Tree, inside: Path, outside: Path
 ) -> None:
-    vault.append("real/log.jsonl", lambda _: b"one\n")
+    tree.append("real/log.jsonl", lambda _: b"one\n")
     (inside / "real").rename(outside / "real")
     (inside / "real").symlink_to(outside / "real")
     with pytest.raises(Invalid):
-        vault.append("real/log.jsonl", lambda _: b"two\n")
+        tree.append("real/log.jsonl", lambda _: b"two\n")
     assert (outside / "real" / "log.jsonl").read_bytes() == b"one\n"
 
 
-def test_a_log_with_a_second_name_is_not_appended_to(vault: Vault, inside: Path, outside: Path) -> None:
+def test_a_log_with_a_second_name_is_not_appended_to(tree: Tree, inside: Path, outside: Path) -> None:
     """The other name may be a backup's, or lie outside: both would change with it."""
     os.link(outside / "secret.md", inside / "real" / "log.jsonl")
     with pytest.raises(Invalid, match="second name"):
-        vault.append("real/log.jsonl", lambda _: b"ours\n")
-    assert tree(outside) == {"secret.md": SECRET}
+        tree.append("real/log.jsonl", lambda _: b"ours\n")
+    assert contents(outside) == {"secret.md": SECRET}
 
 
 def test_a_document_with_a_second_name_is_replaced_under_this_one_alone(
-    vault: Vault, inside: Path, outside: Path
+    tree: Tree, inside: Path, outside: Path
 ) -> None:
     os.link(outside / "secret.md", inside / "real" / "b.md")
-    vault.write("real/b.md", b"ours", expect=vault.read("real/b.md").version)
-    assert tree(outside) == {"secret.md": SECRET}
+    tree.write("real/b.md", b"ours", expect=tree.read("real/b.md").version)
+    assert contents(outside) == {"secret.md": SECRET}
     assert (inside / "real" / "b.md").read_bytes() == b"ours"
 
 
-def test_an_append_after_the_folder_was_moved_goes_where_the_path_says(vault: Vault, inside: Path) -> None:
-    vault.append("real/log.jsonl", lambda _: b"one\n")
-    vault.append("real/log.jsonl", lambda _: b"two\n")
+def test_an_append_after_the_folder_was_moved_goes_where_the_path_says(tree: Tree, inside: Path) -> None:
+    tree.append("real/log.jsonl", lambda _: b"one\n")
+    tree.append("real/log.jsonl", lambda _: b"two\n")
     (inside / "real").rename(inside / "old")
-    vault.append("real/log.jsonl", lambda _: b"three\n")
+    tree.append("real/log.jsonl", lambda _: b"three\n")
     assert (inside / "real" / "log.jsonl").read_bytes() == b"three\n"
     assert (inside / "old" / "log.jsonl").read_bytes() == b"one\ntwo\n"
 
@@ -470,26 +468,26 @@ def _loop(inside: Path, how: str) -> str:
 @pytest.mark.parametrize("how", ["itself", "each other", "through a folder", "sixty deep"])
 @pytest.mark.parametrize("call", READS.values(), ids=READS)
 def test_links_that_never_end_are_refused(
-    vault: Vault, inside: Path, how: str, call: Callable[[Vault, str], object]
+    tree: Tree, inside: Path, how: str, call: Callable[[Tree, str], object]
 ) -> None:
     path = _loop(inside, how)
     with pytest.raises(Invalid, match=r"a\.md"):
-        call(vault, path)
+        call(tree, path)
 
 
 @pytest.mark.parametrize("how", ["itself", "each other", "through a folder", "sixty deep"])
-def test_a_walk_tells_of_links_that_never_end_and_goes_on(vault: Vault, inside: Path, how: str) -> None:
+def test_a_walk_tells_of_links_that_never_end_and_goes_on(tree: Tree, inside: Path, how: str) -> None:
     top = inside / "top"
     top.mkdir()
     (top / "z.md").write_bytes(INSIDE)
     _loop(top, how)
     refused: dict[str, str] = {}
-    found = dict(vault.walk("top", (".md",), refused.__setitem__))
-    assert sorted(path for path in found if vault.read(path).data) == ["top/z.md"]
+    found = dict(tree.walk("top", (".md",), refused.__setitem__))
+    assert sorted(path for path in found if tree.read(path).data) == ["top/z.md"]
     assert "top/a.md" in refused
 
 
-def test_folders_that_link_to_each_other_do_not_make_a_walk_endless(vault: Vault, inside: Path) -> None:
+def test_folders_that_link_to_each_other_do_not_make_a_walk_endless(tree: Tree, inside: Path) -> None:
     top = inside / "top"
     for name in ("start", "one", "two"):
         (top / name).mkdir(parents=True)
@@ -498,7 +496,7 @@ def test_folders_that_link_to_each_other_do_not_make_a_walk_endless(vault: Vault
     for number in range(2):
         (top / "one" / f"to-{number}").symlink_to("../two")
         (top / "two" / f"to-{number}").symlink_to("../one")
-    walk = vault.walk("top", (".md",), ignore)
+    walk = tree.walk("top", (".md",), ignore)
     found = [path for path, _ in itertools.islice(walk, 5_000)]
     assert len(found) < 5_000
     assert {"top/start/a.md", "top/one/a.md", "top/two/a.md"} <= set(found)
@@ -528,7 +526,7 @@ def finished(call: Callable[[], object]) -> BaseException | None:
 
 @pytest.mark.parametrize("what", ["FIFO", "socket", "folder", "link to a FIFO"])
 @pytest.mark.parametrize("name", ["read", "scan", "scan_back", "fingerprint", "stat", "create", "replace", "append"])
-def test_what_is_no_file_neither_hangs_nor_passes_for_one(vault: Vault, inside: Path, what: str, name: str) -> None:
+def test_what_is_no_file_neither_hangs_nor_passes_for_one(tree: Tree, inside: Path, what: str, name: str) -> None:
     path = inside / "odd.md"
     listener = socket.socket(socket.AF_UNIX)
     if what == "FIFO":
@@ -541,28 +539,28 @@ def test_what_is_no_file_neither_hangs_nor_passes_for_one(vault: Vault, inside: 
     else:
         os.mkfifo(inside / "fifo")
         path.symlink_to("fifo")
-    before = tree(inside)
-    error = finished(lambda: {**READS, **WRITES}[name](vault, "odd.md"))
+    before = contents(inside)
+    error = finished(lambda: {**READS, **WRITES}[name](tree, "odd.md"))
     listener.close()
     assert isinstance(error, HoldfastError), error
     assert "odd.md" in error.message
-    assert tree(inside) == before
+    assert contents(inside) == before
 
 
-def test_a_walk_passes_over_what_is_no_file(vault: Vault, inside: Path) -> None:
+def test_a_walk_passes_over_what_is_no_file(tree: Tree, inside: Path) -> None:
     os.mkfifo(inside / "real" / "fifo.md")
     found: list[str] = []
-    assert finished(lambda: found.extend(path for path, _ in vault.walk("real", (".md",), ignore))) is None
+    assert finished(lambda: found.extend(path for path, _ in tree.walk("real", (".md",), ignore))) is None
     assert found == ["real/a.md"]
 
 
 @pytest.mark.parametrize("raw", [b"real/\xff.md", b"real/\xff/b.md"], ids=["file", "folder"])
-def test_a_name_that_is_not_utf_8_is_told_and_not_given(vault: Vault, inside: Path, raw: bytes) -> None:
+def test_a_name_that_is_not_utf_8_is_told_and_not_given(tree: Tree, inside: Path, raw: bytes) -> None:
     odd = Path(os.fsdecode(os.path.join(os.fsencode(inside), raw)))
     odd.parent.mkdir(exist_ok=True)
     odd.write_bytes(INSIDE)
     refused: dict[str, str] = {}
-    found = dict(vault.walk("real", (".md",), refused.__setitem__))
+    found = dict(tree.walk("real", (".md",), refused.__setitem__))
     assert list(found) == ["real/a.md"]
     assert any("UTF-8" in why for why in refused.values())
     assert all(path.encode("utf-8") for path in refused)
@@ -572,11 +570,11 @@ def test_a_name_that_is_not_utf_8_is_told_and_not_given(vault: Vault, inside: Pa
 
 
 def test_a_folder_that_turns_into_a_link_while_writes_run_lets_nothing_out(
-    vault: Vault, inside: Path, outside: Path
+    tree: Tree, inside: Path, outside: Path
 ) -> None:
     (outside / "log.jsonl").write_bytes(SECRET)
     (outside / "sub").mkdir()
-    before = tree(outside)
+    before = contents(outside)
     folder, link = inside / "swap", inside / "link"
     exchange = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if exchange is None:
@@ -598,17 +596,17 @@ def test_a_folder_that_turns_into_a_link_while_writes_run_lets_nothing_out(
 
     def attempts(number: int) -> list[Callable[[], object]]:
         return [
-            lambda: vault.write(f"swap/{number}.md", b"ours", expect=ABSENT),
-            lambda: vault.write(f"swap/sub/{number}.md", b"ours", expect=ABSENT),
-            lambda: vault.write(f"swap/new-{number}/a.md", b"ours", expect=ABSENT),
-            lambda: vault.append("swap/log.jsonl", lambda _: b"ours\n", durable=False),
-            lambda: vault.append(f"swap/sub/{number}.jsonl", lambda _: b"ours\n", durable=False),
-            lambda: vault.move(f"swap/{number}.md", f"swap/sub/moved-{number}.md"),
-            lambda: vault.remove("swap/secret.md"),
-            lambda: vault.move("swap/secret.md", f"stolen-{number}.md"),
-            lambda: vault.write("swap/secret.md", b"ours", expect=vault.read("swap/secret.md").version),
-            lambda: leaked.append(vault.read("swap/secret.md").data),
-            lambda: leaked.extend(line.data for line in vault.scan_back("swap/log.jsonl") if b"secret" in line.data),
+            lambda: tree.write(f"swap/{number}.md", b"ours", expect=ABSENT),
+            lambda: tree.write(f"swap/sub/{number}.md", b"ours", expect=ABSENT),
+            lambda: tree.write(f"swap/new-{number}/a.md", b"ours", expect=ABSENT),
+            lambda: tree.append("swap/log.jsonl", lambda _: b"ours\n", durable=False),
+            lambda: tree.append(f"swap/sub/{number}.jsonl", lambda _: b"ours\n", durable=False),
+            lambda: tree.move(f"swap/{number}.md", f"swap/sub/moved-{number}.md"),
+            lambda: tree.remove("swap/secret.md"),
+            lambda: tree.move("swap/secret.md", f"stolen-{number}.md"),
+            lambda: tree.write("swap/secret.md", b"ours", expect=tree.read("swap/secret.md").version),
+            lambda: leaked.append(tree.read("swap/secret.md").data),
+            lambda: leaked.extend(line.data for line in tree.scan_back("swap/log.jsonl") if b"secret" in line.data),
         ]
 
     swapper = threading.Thread(target=swap)
@@ -627,7 +625,7 @@ def test_a_folder_that_turns_into_a_link_while_writes_run_lets_nothing_out(
     finally:
         stop.set()
         swapper.join()
-    assert tree(outside) == before
+    assert contents(outside) == before
     assert leaked == []
     assert list(inside.glob("stolen-*")) == []
     assert swaps > 10, "the folder was hardly ever swapped"

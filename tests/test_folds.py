@@ -76,7 +76,7 @@ def test_a_log_that_was_removed_or_replaced_is_read_again(memory: holdfast.Memor
     logs = Logs(memory, Total)
     logs.transact(LOG, lambda _fold: [{"n": 5}], [])
     assert total(logs) == 5
-    memory.vault.remove(LOG)
+    memory.tree.remove(LOG)
     assert total(logs) == 0
     logs.transact(LOG, lambda fold: [{"n": fold.sum + 7}], [])
     assert total(logs) == 7

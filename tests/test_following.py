@@ -22,7 +22,7 @@ from holdfast.owner.changes import Change
 from holdfast.storage.postgres import change_feed
 from holdfast.storage.postgres.change_feed import Changes
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.postgres.tree import PgTree
 
 LOG = "user/memory/history.jsonl"
 
@@ -160,13 +160,13 @@ def test_a_search_while_watching_finds_what_was_saved_before_it(root: Path) -> N
 
 
 @pytest.fixture
-def vault(address: str) -> Iterator[PgVault]:
-    opened = PgVault(Database(address))
+def tree(address: str) -> Iterator[PgTree]:
+    opened = PgTree(Database(address))
     yield opened
     opened.close()
 
 
-def test_nothing_is_missed_with_many_writers_in_flight(address: str, vault: PgVault) -> None:
+def test_nothing_is_missed_with_many_writers_in_flight(address: str, tree: PgTree) -> None:
     """Transactions end in another order than they began; what was acknowledged before a look is told by then."""
     stop = threading.Event()
     acknowledged: dict[str, int] = {}
@@ -181,7 +181,7 @@ def test_nothing_is_missed_with_many_writers_in_flight(address: str, vault: PgVa
 
         try:
             for _ in range(60):
-                done = vault.append(path, slowly, durable=rng.random() < 0.5)
+                done = tree.append(path, slowly, durable=rng.random() < 0.5)
                 assert done is not None
                 acknowledged[path] = done.end
         except BaseException as error:  # told by the test
@@ -193,11 +193,11 @@ def test_nothing_is_missed_with_many_writers_in_flight(address: str, vault: PgVa
     database = Database(address)
     changes, known, looks = Changes(database), dict[str, int](), 0
     assert changes.poll() is None
-    known = {path: stamp.size for path, stamp in vault.walk("user/memory", (".jsonl",), lambda _path, _why: None)}
+    known = {path: stamp.size for path, stamp in tree.walk("user/memory", (".jsonl",), lambda _path, _why: None)}
     while any(thread.is_alive() for thread in threads):
         before = dict(acknowledged)
         for path in changes.poll() or ():
-            stamp = vault.stat(path)
+            stamp = tree.stat(path)
             assert stamp is not None
             known[path] = stamp.size
         looks += 1
@@ -209,16 +209,16 @@ def test_nothing_is_missed_with_many_writers_in_flight(address: str, vault: PgVa
     database.close()
 
 
-def test_a_change_is_told_again_only_once(address: str, vault: PgVault) -> None:
+def test_a_change_is_told_again_only_once(address: str, tree: PgTree) -> None:
     database = Database(address)
     changes = Changes(database)
     changes.poll()
-    vault.append("user/memory/a.jsonl", lambda _end: b"{}\n")
-    vault.write("user/memory/b.md", b"x", expect="")
-    vault.move("user/memory/b.md", "user/memory/c.md")
+    tree.append("user/memory/a.jsonl", lambda _end: b"{}\n")
+    tree.write("user/memory/b.md", b"x", expect="")
+    tree.move("user/memory/b.md", "user/memory/c.md")
     assert sorted(changes.poll() or ()) == ["user/memory/a.jsonl", "user/memory/b.md", "user/memory/c.md"]
     assert changes.poll() == []
-    vault.remove("user/memory/c.md")
+    tree.remove("user/memory/c.md")
     assert changes.poll() == ["user/memory/c.md"]
     database.close()
 

@@ -232,7 +232,7 @@ def test_compacting_twice_changes_nothing(memory: holdfast.Memory, root: Path) -
 
 def test_a_later_summary_speaks_for_the_earlier_one(memory: holdfast.Memory) -> None:
     mind = memory.mind("s")
-    mind.append("episodic", "The admin password hint is stored in vault 77-B since 2026-03-04.")
+    mind.append("episodic", "The admin password hint is stored in tree 77-B since 2026-03-04.")
     fill(memory, 30)
     mind.compact("episodic")
     fill(memory, 30)

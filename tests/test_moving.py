@@ -159,14 +159,14 @@ def test_moving_again_does_nothing(memory: holdfast.Memory, root: Path, other: s
     memory.push(other, yes=True)
     before = files(root)
     with holdfast.open(other) as there:
-        held = dict(there.vault.walk("user", ("",), lambda _p, _w: None))
+        held = dict(there.tree.walk("user", ("",), lambda _p, _w: None))
     for move in (memory.push, memory.pull, memory.push):
         done = move(other, yes=True)
         assert done.nothing, done
         assert not done.refused
     assert files(root) == before
     with holdfast.open(other) as there:
-        assert dict(there.vault.walk("user", ("",), lambda _p, _w: None)) == held
+        assert dict(there.tree.walk("user", ("",), lambda _p, _w: None)) == held
 
 
 def test_what_is_new_on_both_sides_comes_to_both(memory: holdfast.Memory, other: str, second: Path) -> None:
@@ -335,8 +335,8 @@ def test_a_page_that_cannot_be_put_together_is_kept_beside_the_other(
         beside = done.conflicts[0].beside
         assert two.push(other, yes=True).nothing
     with holdfast.open(other) as there:
-        assert there.vault.read(beside).data == broken
-        assert there.vault.read(page).data == (root / page).read_bytes()
+        assert there.tree.read(beside).data == broken
+        assert there.tree.read(page).data == (root / page).read_bytes()
 
 
 def test_what_was_removed_there_does_not_come_back_and_nothing_is_removed_here(
@@ -345,14 +345,14 @@ def test_what_was_removed_there_does_not_come_back_and_nothing_is_removed_here(
     note = memory.put("note", "First.", title="N")
     memory.push(other, yes=True)
     with holdfast.open(other) as there:
-        there.vault.remove(note.path)
+        there.tree.remove(note.path)
     done = memory.push(other, yes=True)
     assert done.counts["gone"].files == 1
     memory.pull(other, yes=True)
     assert (root / note.path).exists()
     (root / note.path).unlink()
     with holdfast.open(other) as there:
-        assert there.vault.stat(note.path) is None
+        assert there.tree.stat(note.path) is None
 
 
 @pytest.mark.parametrize("remembers", [True, False])
@@ -395,7 +395,7 @@ def test_a_promoted_workspace_is_found_by_others_and_nothing_else_is_there(
             assert [one.text[:3] for one in there.every(Query(kinds=("episode",)))] == ["xxx"]
             assert there.held(KINDS["fact"], "diary") is None
             assert not there.find("hello there") and not there.find("tea")
-            assert not there.vault.stat("user/memory/history.jsonl")
+            assert not there.tree.stat("user/memory/history.jsonl")
             assert there.verify().sound
     assert memory.push(other, scope="alpha", yes=True).nothing
 
@@ -436,8 +436,8 @@ def test_a_secret_does_not_move_and_the_rest_does(root: Path, other: str) -> Non
         assert there.find("harmless")
         assert {one.title for one in there.every(Query(kinds=("fact",)))} == {"one", "two"}
         assert "removed]" in there.chat.load_history(1)[0].content
-        for path, _ in there.vault.walk("user", ("",), lambda _p, _w: None):
-            assert AWS.encode() not in there.vault.read(path).data
+        for path, _ in there.tree.walk("user", ("",), lambda _p, _w: None):
+            assert AWS.encode() not in there.tree.read(path).data
     again = cli("push", "--to", other, "--yes", root=root, code=1)
     assert again["refused"] == told["refused"]
     assert again["counts"].keys() == {"same"}
@@ -460,7 +460,7 @@ def test_a_push_that_was_killed_is_finished_by_another(root: Path, other: str) -
     assert any(killed), "no push was killed in time"
     with holdfast.open(other) as there:
         assert records(there) == wanted
-        ids = [key for line in there.vault.scan("user/memory/history.jsonl") for key in jsonl.keys(line.data)]
+        ids = [key for line in there.tree.scan("user/memory/history.jsonl") for key in jsonl.keys(line.data)]
         assert len(ids) == len(set(ids)) == 60
 
 

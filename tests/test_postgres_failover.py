@@ -29,16 +29,16 @@ def add(number):
     memory.add("user/memory/history.jsonl", [{"role": "user", "content": f"{me}-{number}", "channel": me}])
 
 def held(number):
-    memory.vault.append(f"logs/{me}.jsonl", lambda end: f"{me}-{number}\\n".encode())
+    memory.tree.append(f"logs/{me}.jsonl", lambda end: f"{me}-{number}\\n".encode())
 
 def together(number):
     def compose(end):
-        memory.vault.write(f"beside/{me}-{number}.md", b"beside", expect="")
+        memory.tree.write(f"beside/{me}-{number}.md", b"beside", expect="")
         return f"{me}-{number}\\n".encode()
-    memory.vault.append("logs/all.jsonl", compose)
+    memory.tree.append("logs/all.jsonl", compose)
 
 def document(number):
-    memory.vault.write(f"documents/{me}-{number}.md", f"{me}-{number}".encode(), expect="")
+    memory.tree.write(f"documents/{me}-{number}.md", f"{me}-{number}".encode(), expect="")
 
 with holdfast.open(address, writer=me) as memory:
     number = 0
@@ -61,7 +61,7 @@ marks = {}
 
 def look(path):
     offset, digest = marks.get(path, (0, hashlib.sha256()))
-    for line in memory.vault.scan(path, offset):
+    for line in memory.tree.scan(path, offset):
         assert line.whole, line
         digest.update(line.data + b"\\n")
         marks[path] = line.end, digest
@@ -132,7 +132,7 @@ def programs(address: str) -> Iterator[tuple[list[Program], Program]]:
 def test_what_was_acknowledged_before_and_after_a_failover_is_there_once_and_in_order(pair: pgserver.Pair) -> None:
     address = pair.at("postgres", tenant="team")
     with holdfast.open(address) as memory:
-        memory.vault.write("before.md", b"before", expect="")
+        memory.tree.write("before.md", b"before", expect="")
     with programs(address) as (writers, reader):
         for writer in writers:
             writer.wait_for(SOME)
@@ -142,7 +142,7 @@ def test_what_was_acknowledged_before_and_after_a_failover_is_there_once_and_in_
         said = {f"w{number}": writer.stop() for number, writer in enumerate(writers)}
         marks = json.loads(reader.stop()[-1])
     with holdfast.open(address) as memory:
-        assert memory.vault.read("before.md").data == b"before"
+        assert memory.tree.read("before.md").data == b"before"
         _check(memory, said)
         _check_marks(memory, marks)
 
@@ -154,9 +154,9 @@ def _check(memory: holdfast.Memory, said: dict[str, list[str]]) -> None:
             verdict, work, number, *_ = line.split()
             expected[work][f"{writer}-{number}"] = verdict
     found = {
-        "add": [str(json.loads(line.data)["content"]) for line in memory.vault.scan(HISTORY)],
-        "held": [line.data.decode() for writer in said for line in memory.vault.scan(f"logs/{writer}.jsonl")],
-        "together": [line.data.decode() for line in memory.vault.scan("logs/all.jsonl")],
+        "add": [str(json.loads(line.data)["content"]) for line in memory.tree.scan(HISTORY)],
+        "held": [line.data.decode() for writer in said for line in memory.tree.scan(f"logs/{writer}.jsonl")],
+        "together": [line.data.decode() for line in memory.tree.scan("logs/all.jsonl")],
         "document": [name for name in expected["document"] if _there(memory, f"documents/{name}.md", name.encode())],
     }
     for work, verdicts in expected.items():
@@ -171,7 +171,7 @@ def _check(memory: holdfast.Memory, said: dict[str, list[str]]) -> None:
     for name in expected["together"]:
         assert _there(memory, f"beside/{name}.md", b"beside") == (name in found["together"]), name
     print({work: collections.Counter(verdicts.values()) for work, verdicts in expected.items()})
-    ids = [str(json.loads(line.data)["id"]) for line in memory.vault.scan(HISTORY)]
+    ids = [str(json.loads(line.data)["id"]) for line in memory.tree.scan(HISTORY)]
     assert ids == sorted(set(ids))
 
 
@@ -181,7 +181,7 @@ def _right(verdict: str, count: int) -> bool:
 
 def _there(memory: holdfast.Memory, path: str, data: bytes) -> bool:
     try:
-        assert memory.vault.read(path).data == data
+        assert memory.tree.read(path).data == data
     except NotFound:
         return False
     return True
@@ -191,6 +191,6 @@ def _check_marks(memory: holdfast.Memory, marks: dict[str, tuple[int, str]]) -> 
     """What a reader saw up to its mark, before and after, is what lies there."""
     assert len(marks) == WRITERS + 2
     for path, (offset, seen) in marks.items():
-        data = memory.vault.read(path).data
+        data = memory.tree.read(path).data
         assert hashlib.sha256(data[:offset]).hexdigest() == seen, path
         assert offset == len(data), path

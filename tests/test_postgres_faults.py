@@ -24,7 +24,7 @@ from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invali
 from holdfast.memories.runs import Runs
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database, Transaction
-from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.postgres.tree import PgTree
 from holdfast.storage.tree import ABSENT, LogEnd, RootGone
 
 PROCESSES, APPENDS = 8, 60
@@ -32,42 +32,42 @@ PROCESSES, APPENDS = 8, 60
 WRITER = """
 import sys
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.postgres.tree import PgTree
 dsn, me, count, paths = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
-vault = PgVault(Database(dsn), writer=me)
+tree = PgTree(Database(dsn), writer=me)
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(count):
     path = paths[number % len(paths)]
     line = f"{me}:{number}".encode()
-    vault.append(path, lambda end: line + b"\\n" + line + b" again\\n", durable=number % 2 == 0, again=number % 3 > 0)
+    tree.append(path, lambda end: line + b"\\n" + line + b" again\\n", durable=number % 2 == 0, again=number % 3 > 0)
     print(path, line.decode(), flush=True)
-vault.close()
+tree.close()
 """
 
 HOLDER = """
 import sys, time
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.vault import PgVault
-vault = PgVault(Database(sys.argv[1]))
-release = vault.hold("run.jsonl")
+from holdfast.storage.postgres.tree import PgTree
+tree = PgTree(Database(sys.argv[1]))
+release = tree.hold("run.jsonl")
 assert release
 def compose(end):
-    vault.write("beside.md", b"never", expect="")
+    tree.write("beside.md", b"never", expect="")
     print("holding", flush=True)
     time.sleep(600)
     return b"never\\n"
-vault.append("log.jsonl", compose)
+tree.append("log.jsonl", compose)
 """
 
 
 @contextlib.contextmanager
-def opened(dsn: str, **waits: float) -> Iterator[PgVault]:
-    vault = PgVault(Database(dsn, Waits(**waits)))  # type: ignore[arg-type]
+def opened(dsn: str, **waits: float) -> Iterator[PgTree]:
+    tree = PgTree(Database(dsn, Waits(**waits)))  # type: ignore[arg-type]
     try:
-        yield vault
+        yield tree
     finally:
-        vault.close()
+        tree.close()
 
 
 @contextlib.contextmanager
@@ -82,13 +82,13 @@ def program(code: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def lines(vault: PgVault, path: str) -> list[str]:
-    return [line.data.decode() for line in vault.scan(path)]
+def lines(tree: PgTree, path: str) -> list[str]:
+    return [line.data.decode() for line in tree.scan(path)]
 
 
-def cut(server: pgserver.Server, vault: PgVault) -> None:
+def cut(server: pgserver.Server, tree: PgTree) -> None:
     """End the connection that this thread is working on, as an operator or a failover would."""
-    found = vault._database.run("x", lambda turn: turn.row("SELECT pg_backend_pid()"))
+    found = tree._database.run("x", lambda turn: turn.row("SELECT pg_backend_pid()"))
     assert found is not None
     server.run(f"SELECT pg_terminate_backend({found[0]}, 5000)")
 
@@ -123,25 +123,25 @@ def test_nothing_is_lost_and_nothing_appears_behind_a_reader_who_follows(
     marks = dict.fromkeys(paths, 0)
     done = threading.Event()
 
-    def follow(vault: PgVault) -> None:
+    def follow(tree: PgTree) -> None:
         last = False
         while not last:
             last = done.is_set()
             for path in paths:
-                if vault.stat(path):
-                    for line in vault.scan(path, marks[path]):
+                if tree.stat(path):
+                    for line in tree.scan(path, marks[path]):
                         assert line.offset == marks[path]
                         assert line.whole
                         followed[path].append(line.data)
                         marks[path] = line.end
 
-    with opened(address) as vault, contextlib.ExitStack() as running, ThreadPoolExecutor(1 + PROCESSES) as pool:
+    with opened(address) as tree, contextlib.ExitStack() as running, ThreadPoolExecutor(1 + PROCESSES) as pool:
         writers = [
             running.enter_context(program(WRITER, address, str(me), str(APPENDS), *paths)) for me in range(PROCESSES)
         ]
         for writer in writers:
             assert writer.stdout and writer.stdout.readline() == "ready\n"
-        follower = pool.submit(follow, vault)
+        follower = pool.submit(follow, tree)
         told = [pool.submit(writer.communicate, "go\n") for writer in writers]
         for answer in told:
             for line in answer.result()[0].splitlines():
@@ -152,7 +152,7 @@ def test_nothing_is_lost_and_nothing_appears_behind_a_reader_who_follows(
         assert [writer.returncode for writer in writers] == [0] * PROCESSES
         assert len(acknowledged) == PROCESSES * APPENDS
         for path in paths:
-            found = lines(vault, path)
+            found = lines(tree, path)
             assert [line.decode() for line in followed[path]] == found
             assert found[1::2] == [f"{line} again" for line in found[::2]], "the lines of one append stay together"
             assert sorted(found[::2]) == sorted(text for where, text in acknowledged if where == path)
@@ -163,14 +163,14 @@ def test_nothing_is_lost_and_nothing_appears_behind_a_reader_who_follows(
 
 
 def test_different_logs_do_not_wait_for_each_other(address: str) -> None:
-    with opened(address, lock_seconds=1.0) as vault, opened(address, lock_seconds=1.0) as other:
+    with opened(address, lock_seconds=1.0) as tree, opened(address, lock_seconds=1.0) as other:
 
         def meanwhile(_: LogEnd) -> bytes:
             other.append("b.jsonl", lambda _: b"b\n")
             return b"a\n"
 
-        vault.append("a.jsonl", meanwhile)
-        assert (lines(vault, "a.jsonl"), lines(vault, "b.jsonl")) == (["a"], ["b"])
+        tree.append("a.jsonl", meanwhile)
+        assert (lines(tree, "a.jsonl"), lines(tree, "b.jsonl")) == (["a"], ["b"])
 
 
 # killed
@@ -179,21 +179,21 @@ def test_different_logs_do_not_wait_for_each_other(address: str) -> None:
 def test_a_writer_that_is_killed_in_the_middle_leaves_nothing_and_blocks_nobody(
     server: pgserver.Server, database: str, address: str
 ) -> None:
-    with opened(address) as vault, program(HOLDER, address) as holder:
-        vault.append("log.jsonl", lambda _: b"one\n")
+    with opened(address) as tree, program(HOLDER, address) as holder:
+        tree.append("log.jsonl", lambda _: b"one\n")
         assert holder.stdout and holder.stdout.readline() == "holding\n"
-        assert vault.hold("run.jsonl") is None
+        assert tree.hold("run.jsonl") is None
         with opened(address, lock_seconds=0.1) as hasty, pytest.raises(Busy, match=r"log\.jsonl was locked"):
             hasty.append("log.jsonl", lambda _: b"x\n")
-        assert lines(vault, "log.jsonl") == ["one"]
-        assert vault.stat("beside.md") is None
+        assert lines(tree, "log.jsonl") == ["one"]
+        assert tree.stat("beside.md") is None
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait()
-        vault.append("log.jsonl", lambda _: b"two\n")
-        assert lines(vault, "log.jsonl") == ["one", "two"]
-        assert vault.stat("beside.md") is None
+        tree.append("log.jsonl", lambda _: b"two\n")
+        assert lines(tree, "log.jsonl") == ["one", "two"]
+        assert tree.stat("beside.md") is None
         deadline = time.monotonic() + 30
-        while not (release := vault.hold("run.jsonl")) and time.monotonic() < deadline:
+        while not (release := tree.hold("run.jsonl")) and time.monotonic() < deadline:
             time.sleep(0.05)  # the server notices in its own time
         assert release is not None
     sound(server, database, address)
@@ -213,8 +213,8 @@ def test_writers_that_are_killed_at_any_moment_lose_nothing_they_were_told(
             told += [
                 line.split()[1] for line in writer.stdout.read().splitlines() if line.count(":") and line[-1] != ":"
             ]
-    with opened(address) as vault:
-        found = lines(vault, "storm.jsonl")
+    with opened(address) as tree:
+        found = lines(tree, "storm.jsonl")
     assert found[1::2] == [f"{line} again" for line in found[::2]]
     assert len(set(found)) == len(found)
     assert set(told[:-1]) - set(found) == set()
@@ -227,136 +227,136 @@ def test_writers_that_are_killed_at_any_moment_lose_nothing_they_were_told(
 def test_an_append_whose_connection_is_cut_is_saved_once_and_composed_once(
     server: pgserver.Server, database: str, address: str
 ) -> None:
-    with opened(address) as vault:
-        vault.append("log.jsonl", lambda _: b"one\n")
+    with opened(address) as tree:
+        tree.append("log.jsonl", lambda _: b"one\n")
         calls: list[int] = []
 
         def compose(end: LogEnd) -> bytes:
             calls.append(end.size)
-            cut(server, vault)
+            cut(server, tree)
             return b"two\n"
 
-        done = vault.append("log.jsonl", compose)
+        done = tree.append("log.jsonl", compose)
         assert done is not None
         assert (done.start, done.end, calls) == (4, 8, [4])
-        assert lines(vault, "log.jsonl") == ["one", "two"]
-        vault.append("new.jsonl", lambda end: cut(server, vault) or b"first\n")  # type: ignore[func-returns-value]
-        assert lines(vault, "new.jsonl") == ["first"]
+        assert lines(tree, "log.jsonl") == ["one", "two"]
+        tree.append("new.jsonl", lambda end: cut(server, tree) or b"first\n")  # type: ignore[func-returns-value]
+        assert lines(tree, "new.jsonl") == ["first"]
     sound(server, database, address)
 
 
 def test_an_append_that_lost_its_turn_to_others_says_that_nothing_was_written(
     server: pgserver.Server, address: str
 ) -> None:
-    with opened(address) as vault, opened(address) as other:
-        vault.append("log.jsonl", lambda _: b"one\n")
+    with opened(address) as tree, opened(address) as other:
+        tree.append("log.jsonl", lambda _: b"one\n")
 
         def compose(_: LogEnd) -> bytes:
-            cut(server, vault)
+            cut(server, tree)
             other.append("log.jsonl", lambda _: b"theirs\n")
             return b"mine\n"
 
         with pytest.raises(Unavailable, match="before anything was saved") as caught:
-            vault.append("log.jsonl", compose)
+            tree.append("log.jsonl", compose)
         assert "Nothing was written" in caught.value.next_step
-        assert lines(vault, "log.jsonl") == ["one", "theirs"]
+        assert lines(tree, "log.jsonl") == ["one", "theirs"]
 
 
 def test_what_an_append_did_beside_its_lines_is_undone_with_it(server: pgserver.Server, address: str) -> None:
-    with opened(address) as vault:
+    with opened(address) as tree:
 
         def compose(_: LogEnd) -> bytes:
-            vault.write("beside.md", b"text", expect=ABSENT)
-            cut(server, vault)
+            tree.write("beside.md", b"text", expect=ABSENT)
+            cut(server, tree)
             return b"mine\n"
 
         with pytest.raises(Unavailable):
-            vault.append("log.jsonl", compose)
-        assert vault.stat("beside.md") is None
-        assert vault.stat("log.jsonl") is None
+            tree.append("log.jsonl", compose)
+        assert tree.stat("beside.md") is None
+        assert tree.stat("log.jsonl") is None
 
         def fail(_: LogEnd) -> bytes:
-            vault.write("beside.md", b"text", expect=ABSENT)
-            assert vault.read("beside.md").data == b"text"
+            tree.write("beside.md", b"text", expect=ABSENT)
+            assert tree.read("beside.md").data == b"text"
             raise Conflict("changed my mind")
 
         with pytest.raises(Conflict, match="changed my mind"):
-            vault.append("log.jsonl", fail)
-        assert vault.stat("beside.md") is None
+            tree.append("log.jsonl", fail)
+        assert tree.stat("beside.md") is None
 
 
 def test_what_is_refused_inside_an_append_does_not_spoil_it(address: str) -> None:
-    with opened(address) as vault:
-        vault.write("taken.md", b"text", expect=ABSENT)
+    with opened(address) as tree:
+        tree.write("taken.md", b"text", expect=ABSENT)
 
         def compose(_: LogEnd) -> bytes:
             with pytest.raises(Exception, match="already exists"):
-                vault.write("taken.md", b"other", expect=ABSENT)
-            vault.write("beside.md", b"beside", expect=ABSENT)
-            vault.append("other.jsonl", lambda _: b"other\n")
+                tree.write("taken.md", b"other", expect=ABSENT)
+            tree.write("beside.md", b"beside", expect=ABSENT)
+            tree.append("other.jsonl", lambda _: b"other\n")
             return b"line\n"
 
-        vault.append("log.jsonl", compose)
-        assert lines(vault, "log.jsonl") == ["line"]
-        assert lines(vault, "other.jsonl") == ["other"]
-        assert vault.read("beside.md").data == b"beside"
+        tree.append("log.jsonl", compose)
+        assert lines(tree, "log.jsonl") == ["line"]
+        assert lines(tree, "other.jsonl") == ["other"]
+        assert tree.read("beside.md").data == b"beside"
 
 
 def test_a_log_cannot_be_added_to_while_lines_for_it_are_composed(address: str) -> None:
-    with opened(address) as vault:
+    with opened(address) as tree:
 
         def compose(_: LogEnd) -> bytes:
-            vault.append("log.jsonl", lambda _: b"inner\n")
+            tree.append("log.jsonl", lambda _: b"inner\n")
             return b"outer\n"
 
         with pytest.raises(Conflict, match="nothing was written"):
-            vault.append("log.jsonl", compose)
-        assert vault.stat("log.jsonl") is None
+            tree.append("log.jsonl", compose)
+        assert tree.stat("log.jsonl") is None
 
 
 def test_a_run_is_claimed_ended_and_swept_as_on_files(address: str) -> None:
-    with opened(address) as vault, opened(address) as other:
-        mine, theirs = Runs(vault, "memory"), Runs(other, "memory")
+    with opened(address) as tree, opened(address) as other:
+        mine, theirs = Runs(tree, "memory"), Runs(other, "memory")
         path = mine.path("chat", "one")
 
         def begin(_: LogEnd) -> bytes:
             mine.claim(path)
             return b"note\n"
 
-        vault.append(path, begin)
+        tree.append(path, begin)
         theirs.sweep_all()
         assert lines(other, path) == ["note"]
         mine.end(path)
         assert other.stat(path) is None
         dead = mine.path("chat", "dead")
-        vault.append(dead, lambda _: b"left\n")
+        tree.append(dead, lambda _: b"left\n")
         theirs.sweep_all()
-        assert vault.stat(dead) is None
+        assert tree.stat(dead) is None
 
 
 def test_reads_and_writes_go_on_after_every_connection_was_cut(
     server: pgserver.Server, database: str, address: str
 ) -> None:
-    with opened(address) as vault:
-        version = vault.write("a.md", b"one", expect=ABSENT)
+    with opened(address) as tree:
+        version = tree.write("a.md", b"one", expect=ABSENT)
         for _ in range(3):
             with ThreadPoolExecutor(6) as pool:
-                list(pool.map(lambda _: vault.read("a.md"), range(12)))
+                list(pool.map(lambda _: tree.read("a.md"), range(12)))
             server.run(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
                 f" WHERE application_name = 'holdfast' AND datname = '{database}'"  # others use this server, too
             )
-            assert vault.read("a.md").data
-            version = vault.write("a.md", os.urandom(8), expect=version)
+            assert tree.read("a.md").data
+            version = tree.write("a.md", os.urandom(8), expect=version)
 
 
 def test_a_claim_whose_connection_was_cut_is_taken_anew(server: pgserver.Server, address: str) -> None:
-    with opened(address) as vault, opened(address) as other:
-        assert vault.hold("one.jsonl")
-        session = vault._claims._session
+    with opened(address) as tree, opened(address) as other:
+        assert tree.hold("one.jsonl")
+        session = tree._claims._session
         assert session is not None
         server.run(f"SELECT pg_terminate_backend({session.info.backend_pid}, 5000)")
-        assert vault.hold("two.jsonl")
+        assert tree.hold("two.jsonl")
         assert other.hold("one.jsonl") is None
         assert other.hold("two.jsonl") is None
 
@@ -364,15 +364,15 @@ def test_a_claim_whose_connection_was_cut_is_taken_anew(server: pgserver.Server,
 def test_a_claim_whose_connection_was_cut_is_taken_anew_without_being_asked(
     server: pgserver.Server, address: str
 ) -> None:
-    with opened(address) as vault, opened(address) as other:
-        release = vault.hold("one.jsonl")
+    with opened(address) as tree, opened(address) as other:
+        release = tree.hold("one.jsonl")
         assert release
         for _ in range(3):
-            session = vault._claims._session
+            session = tree._claims._session
             assert session
             server.run(f"SELECT pg_terminate_backend({session.info.backend_pid}, 5000)")
             deadline = time.monotonic() + 30
-            while vault._claims._session is session or not vault._claims._held:
+            while tree._claims._session is session or not tree._claims._held:
                 assert time.monotonic() < deadline, "the claim was not taken anew"
                 time.sleep(0.01)
             assert other.hold("one.jsonl") is None
@@ -381,9 +381,9 @@ def test_a_claim_whose_connection_was_cut_is_taken_anew_without_being_asked(
 
 
 def test_a_claim_that_others_took_meanwhile_comes_back_when_they_let_go(server: pgserver.Server, address: str) -> None:
-    with opened(address) as vault, opened(address) as other:
-        assert vault.hold("one.jsonl")
-        claims = vault._claims
+    with opened(address) as tree, opened(address) as other:
+        assert tree.hold("one.jsonl")
+        claims = tree._claims
         session = claims._session
         assert session
         with claims._lock:  # nobody looks after it while the other takes it
@@ -401,9 +401,9 @@ def test_a_claim_that_others_took_meanwhile_comes_back_when_they_let_go(server: 
 def test_of_a_file_and_a_folder_made_at_the_same_instant_one_comes_to_be(
     server: pgserver.Server, database: str, address: str
 ) -> None:
-    with opened(address) as vault, opened(address) as other:
+    with opened(address) as tree, opened(address) as other:
 
-        def make(one: PgVault, path: str, start: threading.Barrier) -> bool:
+        def make(one: PgTree, path: str, start: threading.Barrier) -> bool:
             start.wait()
             try:
                 if path.endswith("l"):
@@ -419,7 +419,7 @@ def test_of_a_file_and_a_folder_made_at_the_same_instant_one_comes_to_be(
                 start = threading.Barrier(4)
                 top = f"{number}/a.jsonl" if number % 2 else f"{number}/a"
                 paths = (top, f"{top}/b/c", f"{top}/b", f"{number}/beside")
-                tries = [pool.submit(make, (vault, other)[at % 2], path, start) for at, path in enumerate(paths)]
+                tries = [pool.submit(make, (tree, other)[at % 2], path, start) for at, path in enumerate(paths)]
                 made = {path for path, one in zip(paths, tries, strict=True) if one.result()}
                 assert paths[3] in made
                 assert len(made) == 2, made
@@ -427,34 +427,34 @@ def test_of_a_file_and_a_folder_made_at_the_same_instant_one_comes_to_be(
 
 
 def test_a_running_program_notices_a_schema_of_tomorrow_when_it_connects_again(server: pgserver.Server) -> None:
-    with server.database("tomorrow") as name, opened(server.at(name)) as vault:
-        vault.append("log.jsonl", lambda _: b"one\n")
+    with server.database("tomorrow") as name, opened(server.at(name)) as tree:
+        tree.append("log.jsonl", lambda _: b"one\n")
         server.run("INSERT INTO holdfast.migrations (version, name) VALUES (99, 'of tomorrow')", name)
-        vault._database._pool._pool.drain()
+        tree._database._pool._pool.drain()
         for work in (
-            lambda: vault.append("log.jsonl", lambda _: b"two\n", again=True),
-            lambda: vault.read("log.jsonl"),
+            lambda: tree.append("log.jsonl", lambda _: b"two\n", again=True),
+            lambda: tree.read("log.jsonl"),
         ):
             with pytest.raises(Unavailable, match="schema 99") as caught:
                 work()
             assert "Upgrade" in caught.value.next_step
         server.run("DELETE FROM holdfast.migrations WHERE version = 99", name)
-        assert lines(vault, "log.jsonl") == ["one"]
+        assert lines(tree, "log.jsonl") == ["one"]
 
 
 def test_a_write_that_fails_inside_an_append_does_not_make_the_next_forgetful(address: str) -> None:
-    with opened(address) as vault:
-        vault.write("taken.md", b"text", expect=ABSENT)
+    with opened(address) as tree:
+        tree.write("taken.md", b"text", expect=ABSENT)
 
         def compose(_: LogEnd) -> bytes:
             with pytest.raises(AlreadyExists):
-                vault.write("taken.md", b"other", expect=ABSENT)
-            vault.write("beside.md", b"beside", expect=ABSENT)
-            ask = vault._database.run("x", lambda turn: turn.row("SELECT current_setting('synchronous_commit')"))
+                tree.write("taken.md", b"other", expect=ABSENT)
+            tree.write("beside.md", b"beside", expect=ABSENT)
+            ask = tree._database.run("x", lambda turn: turn.row("SELECT current_setting('synchronous_commit')"))
             return b"%s\n" % str(ask and ask[0]).encode()
 
-        vault.append("log.jsonl", compose, durable=False)
-        assert lines(vault, "log.jsonl") == ["on"]
+        tree.append("log.jsonl", compose, durable=False)
+        assert lines(tree, "log.jsonl") == ["on"]
 
 
 class Proxy:
@@ -536,21 +536,21 @@ def test_a_commit_that_is_lost_on_its_way_or_on_its_way_back_takes_effect_once(
     server: pgserver.Server, database: str, proxied: tuple[Proxy, str], address: str, work: str, verdict: str
 ) -> None:
     proxy, dsn = proxied
-    with opened(dsn, connections=1) as vault, opened(address) as direct:
+    with opened(dsn, connections=1) as tree, opened(address) as direct:
         version = direct.write("there.md", b"old", expect=ABSENT)
         direct.append("log.jsonl", lambda _: b"one\n")
         calls: dict[str, Callable[[], object]] = {
-            "create": lambda: vault.write("new.md", b"new", expect=ABSENT),
-            "replace": lambda: vault.write("there.md", b"new", expect=version, keep="kept"),
-            "append": lambda: vault.append("log.jsonl", lambda _: b"two\n"),
-            "first append": lambda: vault.append("other.jsonl", lambda _: b"two\n"),
-            "move": lambda: vault.move("there.md", "moved.md"),
-            "remove": lambda: vault.remove("there.md", keep="kept"),
-            "from pieces": lambda: vault.create("new.md", iter([b"ne", b"w"])),
-            "large": lambda: vault.create("new.md", iter([b"new"] * 100_000)),
-            "rewrite": lambda: vault.rewrite("log.jsonl", lambda line: line.upper()),
+            "create": lambda: tree.write("new.md", b"new", expect=ABSENT),
+            "replace": lambda: tree.write("there.md", b"new", expect=version, keep="kept"),
+            "append": lambda: tree.append("log.jsonl", lambda _: b"two\n"),
+            "first append": lambda: tree.append("other.jsonl", lambda _: b"two\n"),
+            "move": lambda: tree.move("there.md", "moved.md"),
+            "remove": lambda: tree.remove("there.md", keep="kept"),
+            "from pieces": lambda: tree.create("new.md", iter([b"ne", b"w"])),
+            "large": lambda: tree.create("new.md", iter([b"new"] * 100_000)),
+            "rewrite": lambda: tree.rewrite("log.jsonl", lambda line: line.upper()),
         }
-        vault.stat("there.md")  # a new connection is looked at first, and that ends with a commit, too
+        tree.stat("there.md")  # a new connection is looked at first, and that ends with a commit, too
         proxy.lose = lambda data: verdict if b"COMMIT" in data and not proxy.lost else ""
         if work == "large" and verdict == "question":  # its pieces came once, and went with the connection
             with pytest.raises(Unavailable, match="lost before all of it was sent"):
@@ -581,8 +581,8 @@ def test_an_append_in_one_message_that_is_lost_takes_effect_once(
     server: pgserver.Server, database: str, proxied: tuple[Proxy, str], address: str, meanwhile: str, verdict: str
 ) -> None:
     proxy, dsn = proxied
-    with opened(dsn) as vault, opened(address) as direct:
-        vault.append("log.jsonl", lambda _: b"one\n", again=True)
+    with opened(dsn) as tree, opened(address) as direct:
+        tree.append("log.jsonl", lambda _: b"one\n", again=True)
 
         def lose(data: bytes) -> str:
             if b"two\n" not in data or proxy.lost:
@@ -599,10 +599,10 @@ def test_an_append_in_one_message_that_is_lost_takes_effect_once(
         proxy.lose = lose
         if meanwhile == "replaced":
             with pytest.raises(Unavailable, match="may or may not be saved"):
-                vault.append("log.jsonl", compose, again=True)
+                tree.append("log.jsonl", compose, again=True)
             assert lines(direct, "log.jsonl") == ["ONE"]
         else:
-            vault.append("log.jsonl", compose, again=True)
+            tree.append("log.jsonl", compose, again=True)
             expected = ["one", "two"] if meanwhile == "nothing" else ["one", "theirs", "two after theirs"]
             assert lines(direct, "log.jsonl") == expected
         assert proxy.lost == [verdict]
@@ -616,8 +616,8 @@ def test_a_document_in_one_message_that_is_lost_is_there_once(
 ) -> None:
     proxy, dsn = proxied
     others = {"made by others": "new.md", "a folder": "new.md/inner.md"}.get(meanwhile)
-    with opened(dsn) as vault, opened(address) as direct:
-        vault.append("log.jsonl", lambda _: b"one\n")  # now it knows that nobody listens
+    with opened(dsn) as tree, opened(address) as direct:
+        tree.append("log.jsonl", lambda _: b"one\n")  # now it knows that nobody listens
 
         def lose(data: bytes) -> str:
             if b"of ours" not in data or proxy.lost:
@@ -630,41 +630,41 @@ def test_a_document_in_one_message_that_is_lost_is_there_once(
         proxy.lose = lose
         if others:
             with pytest.raises(HoldfastError, match=r"may or may not be saved|already exists"):
-                vault.write("new.md", b"of ours", expect=ABSENT)
+                tree.write("new.md", b"of ours", expect=ABSENT)
             assert direct.read(others).data == b"of theirs"
         else:
-            vault.write("new.md", b"of ours", expect=ABSENT)
+            tree.write("new.md", b"of ours", expect=ABSENT)
             assert direct.read("new.md").data == b"of ours"
         assert proxy.lost == [verdict]
     sound(server, database, address)
 
 
-def _files(vault: PgVault) -> list[tuple[str, object]]:
+def _files(tree: PgTree) -> list[tuple[str, object]]:
     names = ("there.md", "new.md", "moved.md", "kept", "log.jsonl", "other.jsonl")
-    return [(name, found) for name in names if (found := vault.stat(name))]
+    return [(name, found) for name in names if (found := tree.stat(name))]
 
 
 def test_a_server_that_stays_away_is_told_within_the_time_that_is_given(proxied: tuple[Proxy, str]) -> None:
     proxy, dsn = proxied
-    with opened(dsn, again_seconds=1.0) as vault:
-        vault.append("log.jsonl", lambda _: b"one\n")
+    with opened(dsn, again_seconds=1.0) as tree:
+        tree.append("log.jsonl", lambda _: b"one\n")
         proxy.lose = lambda _: "question"
         with pytest.raises(RootGone) as caught:
-            vault.append("log.jsonl", lambda _: b"two\n")
+            tree.append("log.jsonl", lambda _: b"two\n")
         assert caught.value.next_step
         proxy.lose = lambda _: ""
-        vault.append("log.jsonl", lambda _: b"three\n")
-        assert lines(vault, "log.jsonl") == ["one", "three"]
+        tree.append("log.jsonl", lambda _: b"three\n")
+        assert lines(tree, "log.jsonl") == ["one", "three"]
 
 
 # too long
 
 
 def test_a_statement_that_takes_too_long_is_stopped(address: str) -> None:
-    with opened(address, statement_seconds=0.2) as vault:
+    with opened(address, statement_seconds=0.2) as tree:
         with pytest.raises(Unavailable, match=r"longer than 0\.2 s"):
-            vault._database.run("slow", lambda turn: turn.row("SELECT pg_sleep(60)"))
-        vault.append("log.jsonl", lambda _: b"one\n")
+            tree._database.run("slow", lambda turn: turn.row("SELECT pg_sleep(60)"))
+        tree.append("log.jsonl", lambda _: b"one\n")
 
 
 def test_a_writer_that_says_nothing_for_too_long_lets_others_in(address: str) -> None:
@@ -681,44 +681,44 @@ def test_a_writer_that_says_nothing_for_too_long_lets_others_in(address: str) ->
 
 
 def test_more_work_than_connections_waits_and_then_is_busy(address: str) -> None:
-    with opened(address, connections=1, again_seconds=0.3) as vault, ThreadPoolExecutor(1) as pool:
+    with opened(address, connections=1, again_seconds=0.3) as tree, ThreadPoolExecutor(1) as pool:
 
         def compose(_: LogEnd) -> bytes:
             with pytest.raises(Busy, match="All 1 connections"):
-                pool.submit(vault.stat, "a.md").result()
+                pool.submit(tree.stat, "a.md").result()
             return b"one\n"
 
-        vault.append("log.jsonl", compose)
-        assert vault.stat("a.md") is None
+        tree.append("log.jsonl", compose)
+        assert tree.stat("a.md") is None
 
 
 def test_writers_that_wait_for_each_other_in_a_circle_are_not_left_waiting(address: str) -> None:
-    with opened(address) as vault:
+    with opened(address) as tree:
         both = threading.Barrier(2)
 
         def write(one: str, other: str) -> str:
             def compose(_: LogEnd) -> bytes:
                 both.wait()
-                vault.append(other, lambda _: b"inner\n")
+                tree.append(other, lambda _: b"inner\n")
                 return b"outer\n"
 
             try:
-                vault.append(one, compose)
+                tree.append(one, compose)
             except Busy:
                 return "busy"
             return "saved"
 
         for path in ("a.jsonl", "b.jsonl"):
-            vault.append(path, lambda _: b"first\n")
+            tree.append(path, lambda _: b"first\n")
         with ThreadPoolExecutor(2) as pool:
             results = sorted(pool.map(write, ["a.jsonl", "b.jsonl"], ["b.jsonl", "a.jsonl"]))
         assert results == ["busy", "saved"]
-        assert sorted(lines(vault, "a.jsonl") + lines(vault, "b.jsonl")) == ["first", "first", "inner", "outer"]
+        assert sorted(lines(tree, "a.jsonl") + lines(tree, "b.jsonl")) == ["first", "first", "inner", "outer"]
 
 
 def test_work_that_the_server_undid_is_done_again(address: str) -> None:
-    with opened(address) as vault:
-        vault.write("a.md", b"text", expect=ABSENT)
+    with opened(address) as tree:
+        tree.write("a.md", b"text", expect=ABSENT)
         tries: list[bool] = []
 
         def work(turn: Transaction) -> str:
@@ -727,18 +727,18 @@ def test_work_that_the_server_undid_is_done_again(address: str) -> None:
                 turn.row("DO $$ BEGIN RAISE serialization_failure; END $$")
             return "done"
 
-        assert vault._database.run("a.md", work, writes=True) == "done"
+        assert tree._database.run("a.md", work, writes=True) == "done"
         assert tries == [False, False, False]
 
 
 def test_tables_that_were_dropped_are_a_root_that_is_gone(server: pgserver.Server, tmp_path: Path) -> None:
-    with server.database("dropped") as name, opened(server.at(name)) as vault:
-        vault.write("a.md", b"text", expect=ABSENT)
+    with server.database("dropped") as name, opened(server.at(name)) as tree:
+        tree.write("a.md", b"text", expect=ABSENT)
         server.run("DROP SCHEMA holdfast CASCADE", name)
         for call in (
-            lambda: vault.stat("a.md"),
-            lambda: vault.folders("a"),
-            lambda: vault.append("l", lambda _: b"x\n"),
+            lambda: tree.stat("a.md"),
+            lambda: tree.folders("a"),
+            lambda: tree.append("l", lambda _: b"x\n"),
         ):
             with pytest.raises(RootGone):
                 call()

@@ -25,7 +25,7 @@ from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.migrations import MIGRATIONS
 from holdfast.storage.postgres.schema import OWNER, READER, WRITER
-from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.postgres.tree import PgTree
 from holdfast.storage.tree import ABSENT, RootGone
 
 PASSWORD = "s3cret-Pa55word"
@@ -216,17 +216,17 @@ def test_an_empty_database_is_set_up_by_whoever_comes_first_and_only_once(server
 
     def use(number: int) -> None:
         start.wait()
-        vault = PgVault(Database(server.at(empty)))
-        vault.append("log.jsonl", lambda _: b"%d\n" % number)
-        vault.close()
+        tree = PgTree(Database(server.at(empty)))
+        tree.append("log.jsonl", lambda _: b"%d\n" % number)
+        tree.close()
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(use, range(8)))
     done = [(number, name) for number, (name, _) in enumerate(MIGRATIONS, 1)]
     assert server.run("SELECT version, name FROM holdfast.migrations ORDER BY 1", empty) == done
-    vault = PgVault(Database(server.at(empty)))
-    assert sorted(line.data for line in vault.scan("log.jsonl")) == [b"%d" % number for number in range(8)]
-    vault.close()
+    tree = PgTree(Database(server.at(empty)))
+    assert sorted(line.data for line in tree.scan("log.jsonl")) == [b"%d" % number for number in range(8)]
+    tree.close()
 
 
 def test_two_databases_of_one_server_are_set_up_at_the_same_time(server: pgserver.Server) -> None:
@@ -249,18 +249,18 @@ def test_a_newer_schema_is_refused_and_left_alone(server: pgserver.Server, empty
 def test_an_older_schema_is_brought_up_to_date_once_and_keeps_its_rows(
     server: pgserver.Server, empty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vault = PgVault(Database(server.at(empty)))
-    vault.write("a.md", b"old", expect=ABSENT)
-    vault.close()
+    tree = PgTree(Database(server.at(empty)))
+    tree.write("a.md", b"old", expect=ABSENT)
+    tree.close()
     more = (*MIGRATIONS, ("a table more", "CREATE TABLE holdfast.more (x int)"))
     monkeypatch.setattr(migrations, "MIGRATIONS", more)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: Database(server.at(empty)).close(), range(4)))
     versions = [(number,) for number in range(1, len(more) + 1)]
     assert server.run("SELECT version FROM holdfast.migrations ORDER BY 1", empty) == versions
-    vault = PgVault(Database(server.at(empty)))
-    assert vault.read("a.md").data == b"old"
-    vault.close()
+    tree = PgTree(Database(server.at(empty)))
+    assert tree.read("a.md").data == b"old"
+    tree.close()
 
 
 def test_a_migration_that_fails_changes_nothing(
@@ -289,16 +289,16 @@ def test_a_login_without_rights_is_told_what_to_ask_for(server: pgserver.Server,
     error = refused(mine)
     assert f'GRANT {WRITER} TO "{login}"' in error.next_step
     server.run(f"GRANT {WRITER} TO {login}")
-    vault = PgVault(Database(mine))
-    vault.write("a.md", b"text", expect=ABSENT)
-    vault.close()
+    tree = PgTree(Database(mine))
+    tree.write("a.md", b"text", expect=ABSENT)
+    tree.close()
 
 
 def test_a_login_that_may_only_read_reads(server: pgserver.Server, empty: str, login: str) -> None:
-    vault = PgVault(Database(server.at(empty)))
-    version = vault.write("a.md", b"text", expect=ABSENT)
+    tree = PgTree(Database(server.at(empty)))
+    version = tree.write("a.md", b"text", expect=ABSENT)
     server.run(f"GRANT {READER} TO {login}")
-    reader = PgVault(Database(server.at(empty, user=login, password=PASSWORD)))
+    reader = PgTree(Database(server.at(empty, user=login, password=PASSWORD)))
     assert reader.read("a.md").data == b"text"
     for call in (
         lambda: reader.write("b.md", b"x", expect=ABSENT),
@@ -310,9 +310,9 @@ def test_a_login_that_may_only_read_reads(server: pgserver.Server, empty: str, l
         with pytest.raises(Unavailable, match="does not allow") as caught:
             call()
         assert WRITER in caught.value.next_step
-    assert [path for path, _ in vault.walk("a.md", ("",), lambda _p, _w: None)] == ["a.md"]
+    assert [path for path, _ in tree.walk("a.md", ("",), lambda _p, _w: None)] == ["a.md"]
     reader.close()
-    vault.close()
+    tree.close()
 
 
 def test_a_login_that_owns_the_database_and_was_granted_the_roles_sets_it_up(
@@ -323,9 +323,9 @@ def test_a_login_that_owns_the_database_and_was_granted_the_roles_sets_it_up(
     server.run(f'ALTER DATABASE "{empty}" OWNER TO {login}')
     server.run(f"GRANT {OWNER}, {WRITER}, {READER} TO {login}")
     try:
-        vault = PgVault(Database(server.at(empty, user=login, password=PASSWORD)))
-        vault.write("a.md", b"text", expect=ABSENT)
-        vault.close()
+        tree = PgTree(Database(server.at(empty, user=login, password=PASSWORD)))
+        tree.write("a.md", b"text", expect=ABSENT)
+        tree.close()
         assert server.run("SELECT DISTINCT tableowner::text FROM pg_tables WHERE schemaname = 'holdfast'", empty) == [
             (OWNER,)
         ]

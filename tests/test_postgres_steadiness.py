@@ -17,7 +17,7 @@ from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.index import PgIndex
 from holdfast.storage.postgres.index_writer import vector_of
-from holdfast.storage.postgres.vault import PgVault
+from holdfast.storage.postgres.tree import PgTree
 from holdfast.storage.refresh import Refreshed
 
 
@@ -86,19 +86,19 @@ def _holding_a_row(address: str, generation: str) -> Iterator[None]:
 
 def test_an_append_behind_a_torn_line_begins_a_line(address: str) -> None:
     with holdfast.open(address) as memory:
-        memory.vault.append("log.jsonl", lambda _: b'{"a":1}\n', again=True)
-        memory.vault.append("log.jsonl", lambda _: b'{"torn', again=True)
-        memory.vault.append("log.jsonl", lambda _: b'{"b":2}\n', again=True)
-        assert [line.data for line in memory.vault.scan("log.jsonl")] == [b'{"a":1}', b'{"torn', b'{"b":2}']
+        memory.tree.append("log.jsonl", lambda _: b'{"a":1}\n', again=True)
+        memory.tree.append("log.jsonl", lambda _: b'{"torn', again=True)
+        memory.tree.append("log.jsonl", lambda _: b'{"b":2}\n', again=True)
+        assert [line.data for line in memory.tree.scan("log.jsonl")] == [b'{"a":1}', b'{"torn', b'{"b":2}']
 
 
 @pytest.mark.parametrize("size", [100_000, 262_143, 300_000, 2_000_000])
 def test_a_large_append_does_not_wait_for_an_answer_before_it_is_sent(address: str, size: int) -> None:
     with contextlib.closing(Database(address, Waits(statement_seconds=5.0))) as database:
-        vault = PgVault(database)
+        tree = PgTree(database)
         for _ in range(3):  # more than the time-out would end with an error
-            vault.append("large.jsonl", lambda _: b"x" * size + b"\n", again=True)
-        stamp = vault.stat("large.jsonl")
+            tree.append("large.jsonl", lambda _: b"x" * size + b"\n", again=True)
+        stamp = tree.stat("large.jsonl")
         assert stamp and stamp.size == 3 * (size + 1)
 
 
@@ -134,7 +134,7 @@ def test_a_login_that_only_reads_is_told_so_by_verify_and_is_not_behind(
 
 def test_what_was_undone_before_does_not_cost_an_append(address: str) -> None:
     with contextlib.closing(Database(address, Waits(connections=1))) as database:
-        vault = PgVault(database)
+        tree = PgTree(database)
 
         def refuse(_end: object) -> bytes:
             raise Unavailable("no", "no")
@@ -142,25 +142,25 @@ def test_what_was_undone_before_does_not_cost_an_append(address: str) -> None:
         for _ in range(
             8
         ):  # so often that the driver prepares what it sends, and takes all of it back when work is undone
-            vault.append("log.jsonl", lambda _: b"line\n")
-            vault.append("log.jsonl", lambda _: b"")
+            tree.append("log.jsonl", lambda _: b"line\n")
+            tree.append("log.jsonl", lambda _: b"")
             with contextlib.suppress(Unavailable):
-                vault.append("log.jsonl", refuse)
-        assert len(list(vault.scan("log.jsonl"))) == 8
+                tree.append("log.jsonl", refuse)
+        assert len(list(tree.scan("log.jsonl"))) == 8
 
 
 def test_what_a_connection_was_told_stays_bounded(address: str) -> None:
     known = "SELECT count(*) FROM pg_prepared_statements"
     with contextlib.closing(Database(address, Waits(connections=1))) as database:
-        vault = PgVault(database)
+        tree = PgTree(database)
         for number in range(700):
             assert database.ask("a number", lambda turn, n=number: turn.rows(f"SELECT {n}")) == [(number,)]  # type: ignore[misc]
         told = database.ask("the names", lambda turn: turn.rows(known))[0][0]
         assert 100 < told <= 301
-        vault.append("log.jsonl", lambda _: b"line\n", again=True)
+        tree.append("log.jsonl", lambda _: b"line\n", again=True)
         for _ in range(100):  # each takes back what it began
-            assert vault.append("log.jsonl", lambda _: b"", again=True) is None
-            assert vault.stat("log.jsonl")
+            assert tree.append("log.jsonl", lambda _: b"", again=True) is None
+            assert tree.stat("log.jsonl")
         assert database.ask("the names", lambda turn: turn.rows(known))[0][0] <= told + 20
 
 

@@ -25,7 +25,7 @@ LOG = "user/memory/workspaces/default/tasks.jsonl"
 
 
 def events(memory: holdfast.Memory) -> Counter[str]:
-    found = [value for line in memory.vault.scan(LOG) for value in parse(line.data) if isinstance(value, dict)]
+    found = [value for line in memory.tree.scan(LOG) for value in parse(line.data) if isinstance(value, dict)]
     return Counter(value["event"] for value in found)
 
 

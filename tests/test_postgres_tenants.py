@@ -1,4 +1,4 @@
-"""Tenants of one database see nothing of each other: not through the vault, not through SQL, not that something is there."""
+"""Tenants of one database see nothing of each other: not through the tree, not through SQL, not that something is there."""
 
 from __future__ import annotations
 
@@ -16,64 +16,64 @@ from holdfast.errors import HoldfastError
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.schema import OWNER, PARTITIONS, READER, WRITER
-from holdfast.storage.postgres.vault import PgVault
-from holdfast.storage.tree import ABSENT, LogEnd, Vault
+from holdfast.storage.postgres.tree import PgTree
+from holdfast.storage.tree import ABSENT, LogEnd, Tree
 
 DOCUMENT, LOG, FOLDER = "work/secret.md", "work/secret.jsonl", "work"
 TEXT = b"the launch is on Tuesday"
 LINES = b'{"text":"one"}\n{"text":"two"}\n'
 
 
-def open_vault(server: pgserver.Server, database: str, tenant: str) -> PgVault:
-    return PgVault(Database(server.at(database, tenant=tenant), Waits(lock_seconds=1.0)), writer=tenant)
+def open_tree(server: pgserver.Server, database: str, tenant: str) -> PgTree:
+    return PgTree(Database(server.at(database, tenant=tenant), Waits(lock_seconds=1.0)), writer=tenant)
 
 
-def fill(vault: Vault) -> None:
-    first = vault.write(DOCUMENT, b"before", expect=ABSENT)
-    vault.write(DOCUMENT, TEXT, expect=first, keep="kept/secret")
-    vault.append(LOG, lambda _: LINES)
+def fill(tree: Tree) -> None:
+    first = tree.write(DOCUMENT, b"before", expect=ABSENT)
+    tree.write(DOCUMENT, TEXT, expect=first, keep="kept/secret")
+    tree.append(LOG, lambda _: LINES)
 
 
 @pytest.fixture
-def tenants(server: pgserver.Server, database: str) -> Iterator[tuple[PgVault, PgVault, PgVault]]:
+def tenants(server: pgserver.Server, database: str) -> Iterator[tuple[PgTree, PgTree, PgTree]]:
     """Somebody with secrets, somebody curious, and somebody who is alone in the world."""
     names = [f"{role}-{secrets.token_hex(4)}" for role in ("owner", "curious", "alone")]
-    vaults = [open_vault(server, database, name) for name in names]
-    fill(vaults[0])
-    yield vaults[0], vaults[1], vaults[2]
-    for vault in vaults:
-        vault.close()
+    trees = [open_tree(server, database, name) for name in names]
+    fill(trees[0])
+    yield trees[0], trees[1], trees[2]
+    for tree in trees:
+        tree.close()
 
 
-def _walk(vault: Vault) -> list[str]:
-    return [path for top in (FOLDER, DOCUMENT, "kept") for path, _ in vault.walk(top, ("",), lambda _p, _w: None)]
+def _walk(tree: Tree) -> list[str]:
+    return [path for top in (FOLDER, DOCUMENT, "kept") for path, _ in tree.walk(top, ("",), lambda _p, _w: None)]
 
 
-def _end(vault: Vault) -> object:
+def _end(tree: Tree) -> object:
     seen: list[object] = []
 
     def look(end: LogEnd) -> bytes:
         seen.extend([end.size, *end.back(), *end.lines(0)])
         return b""
 
-    return vault.append(LOG, look), seen
+    return tree.append(LOG, look), seen
 
 
-def _snapshot(vault: Vault) -> object:
-    with vault.snapshot(LOG, log=True) as found:
+def _snapshot(tree: Tree) -> object:
+    with tree.snapshot(LOG, log=True) as found:
         return found.size, b"".join(found.chunks)
 
 
-def _held(vault: Vault) -> object:
-    release = vault.hold(LOG)
+def _held(tree: Tree) -> object:
+    release = tree.hold(LOG)
     if release:
         release()
-    vault.remove(LOG)
+    tree.remove(LOG)
     return release is None
 
 
 VERSION = "a" * 32
-MATRIX: dict[str, list[Callable[[Vault], object]]] = {
+MATRIX: dict[str, list[Callable[[Tree], object]]] = {
     "read": [lambda v: v.read(DOCUMENT), lambda v: v.read(LOG), lambda v: v.read("kept/secret"), lambda v: v.read(FOLDER)],
     "scan": [lambda v: list(v.scan(LOG)), lambda v: list(v.scan(LOG, 3, 9)), lambda v: list(v.scan(DOCUMENT))],
     "scan_back": [lambda v: list(v.scan_back(LOG))],
@@ -110,19 +110,19 @@ MATRIX: dict[str, list[Callable[[Vault], object]]] = {
 }  # fmt: skip
 
 
-def outcome(vault: Vault, call: Callable[[Vault], object]) -> object:
+def outcome(tree: Tree, call: Callable[[Tree], object]) -> object:
     try:
-        return call(vault)
+        return call(tree)
     except HoldfastError as error:
         return type(error), error.message, error.next_step
 
 
 def test_the_matrix_has_every_method_of_the_port() -> None:
-    assert {name for name in vars(Vault) if not name.startswith("_") and callable(getattr(Vault, name))} == set(MATRIX)
+    assert {name for name in vars(Tree) if not name.startswith("_") and callable(getattr(Tree, name))} == set(MATRIX)
 
 
 def test_whoever_asks_for_anothers_paths_is_answered_as_if_nobody_else_were_there(
-    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
+    tenants: tuple[PgTree, PgTree, PgTree], server: pgserver.Server, database: str
 ) -> None:
     owner, curious, alone = tenants
     before = [outcome(owner, call) for call in (*MATRIX["read"], *MATRIX["scan"], *MATRIX["walk"], *MATRIX["stat"])]
@@ -133,7 +133,7 @@ def test_whoever_asks_for_anothers_paths_is_answered_as_if_nobody_else_were_ther
     assert before == after
 
 
-def test_a_tenant_does_not_wait_for_another(tenants: tuple[PgVault, PgVault, PgVault]) -> None:
+def test_a_tenant_does_not_wait_for_another(tenants: tuple[PgTree, PgTree, PgTree]) -> None:
     owner, curious, _ = tenants
 
     def meanwhile(_: LogEnd) -> bytes:
@@ -151,7 +151,7 @@ def test_a_tenant_does_not_wait_for_another(tenants: tuple[PgVault, PgVault, PgV
 @pytest.mark.parametrize("role", [WRITER, READER, OWNER])
 @pytest.mark.parametrize("tenant", ["curious", "", None])
 def test_sql_under_a_role_shows_and_changes_only_rows_of_the_tenant_that_is_named(
-    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str, role: str, tenant: str | None
+    tenants: tuple[PgTree, PgTree, PgTree], server: pgserver.Server, database: str, role: str, tenant: str | None
 ) -> None:
     before = [outcome(tenants[0], call) for call in (*MATRIX["read"], *MATRIX["scan"], *MATRIX["stat"])]
     with psycopg.connect(server.at(database), autocommit=True) as connection:
@@ -184,9 +184,9 @@ def test_sql_under_a_role_shows_and_changes_only_rows_of_the_tenant_that_is_name
     ],
 )
 def test_sql_of_the_application_is_refused(
-    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str, statement: str
+    tenants: tuple[PgTree, PgTree, PgTree], server: pgserver.Server, database: str, statement: str
 ) -> None:
-    owner, curious, _ = (vault.location.partition("tenant=")[2] for vault in tenants)
+    owner, curious, _ = (tree.location.partition("tenant=")[2] for tree in tenants)
     tenants[1].write("own.md", b"mine", expect=ABSENT)
     with psycopg.connect(server.at(database)) as connection:
         connection.execute(f"SET LOCAL ROLE {WRITER}")
@@ -196,9 +196,9 @@ def test_sql_of_the_application_is_refused(
 
 
 def test_even_the_owner_of_the_tables_sees_through_a_partition_only_the_tenant_that_it_names(
-    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
+    tenants: tuple[PgTree, PgTree, PgTree], server: pgserver.Server, database: str
 ) -> None:
-    names = [vault.location.partition("tenant=")[2] for vault in tenants]
+    names = [tree.location.partition("tenant=")[2] for tree in tenants]
     with psycopg.connect(server.at(database)) as connection:
         connection.execute(f"SET LOCAL ROLE {OWNER}")
         for table in [f"holdfast.{name}_{number:02d}" for name in ("files", "pieces") for number in range(16)]:
@@ -209,7 +209,7 @@ def test_even_the_owner_of_the_tables_sees_through_a_partition_only_the_tenant_t
 
 
 def test_an_append_in_one_message_reaches_only_the_logs_of_the_tenant_that_it_names(
-    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
+    tenants: tuple[PgTree, PgTree, PgTree], server: pgserver.Server, database: str
 ) -> None:
     owner, curious, _ = tenants
     found = owner._row(LOG)
@@ -226,7 +226,7 @@ def test_an_append_in_one_message_reaches_only_the_logs_of_the_tenant_that_it_na
 
 
 def test_a_document_in_one_message_comes_to_the_tenant_that_it_names(
-    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
+    tenants: tuple[PgTree, PgTree, PgTree], server: pgserver.Server, database: str
 ) -> None:
     owner, curious, _ = tenants
     before = owner.read(DOCUMENT).data
@@ -279,7 +279,7 @@ def test_what_runs_with_the_rights_of_the_owner_looks_last_at_what_its_caller_ma
 
 @pytest.mark.parametrize("name", ["regclass", "text", "name"])
 def test_a_type_that_a_caller_makes_does_not_run_with_the_rights_of_the_owner(
-    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str, name: str
+    tenants: tuple[PgTree, PgTree, PgTree], server: pgserver.Server, database: str, name: str
 ) -> None:
     with psycopg.connect(server.at(database)) as connection:
         connection.execute(f"SET LOCAL ROLE {WRITER}")
@@ -299,19 +299,19 @@ def test_a_type_that_a_caller_makes_does_not_run_with_the_rights_of_the_owner(
 
 
 def test_a_session_of_the_application_is_left_without_role_and_tenant(
-    tenants: tuple[PgVault, PgVault, PgVault],
+    tenants: tuple[PgTree, PgTree, PgTree],
 ) -> None:
-    vault = tenants[0]
+    tree = tenants[0]
     for call in (*MATRIX["read"], lambda v: v.append(LOG, lambda _: b"four\n")):
-        outcome(vault, call)
-    session = vault._database._pool.take(1e18)
+        outcome(tree, call)
+    session = tree._database._pool.take(1e18)
     row = session.execute("SELECT current_user = session_user, current_setting('holdfast.tenant', true)").fetchone()
-    vault._database._pool.give_back(session)
+    tree._database._pool.give_back(session)
     assert row == (True, "")
 
 
 def test_every_write_notes_who_made_it_and_when(
-    tenants: tuple[PgVault, PgVault, PgVault], server: pgserver.Server, database: str
+    tenants: tuple[PgTree, PgTree, PgTree], server: pgserver.Server, database: str
 ) -> None:
     tenant = tenants[0].location.partition("tenant=")[2]
     rows = server.run(

@@ -126,14 +126,14 @@ def test_nobody_ends_the_run_of_another_tokens_session(address: str) -> None:
         assert "a medlar of mine" in noted()
         assert send(one, "DELETE").status_code == 200
     with library.open(address) as memory:
-        kept = [path for path, _ in memory.vault.walk("user/memory/sessions", (".jsonl",), lambda _path, _why: None)]
+        kept = [path for path, _ in memory.tree.walk("user/memory/sessions", (".jsonl",), lambda _path, _why: None)]
         assert not [path for path in kept if "/runs/" in path]
 
 
 def test_a_token_is_told_by_its_class_what_is_wrong_with_the_store(server: pgserver.Server, address: str) -> None:
     red, token = auth.tenant_of(address), issue(address, "ci")[1]
     with library.open(address) as memory:
-        memory.vault.write("holdfast.toml", b"[paths\nbroken", expect=ABSENT)
+        memory.tree.write("holdfast.toml", b"[paths\nbroken", expect=ABSENT)
     with serving(auth.for_tenant(address, "the-own-tenant"), "--toolset", "all") as team:
         told = [
             json.dumps(team.call(token, "recall", query="x")),

@@ -53,7 +53,7 @@ def status(memory: holdfast.Memory, task: Task) -> str:
 
 
 def lines(memory: holdfast.Memory) -> list[dict[str, Any]]:
-    return [value for line in memory.vault.scan(LOG) for value in parse(line.data) if isinstance(value, dict)]
+    return [value for line in memory.tree.scan(LOG) for value in parse(line.data) if isinstance(value, dict)]
 
 
 def past(memory: holdfast.Memory, until: str) -> None:
@@ -115,7 +115,7 @@ def test_nothing_ready_says_what_there_is(memory: holdfast.Memory) -> None:
     assert memory.call("task_claim", {"worker": "w"})["text"] == "Nothing is ready: there is no open task."
     with pytest.raises(NotFound):
         memory.tasks.heartbeat("t0", "1-0")
-    assert memory.vault.stat(LOG) is None  # looking leaves nothing behind
+    assert memory.tree.stat(LOG) is None  # looking leaves nothing behind
     first = memory.tasks.create("first")
     memory.tasks.create("second", after=[first.id])
     take(memory)
@@ -465,11 +465,11 @@ def test_lines_from_elsewhere_are_seen(where: str) -> None:
         assert memory.tasks.get(second.id).title == "second"
         memory.tasks.report(first.id, take(other)[1], "done")
         assert take(memory)[0].id == second.id
-        moved = memory.vault.read(LOG).data
-        memory.vault.remove(LOG)
+        moved = memory.tree.read(LOG).data
+        memory.tree.remove(LOG)
         assert memory.tasks.all().tasks == []
         assert memory.tasks.claim("w") is None
-        other.vault.append(LOG, lambda _end: moved)
+        other.tree.append(LOG, lambda _end: moved)
         assert sorted(memory.tasks.all().counts) == ["done", "running"]
 
 

@@ -25,7 +25,7 @@ from holdfast.model import grants
 from holdfast.model.layout import Places
 from holdfast.model.settings import Paths
 from holdfast.roots import make_root, open_folder
-from holdfast.storage.tree import Vault
+from holdfast.storage.tree import Tree
 from holdfast.storage.within import Fence
 from holdfast.tools import toolsets
 from teamserver import serving
@@ -194,15 +194,15 @@ def test_a_folder_has_no_tenants(root: Path) -> None:
 
 
 @pytest.fixture
-def fence(tmp_path: Path) -> Iterator[tuple[Vault, Vault]]:
-    vault = open_folder(tmp_path)
+def fence(tmp_path: Path) -> Iterator[tuple[Tree, Tree]]:
+    tree = open_folder(tmp_path)
     for name in ("alpha", "alphabet", "beta"):
-        vault.write(f"resources/workspaces/{name}/_notes/n.md", name.encode(), expect="")
-        vault.write(f"user/memory/workspaces/{name}/decisions.md", name.encode(), expect="")
-    vault.write("user/memory/MEMORY.md", b"all", expect="")
-    made: Vault = Fence(vault, Places(Paths()), "alpha")
-    yield made, vault
-    vault.close()
+        tree.write(f"resources/workspaces/{name}/_notes/n.md", name.encode(), expect="")
+        tree.write(f"user/memory/workspaces/{name}/decisions.md", name.encode(), expect="")
+    tree.write("user/memory/MEMORY.md", b"all", expect="")
+    made: Tree = Fence(tree, Places(Paths()), "alpha")
+    yield made, tree
+    tree.close()
 
 
 OUTSIDE = (
@@ -220,7 +220,7 @@ OUTSIDE = (
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[Vault, Vault], path: str) -> None:
+def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[Tree, Tree], path: str) -> None:
     inside, _ = fence
     mine = "resources/workspaces/alpha/_notes/n.md"
     looks: list[Callable[[], object]] = [
@@ -257,11 +257,11 @@ def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[Vault, 
 
 
 def test_a_fence_has_every_method_of_the_port() -> None:
-    port = {name for name in vars(Vault) if not name.startswith("_")}
+    port = {name for name in vars(Tree) if not name.startswith("_")}
     assert port <= {name for name in vars(Fence) if not name.startswith("_")} | {"location", "exact"}
 
 
-def test_lists_of_a_fence_name_nothing_outside(fence: tuple[Vault, Vault]) -> None:
+def test_lists_of_a_fence_name_nothing_outside(fence: tuple[Tree, Tree]) -> None:
     inside, _ = fence
     for folder in ("", "resources", "resources/workspaces", "user", "user/memory", "user/memory/workspaces/beta"):
         found = [path for path, _ in inside.walk(folder, ("",), lambda _path, _why: None)]
@@ -272,27 +272,27 @@ def test_lists_of_a_fence_name_nothing_outside(fence: tuple[Vault, Vault]) -> No
     assert inside.folders("user/memory") == ["workspaces"]
 
 
-def test_a_write_that_is_stale_is_a_conflict_inside_a_fence_too(fence: tuple[Vault, Vault]) -> None:
+def test_a_write_that_is_stale_is_a_conflict_inside_a_fence_too(fence: tuple[Tree, Tree]) -> None:
     inside, _ = fence
     with pytest.raises(Conflict):
         inside.write("resources/workspaces/alpha/_notes/n.md", b"x", expect="0" * 64)
 
 
-def test_of_the_account_of_writes_a_fence_gives_and_takes_the_lines_about_its_scope(fence: tuple[Vault, Vault]) -> None:
-    inside, vault = fence
+def test_of_the_account_of_writes_a_fence_gives_and_takes_the_lines_about_its_scope(fence: tuple[Tree, Tree]) -> None:
+    inside, tree = fence
     log = "user/memory/writes/2026-11.jsonl"
     mine, theirs = (
         json.dumps({"id": "x", "path": f"resources/workspaces/{name}/_notes/n.md", "op": name}).encode() + b"\n"
         for name in ("alpha", "beta")
     )
-    vault.append(log, lambda _end: theirs + mine + b"torn {\n" + theirs)
+    tree.append(log, lambda _end: theirs + mine + b"torn {\n" + theirs)
     for lines in (inside.scan(log), inside.scan_back(log)):
         assert [line.data for line in lines if not line.veiled] == [mine.strip()]
-    size = vault.stat(log)
+    size = tree.stat(log)
     for refused in (theirs, mine + theirs, b"{}\n", b"not JSON\n"):
         with pytest.raises(Invalid, match="your token is for alpha alone"):
             inside.append(log, lambda _end, data=refused: data)  # type: ignore[misc]
-    assert vault.stat(log) == size
+    assert tree.stat(log) == size
     inside.append(log, lambda _end: mine)
     assert inside.stat(log)
     assert inside.stat("user/memory/writes/other.jsonl") is None
@@ -382,7 +382,7 @@ def same(reply: Any) -> str:
 def sizes(memory: Memory) -> dict[str, int]:
     """Return every file of a memory with its size."""
     tops = ("user", "resources", "agent")
-    walked = (found for top in tops for found in memory.vault.walk(top, ("",), lambda _path, _why: None))
+    walked = (found for top in tops for found in memory.tree.walk(top, ("",), lambda _path, _why: None))
     return {path: stamp.size for path, stamp in walked}
 
 
@@ -477,7 +477,7 @@ def test_a_reader_changes_nothing_with_any_tool(store: str) -> None:
         for compartment in ("run", "plan"):
             memory.call("save_memory", {"compartment": compartment, "content": "the medlar of a run"}, context)
         dead = memory.compartments._runs.path("session-alpha", "dead")
-        memory.vault.append(dead, lambda _end: b'{"content":"what nobody claims"}\n')
+        memory.tree.append(dead, lambda _end: b'{"content":"what nobody claims"}\n')
         before = written(memory)
         for tool in TOOLS:
             for given in variants(tool, "alpha"):

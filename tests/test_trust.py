@@ -128,13 +128,13 @@ def test_a_hit_says_who_wrote_it_and_how_far_that_can_be_trusted(root: Path) -> 
 def test_the_write_log_is_read_again_only_after_it_changed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with holdfast.open(root, writer="robot") as memory, holdfast.open(root, writer="cli") as other:
         read: list[str] = []
-        scan_back = type(memory.vault).scan_back
+        scan_back = type(memory.tree).scan_back
 
         def counted(tree: Any, path: str) -> Any:
             read.append(path)
             return scan_back(tree, path)
 
-        monkeypatch.setattr(type(memory.vault), "scan_back", counted)
+        monkeypatch.setattr(type(memory.tree), "scan_back", counted)
         record = memory.get(memory.put("note", "The zebra.", title="Zebra").id)
         assert memory.sources([record])[record.id].by == "robot"
         read.clear()

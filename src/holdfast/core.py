@@ -40,7 +40,7 @@ from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import Screen
 from holdfast.storage.store import ANY, Store
 from holdfast.storage.tree import Document
-from holdfast.storage.writing import Writer
+from holdfast.storage.writer import Writer
 
 if TYPE_CHECKING:
     from holdfast.owner.backup import Backup
@@ -63,10 +63,10 @@ class Core:
     def __init__(self, engine: Engine, config: settings.Settings, writer: str = "") -> None:
         self.settings = config
         self.writer = writer
-        self.vault = vault = engine.vault
+        self.tree = tree = engine.tree
         self.places = Places(config.paths)
-        self.scopes = Scopes(vault, self.places)
-        self._tree = engine.tree
+        self.scopes = Scopes(tree, self.places)
+        self._folder = engine.folder
         self.address = engine.address
         """What another program opens this memory with; never with a password."""
         self.reads_only = engine.reads_only
@@ -78,7 +78,7 @@ class Core:
         embedder = config.search.embedder if config.search.meaning else "none"
         self._meaning = Meaning(embedder, engine.vectors, engine.no_vectors)
         self.screen = Screen(config.secrets)
-        self._provenance = Provenance(vault, self.places, config.chat.aliases())
+        self._provenance = Provenance(tree, self.places, config.chat.aliases())
         self._writer = Writer(self.store, self.places, self.scopes, config.limits, self.screen)
 
     @property
@@ -89,16 +89,16 @@ class Core:
     @property
     def in_files(self) -> bool:
         """Is this memory a folder, which other programs can look into?"""
-        return bool(self._tree)
+        return bool(self._folder)
 
-    def tree(self, what: str) -> str:
+    def folder(self, what: str) -> str:
         """Return the folder that this memory is, for what needs one; a memory in a database says that it has none."""
-        if not self._tree:
+        if not self._folder:
             raise Invalid(
                 f"{what} needs a memory in files; this one is in a database.",
                 "Run it where the files are, or get them with: holdfast export",
             )
-        return self._tree
+        return self._folder
 
     def __enter__(self) -> Self:
         return self
@@ -414,7 +414,7 @@ class Core:
         """Yield the entries of a log from its end, without what cannot be parsed; nothing when there is no log."""
         if not self.exists(path):
             return
-        for line in self.vault.scan_back(path):
+        for line in self.tree.scan_back(path):
             found = jsonl.parse(line.data)
             yield from reversed(found) if isinstance(found, list) else ()
 
@@ -574,7 +574,7 @@ class Core:
 
         query = Query(kinds=tuple(kinds), scope=scope)
         where = self._filter(query, query.kinds, ())
-        reader = Reader(self.vault, self.places, self._keeper.refresher)
+        reader = Reader(self.tree, self.places, self._keeper.refresher)
         last = self.get(since) if since else None
         found = Changes(self._keeper.follow, reader, Wanted(where.scope, query.kinds), self._writers_of)
         try:

@@ -25,7 +25,7 @@ from holdfast.model.scopes import split
 from holdfast.model.settings import Paths
 from holdfast.storage.files.engine import FileEngine
 from holdfast.storage.files.tree import Files
-from holdfast.storage.tree import ABSENT, Vault
+from holdfast.storage.tree import ABSENT, Tree
 from holdfast.storage.within import Fence
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def open_within(memory: Opened, scope: str) -> Opened:
     Close it before the memory that it is a part of.
     """
     path = "/".join(split(scope))  # by folder: a name could belong to another workspace by now
-    tree = Fence(memory.vault, memory.places, path)
+    tree = Fence(memory.tree, memory.places, path)
     engine = FileEngine(tree, "", "", f"within {path}", memory.settings.search)
     alone = msgspec.structs.replace(memory.settings, shared=settings.Shared())  # the shared memory is outside
     opened = type(memory)(engine, alone, memory.writer)
@@ -99,7 +99,7 @@ def folder_of(root: str | os.PathLike[str]) -> str:
     return location
 
 
-def open_folder(path: str | os.PathLike[str]) -> Vault:
+def open_folder(path: str | os.PathLike[str]) -> Tree:
     """Open a folder that is not a memory root, such as a project's, so that every write stays inside it."""
     location = os.path.realpath(on_disk(os.fspath(path)))
     if not os.path.isdir(location):
@@ -108,20 +108,20 @@ def open_folder(path: str | os.PathLike[str]) -> Vault:
 
 
 @contextlib.contextmanager
-def open_vault(root: str) -> Iterator[Vault]:
+def open_tree(root: str) -> Iterator[Tree]:
     """Open the files of a memory without its settings, to read or repair those."""
     if not is_address(root):
         with contextlib.closing(Files(folder_of(root))) as files:
             yield files
         return
     database = _database(root)
-    from holdfast.storage.postgres.vault import PgVault
+    from holdfast.storage.postgres.tree import PgTree
 
-    with contextlib.closing(PgVault(database)) as tree:
+    with contextlib.closing(PgTree(database)) as tree:
         yield tree
 
 
-def settings_text(tree: Vault) -> str:
+def settings_text(tree: Tree) -> str:
     """Return the text of a memory's settings, "" when there is none."""
     try:
         return tree.read(settings.FILE, MOST_SETTINGS).data.decode("utf-8")
@@ -206,10 +206,10 @@ def _database(address: str) -> Database:
 
 def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
     from holdfast.storage.postgres.engine import OnDatabase
-    from holdfast.storage.postgres.vault import PgVault
+    from holdfast.storage.postgres.tree import PgTree
 
     try:
-        config = settings.load(settings_text(PgVault(database)), source=f"{settings.FILE} of {database.location}")
+        config = settings.load(settings_text(PgTree(database)), source=f"{settings.FILE} of {database.location}")
         database.wait_for_others(config.limits.lock_seconds)
         return kind(OnDatabase(database, _identity(config), config, writer), config, writer)
     except BaseException:
@@ -257,7 +257,7 @@ def set_up(address: str, template: bool = False) -> tuple[str, list[str]]:
     """Set up a memory in a database that may be empty; return its address for display, and the files written."""
     with open_memory(address, kind=Core) as memory:
         files = {settings.FILE: _TOML} | (_templates(memory.settings.paths) if template else {})
-        return memory.root, _put(memory.vault, files)
+        return memory.root, _put(memory.tree, files)
 
 
 def _templates(paths: Paths) -> dict[str, str]:
@@ -270,7 +270,7 @@ def _templates(paths: Paths) -> dict[str, str]:
     return found
 
 
-def _put(tree: Vault, files: dict[str, str]) -> list[str]:
+def _put(tree: Tree, files: dict[str, str]) -> list[str]:
     """Write the files that are not there yet."""
     written = []
     for path, text in files.items():

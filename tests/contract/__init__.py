@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("contract.vault_contract")
+pytest.register_assert_rewrite("contract.tree_contract")

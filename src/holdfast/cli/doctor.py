@@ -148,7 +148,7 @@ def _database(found: Health) -> Iterator[Check]:
 
 def _settings(location: str) -> Check:
     with open_root(location) as memory:
-        if memory.vault.stat(settings.FILE):
+        if memory.tree.stat(settings.FILE):
             return Check("settings", "ok", f"{settings.FILE} can be read.")
         step = f"Run: holdfast init {memory.root}"
         return Check("settings", "warn", f"There is no {settings.FILE}; the defaults apply.", step)

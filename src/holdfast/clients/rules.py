@@ -2,7 +2,7 @@
 
 Nothing is copied, and no other file is changed: what is in the way stays, with the reason. A link is ours if it leads
 to one of our rules or commands under a name that we would give it. A block is ours if it is between our markers. Every
-write goes through a vault of the project's folder, so that links cannot lead it elsewhere.
+write goes through a tree of the project's folder, so that links cannot lead it elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.formats.sections import lines_of
 from holdfast.memories.hot import CLIENT_RULES
 from holdfast.model import names
 from holdfast.roots import open_folder
-from holdfast.storage.tree import ABSENT, Vault
+from holdfast.storage.tree import ABSENT, Tree
 
 BEGIN = "<!-- holdfast: begin -->"
 END = "<!-- holdfast: end -->"
@@ -47,37 +47,37 @@ class Made(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def link(memory: Core, into: str = "") -> list[Made]:
     """Link rules and commands to the clients of a project: the memory's own folder, or the folder `into`."""
-    with _project(memory, into) as vault:
+    with _project(memory, into) as tree:
         rules = _ours(memory, memory.settings.paths.rules)
-        blocks = {name: _lines(memory, vault, name, rules) for name in _BLOCKS}
-        _check_blocks(vault, blocks)
-        links = [made for place in _LINKS for made in _link(memory, vault, *place)]
-        return [*links, *(_write_block(vault, name, lines) for name, lines in blocks.items())]
+        blocks = {name: _lines(memory, tree, name, rules) for name in _BLOCKS}
+        _check_blocks(tree, blocks)
+        links = [made for place in _LINKS for made in _link(memory, tree, *place)]
+        return [*links, *(_write_block(tree, name, lines) for name, lines in blocks.items())]
 
 
 def unlink(memory: Core, into: str = "") -> list[Made]:
     """Remove what `link` made, and nothing else."""
-    with _project(memory, into) as vault:
-        _check_blocks(vault, {name: [] for name in _BLOCKS})
+    with _project(memory, into) as tree:
+        _check_blocks(tree, {name: [] for name in _BLOCKS})
         links = [
-            _remove(vault, path, "a link of ours")
+            _remove(tree, path, "a link of ours")
             for folder, suffix, setting in _LINKS
-            for path in _existing(vault, folder, suffix)
-            if _target(memory, vault, path, setting)
+            for path in _existing(tree, folder, suffix)
+            if _target(memory, tree, path, setting)
         ]
-        blocks = [_write_block(vault, name, []) for name in _BLOCKS]
+        blocks = [_write_block(tree, name, []) for name in _BLOCKS]
         return [*links, *(made for made in blocks if made.what != "there")]
 
 
 @contextlib.contextmanager
-def _project(memory: Core, into: str) -> Iterator[Vault]:
-    """Give a vault of the project's folder."""
-    memory.tree("Making rules known to clients, which read files,")
+def _project(memory: Core, into: str) -> Iterator[Tree]:
+    """Give a tree of the project's folder."""
+    memory.folder("Making rules known to clients, which read files,")
     if not into:
-        yield memory.vault
+        yield memory.tree
         return
-    with contextlib.closing(open_folder(into)) as vault:
-        yield vault
+    with contextlib.closing(open_folder(into)) as tree:
+        yield tree
 
 
 def _ours(memory: Core, top: str) -> list[str]:
@@ -87,81 +87,81 @@ def _ours(memory: Core, top: str) -> list[str]:
         if path == top:
             raise Unavailable(f"{path}: {why}.", "Nothing was changed.")
 
-    return sorted(path for path, _ in memory.vault.walk(top, (".md",), blocked) if path != top)
+    return sorted(path for path, _ in memory.tree.walk(top, (".md",), blocked) if path != top)
 
 
-def _address(memory: Core, vault: Vault, path: str, start: str) -> str:
+def _address(memory: Core, tree: Tree, path: str, start: str) -> str:
     """Return the path of a file of the memory as seen from `start`: relative below the root, else absolute."""
     there = os.path.join(memory.root, path)
-    if not f"{vault.location}/".startswith(f"{memory.root}/"):
+    if not f"{tree.location}/".startswith(f"{memory.root}/"):
         return there
-    return os.path.relpath(there, os.path.dirname(os.path.join(vault.location, start)))
+    return os.path.relpath(there, os.path.dirname(os.path.join(tree.location, start)))
 
 
 # links
 
 
-def _link(memory: Core, vault: Vault, folder: str, suffix: str, setting: str) -> Iterator[Made]:
+def _link(memory: Core, tree: Tree, folder: str, suffix: str, setting: str) -> Iterator[Made]:
     """Update the links in one folder."""
     top = getattr(memory.settings.paths, setting)
     wanted = {f"{folder}/{name}{suffix}": path for name, path in _named(_ours(memory, top), top).items()}
-    for path in _existing(vault, folder, suffix):
-        target = _target(memory, vault, path, setting)
+    for path in _existing(tree, folder, suffix):
+        target = _target(memory, tree, path, setting)
         if not target or path in wanted:
             continue
         gone = target in wanted.values()
         with contextlib.suppress(HoldfastError):  # a rule that cannot be reached is not gone
-            gone = gone or memory.vault.stat(target) is None
+            gone = gone or memory.tree.stat(target) is None
         if gone:
-            yield _remove(vault, path, f"{target} is gone, or has another name now")
+            yield _remove(tree, path, f"{target} is gone, or has another name now")
     for path, ours in wanted.items():
         try:
-            yield _link_one(memory, vault, path, ours, setting)
+            yield _link_one(memory, tree, path, ours, setting)
         except (Invalid, NotFound) as error:
             yield Made(path, "kept", error.message)
 
 
-def _link_one(memory: Core, vault: Vault, path: str, ours: str, setting: str) -> Made:
-    target = _target(memory, vault, path, setting)
+def _link_one(memory: Core, tree: Tree, path: str, ours: str, setting: str) -> Made:
+    target = _target(memory, tree, path, setting)
     if target == ours:
         return Made(path, "there")
     if target:
-        vault.remove(path)
-    elif (foreign := vault.target(path)) is not None:
+        tree.remove(path)
+    elif (foreign := tree.target(path)) is not None:
         return Made(path, "kept", f"it is a link to {foreign}")
     try:
-        vault.link(path, _address(memory, vault, ours, path))
+        tree.link(path, _address(memory, tree, ours, path))
     except AlreadyExists:
-        if _target(memory, vault, path, setting) == ours:  # another process made it at the same moment
+        if _target(memory, tree, path, setting) == ours:  # another process made it at the same moment
             return Made(path, "there")
         return Made(path, "kept", "it is a file that was there before")
     return Made(path, "changed" if target else "made", f"leads to {ours}")
 
 
-def _remove(vault: Vault, path: str, why: str) -> Made:
-    vault.remove(path)
+def _remove(tree: Tree, path: str, why: str) -> Made:
+    tree.remove(path)
     return Made(path, "removed", why)
 
 
-def _existing(vault: Vault, folder: str, suffix: str) -> list[str]:
+def _existing(tree: Tree, folder: str, suffix: str) -> list[str]:
     """Return the files and links in a folder, broken links included."""
     found: set[str] = set()
 
     def blocked(path: str, _why: str) -> None:
         found.add(path)
 
-    found |= {path for path, _ in vault.walk(folder, (suffix,), blocked)}
+    found |= {path for path, _ in tree.walk(folder, (suffix,), blocked)}
     return sorted(path for path in found if path.rpartition("/")[0] == folder and path.endswith(suffix))
 
 
-def _target(memory: Core, vault: Vault, path: str, setting: str) -> str:
+def _target(memory: Core, tree: Tree, path: str, setting: str) -> str:
     """Return the rule or command that a link of ours leads to, existing or not; "" for everything else."""
     try:
-        target = vault.target(path)
+        target = tree.target(path)
     except (Invalid, NotFound):
         return ""
     top = getattr(memory.settings.paths, setting)
-    real = os.path.normpath(os.path.join(vault.location, os.path.dirname(path), target or ""))
+    real = os.path.normpath(os.path.join(tree.location, os.path.dirname(path), target or ""))
     ours = os.path.relpath(real, memory.root)
     name = path.rpartition("/")[2].rpartition(".")[0]
     return ours if ours.startswith(f"{top}/") and ours.endswith(".md") and name in _forms(ours, top) else ""
@@ -185,19 +185,19 @@ def _forms(path: str, top: str) -> tuple[str, ...]:
 # blocks in files
 
 
-def _check_blocks(vault: Vault, blocks: Mapping[str, list[str]]) -> None:
+def _check_blocks(tree: Tree, blocks: Mapping[str, list[str]]) -> None:
     """Raise Damaged before anything is changed if the markers of a file are not a pair."""
     for name, lines in blocks.items():
         with contextlib.suppress(Invalid, OverBudget):
-            _read_block(vault, name, lines)
+            _read_block(tree, name, lines)
 
 
-def _read_block(vault: Vault, path: str, lines: list[str]) -> tuple[str | None, str | None, str]:
+def _read_block(tree: Tree, path: str, lines: list[str]) -> tuple[str | None, str | None, str]:
     """Return the old and the new text of a file, and its version; None is no file. Invalid if it cannot be edited."""
     try:
-        if target := vault.target(path):
+        if target := tree.target(path):
             raise Invalid(f"it is a link to {target}")
-        document = vault.read(path, _MOST)
+        document = tree.read(path, _MOST)
         old = document.data.decode("utf-8")
         return old, put_block(old, lines) if lines else take_block(old), document.version
     except NotFound:
@@ -208,16 +208,16 @@ def _read_block(vault: Vault, path: str, lines: list[str]) -> tuple[str | None, 
         raise Damaged(f"{path}: {error.message}.", error.next_step) from None
 
 
-def _write_block(vault: Vault, path: str, lines: list[str]) -> Made:
+def _write_block(tree: Tree, path: str, lines: list[str]) -> Made:
     """Put a block of these lines into a file, or remove it without lines; again if the file changed meanwhile."""
     for attempt in range(_TRIES, -1, -1):
         try:
-            old, new, version = _read_block(vault, path, lines)
+            old, new, version = _read_block(tree, path, lines)
             if new == old:
                 return Made(path, "there")
             if new is None:
-                return _remove(vault, path, "nothing but our block was in it")
-            vault.write(path, new.encode("utf-8"), expect=version)
+                return _remove(tree, path, "nothing but our block was in it")
+            tree.write(path, new.encode("utf-8"), expect=version)
             if BEGIN not in new:
                 return Made(path, "changed", "our block was taken out")
             return Made(path, "changed" if BEGIN in (old or "") else "made", "our block in it")
@@ -229,9 +229,9 @@ def _write_block(vault: Vault, path: str, lines: list[str]) -> Made:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _lines(memory: Core, vault: Vault, path: str, rules: list[str]) -> list[str]:
+def _lines(memory: Core, tree: Tree, path: str, rules: list[str]) -> list[str]:
     """Return the lines of a block: imports for Claude, a reading list for the others."""
-    addresses = [_address(memory, vault, rule, path) for rule in rules]
+    addresses = [_address(memory, tree, rule, path) for rule in rules]
     if path == "CLAUDE.md":
         return ["@" + address.replace(" ", "\\ ") for address in addresses]
     return [_READ_FIRST, "", *(f"- {address}" for address in addresses)] if addresses else []

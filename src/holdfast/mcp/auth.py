@@ -284,7 +284,7 @@ class FileGrants:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
             raise Unavailable(f"The folder {folder}: {error.strerror}.", "Check its permissions.") from None
-        self._vault = open_folder(folder)
+        self._tree = open_folder(folder)
 
     def find(self, tenant: str, identifier: str) -> Grant | None:
         """Return a grant of a tenant by its id."""
@@ -320,7 +320,7 @@ class FileGrants:
         self._load()
 
     def close(self) -> None:
-        self._vault.close()
+        self._tree.close()
 
     def _set(self, identifier: str, changed: Callable[[Grant], Grant]) -> None:
         self._change(lambda known: [changed(one) if one.id == identifier else one for one in known])
@@ -335,13 +335,13 @@ class FileGrants:
                 return
             with contextlib.suppress(Conflict):
                 data = msgspec.json.format(msgspec.json.encode(wanted), indent=1) + b"\n"
-                self._vault.write(self._name, data, expect=version)
+                self._tree.write(self._name, data, expect=version)
                 return
         raise Conflict(f"{self._path} is being changed by other processes.", "Try again later.")
 
     def _load(self) -> tuple[list[Grant], str]:
         try:
-            document = self._vault.read(self._name, _MOST_BYTES)
+            document = self._tree.read(self._name, _MOST_BYTES)
         except NotFound:
             return [], ""
         try:

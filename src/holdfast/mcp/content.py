@@ -113,7 +113,7 @@ def _learning_cycle(memory: Memory) -> str:
 def _own(memory: Memory, path: str) -> str:
     """Return the text of a file of the root, "" if there is none."""
     try:
-        return _body(memory.vault.read(path, memory.settings.limits.document_bytes).data)
+        return _body(memory.tree.read(path, memory.settings.limits.document_bytes).data)
     except NotFound:
         return ""
 
@@ -161,4 +161,4 @@ def _decoded(path: str) -> str:
 
 
 def _text(memory: Memory, path: str) -> str:
-    return memory.vault.read(path, memory.settings.limits.document_bytes).data.decode("utf-8", "replace")
+    return memory.tree.read(path, memory.settings.limits.document_bytes).data.decode("utf-8", "replace")

@@ -125,7 +125,7 @@ class Chat:
             problems.append(Problem(path, why))
 
         folder = self._log.removesuffix(SUFFIX)
-        return sorted(path for path, _ in self._memory.vault.walk(folder, (SUFFIX,), blocked))
+        return sorted(path for path, _ in self._memory.tree.walk(folder, (SUFFIX,), blocked))
 
     def bring(self, files: Sequence[Source], channel: str = "", *, dry: bool = False) -> Report:
         """Import the messages of older files, each once; `channel` is for messages without one.

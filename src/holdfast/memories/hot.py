@@ -75,9 +75,9 @@ _ORDERS: Mapping[str, Callable[[Rule], Any]] = {
 
 def client_rules(memory: Core, blocked: Callable[[str, str], None]) -> Iterator[str]:
     """Yield the files of rules that a client keeps for itself; links to our rules are left out."""
-    for path, _ in memory.vault.walk(CLIENT_RULES, (".mdc",), blocked):
+    for path, _ in memory.tree.walk(CLIENT_RULES, (".mdc",), blocked):
         with contextlib.suppress(Invalid):  # reached through a linked folder
-            if memory.vault.target(path) is None:
+            if memory.tree.target(path) is None:
                 yield path
 
 
@@ -134,7 +134,7 @@ class Hot:
         def theirs(path: str, why: str) -> None:
             found.append(Finding("warning", path, 0, f"not counted: {why}", _stem(path)))
 
-        walked = self._memory.vault.walk(self._folder, (".md",), ours)
+        walked = self._memory.tree.walk(self._folder, (".md",), ours)
         paths = [path for path, _ in walked if path.endswith(".md")]
         for path in sorted([*paths, *client_rules(self._memory, theirs)]):
             try:
@@ -240,7 +240,7 @@ class Hot:
 
     def _leave(self, path: str, scope: str | Scope | None, op_id: str) -> Receipt:
         """Demote a whole rule; no note is needed if the record it was made from has the same text."""
-        if self._memory.vault.target(path) is not None:
+        if self._memory.tree.target(path) is not None:
             raise Invalid(f"{path} is a link.", "Demote the rule that it leads to.")
         document = self._memory.read(path)
         rule = _record(path, document)

@@ -74,7 +74,7 @@ def every_page(memory: Core, scope: str | Scope | None, blocked: Blocked) -> Ite
     below = places.below(_IN_A_SCOPE, memory.scopes.resolve(scope).path) if scope else places.roots
     seen: set[str] = set()
     for folder in below:
-        for path, _ in memory.vault.walk(folder, (".md",), blocked):
+        for path, _ in memory.tree.walk(folder, (".md",), blocked):
             if path not in seen and (place := places.classify(path)):
                 seen.add(path)
                 yield place
@@ -228,7 +228,7 @@ class _Linter:
             except Invalid:  # a folder, or not a path at all
                 there = False
                 with contextlib.suppress(HoldfastError):
-                    there = bool(self._memory.vault.folder_stamp(path))
+                    there = bool(self._memory.tree.folder_stamp(path))
             except HoldfastError:  # it is there, but cannot be read
                 there = True
             self._there[path] = there

@@ -357,16 +357,16 @@ class Mind:
     @_safely(lambda: dict.fromkeys(STATS, 0))
     def stats(self) -> dict[str, int]:
         """Return how much is remembered."""
-        vault, places = self._memory.vault, self._memory.places
+        tree, places = self._memory.tree, self._memory.places
         self._warn(*_KINDS)
         counts = []
         for type, kind in _KINDS.items():
             summary = self._summary(type)
             counts.append(self._memory.count(self._path(kind), summary.last) + bool(summary.id))
         logs = {self._path(kind) for kind in _KINDS.values()} | {self._summaries(type) for type in _KINDS}
-        size = sum(stamp.size for path in logs if (stamp := vault.stat(path)))
+        size = sum(stamp.size for path in logs if (stamp := tree.stat(path)))
         for folder in (f"{self._path(_KINDS['episodic']).rpartition('/')[0]}/values", f"{places.memory}/values"):
-            size += sum(stamp.size for _, stamp in vault.walk(folder, (".txt", ".json"), lambda _path, _why: None))
+            size += sum(stamp.size for _, stamp in tree.walk(folder, (".txt", ".json"), lambda _path, _why: None))
         return dict(zip(STATS, (self.working.tokens, *counts, size), strict=True))
 
     def _warn(self, *types: str) -> None:

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, NotFound
 from holdfast.model import names
 from holdfast.model.layout import session_folder
 from holdfast.storage.folds import copies
-from holdfast.storage.tree import LogEnd, Vault
+from holdfast.storage.tree import LogEnd, Tree
 
 _FOLDER = "runs"
 
@@ -33,8 +33,8 @@ class Held(msgspec.Struct, frozen=True):
 class Runs:
     """The runs that this process takes part in. `memory` is the folder of all sessions' logs."""
 
-    def __init__(self, vault: Vault, memory: str) -> None:
-        self._vault = vault
+    def __init__(self, tree: Tree, memory: str) -> None:
+        self._tree = tree
         self._sessions = f"{memory}/sessions"
         self._claims: dict[str, Held] = {}
         self._shared: set[str] = set()
@@ -46,17 +46,17 @@ class Runs:
 
     def join(self, path: str) -> None:
         """Take part in a run before its file is read; remove first what dead runs of the session left."""
-        stamp = self._vault.stat(path)
+        stamp = self._tree.stat(path)
         claim = self._claims.get(path)
         if path in self._shared or (claim and stamp and claim.inode == stamp.inode):
             return
         self.sweep(path.rpartition("/")[0])
-        if self._vault.stat(path):
+        if self._tree.stat(path):
             self._shared.add(path)
 
     def claim(self, path: str) -> None:
         """Held the file of a run, unless that is done, so that no other process removes it. Its log must be locked."""
-        stamp = self._vault.stat(path)
+        stamp = self._tree.stat(path)
         with self._lock:
             claim = self._claims.get(path)
             if stamp is None or (claim and claim.inode == stamp.inode):
@@ -64,7 +64,7 @@ class Runs:
             if claim:  # of a file that was removed since
                 del self._claims[path]
                 claim.release()
-            if release := self._vault.hold(path):
+            if release := self._tree.hold(path):
                 self._claims[path] = Held(stamp.inode, release)
                 self._shared.discard(path)
             else:
@@ -81,15 +81,15 @@ class Runs:
                 self._remove(path)
             return b""
 
-        if self._vault.stat(path):
-            self._vault.append(path, remove)
+        if self._tree.stat(path):
+            self._tree.append(path, remove)
         if not kept:
             self._release(path)
         return not kept
 
     def sweep_all(self) -> None:
         """Remove what dead runs left in all sessions; what cannot be removed now is left to the next sweep."""
-        for name in self._vault.folders(self._sessions):
+        for name in self._tree.folders(self._sessions):
             with contextlib.suppress(HoldfastError):
                 self.sweep(f"{self._sessions}/{name}/{_FOLDER}")
 
@@ -97,18 +97,18 @@ class Runs:
         """Remove what dead runs left in the folder of a session's runs."""
 
         def remove_dead(_end: LogEnd, path: str) -> bytes:
-            if release := self._vault.hold(path):
+            if release := self._tree.hold(path):
                 try:
                     self._remove(path)
                 finally:
                     release()
             return b""
 
-        if not self._vault.folder_stamp(folder):
+        if not self._tree.folder_stamp(folder):
             return
-        for path, _ in self._vault.walk(folder, (".jsonl",), lambda _path, _why: None):
+        for path, _ in self._tree.walk(folder, (".jsonl",), lambda _path, _why: None):
             if path not in self._claims and path not in self._shared:
-                self._vault.append(path, functools.partial(remove_dead, path=path))
+                self._tree.append(path, functools.partial(remove_dead, path=path))
 
     def close(self, run: str = "") -> None:
         """End the runs that live in this process, or the one of this name in any session."""
@@ -119,10 +119,10 @@ class Runs:
             self._release(path)
 
     def _remove(self, path: str) -> None:
-        for copy in list(copies(self._vault, path)):
-            self._vault.remove(copy)
+        for copy in list(copies(self._tree, path)):
+            self._tree.remove(copy)
         with contextlib.suppress(NotFound):
-            self._vault.remove(path)
+            self._tree.remove(path)
 
     def _release(self, path: str) -> None:
         with self._lock:

@@ -43,7 +43,7 @@ class Skills:
         order = {path: place for place, path in enumerate(here)}
         record = min(found, key=lambda record: (order.get(record.scope.path, len(here)), record.path))
         folder = record.path.rpartition("/")[0]
-        walked = self._memory.vault.walk(folder, ("",), lambda _path, _why: None)
+        walked = self._memory.tree.walk(folder, ("",), lambda _path, _why: None)
         beside = [path for path, _ in walked if path != record.path]
         loaded = _listed(record) | {"content": record.text.replace("\r\n", "\n"), "version": record.version}
         return loaded | ({"files": beside[:_MOST_FILES]} if beside else {})

@@ -23,7 +23,7 @@ from holdfast.model.records import check_plain
 from holdfast.model.scopes import Scope
 from holdfast.model.times import iso
 from holdfast.storage.folds import Logs
-from holdfast.storage.writing import check_op
+from holdfast.storage.writer import check_op
 
 MOST_RESULT, MOST_WORKER, MOST_PROGRESS = 100_000, 100, 2_000
 _FIND = "Use task_list to see all tasks and their ids."

@@ -108,12 +108,12 @@ class Workspaces:
         """Return the overview of a workspace, created if there is only the folder."""
         overview = self._memory.places.overview(path)
         with contextlib.suppress(AlreadyExists):
-            self._memory.vault.write(overview, b"", expect="")
+            self._memory.tree.write(overview, b"", expect="")
         return overview
 
     def _page(self, path: str) -> Mapping[str, Any]:
         try:
-            return markdown.parse(self._memory.vault.read(self._memory.places.overview(path)).data).fields
+            return markdown.parse(self._memory.tree.read(self._memory.places.overview(path)).data).fields
         except NotFound:
             return {}
 
@@ -123,7 +123,7 @@ class Workspaces:
             return
         self._memory.screen.name("rootFolder", folder)
         try:
-            self._memory.vault.make_folder(folder)
+            self._memory.tree.make_folder(folder)
         except (NotFound, Invalid):
             what = f"rootFolder {folder} cannot be made: something else has that name."
             raise Invalid(what, "Use another.") from None
@@ -188,8 +188,8 @@ class States:
     def all(self, scope: Scope, *, archived: bool = False) -> list[dict[str, str]]:
         """Return name and description of all save points of a workspace, newest first."""
         folder = self._folder(scope)
-        changed = self._memory.vault.folder_stamp(folder)
-        stamp = (self._memory.vault.stat(f"{folder}/{LEDGER}"), changed)
+        changed = self._memory.tree.folder_stamp(folder)
+        stamp = (self._memory.tree.stat(f"{folder}/{LEDGER}"), changed)
         known = self._listed.get(folder)
         if known and known[0] == stamp:
             items = known[1]

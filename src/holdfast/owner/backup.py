@@ -38,7 +38,7 @@ from holdfast.owner.restore import (
 )
 from holdfast.roots import make_root, on_disk, open_folder
 from holdfast.storage.refresh import Progress
-from holdfast.storage.tree import Snapshot, Stamp, Vault
+from holdfast.storage.tree import Snapshot, Stamp, Tree
 
 TRANSFERS = "moves"
 """The folder of what is remembered of transfers; it stays with its memory."""
@@ -92,7 +92,7 @@ class _Backup:
         self.files: dict[str, FileInfo] = {}
         self.left_out: list[Problem] = []
 
-    def into(self, there: Vault) -> None:
+    def into(self, there: Tree) -> None:
         """Copy it into an empty folder."""
         for path, snapshot in self._snapshots():
             there.create(f"{FILES}/{path}", self._read(path, snapshot), mtime=snapshot.mtime, durable=False)
@@ -117,7 +117,7 @@ class _Backup:
         yield manifest + bytes(-len(manifest) % _BLOCK + 2 * _BLOCK)
 
     def _manifest(self) -> bytes:
-        folders = list(scopes(self._memory.vault, self._memory.places.workspaces))
+        folders = list(scopes(self._memory.tree, self._memory.places.workspaces))
         return msgspec.json.encode(Manifest(made=self.made, files=self.files, folders=folders))
 
     def _read(self, path: str, snapshot: Snapshot) -> Iterator[bytes]:
@@ -131,7 +131,7 @@ class _Backup:
         for path, _ in _in_order(self._memory, self.left_out, self._progress):
             with contextlib.suppress(NotFound), contextlib.ExitStack() as opened:  # removed meanwhile
                 try:
-                    snapshot = opened.enter_context(self._memory.vault.snapshot(path, log=path.endswith(".jsonl")))
+                    snapshot = opened.enter_context(self._memory.tree.snapshot(path, log=path.endswith(".jsonl")))
                 except Unavailable as error:
                     self.left_out.append(Problem(path, error.message))
                     continue
@@ -146,12 +146,12 @@ def _header(name: str, size: int, mtime: int) -> bytes:
 
 def export(memory: Core, target: str, progress: Progress | None = None) -> Restored:
     """Write a memory as plain files to a folder that is new or empty, whatever it is stored in."""
-    made, tree = utc_now(), memory.vault
+    made, tree = utc_now(), memory.tree
     _check_outside(memory, os.path.join(*new_place(target)))
     if not _files(memory, []):  # perhaps a tenant whose name was misspelt
         raise NotFound(f"There is nothing at {memory.root}.", "Look at the address, and at the tenant in it.")
 
-    def fill(there: Vault) -> Restored:
+    def fill(there: Tree) -> Restored:
         files, size = 0, 0
         left_out: list[Problem] = []
         for path, stamp in _in_order(memory, left_out, progress):
@@ -169,7 +169,7 @@ def export(memory: Core, target: str, progress: Progress | None = None) -> Resto
     return make_memory(target, fill)
 
 
-def _lines(tree: Vault, path: str, left_out: list[Problem]) -> Iterator[bytes]:
+def _lines(tree: Tree, path: str, left_out: list[Problem]) -> Iterator[bytes]:
     """Yield the lines of a log; one that is too long is reported, one that is being written is left out."""
     for line in tree.scan(path):
         if line.cut:
@@ -189,12 +189,12 @@ def _complete(location: str, memory: Core) -> None:
         with open(file, "x", encoding="utf-8") as opened:
             opened.write("\n".join((f"format = {settings.FORMAT}", "", "[paths]", *rows, "")))
     make_root(location)
-    for scope in scopes(memory.vault, paths.workspaces):
+    for scope in scopes(memory.tree, paths.workspaces):
         os.makedirs(os.path.join(location, scope), exist_ok=True)
 
 
 def _check_outside(memory: Core, location: str) -> None:
-    if (location + "/").startswith(memory.vault.location + "/"):
+    if (location + "/").startswith(memory.tree.location + "/"):
         raise Invalid(f"{location} is inside the memory itself.", "Name a place outside of it.")
 
 
@@ -216,7 +216,7 @@ def _in_order(memory: Core, left_out: list[Problem], progress: Progress | None) 
 
 
 def _files(memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
-    top = {name: stamp for name in ROOT_FILES if (stamp := memory.vault.stat(name))}
+    top = {name: stamp for name in ROOT_FILES if (stamp := memory.tree.stat(name))}
     return top | every_file(memory, left_out)
 
 
@@ -228,7 +228,7 @@ def every_file(memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
     paths, links = memory.settings.paths, list[str]()
     found: dict[str, Stamp] = {}
     for top in sorted({getattr(paths, name) for name in paths.__struct_fields__}):
-        found |= memory.vault.walk(top, ("",), lambda path, why: left_out.append(Problem(path, why)), links.append)
+        found |= memory.tree.walk(top, ("",), lambda path, why: left_out.append(Problem(path, why)), links.append)
     below = tuple(f"{link}/" for link in links)
     runs = re.compile(rf"{re.escape(paths.memory)}/sessions/[^/]+/runs/")
     why = "a link: what it leads to is copied where it is, if that is in the memory"
@@ -240,7 +240,7 @@ def every_file(memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
     }
 
 
-def scopes(tree: Vault, folder: str, depth: int = _DEPTH) -> Iterator[str]:
+def scopes(tree: Tree, folder: str, depth: int = _DEPTH) -> Iterator[str]:
     """Yield the folders of workspaces, domains and repositories, which may have no files."""
     for name in tree.folders(folder) if depth else ():
         yield f"{folder}/{name}"

@@ -23,7 +23,7 @@ from holdfast.storage import parsing
 from holdfast.storage.engine import Tell, Watch
 from holdfast.storage.index import Seen
 from holdfast.storage.refresh import Refreshed, Refresher
-from holdfast.storage.tree import Stamp, Vault
+from holdfast.storage.tree import Stamp, Tree
 
 What = Literal["added", "changed", "removed", "hidden", "restored"]
 _POLL_SECONDS = 1.0
@@ -79,7 +79,7 @@ class State(msgspec.Struct):
 class Reader:
     """Finds out what changed in a file."""
 
-    def __init__(self, tree: Vault, places: Places, refresher: Refresher) -> None:
+    def __init__(self, tree: Tree, places: Places, refresher: Refresher) -> None:
         self._tree, self._places, self._refresher = tree, places, refresher
         self._known: dict[str, State] = {}
 

@@ -90,7 +90,7 @@ class Forgetter:
 
     def __init__(self, memory: Core, meaning: Meaning) -> None:
         self._memory, self._meaning = memory, meaning
-        self._tree, self._places, self._store = memory.vault, memory.places, memory.store
+        self._tree, self._places, self._store = memory.tree, memory.places, memory.store
         self._changed: dict[tuple[str, str], int] = {}
 
     def forget(
@@ -347,7 +347,7 @@ def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = N
         problem = None
         try:
             if not memory.in_files:
-                problem = _occurrence(memory.vault.read(path).data, path, terms)
+                problem = _occurrence(memory.tree.read(path).data, path, terms)
             elif os.path.getsize(full := os.path.join(memory.root, path)):
                 with open(full, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                     problem = _occurrence(data, path, terms)
@@ -380,7 +380,7 @@ def _paths(memory: Core) -> list[str]:
     """Return every file of a memory, indexed or not; without git's, which are compressed."""
     if not memory.in_files:
         tops = (*memory.places.roots, *memory.places.below(FOREIGN, ""))
-        walks = (memory.vault.walk(top, ("",), lambda _path, _why: None) for top in tops)
+        walks = (memory.tree.walk(top, ("",), lambda _path, _why: None) for top in tops)
         return list(dict.fromkeys(path for walk in walks for path, _ in walk))
     found = []
     for folder, folders, names in os.walk(memory.root):

@@ -23,7 +23,7 @@ from holdfast.storage.log import attempts
 from holdfast.storage.refresh import is_much
 from holdfast.storage.store import Made
 from holdfast.storage.tree import ABSENT
-from holdfast.storage.writing import check_op
+from holdfast.storage.writer import check_op
 
 if TYPE_CHECKING:
     from holdfast.core import Core
@@ -68,7 +68,7 @@ def versions(memory: Core, identifier: str) -> list[Version]:
         writer, op = text_of(one.fields.get("writer")), text_of(one.fields.get("op"))
         event = Version(time=one.time, what=what, version=one.id, writer=writer, op=op, kept=kept, current=current)
         found.append((one.order, event))
-    for mark in write_log.objects(memory.vault.scan(record.path), '"hide"'):
+    for mark in write_log.objects(memory.tree.scan(record.path), '"hide"'):
         if mark.get("hide") == (record.key or record.id):
             _, order, time = jsonl.identity(mark, KINDS[record.kind].time)
             what = "shown" if mark.get("hidden") is False else "hidden"
@@ -91,10 +91,10 @@ def text_at(memory: Core, identifier: str, version: str) -> str:
         what = "several versions" if known else "no version"
         raise NotFound(f"{path} has {what} {version}.", f"Run: holdfast history {path}")
     (found,) = known
-    document = memory.vault.read(path) if memory.vault.stat(path) else None
+    document = memory.tree.read(path) if memory.tree.stat(path) else None
     try:
         if document is None or document.version != found:
-            document = memory.vault.read(memory.store.kept(found))
+            document = memory.tree.read(memory.store.kept(found))
     except NotFound:
         raise NotFound(
             f"The text of {path} in version {found[:8]} is not kept.",
@@ -130,9 +130,9 @@ def _write_of(entry: Mapping[str, Any]) -> tuple[str, str, Any]:
 
 
 def _of_document(memory: Core, path: str) -> list[Version]:
-    stamp = memory.vault.stat(path)
-    current = memory.vault.read(path).version if stamp else ABSENT
-    entries = completed(list(write_log.about(memory.vault, memory.places.memory, path))[::-1], current)
+    stamp = memory.tree.stat(path)
+    current = memory.tree.read(path).version if stamp else ABSENT
+    entries = completed(list(write_log.about(memory.tree, memory.places.memory, path))[::-1], current)
     if not entries and not stamp:
         raise NotFound(f"{path} is not there, and nothing is known of it.", "Check the path.")
     made = {ends(entry)[1] for entry in entries if not entry.get("undo")}
@@ -194,7 +194,7 @@ def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
 def _write_back(memory: Core, path: str, version: str, current: str, op_id: str) -> Receipt:
     """Replace the current version of a document by an earlier one."""
     try:
-        data = memory.vault.read(memory.store.kept(version)).data if version != ABSENT else b""
+        data = memory.tree.read(memory.store.kept(version)).data if version != ABSENT else b""
     except NotFound:
         raise NotFound(
             f"The text that {path} had before is not kept any more.",

@@ -78,7 +78,7 @@ class Agreements:
     def read(self) -> dict[str, Pair]:
         """Return what is known of each document, by its path."""
         found: dict[str, Pair] = {}
-        for entry in write_log.objects(self._here.vault.scan(self._log)) if self._here.store.exists(self._log) else ():
+        for entry in write_log.objects(self._here.tree.scan(self._log)) if self._here.store.exists(self._log) else ():
             agreed = entry.get("agreed")
             for path, pair in agreed.items() if isinstance(agreed, dict) else ():
                 if isinstance(pair, list) and len(pair) == 2:
@@ -159,12 +159,12 @@ class Forgotten:
     """What was forgotten in the target and is not transferred again: documents, their versions, entries, values."""
 
     def __init__(self, target: Core, source: Core, logs: Sequence[str]) -> None:
-        entries = list(write_log.entries(target.vault, target.places.memory))
+        entries = list(write_log.entries(target.tree, target.places.memory))
         self._paths = {str(entry["path"]) for entry in entries if entry.get("forgotten") and "path" in entry}
         about = [entry for entry in entries if entry.get("path") in self._paths]
         self._versions = {str(entry[end]) for entry in about for end in ("before", "after") if entry.get(end)}
         self._ids = {str(each) for one in entries if isinstance(one.get("forget"), list) for each in one["forget"]}
-        found = (one for log in logs if self._ids for one in write_log.objects(source.vault.scan(log), '"ref"'))
+        found = (one for log in logs if self._ids for one in write_log.objects(source.tree.scan(log), '"ref"'))
         self._values = {str(entry["ref"]) for entry in found if "ref" in entry and entry.get("id") in self._ids}
 
     def has(self, path: str, version: str) -> bool:
@@ -197,7 +197,7 @@ class Logs:
     def __init__(self, source: Core, target: Core, existing: Iterable[str]) -> None:
         self._source, self._target = source, target
         self._chats = [path for path in existing if self._is_chat(path)]
-        self._importer = Importer(target.vault, target.settings.limits.line_bytes)
+        self._importer = Importer(target.tree, target.settings.limits.line_bytes)
         self.refused: list[Problem] = []
 
     def plan(self, path: str, wanted: Wanted) -> Share:
@@ -213,7 +213,7 @@ class Logs:
         for number, piece in enumerate(batches(new, len, _PIECE)):
             if not number and self._is_chat(path) and self._target.store.exists(path):
                 # the chat history is read from its end: older messages get a log of their own
-                last = next(filter(None, (_order(line.data) for line in self._target.vault.scan_back(path))), "")
+                last = next(filter(None, (_order(line.data) for line in self._target.tree.scan_back(path))), "")
                 if last and _order(piece[0]) <= last:
                     name = short_hash(f"{path} {jsonl.keys(piece[0])}")
                     log = f"{self._target.places.memory}/history/{name}.jsonl"
@@ -225,10 +225,10 @@ class Logs:
 
         A line that is too long or refused is reported; one that is being written is left for the next time.
         """
-        chats, tree = self._chats if self._is_chat(path) else [], self._target.vault
+        chats, tree = self._chats if self._is_chat(path) else [], self._target.tree
         logs = [log for log in {*chats, path} if tree.stat(log)]
         known = {key for log in logs for line in tree.scan(log) for key in jsonl.keys(line.data)}
-        for line in self._source.vault.scan(path):
+        for line in self._source.tree.scan(path):
             if line.cut:
                 self.refused.append(Problem(path, f"a line at byte {line.offset:,} is longer than lines may be"))
                 continue

@@ -20,7 +20,7 @@ from holdfast.model.records import Record
 from holdfast.model.scopes import Scope
 from holdfast.model.times import utc_now
 from holdfast.storage import write_log
-from holdfast.storage.tree import Vault
+from holdfast.storage.tree import Tree
 
 Trust = Literal["owner", "user", "agent", "other"]
 _LOOK_BACK = 2_000
@@ -44,7 +44,7 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
 class Provenance:
     """Finds the sources of records; the end of the write log is read again only after it changed."""
 
-    def __init__(self, tree: Vault, places: Places, aliases: Iterable[prompts.Alias]) -> None:
+    def __init__(self, tree: Tree, places: Places, aliases: Iterable[prompts.Alias]) -> None:
         self._tree, self._places, self._aliases = tree, places, tuple(aliases)
         self._logs: list[str] = []
         self._stamp: object = None

@@ -32,7 +32,7 @@ from holdfast.storage.files import locks
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.log import attempts
 from holdfast.storage.refresh import Progress
-from holdfast.storage.tree import Vault
+from holdfast.storage.tree import Tree
 
 MANIFEST = "manifest.json"
 FILES = "files"
@@ -84,7 +84,7 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
     if not os.path.exists(origin):
         raise NotFound(f"There is no backup {origin}.", "Check the path.")
 
-    def fill(there: Vault) -> Restored:
+    def fill(there: Tree) -> Restored:
         found, manifest = (_from_folder if os.path.isdir(origin) else _from_archive)(origin, there, progress)
         wanted = {path: (info.size, info.sha256) for path, info in manifest.files.items()}
         for path in sorted(wanted.keys() | found.keys()):
@@ -100,7 +100,7 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
     return make_memory(target, fill)
 
 
-def make_memory(target: str, fill: Callable[[Vault], Restored]) -> Restored:
+def make_memory(target: str, fill: Callable[[Tree], Restored]) -> Restored:
     """Make a memory in a new or empty folder from the files that `fill` writes; it appears when it is verified."""
     folder, name = new_place(target)
     location = os.path.join(folder, name)
@@ -137,7 +137,7 @@ def new_place(target: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def unfinished_folder(parent: Vault) -> Iterator[str]:
+def unfinished_folder(parent: Tree) -> Iterator[str]:
     """Make a folder to work in and return its path; it is removed afterwards unless it was moved.
 
     It is locked while it is in use. Unlocked ones were left by processes that are gone, and are removed first.
@@ -177,7 +177,7 @@ _Found = dict[str, tuple[int, str]]
 """Size and checksum of each file that was written."""
 
 
-def _from_folder(origin: str, there: Vault, progress: Progress | None) -> tuple[_Found, Manifest]:
+def _from_folder(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found, Manifest]:
     found: _Found = {}
     with contextlib.closing(open_folder(origin)) as here:
         try:
@@ -192,7 +192,7 @@ def _from_folder(origin: str, there: Vault, progress: Progress | None) -> tuple[
     return found, manifest
 
 
-def _from_archive(origin: str, there: Vault, progress: Progress | None) -> tuple[_Found, Manifest]:
+def _from_archive(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found, Manifest]:
     found: _Found = {}
     manifest: Manifest | None = None
     with open(origin, "rb") as file:
@@ -268,7 +268,7 @@ def _members(source: _Unpacked) -> Iterator[tuple[str, Iterator[bytes]]]:
             raise Invalid("The archive goes on after its end.", _OTHER)
 
 
-def _write(there: Vault, path: str, chunks: Iterable[bytes]) -> tuple[int, str]:
+def _write(there: Tree, path: str, chunks: Iterable[bytes]) -> tuple[int, str]:
     """Write a file; return its size and checksum."""
     digest, size = hashlib.sha256(), 0
 

@@ -92,7 +92,7 @@ def rollback(memory: Core, writer: str, since: str, *, yes: bool, count: int, ba
 
 def _revert(memory: Core, identifier: str) -> RolledBack:
     """Revert a rollback, except for records that were changed since."""
-    logged = write_log.entries(memory.vault, memory.places.memory, '"rollback"')
+    logged = write_log.entries(memory.tree, memory.places.memory, '"rollback"')
     found = next((entry for entry in logged if entry.get("rollback") == identifier and "steps" in entry), None)
     if found is None:
         raise NotFound(f"There is no rollback {identifier!r}.", "Use the id that it returned.")
@@ -122,7 +122,7 @@ def _changed_since(memory: Core, step: Step, identifier: str) -> bool:
     if not log:
         return False
     newest: tuple[str, Mapping[str, Any]] = ("", {})
-    for value in write_log.objects(memory.vault.scan(log)) if memory.store.exists(log) else ():
+    for value in write_log.objects(memory.tree.scan(log)) if memory.store.exists(log) else ():
         if step.target in (value.get("hide"), value.get("key")):
             newest = max(newest, (jsonl.identity(value, "time")[1], value), key=lambda one: one[0])
     return newest[1].get("rollback") != identifier
@@ -147,7 +147,7 @@ def _plan(memory: Core, writer: str, since: str, records: list[Record]) -> Rolle
         if one.id not in going and not one.hidden and covers(one, hidden)
     ]
     if not steps and not entries:
-        logged = write_log.entries(memory.vault, memory.places.memory)
+        logged = write_log.entries(memory.tree, memory.places.memory)
         sources: Iterable[Mapping[str, Any]] = itertools.chain((one.fields for one in records), logged)
         known = sorted({one["writer"] for one in sources if isinstance(one.get("writer"), str)})
         if writer not in known:
@@ -160,14 +160,14 @@ def _plan(memory: Core, writer: str, since: str, records: list[Record]) -> Rolle
 
 def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
     by_path: dict[str, list[dict[str, Any]]] = {}
-    for entry in write_log.entries(memory.vault, memory.places.memory):
+    for entry in write_log.entries(memory.tree, memory.places.memory):
         if isinstance(entry.get("path"), str):
             by_path.setdefault(entry["path"], []).append(entry)
     for path, logged in by_path.items():
         if not any(_is_own(entry, writer, since) for entry in logged):
             continue
         place = memory.places.classify(path)
-        current = memory.vault.read(path).version if memory.store.exists(path) else ABSENT
+        current = memory.tree.read(path).version if memory.store.exists(path) else ABSENT
         entries = completed(logged, current)
         own = [number for number, entry in enumerate(entries) if _is_own(entry, writer, since)]
         if place is None or not own or any(entry.get("forgotten") for entry in entries[own[0] :]):
@@ -179,7 +179,7 @@ def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
             # the page may have several writers, so its sections are hidden one by one
             mine = [entries[number] for number in own if entries[number].get("record")]
             written = {str(entry["record"]): str(entry.get("version")) for entry in mine}
-            for record in parsing.entries(place, memory.vault.read(path)).records:
+            for record in parsing.entries(place, memory.tree.read(path)).records:
                 if record.id in written and not record.hidden:
                     changed = "" if record.version == written[record.id] else "it was changed since"
                     yield Step("hide", record.id, path, written[record.id], conflict=changed)
@@ -222,10 +222,10 @@ def _entry_steps(entries: list[Record], records: list[Record], writer: str) -> I
 def _mark_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
     """Yield steps for the records that the writer was the last to hide."""
     tops = (memory.places.memory, memory.places.workspaces)  # ledgers of save points are in workspaces
-    walks = (memory.vault.walk(top, (".jsonl",), lambda _path, _why: None) for top in tops)
+    walks = (memory.tree.walk(top, (".jsonl",), lambda _path, _why: None) for top in tops)
     for path, _ in itertools.chain.from_iterable(walks):
         newest: dict[str, tuple[str, Mapping[str, Any]]] = {}
-        for mark in write_log.objects(memory.vault.scan(path), '"hide"'):
+        for mark in write_log.objects(memory.tree.scan(path), '"hide"'):
             order, target = jsonl.identity(mark, "time")[1], mark.get("hide")
             if isinstance(target, str) and order > newest.get(target, ("", {}))[0]:
                 newest[target] = (order, mark)
@@ -262,7 +262,7 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
             elif step.to == ABSENT:
                 memory.retire(step.path, step.version)
             else:
-                memory.replace(step.path, memory.vault.read(memory.store.kept(step.to)).data, step.version)
+                memory.replace(step.path, memory.tree.read(memory.store.kept(step.to)).data, step.version)
         except HoldfastError as error:
             failed[step] = msgspec.structs.replace(step, conflict=error.message)
     for log, found in by_log.items():
@@ -284,7 +284,7 @@ def _entry_for(memory: Core, log: str, step: Step) -> dict[str, Any]:
     """Return the entry that a step appends to a log."""
     if step.act != "value back":
         return {"hide": step.target, "hidden": step.act == "hide"}
-    for value in write_log.objects(memory.vault.scan(log), step.to):
+    for value in write_log.objects(memory.tree.scan(log), step.to):
         if jsonl.identity(value, "time")[0] == step.to:
             return {name: inner for name, inner in value.items() if name not in ("id", "op", "writer", "time")}
     raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")

@@ -13,7 +13,7 @@ import msgspec
 from holdfast import secrets
 from holdfast.errors import NotFound, OverBudget
 from holdfast.model import settings
-from holdfast.roots import MOST_SETTINGS, open_vault, settings_text
+from holdfast.roots import MOST_SETTINGS, open_tree, settings_text
 from holdfast.storage.tree import ABSENT
 from holdfast.storage.write_log import kept_path
 
@@ -29,7 +29,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 def text_of(root: str) -> str:
     """Return the text of the settings as it is, "" when there is none."""
-    with open_vault(root) as tree:
+    with open_tree(root) as tree:
         return settings_text(tree)
 
 
@@ -52,7 +52,7 @@ def put(root: str, text: str) -> None:
     if len(data) > MOST_SETTINGS:
         raise OverBudget(f"The new text is longer than {MOST_SETTINGS:,} bytes.", "Shorten it.")
     config = settings.load(text, environment={}, source="The new text")
-    with open_vault(root) as tree:
+    with open_tree(root) as tree:
         try:
             version = tree.read(settings.FILE).version
         except NotFound:

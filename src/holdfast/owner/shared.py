@@ -64,7 +64,7 @@ def address(memory: Core, given: str = "") -> str:
     filled = _VARIABLE.sub(value, store)
     if database or is_address(filled):  # the whole address may be in a variable
         return without_clear_passwords(filled)
-    return os.path.join(memory.tree("A shared memory in a folder"), os.path.expanduser(filled))
+    return os.path.join(memory.folder("A shared memory in a folder"), os.path.expanduser(filled))
 
 
 def as_written(error: HoldfastError, memory: Core) -> HoldfastError:

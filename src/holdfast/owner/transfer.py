@@ -143,13 +143,13 @@ class Mover:
         self._agreed = self._agreements.read()
         self._forgotten = merge.Forgotten(self._target, self._source, [share.path for share in self._shares])
         shared_logs = [share.path for share in self._shares if not self._is_in_scope(share.path)]
-        entries = (one for path in shared_logs for one in write_log.objects(self._source.vault.scan(path), '"ref"'))
+        entries = (one for path in shared_logs for one in write_log.objects(self._source.tree.scan(path), '"ref"'))
         refs = {str(entry["ref"]) for entry in entries if "ref" in entry and self._names_scope(entry)}
         documents = [path for path in ours if not path.endswith(".jsonl") and (self._is_in_scope(path) or path in refs)]
         steps: list[Step] = []
         for start in range(0, len(documents), _MANY):
             part = documents[start : start + _MANY]
-            mine, theirs_of = self._versions(part), self._target.vault.versions(part)
+            mine, theirs_of = self._versions(part), self._target.tree.versions(part)
             steps += [self._step(path, mine[path], theirs_of.get(path), ours[path].size) for path in mine]
             if progress:
                 progress(start + len(part), len(documents))
@@ -184,7 +184,7 @@ class Mover:
             return lambda _: True
         place = self._source.places.classify(path)
         names = ("id", place.kind.key) if place and place.kind.key else ("id",)
-        entries = [one for one in write_log.objects(self._source.vault.scan(path)) if self._names_scope(one)]
+        entries = [one for one in write_log.objects(self._source.tree.scan(path)) if self._names_scope(one)]
         targets = {str(entry.get(name)) for entry in entries for name in names}
         return lambda data: _all(data, lambda entry: self._names_scope(entry) or entry.get("hide") in targets)
 
@@ -194,7 +194,7 @@ class Mover:
     def _versions(self, paths: list[str]) -> dict[str, str]:
         """Return the versions of our documents; one that cannot be read is reported."""
         try:
-            return self._source.vault.versions(paths)
+            return self._source.tree.versions(paths)
         except RootGone:
             raise
         except Unavailable as error:
@@ -213,12 +213,12 @@ class Mover:
             self._equal[path] = Pair(mine, mine)
         records = 0 if place is None else 1
         if entries and act in ("new", "changed", "merged"):
-            text = self._source.vault.read(path).data.decode("utf-8", "surrogateescape")
+            text = self._source.tree.read(path).data.decode("utf-8", "surrogateescape")
             records = len(sections.parse(text[markdown.body_start(text) :]))
         if act != "conflict":
             return Step(path, act, records, size)
         beside = merge.conflict_path(path, mine)
-        known = self._target.vault.versions([beside]).get(beside) == mine
+        known = self._target.tree.versions([beside]).get(beside) == mine
         if known:
             self._equal[path] = self._sent(path, mine)
         return Step(path, act, 0 if known else records, 0 if known else size, beside, known)
@@ -227,7 +227,7 @@ class Mover:
         """Leave a conflict alone where its version is the text of the document itself."""
         stays = {step.path for step in steps if step.act != "changed"}
         found = {step.path: of for step in steps if step.act == "new" and (of := merge.conflict_of(step.path))}
-        there = self._target.vault.versions([path for path, _ in found.values()]) if found else {}
+        there = self._target.tree.versions([path for path, _ in found.values()]) if found else {}
         for step in steps:
             path, digits = found.get(step.path, ("", ""))
             same = path in stays and there.get(path, "").startswith(digits)
@@ -238,8 +238,8 @@ class Mover:
         if step.act not in _MOVES or step.known:
             return True
         try:
-            data = self._source.vault.read(step.path).data
-            before = self._target.vault.read(step.path).data if step.act in ("changed", "merged") else None
+            data = self._source.tree.read(step.path).data
+            before = self._target.tree.read(step.path).data if step.act in ("changed", "merged") else None
             self._screened(step.beside or step.path, data, before)
         except (Invalid, OverBudget) as error:
             self._refused.append(Problem(step.path, str(error)))
@@ -272,7 +272,7 @@ class Mover:
 
         self._agreements.note(self._equal)
         wanted = {step.path for step in self._steps if step.act in _MOVES}
-        for entry in write_log.entries(self._source.vault, self._source.places.memory):
+        for entry in write_log.entries(self._source.tree, self._source.places.memory):
             path, writer = str(entry.get("path")), entry.get("writer")
             if path in wanted and isinstance(writer, str):
                 self._writers.setdefault(path, {})[str(entry.get("record") or path)] = writer
@@ -298,12 +298,12 @@ class Mover:
         data: dict[str, bytes] = {}
         for step in batch:
             try:
-                data[step.path] = self._source.vault.read(step.path).data
+                data[step.path] = self._source.tree.read(step.path).data
             except NotFound:
                 self._refused.append(Problem(step.path, "was removed while it was to be moved"))
         created, refused = self._create(data, self._writers, logged=not self._scope)
         late = [path for path in data if path not in created and path not in refused]
-        there = self._target.vault.versions(late) if late else {}
+        there = self._target.tree.versions(late) if late else {}
         for path in late:
             if there.get(path) == version_of(data[path]):
                 created[path] = there[path]
@@ -328,7 +328,7 @@ class Mover:
 
         def create(files: Mapping[str, bytes]) -> set[str]:
             try:
-                return self._target.vault.create_all(files)
+                return self._target.tree.create_all(files)
             except Invalid as error:  # about one of them
                 if len(files) > 1:
                     return {made for path, data in files.items() for made in create({path: data})}
@@ -367,12 +367,12 @@ class Mover:
 
     def _update(self, step: Step) -> None:
         """Replace a document, merge its entries into the page that is there, or store ours beside theirs."""
-        ours = self._source.vault.read(step.path)
+        ours = self._source.tree.read(step.path)
         if step.act == "changed":
             version = self._replace(step.path, ours.data, self._agreed[step.path].target)
             self._agreements.note({step.path: Pair(ours.version, version)})
             return
-        theirs = self._target.vault.read(step.path)
+        theirs = self._target.tree.read(step.path)
         merged = None
         if step.act == "merged":
             forgotten = self._forgotten.sections_of(step.path)

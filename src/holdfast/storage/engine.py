@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.storage.index import Index
-from holdfast.storage.tree import Vault
+from holdfast.storage.tree import Tree
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, NoVectors, Vectors
@@ -50,9 +50,9 @@ class NoWatch:
 
 
 class Engine(Protocol):
-    vault: Vault
+    tree: Tree
     index: Index
-    tree: str
+    folder: str
     """The folder of the memory; "" when it is not in a folder."""
     address: str
     """The address that opens the same memory; never contains a password."""

@@ -19,7 +19,7 @@ from holdfast.formats import jsonl
 from holdfast.model.times import is_id, utc_now
 from holdfast.storage import log
 from holdfast.storage.log import Cursor, attempts
-from holdfast.storage.tree import ABSENT, Line, Stamp, Vault
+from holdfast.storage.tree import ABSENT, Line, Stamp, Tree
 
 _MOST_LOGS = 256
 _MOST_NAMED = 5
@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Folded)
 class Appender(Protocol):
     """A memory, as far as it is needed here."""
 
-    vault: Vault
+    tree: Tree
 
     def add(
         self, path: str, lines: Sequence[Mapping[str, Any]], *, after: str = "", durable: bool = True,
@@ -82,7 +82,7 @@ class Logs(Generic[F]):
 
     def __init__(self, memory: Appender, empty: Callable[[], F]) -> None:
         self._memory = memory
-        self._vault = memory.vault
+        self._tree = memory.tree
         self._empty = empty
         self._known: dict[str, _State[F]] = {}
         self._lock = threading.Lock()
@@ -116,10 +116,10 @@ class Logs(Generic[F]):
     def _read(self, path: str, warnings: list[str]) -> _State[F]:
         """Read a log on; a log that does not exist is an empty one."""
         known = self._known.pop(path, None)
-        stamp = self._vault.stat(path)
+        stamp = self._tree.stat(path)
         if stamp is None:
             return _State(self._empty())
-        if known is None or not log.continues(self._vault, path, known.cursor, stamp):
+        if known is None or not log.continues(self._tree, path, known.cursor, stamp):
             known = _State(self._empty())
         try:
             self._read_on(path, known, stamp)
@@ -134,7 +134,7 @@ class Logs(Generic[F]):
     def _read_on(self, path: str, known: _State[F], stamp: Stamp) -> None:
         damaged: list[tuple[int, Line]] = []
         offset, checksum = known.cursor.offset, known.cursor.checksum
-        for line in self._vault.scan(path, offset, stamp.size):
+        for line in self._tree.scan(path, offset, stamp.size):
             entries = "too long" if line.cut else jsonl.parse(line.data)
             if isinstance(entries, str) and not line.whole:
                 break
@@ -147,15 +147,15 @@ class Logs(Generic[F]):
                 known.fold.add(entry)
                 own = str(entry.get("id"))
                 known.order = max(known.order, own if is_id(own) else jsonl.identity(entry, "time")[1])
-        if offset != known.cursor.offset and not self._vault.exact:
-            checksum = log.checksum(self._vault, path, offset)
+        if offset != known.cursor.offset and not self._tree.exact:
+            checksum = log.checksum(self._tree, path, offset)
         known.cursor = Cursor(stamp.inode, stamp.size, offset, checksum)
         if damaged:
             known.warnings += self._set_aside(path, damaged)
 
     def _set_aside(self, path: str, damaged: list[tuple[int, Line]]) -> list[str]:
         """Copy a damaged log unless a copy has all the lines that cannot be read; return the warnings."""
-        stored = {_key(line): copy for copy in copies(self._vault, path) for line in self._vault.scan(copy)}
+        stored = {_key(line): copy for copy in copies(self._tree, path) for line in self._tree.scan(copy)}
         numbers: dict[str, list[int]] = {}
         for number, line in damaged:
             copy = stored.get(_key(line))
@@ -172,15 +172,15 @@ class Logs(Generic[F]):
     def _copy(self, path: str) -> str:
         copy = f"{path}.damaged-{''.join(sign for sign in utc_now() if sign.isalnum())}"
         try:
-            self._vault.write(copy, self._vault.read(path).data, expect=ABSENT)
+            self._tree.write(copy, self._tree.read(path).data, expect=ABSENT)
             return f"the file as it is was copied to {copy}"
         except HoldfastError as error:
             return f"the file could not be copied ({error.message})"
 
 
-def copies(vault: Vault, path: str) -> Iterator[str]:
+def copies(tree: Tree, path: str) -> Iterator[str]:
     """Yield the copies of a damaged log."""
-    for found, _ in vault.walk(path.rpartition("/")[0], ("",), lambda _path, _why: None):
+    for found, _ in tree.walk(path.rpartition("/")[0], ("",), lambda _path, _why: None):
         if found.startswith(f"{path}.damaged-"):
             yield found
 

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.errors import Invalid, OverBudget
 from holdfast.formats import jsonl
 from holdfast.model.times import is_id
-from holdfast.storage.tree import LogEnd, Vault
+from holdfast.storage.tree import LogEnd, Tree
 
 _WINDOW = 64 << 10
 
@@ -21,7 +21,7 @@ _WINDOW = 64 << 10
 class Importer:
     """Adds lines to the logs of one tree; it remembers the ids of the log that it added to last."""
 
-    def __init__(self, tree: Vault, line_bytes: int) -> None:
+    def __init__(self, tree: Tree, line_bytes: int) -> None:
         self._tree, self._line_bytes = tree, line_bytes
         self._lock = threading.Lock()
         self._reset()

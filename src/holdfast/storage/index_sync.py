@@ -37,9 +37,9 @@ class IndexSync:
 
     def __init__(self, engine: Engine, places: Places, settings: Settings) -> None:
         self._engine = engine
-        self._vault = engine.vault
+        self._tree = engine.tree
         self._places = places
-        self.refresher = Refresher(engine.vault, places, settings.limits)
+        self.refresher = Refresher(engine.tree, places, settings.limits)
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
         self._turns = threading.RLock()
@@ -93,7 +93,7 @@ class IndexSync:
                 if last or self._index.generation() == known:
                     break
             except RootGone:
-                if last or self._engine.tree:
+                if last or self._engine.folder:
                     raise
         return answer
 
@@ -110,7 +110,7 @@ class IndexSync:
         try:
             with self._index.impatient():
                 if path:
-                    seen, stamp = self._index.look(path), self._vault.stat(path)
+                    seen, stamp = self._index.look(path), self._tree.stat(path)
                     if stamp is None or stamp.size - (seen.offset if seen else 0) <= _NEAR:
                         self.refresher.apply(self._index, [path], Refreshed())
                 return question(self._index)
@@ -156,9 +156,9 @@ class IndexSync:
 
         seen, order, read = self.peek(question, path if not op_id else "") or ({}, "", [])
         applied = {(each.path, each.id): each for each in read}
-        for log, stamp in self._vault.walk(*below, (".jsonl",), lambda _path, _why: None) if op_id else ():
+        for log, stamp in self._tree.walk(*below, (".jsonl",), lambda _path, _why: None) if op_id else ():
             offset = seen[log].offset if log in seen else 0
-            for line in self._vault.scan(log, offset) if offset < stamp.size else ():
+            for line in self._tree.scan(log, offset) if offset < stamp.size else ():
                 objects = jsonl.parse(line.data) if op_id.encode() in line.data else []
                 for value in objects if isinstance(objects, list) else ():
                     if value.get("op") == op_id:
@@ -234,7 +234,7 @@ class IndexSync:
         """Compare the index, refreshed since `begun`, with a fresh reading of the files."""
         try:
             with self._engine.scratch() as scratch:
-                return verify.verify(self._vault, self.refresher, self._places, self._index, scratch, begun, progress)
+                return verify.verify(self._tree, self.refresher, self._places, self._index, scratch, begun, progress)
         except Stale as error:
             return verify.Report(differences=[Problem(".holdfast", str(error))])
 
@@ -296,10 +296,10 @@ class IndexSync:
             paths
             and not done.files
             and not below
-            and (len(paths) >= _MANY or not any(map(self._vault.folder_stamp, self._places.roots)))
+            and (len(paths) >= _MANY or not any(map(self._tree.folder_stamp, self._places.roots)))
         ):
             raise Unavailable(
-                f"{self._vault.location} is empty, and {amount(len(paths), 'file was', 'files were')} there before.",
+                f"{self._tree.location} is empty, and {amount(len(paths), 'file was', 'files were')} there before.",
                 "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
             )
         self._apply(index, paths, done, progress)
@@ -308,14 +308,14 @@ class IndexSync:
     def _apply(self, index: Index, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
         """Index these paths, and report it when many of them are gone."""
         with contextlib.suppress(Busy):
-            refresh.note_vanished(self._vault, index, paths)
+            refresh.note_vanished(self._tree, index, paths)
         self.refresher.apply(index, paths, done, progress)
         with contextlib.suppress(Busy):
-            done.problems += refresh.vanished(self._vault, index)
+            done.problems += refresh.vanished(self._tree, index)
 
     def vanished(self) -> list[Problem]:
         """Report files that vanished at once and perhaps should be there."""
-        return self.ask(lambda index: refresh.vanished(self._vault, index))
+        return self.ask(lambda index: refresh.vanished(self._tree, index))
 
     def _take_notes(self) -> list[str]:
         """Return the noted paths and clear the notes; the caller indexes them."""

@@ -22,7 +22,7 @@ from holdfast.model.layout import Place
 from holdfast.model.records import HALF, Problem, Record
 from holdfast.model.times import is_id
 from holdfast.storage import parsing
-from holdfast.storage.tree import Line, LogEnd, Stamp, Vault
+from holdfast.storage.tree import Line, LogEnd, Stamp, Tree
 
 WINDOW = 1 << 18
 """How many bytes before a cursor are compared."""
@@ -58,7 +58,7 @@ class Changed(Exception):
     """The log has changed since a cursor."""
 
 
-def changed(tree: Vault, path: str, cursor: Cursor) -> bool:
+def changed(tree: Tree, path: str, cursor: Cursor) -> bool:
     """Has a log changed since it was read up to the cursor?"""
     stamp = tree.stat(path)
     if stamp is None or not stamp.size:
@@ -66,14 +66,14 @@ def changed(tree: Vault, path: str, cursor: Cursor) -> bool:
     return stamp.size != cursor.size or not continues(tree, path, cursor, stamp)
 
 
-def continues(tree: Vault, path: str, cursor: Cursor, stamp: Stamp) -> bool:
+def continues(tree: Tree, path: str, cursor: Cursor, stamp: Stamp) -> bool:
     """Is this the log that was read up to the cursor, with at most new entries after it?"""
     if stamp.inode != cursor.inode or stamp.size < cursor.offset:
         return False
     return tree.exact or checksum(tree, path, cursor.offset) == cursor.checksum
 
 
-def checksum(tree: Vault, path: str, offset: int) -> int:
+def checksum(tree: Tree, path: str, offset: int) -> int:
     """Return a checksum of the bytes before an offset, -1 when they are gone."""
     try:
         return tree.fingerprint(path, max(0, offset - WINDOW), offset)
@@ -134,10 +134,10 @@ class TailReader:
     """
 
     def __init__(
-        self, vault: Vault, place: Place, marks: dict[str, bool], halves: set[str] | None, blob: parsing.Blob,
+        self, tree: Tree, place: Place, marks: dict[str, bool], halves: set[str] | None, blob: parsing.Blob,
         problems: list[Problem],
     ) -> None:  # fmt: skip
-        self._vault = vault
+        self._tree = tree
         self._place = place
         self._marks = marks
         self._halves = halves
@@ -146,7 +146,7 @@ class TailReader:
 
     def newest_first(self) -> Iterator[Record]:
         """Yield the records of the log from its end."""
-        found = self._records(self._vault.scan_back(self._place.path))
+        found = self._records(self._tree.scan_back(self._place.path))
         if self._place.kind.pair:
             found = self._near(found) if self._halves is None else self._known(found, self._halves)
         return (record for record in found if not record.hidden)
@@ -205,7 +205,7 @@ class TailReader:
         field = self._place.kind.pair
         counts: Counter[str] = Counter()
         seen: set[str] = set()
-        for line in self._vault.scan(self._place.path):
+        for line in self._tree.scan(self._place.path):
             objects = parsing.objects(self._place, line) if field.encode() in line.data else []
             for value in objects if isinstance(objects, list) else ():
                 identifier = jsonl.identity(value, self._place.kind.time)[0]

@@ -26,7 +26,7 @@ from holdfast.model.settings import Limits
 from holdfast.model.times import utc_now
 from holdfast.storage import parsing
 from holdfast.storage.index import Facts, Index, Seen
-from holdfast.storage.tree import Line, RootGone, Stamp, Vault
+from holdfast.storage.tree import Line, RootGone, Stamp, Tree
 
 SUFFIXES = (".md", ".jsonl")
 YOUNG_NS = 2_000_000_000
@@ -59,8 +59,8 @@ class Refreshed(msgspec.Struct, omit_defaults=True):
 class Refresher:
     """Reads what changed in a tree into an index."""
 
-    def __init__(self, vault: Vault, places: Places, limits: Limits) -> None:
-        self._vault = vault
+    def __init__(self, tree: Tree, places: Places, limits: Limits) -> None:
+        self._tree = tree
         self._places = places
         self._limits = limits
         self._classified: dict[str, Place | None] = {}
@@ -77,7 +77,7 @@ class Refresher:
         if not below:
             self.linked.clear()
         for folder in below or self._places.roots:
-            found.update(self._vault.walk(folder, SUFFIXES, blocked, self.linked.add))
+            found.update(self._tree.walk(folder, SUFFIXES, blocked, self.linked.add))
         return {path: stamp for path, stamp in found.items() if self._place(path)}
 
     def changed(self, index: Index, done: Refreshed, below: tuple[str, ...] = ()) -> list[str]:
@@ -135,7 +135,7 @@ class Refresher:
         place = self._place(path)
         seen = index.look(path)
         try:
-            stamp = self._vault.stat(path) if place else None
+            stamp = self._tree.stat(path) if place else None
             if stamp is None or place is None:
                 if seen:
                     with index.writing():
@@ -143,20 +143,20 @@ class Refresher:
                     done.removed += 1
             elif place.kind.shape == "line":
                 while not self._log(index, place, seen, stamp, done, end):
-                    seen, stamp = index.look(path), self._vault.stat(path) or stamp  # another process read on
+                    seen, stamp = index.look(path), self._tree.stat(path) or stamp  # another process read on
             else:
                 self._document(index, place, seen, done)
         except (Busy, RootGone):
             raise
         except HoldfastError as error:
             done.problems.append(Problem(path, error.message))  # the records known of it stay in the index
-            if isinstance(error, OverBudget) and place and (stamp := self._vault.stat(path)):
+            if isinstance(error, OverBudget) and place and (stamp := self._tree.stat(path)):
                 now = Seen(kind=place.kind.name, stamp=stamp, looked=time.time_ns())
                 index.replace(path, now, Facts((), (), [Problem(path, error.message)]))
 
     def _document(self, index: Index, place: Place, seen: Seen | None, done: Refreshed) -> None:
         looked = time.time_ns()
-        document = self._vault.read(place.path, self._limits.document_bytes)
+        document = self._tree.read(place.path, self._limits.document_bytes)
         now = Seen(kind=place.kind.name, stamp=document.stamp, looked=looked, version=document.version)
         if seen and seen.version == document.version and seen.stamp.mtime == document.stamp.mtime:
             self._touch(index, place.path, now)
@@ -194,14 +194,14 @@ class Refresher:
     def _read_on(self, index: Index, place: Place, now: Seen, end: int, done: Refreshed) -> bool:
         """Index a log from where the index stopped, in batches."""
         path = place.path
-        for batch in _batches(self._vault.scan(path, now.offset, end)):
+        for batch in _batches(self._tree.scan(path, now.offset, end)):
             missing: list[str] = []
             facts = parsing.lines(place, batch, now.lines + 1, functools.partial(self.blob, missing=missing))
             last = batch[-1].end
             checksum = now.checksum  # of the bytes that were read, which may differ from what is there by now
             for line in batch:
                 if line.cut or line.veiled:
-                    checksum = self._vault.fingerprint(path, line.offset, line.end, checksum)
+                    checksum = self._tree.fingerprint(path, line.offset, line.end, checksum)
                 else:
                     checksum = zlib.crc32(b"\n" if line.whole else b"", zlib.crc32(line.data, checksum))
             before = now
@@ -211,7 +211,7 @@ class Refresher:
                 lines=now.lines + sum(line.whole and not line.veiled for line in batch),
                 open=not batch[-1].whole,
                 checksum=checksum,
-                tail=0 if self._vault.exact else self._vault.fingerprint(path, max(0, last - WINDOW), last),
+                tail=0 if self._tree.exact else self._tree.fingerprint(path, max(0, last - WINDOW), last),
                 missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
             with index.writing():
@@ -226,20 +226,20 @@ class Refresher:
         """Is the part of the log that was read unchanged, and followed by whole lines only?"""
         if stamp.inode != seen.stamp.inode or stamp.size < seen.offset:
             return False
-        if seen.open and stamp.size > seen.offset and next(self._vault.scan(path, seen.offset)).data.strip():
+        if seen.open and stamp.size > seen.offset and next(self._tree.scan(path, seen.offset)).data.strip():
             return False
-        if self._vault.exact:  # other bytes mean another inode
+        if self._tree.exact:  # other bytes mean another inode
             return True
         edited = stamp.size == seen.stamp.size and stamp != seen.stamp
         if edited or seen.offset <= WHOLE:
-            return self._vault.fingerprint(path, 0, seen.offset) == seen.checksum
-        return self._vault.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
+            return self._tree.fingerprint(path, 0, seen.offset) == seen.checksum
+        return self._tree.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
 
     def _settled(self, seen: Seen | None, stamp: Stamp) -> bool:
         """Does the stamp prove that the file is unchanged since it was read?"""
         if seen is None or seen.stamp != stamp:
             return False
-        return self._vault.exact or stamp.mtime < seen.looked - YOUNG_NS
+        return self._tree.exact or stamp.mtime < seen.looked - YOUNG_NS
 
     def _touch(self, index: Index, path: str, seen: Seen) -> None:
         """Record the check, if it was late enough for the stamp to prove something."""
@@ -249,12 +249,12 @@ class Refresher:
 
     def _arrived(self, seen: Seen) -> bool:
         """Is a file there now that lines of this log refer to and that was missing?"""
-        return any(self._vault.stat(ref) for ref in seen.missing)
+        return any(self._tree.stat(ref) for ref in seen.missing)
 
     def blob(self, ref: str, missing: list[str] | None = None) -> str:
         """Read the text that a line keeps in a separate file."""
         try:
-            return self._vault.read(ref, self._limits.document_bytes).data.decode("utf-8", "replace")
+            return self._tree.read(ref, self._limits.document_bytes).data.decode("utf-8", "replace")
         except NotFound:
             if missing is not None:
                 missing.append(ref)
@@ -297,9 +297,9 @@ def is_much(count: int, total: int) -> bool:
     return count > MANY or (count > 1 and count > SHARE * total)
 
 
-def note_vanished(vault: Vault, index: Index, paths: list[str]) -> None:
+def note_vanished(tree: Tree, index: Index, paths: list[str]) -> None:
     """Record it when many of these files are gone: more likely an unmounted folder than a deletion."""
-    gone = [path for path in paths if _is_gone(vault, path)]
+    gone = [path for path in paths if _is_gone(tree, path)]
     if not gone:
         return
     lost = sum(index.count(path, "") for path in gone)
@@ -314,12 +314,12 @@ def note_vanished(vault: Vault, index: Index, paths: list[str]) -> None:
         index.note(_VANISHED, msgspec.json.encode(found).decode())
 
 
-def vanished(vault: Vault, index: Index) -> list[Problem]:
+def vanished(tree: Tree, index: Index) -> list[Problem]:
     """Report files that vanished at once, until most of them are back."""
     gone = _vanished_note(index)
     if gone is None:
         return []
-    missing = sum(_is_gone(vault, path) for path in gone.paths)
+    missing = sum(_is_gone(tree, path) for path in gone.paths)
     if missing * 2 < len(gone.paths):
         index.note(_VANISHED, "")
         return []
@@ -331,10 +331,10 @@ def vanished(vault: Vault, index: Index) -> list[Problem]:
     return [Problem(where, what)]
 
 
-def _is_gone(vault: Vault, path: str) -> bool:
+def _is_gone(tree: Tree, path: str) -> bool:
     """Was a file removed? One that cannot be reached was not."""
     try:
-        return vault.stat(path) is None
+        return tree.stat(path) is None
     except Unavailable:
         return False
 

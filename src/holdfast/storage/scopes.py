@@ -14,7 +14,7 @@ from holdfast.formats import markdown
 from holdfast.model import names
 from holdfast.model.layout import Places
 from holdfast.model.scopes import DEFAULT, LEVELS, Scope, from_path, split
-from holdfast.storage.tree import Vault
+from holdfast.storage.tree import Tree
 
 _MOST = 1 << 20
 _NEXT = "Use listWorkspaces to see available workspaces."
@@ -23,8 +23,8 @@ _NEXT = "Use listWorkspaces to see available workspaces."
 class Scopes:
     """The workspaces, domains and repositories that exist now."""
 
-    def __init__(self, vault: Vault, places: Places) -> None:
-        self._vault = vault
+    def __init__(self, tree: Tree, places: Places) -> None:
+        self._tree = tree
         self._places = places
 
     def resolve(self, given: str | Scope | None) -> Scope:
@@ -75,18 +75,18 @@ class Scopes:
     def _begun(self, path: str, name: str) -> bool:
         """Is this folder being made for this name, perhaps by a process that died? Then it is empty or has the name."""
         places = (self._places.workspaces, f"{self._places.memory}/workspaces")
-        within = (self._vault.walk(f"{place}/{path}", ("",), lambda _path, _why: None) for place in places)
+        within = (self._tree.walk(f"{place}/{path}", ("",), lambda _path, _why: None) for place in places)
         return not any(True for found in within for _ in found) or names.same(self.name(path)) == names.same(name)
 
     def children(self, path: str) -> list[str]:
         """Return the folder names one level below, workspaces for ""; folders with learnings only count too."""
         places = (self._places.workspaces, f"{self._places.memory}/workspaces")
-        return sorted({name for place in places for name in self._vault.folders(f"{place}/{path}".rstrip("/"))})
+        return sorted({name for place in places for name in self._tree.folders(f"{place}/{path}".rstrip("/"))})
 
     def name(self, path: str) -> str:
         """Return the name in the overview, or the folder's."""
         try:
-            front = markdown.parse(self._vault.read(self._places.overview(path), _MOST).data).fields
+            front = markdown.parse(self._tree.read(self._places.overview(path), _MOST).data).fields
         except (NotFound, Invalid, OverBudget):
             front = {}
         named = front.get("name")

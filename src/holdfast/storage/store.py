@@ -63,7 +63,7 @@ class Store:
     """One memory on one engine. `writer` is recorded beside every write."""
 
     def __init__(self, engine: Engine, layout: Places, settings: Settings, writer: str = "") -> None:
-        self.tree = engine.vault
+        self.tree = engine.tree
         self.sync = IndexSync(engine, layout, settings)
         self.changed = self.sync.note
         self._layout = layout

@@ -82,7 +82,7 @@ class Appended(msgspec.Struct, frozen=True):
     end: int
 
 
-class Vault(Protocol):
+class Tree(Protocol):
     location: str
     """The location to show to people."""
 

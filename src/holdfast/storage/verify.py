@@ -17,7 +17,7 @@ from holdfast.model.times import iso, now_ms
 from holdfast.storage import write_log
 from holdfast.storage.index import Index, Seen
 from holdfast.storage.refresh import YOUNG_NS, Progress, Refreshed, Refresher
-from holdfast.storage.tree import Stamp, Vault
+from holdfast.storage.tree import Stamp, Tree
 
 _ON_THE_WAY_MS = 10_000
 """How long after it was announced a save point may still be on its way to the disk."""
@@ -47,7 +47,7 @@ class Report(msgspec.Struct, omit_defaults=True):
 
 
 def verify(
-    vault: Vault, refresher: Refresher, places: Places, index: Index, scratch: Index, begun: int,
+    tree: Tree, refresher: Refresher, places: Places, index: Index, scratch: Index, begun: int,
     progress: Progress | None,
 ) -> Report:  # fmt: skip
     """Compare the index with what a fresh reading gives of the same files, as far as the index had read them.
@@ -70,7 +70,7 @@ def verify(
         ):
             report.differences.append(Problem(path, _difference(scratch.records(path), index.records(path))))
     report.records = sum(scratch.counts().values())
-    report.damage += [*scratch.problems(), *refresher.torn(index), *_ledgers(vault, places, scratch)]
+    report.damage += [*scratch.problems(), *refresher.torn(index), *_ledgers(tree, places, scratch)]
     report.damage = [problem for problem in dict.fromkeys(report.damage) if not problem.minor]
     return report
 
@@ -92,12 +92,12 @@ def _difference(fresh: list[Record], held: list[Record]) -> str:
     return f"{lacks} missing in the index, {has} too many; of {both} in both, some may differ"
 
 
-def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
+def _ledgers(tree: Tree, places: Places, scratch: Index) -> list[Problem]:
     """Name save points that were edited, and announced ones that never came to be."""
     result = []
 
     def written_to(path: str) -> bool:
-        return any("intent" not in line for line in write_log.about(vault, places.memory, path))
+        return any("intent" not in line for line in write_log.about(tree, places.memory, path))
 
     for path in scratch.seen():
         place = places.classify(path)
@@ -112,7 +112,7 @@ def _ledgers(vault: Vault, places: Places, scratch: Index) -> list[Problem]:
                 announced[line.fields["state"]] = line.time
         for name, versions in written.items():
             try:
-                if vault.read(f"{folder}/{name}").version not in versions:
+                if tree.read(f"{folder}/{name}").version not in versions:
                     result.append(
                         Problem(f"{folder}/{name}", "was changed after it was written; save points never are")
                     )

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl
 from holdfast.model.layout import Places
-from holdfast.storage.tree import Appended, Document, Line, LogEnd, Snapshot, Stamp, Vault
+from holdfast.storage.tree import Appended, Document, Line, LogEnd, Snapshot, Stamp, Tree
 
 _BOTH = ("workspace", "bound")
 """The workspace of a call and the scope its caller was bound to: both must be inside."""
@@ -27,10 +27,10 @@ _MONTH = re.compile(r"\d{4}-\d{2}\.jsonl\Z", re.ASCII)
 class Fence:
     """One scope of a tree. Closing it leaves the tree open."""
 
-    def __init__(self, vault: Vault, places: Places, scope: str) -> None:
-        self.location = vault.location
-        self.exact = vault.exact
-        self._vault = vault
+    def __init__(self, tree: Tree, places: Places, scope: str) -> None:
+        self.location = tree.location
+        self.exact = tree.exact
+        self._tree = tree
         self._scope = scope
         self._tops = (f"{places.workspaces}/{scope}", f"{places.memory}/workspaces/{scope}")
         self._writes = f"{places.memory}/writes"
@@ -80,16 +80,16 @@ class Fence:
     # reading
 
     def read(self, path: str, limit: int = 0) -> Document:
-        return self._vault.read(self._seen(path), limit)
+        return self._tree.read(self._seen(path), limit)
 
     def snapshot(self, path: str, *, log: bool = False) -> AbstractContextManager[Snapshot]:
-        return self._vault.snapshot(self._seen(path), log=log)
+        return self._tree.snapshot(self._seen(path), log=log)
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
-        return self._shown(self._seen_log(path), self._vault.scan(path, offset, end))
+        return self._shown(self._seen_log(path), self._tree.scan(path, offset, end))
 
     def scan_back(self, path: str) -> Iterator[Line]:
-        return self._shown(self._seen_log(path), self._vault.scan_back(path))
+        return self._shown(self._seen_log(path), self._tree.scan_back(path))
 
     def _shown(self, path: str, lines: Iterator[Line]) -> Iterator[Line]:
         """Yield lines; those of a shared log about other scopes keep their offsets and lose their text."""
@@ -103,10 +103,10 @@ class Fence:
                 yield msgspec.structs.replace(line, data=b"", cut=False, veiled=True)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
-        return self._vault.fingerprint(self._seen_log(path), start, end, checksum)
+        return self._tree.fingerprint(self._seen_log(path), start, end, checksum)
 
     def stat(self, path: str) -> Stamp | None:
-        return self._vault.stat(path) if self._is_inside(path) or self._is_shared(path) else None
+        return self._tree.stat(path) if self._is_inside(path) or self._is_shared(path) else None
 
     def walk(
         self,
@@ -121,43 +121,43 @@ class Fence:
         else:
             starts = tuple(top for top in shown if _within(top, folder))
         for start in starts:
-            for path, stamp in self._vault.walk(start, suffixes, blocked, linked):
+            for path, stamp in self._tree.walk(start, suffixes, blocked, linked):
                 if self._is_inside(path) or self._is_shared(path):
                     yield path, stamp
 
     def folders(self, folder: str) -> list[str]:
         if self._is_inside(folder):
-            return self._vault.folders(folder)
+            return self._tree.folders(folder)
         below = f"{folder}/" if folder else ""
         ways = {top.removeprefix(below).partition("/")[0] for top in self._tops if top.startswith(below)}
-        return [name for name in self._vault.folders(folder) if name in ways] if ways else []
+        return [name for name in self._tree.folders(folder) if name in ways] if ways else []
 
     def folder_stamp(self, folder: str) -> int:
         if self._is_inside(folder):
-            return self._vault.folder_stamp(folder)
-        stamps = [self._vault.folder_stamp(top) for top in self._tops if _within(top, folder)]
+            return self._tree.folder_stamp(folder)
+        stamps = [self._tree.folder_stamp(top) for top in self._tops if _within(top, folder)]
         return max(stamps, default=0)
 
     def target(self, path: str) -> str | None:
-        return self._vault.target(path) if self._is_inside(path) else None
+        return self._tree.target(path) if self._is_inside(path) else None
 
     # writing
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
-        return self._vault.write(self._changed(path), data, expect=expect, keep=self._keeps(keep))
+        return self._tree.write(self._changed(path), data, expect=expect, keep=self._keeps(keep))
 
     def versions(self, paths: Sequence[str]) -> dict[str, str]:
-        return self._vault.versions([path for path in paths if self._is_inside(path)])
+        return self._tree.versions([path for path in paths if self._is_inside(path)])
 
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
-        return self._vault.create_all({self._changed(path): data for path, data in files.items()})
+        return self._tree.create_all({self._changed(path): data for path, data in files.items()})
 
     def append(
         self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
     ) -> Appended | None:
         if not self._is_shared(path):
-            return self._vault.append(self._changed(path), compose, durable=durable, again=again)
-        return self._vault.append(path, lambda end: self._added(path, compose(end)), durable=durable, again=again)
+            return self._tree.append(self._changed(path), compose, durable=durable, again=again)
+        return self._tree.append(path, lambda end: self._added(path, compose(end)), durable=durable, again=again)
 
     def _added(self, path: str, data: bytes) -> bytes:
         """Return the lines to add to a shared log; refused unless all of them are about this scope."""
@@ -166,29 +166,29 @@ class Fence:
         return data
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        self._vault.create(self._changed(path), chunks, mtime=mtime, durable=durable)
+        self._tree.create(self._changed(path), chunks, mtime=mtime, durable=durable)
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
-        return self._vault.rewrite(self._changed(path), change)
+        return self._tree.rewrite(self._changed(path), change)
 
     def settle(self) -> None:
-        self._vault.settle()
+        self._tree.settle()
 
     def make_folder(self, folder: str) -> None:
-        self._vault.make_folder(self._changed(folder))
+        self._tree.make_folder(self._changed(folder))
 
     def hold(self, path: str) -> Callable[[], None] | None:
-        return self._vault.hold(self._changed(path))
+        return self._tree.hold(self._changed(path))
 
     def link(self, path: str, target: str) -> None:
         del path, target  # a link may lead out of the scope
         raise self._refusal()
 
     def move(self, source: str, target: str) -> None:
-        self._vault.move(self._changed(source), self._changed(target))
+        self._tree.move(self._changed(source), self._changed(target))
 
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
-        self._vault.remove(self._changed(path), expect=expect, keep=self._keeps(keep))
+        self._tree.remove(self._changed(path), expect=expect, keep=self._keeps(keep))
 
     def close(self) -> None:
         pass

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast.formats import jsonl
-from holdfast.storage.tree import Line, Vault
+from holdfast.storage.tree import Line, Tree
 
 
-def logs(tree: Vault, memory: str) -> list[str]:
+def logs(tree: Tree, memory: str) -> list[str]:
     """Return the files of the write log, one per month, oldest first; `memory` is the folder of the logs."""
     return sorted(path for path, _ in tree.walk(f"{memory}/writes", (".jsonl",), lambda _path, _why: None))
 
@@ -23,19 +23,19 @@ def kept_path(memory: str, version: str) -> str:
     return f"{memory}/writes/kept/{version}"
 
 
-def entries(tree: Vault, memory: str, containing: str = "") -> Iterator[dict[str, Any]]:
+def entries(tree: Tree, memory: str, containing: str = "") -> Iterator[dict[str, Any]]:
     """Yield the entries, oldest first; with `containing`, only those from lines with this text."""
     for log in logs(tree, memory):
         yield from objects(tree.scan(log), containing)
 
 
-def newest(tree: Vault, memory: str, containing: str = "") -> Iterator[dict[str, Any]]:
+def newest(tree: Tree, memory: str, containing: str = "") -> Iterator[dict[str, Any]]:
     """Yield the entries, newest first."""
     for log in reversed(logs(tree, memory)):
         yield from objects(tree.scan_back(log), containing)
 
 
-def about(tree: Vault, memory: str, path: str) -> Iterator[dict[str, Any]]:
+def about(tree: Tree, memory: str, path: str) -> Iterator[dict[str, Any]]:
     """Yield the entries about a document, newest first."""
     return (entry for entry in newest(tree, memory, path) if entry.get("path") == path)
 

@@ -13,7 +13,7 @@ from holdfast.storage.engine import NoWatch, Tell, Watch
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.locks import hold
 from holdfast.storage.index import Index, Unusable
-from holdfast.storage.tree import Vault
+from holdfast.storage.tree import Tree
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, NoVectors, Vectors
@@ -28,9 +28,9 @@ class FileEngine:
     reads_only = False
     clock = staticmethod(now_ms)
 
-    def __init__(self, tree: Vault, folder: str, derived: str, identity: str, search: Search) -> None:
-        self.vault = tree
-        self.tree = self.address = folder
+    def __init__(self, tree: Tree, folder: str, derived: str, identity: str, search: Search) -> None:
+        self.tree = tree
+        self.folder = self.address = folder
         self.lasting = bool(derived)
         self._derived = derived
         self._search = search
@@ -59,11 +59,11 @@ class FileEngine:
             yield index
 
     def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
-        if not self.tree:
+        if not self.folder:
             return NoWatch()
         from holdfast.storage.files.watch import Watcher
 
-        return Watcher(self.tree, [os.path.join(self.tree, folder) for folder in folders], tell)
+        return Watcher(self.folder, [os.path.join(self.folder, folder) for folder in folders], tell)
 
     follow = watch
 

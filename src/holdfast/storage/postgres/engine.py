@@ -1,4 +1,4 @@
-"""The engine of a memory in a database: vault and index of one tenant, over the same connections.
+"""The engine of a memory in a database: tree and index of one tenant, over the same connections.
 
 Also tenants for a limited time, for measurements, and the state of the database, for `doctor`.
 """
@@ -24,8 +24,8 @@ from holdfast.storage.postgres.change_feed import Follower, Watch
 from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.postgres.index import PgIndex
 from holdfast.storage.postgres.migrations import MIGRATIONS
-from holdfast.storage.postgres.vault import PgVault
-from holdfast.storage.tree import ABSENT, Vault
+from holdfast.storage.postgres.tree import PgTree
+from holdfast.storage.tree import ABSENT, Tree
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, Vectors
@@ -53,13 +53,13 @@ def open_database(address: str) -> Database:
 
 
 class OnDatabase:
-    """The engine of a database; the vault closes the connections when it is closed."""
+    """The engine of a database; the tree closes the connections when it is closed."""
 
-    tree = ""
+    folder = ""
 
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
         self.address = database.address
-        self.vault: Vault = PgVault(database, line_bytes=config.limits.line_bytes, writer=writer)
+        self.tree: Tree = PgTree(database, line_bytes=config.limits.line_bytes, writer=writer)
         self.lasting = True
         self._database = database
         self._identity = identity
@@ -133,7 +133,7 @@ def temporary_tenant(address: str, settings: str) -> Iterator[str]:
     mine = addresses.for_tenant(address, f"temporary-{secrets.token_hex(8)}")
     database = Database(mine)
     try:
-        PgVault(database).write(FILE, settings.encode(), expect=ABSENT)
+        PgTree(database).write(FILE, settings.encode(), expect=ABSENT)
         yield mine
     finally:
         try:

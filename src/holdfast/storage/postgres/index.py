@@ -45,7 +45,7 @@ class PgIndex(Generations):
     """One tenant's index, for any number of threads."""
 
     def close(self) -> None:
-        """Do nothing: the vault closes the connections."""
+        """Do nothing: the tree closes the connections."""
 
     def _records(self, condition: str, order: str = "r.sort, f.path", **values: object) -> list[Record]:
         statement = (

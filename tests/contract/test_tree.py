@@ -1,4 +1,4 @@
-"""Every vault engine keeps the contract. Another engine is one more row in `ENGINES`."""
+"""Every tree engine keeps the contract. Another engine is one more row in `ENGINES`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from contract.vault_contract import MEGABYTE, Engine, VaultContract
+from contract.tree_contract import MEGABYTE, Engine, TreeContract
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound
 from holdfast.storage.files.tree import Files
 from holdfast.storage.postgres import rows
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.vault import PgVault
-from holdfast.storage.tree import ABSENT, Vault
+from holdfast.storage.postgres.tree import PgTree
+from holdfast.storage.tree import ABSENT, Tree
 
 
 class FileEngine:
@@ -32,7 +32,7 @@ class FileEngine:
         self.name = name
         self._native = native
 
-    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Vault:
+    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Tree:
         return Files(place, lock_seconds=lock_seconds, line_bytes=line_bytes, native=self._native)
 
     def plant(self, place: str, path: str, data: bytes) -> None:
@@ -48,9 +48,9 @@ class PostgresEngine:
     has_links = False
     dsn = ""
 
-    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Vault:
+    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Tree:
         waits = Waits(lock_seconds=lock_seconds, connections=12)
-        return PgVault(Database(f"{self.dsn}&tenant={quote(place, safe='')}", waits), line_bytes=line_bytes)
+        return PgTree(Database(f"{self.dsn}&tenant={quote(place, safe='')}", waits), line_bytes=line_bytes)
 
     def plant(self, place: str, path: str, data: bytes) -> None:
         steps = itertools.accumulate(itertools.cycle((7, 1, rows.PIECE, 64, 3000, rows.PIECE - 1)))
@@ -78,7 +78,7 @@ ENGINES: list[Engine] = [*FILE_ENGINES, POSTGRES]
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: str(engine.name))
-class TestVault(VaultContract):
+class TestTree(TreeContract):
     """The contract, for every engine."""
 
     @pytest.fixture(autouse=True)
@@ -93,45 +93,45 @@ class TestFiles:
 
     @pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
     def test_writes_leave_nothing_but_the_files(self, engine: Engine, tmp_path: Path) -> None:
-        vault = engine.open(str(tmp_path))
-        first = vault.write("a/b.md", b"first", expect=ABSENT)
-        vault.write("a/b.md", b"second", expect=first, keep="kept/one")
+        tree = engine.open(str(tmp_path))
+        first = tree.write("a/b.md", b"first", expect=ABSENT)
+        tree.write("a/b.md", b"second", expect=first, keep="kept/one")
         with pytest.raises(AlreadyExists):
-            vault.write("a/b.md", b"third", expect=ABSENT)
+            tree.write("a/b.md", b"third", expect=ABSENT)
         with pytest.raises(Conflict):
-            vault.write("a/b.md", b"third", expect=first)
-        vault.append("a/log.jsonl", lambda _: b"one\n")
-        vault.move("a/b.md", "c/d.md")
-        vault.close()
+            tree.write("a/b.md", b"third", expect=first)
+        tree.append("a/log.jsonl", lambda _: b"one\n")
+        tree.move("a/b.md", "c/d.md")
+        tree.close()
         found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
         assert found == ["a/log.jsonl", "c/d.md", "kept/one"]
 
     @pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
     def test_a_move_of_nothing_leaves_no_folder(self, engine: Engine, tmp_path: Path) -> None:
-        vault = engine.open(str(tmp_path))
+        tree = engine.open(str(tmp_path))
         with pytest.raises(NotFound):
-            vault.move("old/a.md", "new/a.md")
-        vault.close()
+            tree.move("old/a.md", "new/a.md")
+        tree.close()
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
     def test_long_use_holds_no_more_and_more_files_open(self, engine: Engine, tmp_path: Path) -> None:
-        vault = engine.open(str(tmp_path))
+        tree = engine.open(str(tmp_path))
 
         def use(number: int) -> None:
-            vault.append(f"logs/{number}.jsonl", lambda _: b"one\n", durable=False)
-            vault.append(f"logs/{number}.jsonl", lambda _: b"two\n", durable=False)
+            tree.append(f"logs/{number}.jsonl", lambda _: b"one\n", durable=False)
+            tree.append(f"logs/{number}.jsonl", lambda _: b"two\n", durable=False)
             with contextlib.suppress(HoldfastError):
-                vault.move(f"logs/{number}.jsonl", "logs/0.jsonl")
+                tree.move(f"logs/{number}.jsonl", "logs/0.jsonl")
             with contextlib.suppress(HoldfastError):
-                vault.move(f"logs/{number}.jsonl", "logs/0.jsonl/below")
-            vault.remove(f"logs/{number}.jsonl")
+                tree.move(f"logs/{number}.jsonl", "logs/0.jsonl/below")
+            tree.remove(f"logs/{number}.jsonl")
 
         use(0)
-        vault.append("logs/0.jsonl", lambda _: b"one\n")
+        tree.append("logs/0.jsonl", lambda _: b"one\n")
         before = len(os.listdir("/dev/fd"))
         for number in range(1, 31):
             use(number)
         assert len(os.listdir("/dev/fd")) <= before + 5
-        vault.close()
+        tree.close()
         assert len(os.listdir("/dev/fd")) < before

@@ -1,4 +1,4 @@
-"""The vault in a database: documents and logs of one tenant, as rows (docs/decisions/018).
+"""The tree in a database: documents and logs of one tenant, as rows (docs/decisions/018).
 
 A folder exists as long as a file is in it. There are no links. Stamps are exact: every replacement has a new inode, and
 a log that grew is larger.
@@ -72,8 +72,8 @@ SELECT wanted.path FROM unnest(%(paths)s::text[], %(starts)s::text[], %(stops)s:
 """Start and stop are computed by the caller: the planner uses the index only with leak-proof expressions."""
 
 
-class PgVault:
-    """A vault on a database, which it closes when it is closed; `writer` is recorded with every write."""
+class PgTree:
+    """A tree on a database, which it closes when it is closed; `writer` is recorded with every write."""
 
     exact = True
 
