@@ -157,7 +157,7 @@ def test_searching_says_what_is_missing_and_what_was_not_found(memory: holdfast.
 
 @pytest.mark.parametrize(("asked", "given"), [(0, 1), (-3, 1), (1, 1), (50, 50), (51, 50), (10_000, 50)])
 def test_numbers_outside_are_clamped(memory: holdfast.Memory, asked: int, given: int) -> None:
-    path = memory.places.memory + "/history.jsonl"
+    path = memory.layout.memory + "/history.jsonl"
     memory.add(path, [{"role": "user", "content": f"giraffe {number}"} for number in range(60)], time="timestamp")
     reply = memory.call("search_history", {"query": "giraffe", "max_results": asked, "days": asked})
     assert len(reply["matches"]) == given

@@ -23,7 +23,7 @@ from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotF
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model import names, queries, times
 from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Places
+from holdfast.model.layout import Layout
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Paths
 from holdfast.model.tokens import count_tokens
@@ -762,7 +762,7 @@ def test_more_text_is_never_fewer_tokens(one: str, two: str) -> None:
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if "{any}" not in kind.place])
 @pytest.mark.parametrize("paths", [Paths(), Paths(workspaces="w", memory="m/x", rules="r"), Paths(memory="user (1)+")])
 def test_where_a_kind_is_written_is_where_it_is_read(name: str, scope: Scope, paths: Paths) -> None:
-    places, kind = Places(paths), KINDS[name]
+    places, kind = Layout(paths), KINDS[name]
     path = places.path_for(kind, scope, "some-name-12345678", month="2026-02")
     place = places.classify(path)
     assert place is not None
@@ -795,12 +795,12 @@ def test_where_a_kind_is_written_is_where_it_is_read(name: str, scope: Scope, pa
     ],
 )
 def test_a_path_says_what_is_in_it(path: str, kind: str | None) -> None:
-    place = Places(Paths()).classify(path)
+    place = Layout(Paths()).classify(path)
     assert (place.kind.name if place else None) == kind
 
 
 def test_two_sessions_never_share_a_folder() -> None:
-    places = Places(Paths())
+    places = Layout(Paths())
     sessions = ["a/b", "a-b", "A/B", "a b", "..", "", "é", "e\u0301", "x" * 300, "x" * 301]
     folders = {places.path_for(KINDS["episode"], Scope(session=session or "default")) for session in sessions}
     assert len(folders) == len(sessions)

@@ -74,7 +74,7 @@ def file_hashes(root: Path) -> dict[str, str]:
 
 
 def index_of(memory: Memory) -> Index:
-    return memory._keeper._index
+    return memory.store.sync._index
 
 
 def index_file(root: Path) -> Path:
@@ -754,13 +754,13 @@ def test_an_index_that_others_write_to_is_not_called_damaged(memory: Memory, roo
             words = " ".join(f"word{number}x{each}" for each in range(200))
             other.put("note", words, title=f"Note {number}")
             other.find(f"word{number}x1")
-            memory._keeper._index.snapshot()
+            memory.store.sync._index.snapshot()
 
 
 def test_a_log_that_was_empty_when_the_index_looked_is_compared_as_empty(memory: Memory, root: Path) -> None:
     memory.put("message", "said")
     scratch = SqliteIndex(None, "scratch", memory.settings.search)
-    memory._keeper.refresher.one(scratch, "user/memory/history.jsonl", Refreshed(), 0)
+    memory.store.sync.refresher.one(scratch, "user/memory/history.jsonl", Refreshed(), 0)
     assert scratch.counts() == {}
     scratch.close()
 

@@ -291,7 +291,7 @@ def test_without_a_common_version_every_difference_is_a_conflict(
     with holdfast.open(second) as two:
         for one, text in ((memory, "Ann's."), (two, "Bob's.")):
             one.put("overview", title="Alpha")
-            where = one.places.overview("alpha")
+            where = one.layout.overview("alpha")
             one.put(id=where, text=text, expect=one.get(where).version)
         memory.push(other, yes=True)
         assert len(two.push(other, yes=True).conflicts) == 1

@@ -43,7 +43,7 @@ class Both:
     def __init__(self, memory: holdfast.Memory, ours: Index, theirs: Index) -> None:
         self.memory = memory
         self.engines = (ours, theirs)
-        self.refresher = Refresher(memory.tree, memory.places, memory.settings.limits)
+        self.refresher = Refresher(memory.tree, memory.layout, memory.settings.limits)
 
     def refresh(self) -> None:
         for index in self.engines:

@@ -22,11 +22,11 @@ from holdfast.mcp import auth
 from holdfast.mcp.auth import issue
 from holdfast.memory import Memory, open_within
 from holdfast.model import grants
-from holdfast.model.layout import Places
+from holdfast.model.layout import Layout
 from holdfast.model.settings import Paths
 from holdfast.roots import make_root, open_folder
 from holdfast.storage.tree import Tree
-from holdfast.storage.within import Fence
+from holdfast.storage.within import ScopedTree
 from holdfast.tools import toolsets
 from teamserver import serving
 
@@ -200,7 +200,7 @@ def fence(tmp_path: Path) -> Iterator[tuple[Tree, Tree]]:
         tree.write(f"resources/workspaces/{name}/_notes/n.md", name.encode(), expect="")
         tree.write(f"user/memory/workspaces/{name}/decisions.md", name.encode(), expect="")
     tree.write("user/memory/MEMORY.md", b"all", expect="")
-    made: Tree = Fence(tree, Places(Paths()), "alpha")
+    made: Tree = ScopedTree(tree, Layout(Paths()), "alpha")
     yield made, tree
     tree.close()
 
@@ -258,7 +258,7 @@ def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[Tree, T
 
 def test_a_fence_has_every_method_of_the_port() -> None:
     port = {name for name in vars(Tree) if not name.startswith("_")}
-    assert port <= {name for name in vars(Fence) if not name.startswith("_")} | {"location", "exact"}
+    assert port <= {name for name in vars(ScopedTree) if not name.startswith("_")} | {"location", "exact"}
 
 
 def test_lists_of_a_fence_name_nothing_outside(fence: tuple[Tree, Tree]) -> None:

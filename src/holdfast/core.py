@@ -18,7 +18,7 @@ from holdfast.errors import Invalid, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model import kinds, settings
 from holdfast.model.kinds import KINDS, Kind
-from holdfast.model.layout import Places, session_folder
+from holdfast.model.layout import Layout, session_folder
 from holdfast.model.names import check_text
 from holdfast.model.queries import Query, Terms, both, check, parse
 from holdfast.model.records import Draft, Problem, Receipt, Record, path_of
@@ -29,7 +29,7 @@ from holdfast.recall import answers
 from holdfast.recall import question as asking
 from holdfast.recall.answers import Answer, Candidates
 from holdfast.recall.ranking import Near
-from holdfast.recall.semantic import Embedded, Meaning
+from holdfast.recall.semantic import Embedded, Semantic
 from holdfast.storage import verify
 from holdfast.storage.engine import Engine
 from holdfast.storage.index import Filter, Pool, Tied, Unusable
@@ -37,7 +37,7 @@ from holdfast.storage.index_sync import once
 from holdfast.storage.log import Cursor
 from holdfast.storage.refresh import Progress, Refreshed
 from holdfast.storage.scopes import Scopes
-from holdfast.storage.secret_policy import Screen
+from holdfast.storage.secret_policy import SecretPolicy
 from holdfast.storage.store import ANY, Store
 from holdfast.storage.tree import Document
 from holdfast.storage.writer import Writer
@@ -64,8 +64,8 @@ class Core:
         self.settings = config
         self.writer = writer
         self.tree = tree = engine.tree
-        self.places = Places(config.paths)
-        self.scopes = Scopes(tree, self.places)
+        self.layout = Layout(config.paths)
+        self.scopes = Scopes(tree, self.layout)
         self._folder = engine.folder
         self.address = engine.address
         """What another program opens this memory with; never with a password."""
@@ -73,13 +73,13 @@ class Core:
         """May nothing be written here?"""
         self.clock: Callable[[], int] = engine.clock
         """Returns the milliseconds of the clock that leases go by."""
-        self.store = Store(engine, self.places, config, writer)
-        self._keeper = self.store.sync
+        self.store = Store(engine, self.layout, config, writer)
+        self._sync = self.store.sync
         embedder = config.search.embedder if config.search.meaning else "none"
-        self._meaning = Meaning(embedder, engine.vectors, engine.no_vectors)
-        self.screen = Screen(config.secrets)
-        self._provenance = Provenance(tree, self.places, config.chat.aliases())
-        self._writer = Writer(self.store, self.places, self.scopes, config.limits, self.screen)
+        self._semantic = Semantic(embedder, engine.vectors, engine.no_vectors)
+        self.secrets = SecretPolicy(config.secrets)
+        self._provenance = Provenance(tree, self.layout, config.chat.aliases())
+        self._writer = Writer(self.store, self.layout, self.scopes, config.limits, self.secrets)
 
     @property
     def root(self) -> str:
@@ -112,7 +112,7 @@ class Core:
         """Bring the index up to what was written here, and let go of everything."""
         if self.settings.shared.store and self.shared:
             self.shared.close()
-        self._meaning.close()
+        self._semantic.close()
         self.store.close()
 
     # writing
@@ -123,7 +123,7 @@ class Core:
 
     def keep(self, wanted: Draft) -> Receipt:
         """Keep what the draft says, or change the record that it names."""
-        if wanted.id and not wanted.kind and self.places.classify(path_of(wanted.id)) is None:
+        if wanted.id and not wanted.kind and self.layout.classify(path_of(wanted.id)) is None:
             self.get(wanted.id)  # an unknown id is NotFound; a known line cannot be changed
         return self._writer.put(wanted)
 
@@ -149,7 +149,7 @@ class Core:
         """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
         check_text(identifier)
         path = path_of(identifier)
-        place = self.places.classify(path)
+        place = self.layout.classify(path)
         if path != identifier and place and place.kind.shape == "section":
             raise Invalid(
                 "An entry is not undone by itself: the last write to its page may be another's.",
@@ -161,7 +161,7 @@ class Core:
 
     def _file_of(self, identifier: str) -> str:
         """Return the file that an id means: the path itself, or the log that a line stands in."""
-        return identifier if self.places.classify(identifier) else self.get(identifier).path
+        return identifier if self.layout.classify(identifier) else self.get(identifier).path
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
@@ -197,7 +197,7 @@ class Core:
 
         def work(found: Candidates) -> answers.Explained:
             only = msgspec.structs.replace(found.where, only=record.id)
-            passes = self._keeper.ask(lambda index: index.newest(only, 1))
+            passes = self._sync.ask(lambda index: index.newest(only, 1))
             return answers.explain(record, found, query, self.settings.search, passes=bool(passes))
 
         return self._candidates(query, work)
@@ -215,47 +215,47 @@ class Core:
             return use(Candidates(where=where, as_of=iso(now_ms())))
 
         def load(rows: list[int]) -> dict[int, Record]:
-            return self._keeper.ask(lambda index: index.load(rows))
+            return self._sync.ask(lambda index: index.load(rows))
 
         def related(found: list[Answer]) -> list[list[Tied]]:
             ids, around = [one.record.id for one in found], msgspec.structs.replace(where, tags=(), since="", until="")
-            ties = self._keeper.ask(lambda index: index.related(ids, around, query.related))
+            ties = self._sync.ask(lambda index: index.related(ids, around, query.related))
             return [ties.get(identifier, []) for identifier in ids]
 
         def work() -> T:
-            done = self._keeper.ensure_current(where, searching=not terms.empty)
-            with self._keeper.reading():
+            done = self._sync.ensure_current(where, searching=not terms.empty)
+            with self._sync.reading():
                 pools, near, best = list[Pool](), Near(), list[Answer]()
                 if terms.empty:
-                    newest = self._keeper.ask(lambda index: index.newest(where, query.limit))
+                    newest = self._sync.ask(lambda index: index.newest(where, query.limit))
                     best = [Answer(record) for record in newest]
                 elif plain:
-                    matches = self._keeper.ask(lambda index: index.best(terms, where, query.limit))
+                    matches = self._sync.ask(lambda index: index.best(terms, where, query.limit))
                     best = [Answer(record, score) for record, score in matches]
                 else:
                     pools, near = self._pools(terms, where, query)
-                damaged = self._keeper.ask(lambda index: index.problem_count())
+                damaged = self._sync.ask(lambda index: index.problem_count())
                 return use(
                     Candidates(
-                        pools, near, best, where, load, related, as_of=self._keeper.as_of(), behind=done.behind,
+                        pools, near, best, where, load, related, as_of=self._sync.as_of(), behind=done.behind,
                         problems=done.problems, damaged=damaged,
                     )
                 )  # fmt: skip
 
-        return self._keeper.retry_if_replaced(work)
+        return self._sync.retry_if_replaced(work)
 
     def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[list[Pool], Near]:
         candidates = self.settings.search.candidates
         most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
-        pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
+        pools = self._sync.ask(lambda index: index.pools(terms, where, most))
         if terms.phrases and query.associate and not any(pool.candidates for pool in pools):
             terms = terms.loose  # a title in a question need not occur word for word
-            pools = self._keeper.ask(lambda index: index.pools(terms, where, most))
+            pools = self._sync.ask(lambda index: index.pools(terms, where, most))
         near = Near()
         if query.associate:
-            pools, near = self._keeper.ask(lambda index: self._meaning.widen(index, pools, query, terms, where))
-            if self._keeper.watching:
-                self._meaning.fill(self._keeper.ask)
+            pools, near = self._sync.ask(lambda index: self._semantic.widen(index, pools, query, terms, where))
+            if self._sync.watching:
+                self._semantic.fill(self._sync.ask)
         return pools, near
 
     @functools.cached_property
@@ -277,12 +277,12 @@ class Core:
         where = self._filter(wanted, wanted.kinds, wanted.tags)
 
         def work() -> list[Tied]:
-            self._keeper.ensure_current(where, searching=True)
-            ties = self._keeper.ask(lambda index: index.related([identifier], where, wanted.limit))
+            self._sync.ensure_current(where, searching=True)
+            ties = self._sync.ask(lambda index: index.related([identifier], where, wanted.limit))
             return ties[identifier]
 
-        found = self._keeper.retry_if_replaced(work)
-        if not found and (is_id(identifier) or self.places.classify(path_of(identifier))):
+        found = self._sync.retry_if_replaced(work)
+        if not found and (is_id(identifier) or self.layout.classify(path_of(identifier))):
             self.get(identifier)  # raises NotFound when it does not exist
         return found
 
@@ -299,7 +299,7 @@ class Core:
         where = Scope(session=session) if scope is None else self.scopes.resolve(scope)
         if row.key or row.foreign:  # which line of a key holds is the index's business, and which log is the last one
             return self.every(Query(kinds=(kind,), scope=scope, session=session))[:count][::-1]
-        path = self.places.path_for(row, where, month=iso(now_ms())[:7], session=session)
+        path = self.layout.path_for(row, where, month=iso(now_ms())[:7], session=session)
         return list(itertools.islice(self.backwards(path, where.path, session), count))[::-1]
 
     def every(self, query: Query) -> list[Record]:
@@ -311,10 +311,10 @@ class Core:
         where = self._filter(query, query.kinds, query.tags)
         done, found = self.store.query(where)
         wanted = where.kinds or where.searchable
-        below = self.places.below(wanted, where.scope, above=where.above)
-        known = self._keeper.ask(lambda index: index.problems(below))
+        below = self.layout.below(wanted, where.scope, above=where.above)
+        known = self._sync.ask(lambda index: index.problems(below))
         problems = [
-            problem for problem in known if (place := self.places.classify(problem.path)) and place.kind.name in wanted
+            problem for problem in known if (place := self.layout.classify(problem.path)) and place.kind.name in wanted
         ]
         return found, once([*done.problems, *problems])
 
@@ -329,7 +329,7 @@ class Core:
 
     def beside(self, record: Record, count: int, *, after: bool = False) -> list[Record]:
         """Return the records before or after a line in its log, the nearest first, as the index has them."""
-        return self._keeper.ask(lambda index: index.beside(record.path, record.order, count, after=after))
+        return self._sync.ask(lambda index: index.beside(record.path, record.order, count, after=after))
 
     def sources(self, records: Iterable[Record]) -> dict[str, Source]:
         """Return where records come from, by their id: who wrote them, over which channel, with which trust."""
@@ -337,13 +337,13 @@ class Core:
 
     def held(self, kind: Kind, key: str) -> Record | None:
         """Return the current entry of a key, None when there is none or it is hidden."""
-        path = self.places.path_for(kind, Scope())
+        path = self.layout.path_for(kind, Scope())
         found = self.store.ask_about(lambda index: index.by_key(path, key), path)
         return next((record for record in found if not record.hidden), None)
 
     def history(self, kind: Kind, key: str) -> list[Record]:
         """Return all entries of a key, oldest first."""
-        path = self.places.path_for(kind, Scope())
+        path = self.layout.path_for(kind, Scope())
         return self.store.ask_about(lambda index: index.by_key(path, key, history=True), path)
 
     def count(self, path: str, after: str = "") -> int:
@@ -357,7 +357,7 @@ class Core:
 
     def knows_op(self, op_id: str) -> bool:
         """Was something done, or about to be done, under this op_id?"""
-        return bool(op_id) and bool(self._keeper.known(op_id).applied)
+        return bool(op_id) and bool(self._sync.known(op_id).applied)
 
     def add(
         self, path: str, lines: Sequence[Mapping[str, Any]], *, after: str = "", durable: bool = True, op_id: str = "",
@@ -390,7 +390,7 @@ class Core:
         if row.shape != "line" or row.key or not template:
             raise Invalid(f"{row.one} is not brought from elsewhere.", "Use put.")
         path = template.format(any=name, **msgspec.structs.asdict(self.settings.paths))
-        place = self.places.classify(path)
+        place = self.layout.classify(path)
         if place is None or place.kind is not row:
             raise Invalid(f"{name!r} is not the name of a {kind}.", "Use a name without a leading dot.")
         return path
@@ -424,15 +424,15 @@ class Core:
         """Bring the index up to the files; `rebuild` throws it away first."""
         if rebuild:
             try:
-                done = self._keeper.rebuild(progress)
+                done = self._sync.rebuild(progress)
             except Unusable as error:
                 raise Unavailable(
                     f"The index cannot be made anew: {error}.", "Use a login, or a folder, that may be written."
                 ) from None
-            self._meaning.forget()
+            self._semantic.forget()
             return done
-        done = self._keeper.refresh_below((), progress)
-        known = self._keeper.ask(lambda index: [*index.problems(), *self._keeper.refresher.torn(index)])
+        done = self._sync.refresh_below((), progress)
+        known = self._sync.ask(lambda index: [*index.problems(), *self._sync.refresher.torn(index)])
         done.problems = once([*done.problems, *known])
         return done
 
@@ -440,21 +440,21 @@ class Core:
         """Prove that the index says what the files say, and name what is damaged."""
         begun = time_ns()
         self.refresh()
-        outside = self._keeper.ask(lambda index: [path for path in index.seen() if not self.places.watched(path)])
+        outside = self._sync.ask(lambda index: [path for path in index.seen() if not self.layout.watched(path)])
         if outside:
-            self._keeper.refresh_below(tuple(outside))
-        report = self._keeper.verify(begun, progress)
-        report.damage += self._keeper.vanished()
+            self._sync.refresh_below(tuple(outside))
+        report = self._sync.verify(begun, progress)
+        report.damage += self._sync.vanished()
         return report
 
     def stats(self) -> dict[str, Any]:
         """Return what is kept, where, and how far the index is behind."""
         done = Refreshed()
-        refresher = self._keeper.refresher
-        behind = self._keeper.ask(lambda index: refresher.stale(index, done))
-        counts = self._keeper.ask(lambda index: index.counts())
+        refresher = self._sync.refresher
+        behind = self._sync.ask(lambda index: refresher.stale(index, done))
+        counts = self._sync.ask(lambda index: index.counts())
         size = sum(stamp.size for stamp in refresher.walk(Refreshed()).values())
-        vanished = self._keeper.vanished()
+        vanished = self._sync.vanished()
         problems = [*done.problems, *vanished]
         return {
             "root": self.root,
@@ -462,29 +462,29 @@ class Core:
             "kinds": counts,
             "files": done.files,
             "bytes": size,
-            "index_bytes": self._keeper.size(),
+            "index_bytes": self._sync.size(),
             "behind": behind,
-            "problems": len(once([*problems, *self._keeper.ask(lambda index: index.problems())])),
+            "problems": len(once([*problems, *self._sync.ask(lambda index: index.problems())])),
             "vanished": [str(problem) for problem in vanished],
-            **({"words_alone": self._meaning.problem} if self._meaning.problem else {}),
+            **({"words_alone": self._semantic.problem} if self._semantic.problem else {}),
         }
 
     @property
     def embedder(self) -> str:
         """The embedder in use, "" when records are found by words alone."""
-        return self._meaning.embedder
+        return self._semantic.embedder
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         """Make the missing vectors, by which records are found by meaning; Unavailable without an embedder."""
         if self.reads_only:
             raise Unavailable("This login only reads: it can keep no vectors.", "Make them with a login that writes.")
         self.refresh()
-        return self._keeper.ask(lambda index: self._meaning.embed(index, progress))
+        return self._sync.ask(lambda index: self._semantic.embed(index, progress))
 
     def embedded(self) -> Embedded:
         """Return the state of the vectors, and their model."""
         self.refresh()
-        return self._keeper.ask(self._meaning.status)
+        return self._sync.ask(self._semantic.status)
 
     # the owner's
 
@@ -509,7 +509,7 @@ class Core:
         """
         from holdfast.owner.forget import Forgetter
 
-        forgetter = Forgetter(self, self._meaning)
+        forgetter = Forgetter(self, self._semantic)
         return forgetter.forget(identifiers, query, yes=yes, count=count, progress=progress)
 
     def rollback(
@@ -532,7 +532,7 @@ class Core:
     @property
     def waiting(self) -> int:
         """How many files are known to have changed and are not in the index yet."""
-        return self._keeper.waiting
+        return self._sync.waiting
 
     def push(self, to: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
         """Move what is here to another memory, by its folder or address; without `yes`, say what would move.
@@ -563,7 +563,7 @@ class Core:
 
     def watch(self) -> None:
         """Follow changes of files from now on, so that a search need not look at every file."""
-        self._keeper.watch()
+        self._sync.watch()
 
     def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:
         """Follow what is added, changed, removed and hidden from now on: iterate over it, and close it.
@@ -574,11 +574,11 @@ class Core:
 
         query = Query(kinds=tuple(kinds), scope=scope)
         where = self._filter(query, query.kinds, ())
-        reader = Reader(self.tree, self.places, self._keeper.refresher)
+        reader = Reader(self.tree, self.layout, self._sync.refresher)
         last = self.get(since) if since else None
-        found = Changes(self._keeper.follow, reader, Wanted(where.scope, query.kinds), self._writers_of)
+        found = Changes(self._sync.follow, reader, Wanted(where.scope, query.kinds), self._writers_of)
         try:
-            self._keeper.ask(lambda index: reader.begin(index.seen(self.places.roots), index.records))
+            self._sync.ask(lambda index: reader.begin(index.seen(self.layout.roots), index.records))
             if last:
                 found.first(self._after(last, query))
         except BaseException:
@@ -588,7 +588,7 @@ class Core:
 
     def _after(self, last: Record, query: Query) -> list[Record]:
         """Return the records that came after one, oldest first."""
-        every = self._keeper.ask(lambda index: index.newest(self._filter(query, query.kinds, ()), -1))
+        every = self._sync.ask(lambda index: index.newest(self._filter(query, query.kinds, ()), -1))
         later = [record for record in every if (record.time, record.id) > (last.time, last.id)]
         return sorted(later, key=lambda record: (record.time, record.id))
 

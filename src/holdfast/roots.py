@@ -26,7 +26,7 @@ from holdfast.model.settings import Paths
 from holdfast.storage.files.engine import FileEngine
 from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import ABSENT, Tree
-from holdfast.storage.within import Fence
+from holdfast.storage.within import ScopedTree
 
 if TYPE_CHECKING:
     from holdfast.storage.postgres.database import Database
@@ -67,7 +67,7 @@ def open_within(memory: Opened, scope: str) -> Opened:
     Close it before the memory that it is a part of.
     """
     path = "/".join(split(scope))  # by folder: a name could belong to another workspace by now
-    tree = Fence(memory.tree, memory.places, path)
+    tree = ScopedTree(memory.tree, memory.layout, path)
     engine = FileEngine(tree, "", "", f"within {path}", memory.settings.search)
     alone = msgspec.structs.replace(memory.settings, shared=settings.Shared())  # the shared memory is outside
     opened = type(memory)(engine, alone, memory.writer)

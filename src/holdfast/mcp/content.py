@@ -144,7 +144,7 @@ def resource(memory: Memory, uri: str) -> str:
     """Return the text of a resource; NotFound if there is none."""
     if uri.startswith(_WORKSPACE_URI):
         scope = memory.scopes.resolve(_decoded(uri.removeprefix(_WORKSPACE_URI)))
-        return _text(memory, memory.places.overview(scope.path))
+        return _text(memory, memory.layout.overview(scope.path))
     path, slash, name = uri.removeprefix(_STATE_URI).rpartition("/")
     if not uri.startswith(_STATE_URI) or not slash:
         raise NotFound("There is no such resource.")

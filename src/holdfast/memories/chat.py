@@ -77,8 +77,8 @@ class Chat:
     def __init__(self, memory: Core) -> None:
         self._memory = memory
         self._settings = memory.settings.chat
-        self._log = memory.places.path_for(_KIND, Scope())
-        self._page = memory.places.path_for(KINDS["memory"], Scope())
+        self._log = memory.layout.path_for(_KIND, Scope())
+        self._page = memory.layout.path_for(KINDS["memory"], Scope())
 
     # messages
 

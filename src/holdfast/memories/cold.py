@@ -178,7 +178,7 @@ class Transcripts:
         fixed = {"source": source, "workspace": memory.scopes.resolve(scope).path if scope else ""}
         own = os.path.join(memory.root, memory.settings.paths.transcripts) if memory.in_files else ""
         own = os.path.realpath(own) + os.sep if own else ""
-        clean = (lambda value: value) if dry else memory.screen.clean
+        clean = (lambda value: value) if dry else memory.secrets.clean
         sizes = [_size(file.path) for file in files]
         ready, total = 0, max(1, sum(sizes) >> 10)
         for file, size in zip(files, sizes, strict=True):

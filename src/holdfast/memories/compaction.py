@@ -89,7 +89,7 @@ class Spent:
 
     def __init__(self, memory: Core) -> None:
         self._memory = memory
-        self._path = f"{memory.places.memory}/model.jsonl"
+        self._path = f"{memory.layout.memory}/model.jsonl"
 
     def spent(self, day: str) -> int:
         total = 0

@@ -156,7 +156,7 @@ class Compartments:
     def __init__(self, memory: Core) -> None:
         self._memory = memory
         self.settings = memory.settings.compartments
-        self._runs = Runs(memory.tree, memory.places.memory)
+        self._runs = Runs(memory.tree, memory.layout.memory)
         self._run_logs = Logs(memory, lambda: Fold("run"))
         self._session_logs = Logs(memory, lambda: Fold("session"))
 
@@ -262,7 +262,7 @@ class Compartments:
             if join:
                 self._runs.join(path)
             return _Place(path, owner, session, run)
-        return _Place(self._memory.places.path_for(KINDS["entry"], Scope(), session=session), owner, session, "")
+        return _Place(self._memory.layout.path_for(KINDS["entry"], Scope(), session=session), owner, session, "")
 
     def _ask(self, log: _Place, question: Callable[[Fold], Answer]) -> Answer:
         logs = self._run_logs if log.run else self._session_logs

@@ -91,7 +91,7 @@ def plan_changes(memory: Core, scope: str | Scope | None = None, status: str = "
         elif place.kind.name == "overview":
             changes += _overview(memory, place, f"{folder}/{ABSTRACT}" in places)
         elif path == f"{folder}/{ABSTRACT}" and f"{folder}/{OVERVIEW}" not in places:
-            overview = memory.places.classify(f"{folder}/{OVERVIEW}")
+            overview = memory.layout.classify(f"{folder}/{OVERVIEW}")
             if overview and overview.kind.name == "overview":
                 changes += _overview(memory, overview, True)
     return changes + unreachable

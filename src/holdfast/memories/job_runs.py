@@ -111,7 +111,7 @@ class JobRuns:
 
     def end(self, job: str, name: str, slot: datetime, how: Ended) -> None:
         """Record how a run ended."""
-        at, how = slot_text(slot), msgspec.structs.replace(how, output=self._memory.screen.clean(how.output))
+        at, how = slot_text(slot), msgspec.structs.replace(how, output=self._memory.secrets.clean(how.output))
         given = {"finish": f"{job}@{at}", "job": job, "name": name, "slot": at}
         given |= msgspec.structs.asdict(how) | {"output": how.output[:MOST_OUTPUT]}
         entry = {field: value for field, value in given.items() if value is not None}
@@ -157,7 +157,7 @@ class JobRuns:
     def _months(self, until: str = "9999-12") -> Iterator[str]:
         """Yield the months that have a log, newest first."""
         for path in sorted(self._memory.paths(self._path("x").rpartition("/")[0], ".jsonl"), reverse=True):
-            place, month = self._memory.places.classify(path), path.rpartition("/")[2].removesuffix(".jsonl")
+            place, month = self._memory.layout.classify(path), path.rpartition("/")[2].removesuffix(".jsonl")
             if place and place.kind.name == "claim" and month <= until:
                 yield month
 
@@ -165,7 +165,7 @@ class JobRuns:
         return self._logs.ask(self._path(month), question, self.warnings)
 
     def _path(self, month: str) -> str:
-        return self._memory.places.path_for(KINDS["claim"], Scope(), month=month)
+        return self._memory.layout.path_for(KINDS["claim"], Scope(), month=month)
 
 
 def slot_text(slot: datetime) -> str:

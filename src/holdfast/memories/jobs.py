@@ -142,7 +142,7 @@ class Jobs:
     """The jobs of one memory."""
 
     def __init__(self, memory: Core) -> None:
-        self._path = memory.places.path_for(KINDS["job"], Scope())
+        self._path = memory.layout.path_for(KINDS["job"], Scope())
         self._logs = Logs(memory, Table)
         self._runs = JobRuns(memory)
         self._loaded: dict[str, Job] | None = None

@@ -84,7 +84,7 @@ class Knowledge:
     def overviews(self, scope: Scope, tier: Tier = "T1") -> dict[str, Any]:
         """Return the overview of a scope in full, and those below it in a sentence each."""
         records, warnings = self._survey(scope, "overview", hidden=True)
-        own = self._memory.places.overview(scope.path)
+        own = self._memory.layout.overview(scope.path)
         shown = [self._overview(record, tier) for record in records if record.path == own]
         if not shown and not self._nowhere(scope):
             warnings.append(f"{scope.path} has no OVERVIEW.md.")
@@ -126,7 +126,7 @@ class Knowledge:
         about, planned = self.overviews(scope), self.plans(scope, budget=budget // 2)
         rest = budget and max(budget // 2, budget - _cost(planned["plans"]))
         learned = self.learnings(scope, Learned(budget=rest))
-        own = self._memory.places.overview(scope.path)
+        own = self._memory.layout.overview(scope.path)
         entries = about["overviews"]
         found, warnings = self.topics(scope, topics, tier) if topics else ({}, [])
         earlier = [each for part in (about, planned, learned) for each in part.get("warnings", ())]
@@ -161,7 +161,7 @@ class Knowledge:
 
     def plan(self, name: str, scope: Scope | None = None) -> Record:
         """Return the plan of this path, document id or name; of several, the one in the scope, if only one is."""
-        place = self._memory.places.classify(name)
+        place = self._memory.layout.classify(name)
         if place and place.kind.name == "plan":
             return self._memory.get(name)
         if "/" in name:
@@ -194,7 +194,7 @@ class Knowledge:
         return [f"The workspace default is empty. Name one as scope: {', '.join(known)}."]
 
     def _overview(self, record: Record, tier: Tier) -> Entry:
-        top = f"{self._memory.places.workspaces}/"
+        top = f"{self._memory.layout.workspaces}/"
         entry: Entry = {"scope": record.path.removeprefix(top).rpartition("/")[0], "tier": tier, "title": record.title}
         if tier != "T0":
             entry["content"] = _content(record, tier, _OVERVIEW)

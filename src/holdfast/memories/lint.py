@@ -70,7 +70,7 @@ class Report(msgspec.Struct, frozen=True):
 
 def every_page(memory: Core, scope: str | Scope | None, blocked: Blocked) -> Iterator[Place]:
     """Yield the place of every Markdown file of the memory, or of one scope."""
-    places = memory.places
+    places = memory.layout
     below = places.below(_IN_A_SCOPE, memory.scopes.resolve(scope).path) if scope else places.roots
     seen: set[str] = set()
     for folder in below:
@@ -132,7 +132,7 @@ class _Linter:
         if (other := merge.conflict_of(path)) and other[0] in self.paths:
             self._warning(path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict")
         text = self._text(path, document.data)
-        for found in self._memory.screen.found(text):
+        for found in self._memory.secrets.found(text):
             what = f"contains what looks like a secret: {found.name}; take it out and replace it where it is used"
             self._warning(path, found.line, what, "secret")
         for each in invisible.find(text):
@@ -153,7 +153,7 @@ class _Linter:
                 what = f"{len(records)} entries, of which {most} should stay; next: holdfast learnings archive"
                 self._warning(path, records[most].line, what, "learnings")
         elif path.endswith("/ABSTRACT.md"):
-            beside = self._memory.places.classify(path.removesuffix("ABSTRACT.md") + "OVERVIEW.md")
+            beside = self._memory.layout.classify(path.removesuffix("ABSTRACT.md") + "OVERVIEW.md")
             if beside and beside.kind.name == "overview":
                 what = "belongs into the description of OVERVIEW.md; next: holdfast migrate front-matter"
                 self._warning(path, 1, what, "abstract")
@@ -246,7 +246,7 @@ class _Linter:
         for kind in KINDS.values() if left else ():
             if kind.key:
                 with contextlib.suppress(HoldfastError):  # `verify` reports a log that cannot be read
-                    for record in self._memory.backwards(self._memory.places.path_for(kind, Scope())):
+                    for record in self._memory.backwards(self._memory.layout.path_for(kind, Scope())):
                         self._names.update(links.names_of(record))
         for path, link in self._unknown(left):
             self._warning(path, link.line, f"[[{link.target}]] names nothing", "link")

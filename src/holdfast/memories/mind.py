@@ -357,7 +357,7 @@ class Mind:
     @_safely(lambda: dict.fromkeys(STATS, 0))
     def stats(self) -> dict[str, int]:
         """Return how much is remembered."""
-        tree, places = self._memory.tree, self._memory.places
+        tree, places = self._memory.tree, self._memory.layout
         self._warn(*_KINDS)
         counts = []
         for type, kind in _KINDS.items():
@@ -376,13 +376,13 @@ class Mind:
         self.warnings += [warning for warning in found if warning not in self.warnings]
 
     def _path(self, kind: Kind) -> str:
-        return self._memory.places.path_for(kind, Scope(), session=self.session)
+        return self._memory.layout.path_for(kind, Scope(), session=self.session)
 
     def _summaries(self, type: str) -> str:
         """Return the log of the summaries of a memory."""
         if type == "episodic":
             return self._path(KINDS["summary"])
-        return f"{self._memory.places.memory}/summaries.jsonl"
+        return f"{self._memory.layout.memory}/summaries.jsonl"
 
     def _summary(self, type: str) -> Summary:
         """Return the summary of a memory; one without an id when there is none."""

@@ -253,7 +253,7 @@ class Tasks:
     # the log
 
     def _path(self, workspace: str | Scope | None) -> str:
-        return self._memory.places.path_for(KINDS["task"], self._memory.scopes.resolve(workspace))
+        return self._memory.layout.path_for(KINDS["task"], self._memory.scopes.resolve(workspace))
 
     def _tasks(self, path: str, ids: Iterable[str]) -> dict[str, Task]:
         return self._logs.ask(path, lambda known: known.get(ids), self.warnings)
@@ -262,7 +262,7 @@ class Tasks:
         """Return the log that has a task: of this workspace, or else of any."""
         if self._tasks(path := self._path(workspace), [id]):
             return path
-        places = self._memory.places
+        places = self._memory.layout
         for folder in places.below((KINDS["task"].name,), ""):
             for path in self._memory.paths(folder, ".jsonl"):
                 place = places.classify(path)

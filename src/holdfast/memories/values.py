@@ -65,7 +65,7 @@ class Values:
 
     def _text(self, ref: str, session: str) -> str:
         check_given(ref=ref, session=session)
-        places = self._memory.places
+        places = self._memory.layout
         if ref in _HISTORIES:
             lines = []
             for record in self._memory.backwards(places.path_for(_HISTORIES[ref], Scope(), session=session)):

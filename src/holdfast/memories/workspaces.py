@@ -74,7 +74,7 @@ class Workspaces:
         data: dict[str, Any] = {
             "name": _name(path, page),
             "description": description,
-            "rootFolder": _text(page.get("rootFolder")) or f"{self._memory.places.workspaces}/{path}",
+            "rootFolder": _text(page.get("rootFolder")) or f"{self._memory.layout.workspaces}/{path}",
             "purpose": _text(page.get("purpose")) or description,
         }
         data |= {field: page.get(field) or default for field, default in _EMPTY.items()}
@@ -106,14 +106,14 @@ class Workspaces:
 
     def _overview(self, path: str) -> str:
         """Return the overview of a workspace, created if there is only the folder."""
-        overview = self._memory.places.overview(path)
+        overview = self._memory.layout.overview(path)
         with contextlib.suppress(AlreadyExists):
             self._memory.tree.write(overview, b"", expect="")
         return overview
 
     def _page(self, path: str) -> Mapping[str, Any]:
         try:
-            return markdown.parse(self._memory.tree.read(self._memory.places.overview(path)).data).fields
+            return markdown.parse(self._memory.tree.read(self._memory.layout.overview(path)).data).fields
         except NotFound:
             return {}
 
@@ -121,7 +121,7 @@ class Workspaces:
         folder = fields.get("rootFolder", ".")
         if folder == ".":
             return
-        self._memory.screen.name("rootFolder", folder)
+        self._memory.secrets.name("rootFolder", folder)
         try:
             self._memory.tree.make_folder(folder)
         except (NotFound, Invalid):
@@ -221,7 +221,7 @@ class States:
 
     def _path(self, scope: Scope, name: str) -> str:
         """Return the file of a save point, by its name or, if a person created the file, by the name in it."""
-        path = self._memory.places.path_for(_STATE, scope, names.unique(name, _STATE.name, ignore_case=True))
+        path = self._memory.layout.path_for(_STATE, scope, names.unique(name, _STATE.name, ignore_case=True))
         if self._memory.exists(path):
             return path
         here = self._records(scope, self._folder(scope))
@@ -237,7 +237,7 @@ class States:
         return [record for record in found if record.path.rpartition("/")[0] == folder]
 
     def _folder(self, scope: Scope) -> str:
-        return self._memory.places.path_for(_STATE, scope, "x").rpartition("/")[0]
+        return self._memory.layout.path_for(_STATE, scope, "x").rpartition("/")[0]
 
 
 class Trace(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -273,7 +273,7 @@ class Traces:
 
     def _cut_line(self, trace: Trace) -> dict[str, Any]:
         """Return the line of a trace; secrets are removed before values are cut, since half of one has no format."""
-        clean = self._memory.screen.clean
+        clean = self._memory.secrets.clean
         line: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
         for name in ("error", "result", "goal"):
             if name in line:
@@ -298,7 +298,7 @@ class Traces:
     def _newest(self, scope: Scope | None) -> Iterator[Record]:
         """Yield the traces of a workspace, or of all, newest first, read from the ends of the files."""
         workspace = scope.workspace if scope else "x"
-        path = self._memory.places.path_for(_TRACE, Scope(), month="x", workspace=workspace)
+        path = self._memory.layout.path_for(_TRACE, Scope(), month="x", workspace=workspace)
         months: dict[str, list[str]] = {}
         for log in self._memory.paths(path.rsplit("/", 1 if scope else 2)[0], ".jsonl"):
             months.setdefault(log.rpartition("/")[0], []).append(log)

@@ -36,7 +36,7 @@ class Place(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class Places:
+class Layout:
     """The templates of all kinds, filled in with the folders of one memory."""
 
     def __init__(self, paths: Paths) -> None:

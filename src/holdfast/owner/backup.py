@@ -117,7 +117,7 @@ class _Backup:
         yield manifest + bytes(-len(manifest) % _BLOCK + 2 * _BLOCK)
 
     def _manifest(self) -> bytes:
-        folders = list(scopes(self._memory.tree, self._memory.places.workspaces))
+        folders = list(scopes(self._memory.tree, self._memory.layout.workspaces))
         return msgspec.json.encode(Manifest(made=self.made, files=self.files, folders=folders))
 
     def _read(self, path: str, snapshot: Snapshot) -> Iterator[bytes]:
@@ -155,7 +155,7 @@ def export(memory: Core, target: str, progress: Progress | None = None) -> Resto
         files, size = 0, 0
         left_out: list[Problem] = []
         for path, stamp in _in_order(memory, left_out, progress):
-            if path.startswith(f"{memory.places.memory}/{TRANSFERS}/"):
+            if path.startswith(f"{memory.layout.memory}/{TRANSFERS}/"):
                 continue
             with contextlib.suppress(NotFound):  # removed meanwhile
                 log = path.endswith(".jsonl")
@@ -203,7 +203,7 @@ def _in_order(memory: Core, left_out: list[Problem], progress: Progress | None) 
 
     They are listed again for each of these, since an entry may refer to a file that was created meanwhile.
     """
-    writes = f"{memory.places.memory}/writes/"
+    writes = f"{memory.layout.memory}/writes/"
     done: set[str] = set()
     for number, turn in enumerate(((True, False), (False, False), (False, True), (True, True))):
         found = _files(memory, [] if number else left_out)

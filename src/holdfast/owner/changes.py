@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Place, Places
+from holdfast.model.layout import Layout, Place
 from holdfast.model.records import Record
 from holdfast.model.times import utc_now
 from holdfast.storage import parsing
@@ -79,8 +79,8 @@ class State(msgspec.Struct):
 class Reader:
     """Finds out what changed in a file."""
 
-    def __init__(self, tree: Tree, places: Places, refresher: Refresher) -> None:
-        self._tree, self._places, self._refresher = tree, places, refresher
+    def __init__(self, tree: Tree, places: Layout, refresher: Refresher) -> None:
+        self._tree, self._layout, self._refresher = tree, places, refresher
         self._known: dict[str, State] = {}
 
     def begin(self, seen: dict[str, Seen], records: Callable[[str], Iterable[Record]]) -> None:
@@ -101,7 +101,7 @@ class Reader:
 
     def events(self, path: str) -> Iterator[Event]:
         """Yield what happened in a file since it was last read."""
-        place = self._places.classify(path)
+        place = self._layout.classify(path)
         if place is None:
             return
         try:

@@ -26,7 +26,7 @@ from holdfast.model.records import Problem, Record, text_of
 from holdfast.model.settings import DERIVED
 from holdfast.model.times import utc_now
 from holdfast.owner.history import NOT_RECORDS, all_records, check_count, count_units, covers
-from holdfast.recall.semantic import Meaning
+from holdfast.recall.semantic import Semantic
 from holdfast.storage import parsing, write_log
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.refresh import Progress, is_much
@@ -88,9 +88,9 @@ class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
 class Forgetter:
     """Forgets records of one memory."""
 
-    def __init__(self, memory: Core, meaning: Meaning) -> None:
-        self._memory, self._meaning = memory, meaning
-        self._tree, self._places, self._store = memory.tree, memory.places, memory.store
+    def __init__(self, memory: Core, meaning: Semantic) -> None:
+        self._memory, self._semantic = memory, meaning
+        self._tree, self._layout, self._store = memory.tree, memory.layout, memory.store
         self._changed: dict[tuple[str, str], int] = {}
 
     def forget(
@@ -107,7 +107,7 @@ class Forgetter:
             try:
                 record = self._memory.get(identifier)
             except NotFound:
-                entries = write_log.entries(self._tree, self._places.memory, '"forget"')
+                entries = write_log.entries(self._tree, self._layout.memory, '"forget"')
                 if not any(isinstance(ids := one.get("forget"), list) and identifier in ids for one in entries):
                     raise
                 again.append(identifier)
@@ -145,7 +145,7 @@ class Forgetter:
             self._clean_copies(records, terms)
             self._remove_values(records)
             self._remove_records(records, terms)
-        self._meaning.forget()
+        self._semantic.forget()
         self._store.sync.purge()
         remains = find_remains(self._memory, terms, progress) if terms else []
         for batch in batches:
@@ -170,12 +170,12 @@ class Forgetter:
             self._store.kept(str(entry[end]))
             for record in records
             if KINDS[record.kind].shape == "document"
-            for entry in write_log.about(self._tree, self._places.memory, record.path)
+            for entry in write_log.about(self._tree, self._layout.memory, record.path)
             for end in ("before", "after")
             if entry.get(end)
         }
         for path in self._logs_and_copies():
-            place = self._places.classify(path)
+            place = self._layout.classify(path)
             if path in versions or ("/writes/kept/" in path and self._has(path, terms)):
                 self._remove(path, "earlier text removed")
             elif ".damaged-" in path or (place and place.kind.name in _COPIES):
@@ -187,7 +187,7 @@ class Forgetter:
 
     def _logs_and_copies(self) -> list[str]:
         # what cannot be read is reported by the search afterwards
-        found = self._tree.walk(self._places.memory, ("",), lambda _path, _why: None)
+        found = self._tree.walk(self._layout.memory, ("",), lambda _path, _why: None)
         return [path for path, _ in found if not _RUNS.search(path)]
 
     def _has(self, path: str, terms: SearchTerms) -> bool:
@@ -200,9 +200,9 @@ class Forgetter:
         """Remove the large texts that are stored beside a log, unless another entry refers to them."""
         gone = {record.id for record in records}
         refs = {str(record.fields["ref"]) for record in records if isinstance(record.fields.get("ref"), str)}
-        refs = {ref for ref in refs if "/values/" in ref and self._places.classify(ref) is None}
+        refs = {ref for ref in refs if "/values/" in ref and self._layout.classify(ref) is None}
         for path in self._logs_and_copies() if refs else ():
-            place = self._places.classify(path) if path.endswith(".jsonl") else None
+            place = self._layout.classify(path) if path.endswith(".jsonl") else None
             if place is None:
                 continue
             for value in write_log.objects(self._tree.scan(path), '"ref"'):
@@ -228,7 +228,7 @@ class Forgetter:
 
     def _with_tombstones(self, records: list[Record], terms: SearchTerms) -> Callable[[bytes], bytes]:
         """Return the function that replaces lines by tombstones."""
-        place = self._places.classify(records[0].path)
+        place = self._layout.classify(records[0].path)
         assert place is not None  # it was read as a line of this log
         kind, ids = place.kind, {record.id for record in records}
         keys = {record.key for record in records if record.key}
@@ -379,7 +379,7 @@ def _occurrence(data: bytes | mmap.mmap, path: str, terms: SearchTerms) -> Probl
 def _paths(memory: Core) -> list[str]:
     """Return every file of a memory, indexed or not; without git's, which are compressed."""
     if not memory.in_files:
-        tops = (*memory.places.roots, *memory.places.below(FOREIGN, ""))
+        tops = (*memory.layout.roots, *memory.layout.below(FOREIGN, ""))
         walks = (memory.tree.walk(top, ("",), lambda _path, _why: None) for top in tops)
         return list(dict.fromkeys(path for walk in walks for path, _ in walk))
     found = []

@@ -54,7 +54,7 @@ def versions(memory: Core, identifier: str) -> list[Version]:
     """Return the history of a document, or of a log entry and its key, oldest first."""
     check_text(identifier)
     path = path_of(identifier)
-    place = memory.places.classify(path)
+    place = memory.layout.classify(path)
     if place and place.kind.shape != "line":
         if path != identifier:
             memory.get(identifier)  # NotFound for a section that does not exist
@@ -81,7 +81,7 @@ def text_at(memory: Core, identifier: str, version: str) -> str:
     """Return the text of a record in a version, of which the first digits are enough."""
     check_text(identifier)
     path = path_of(identifier)
-    place = memory.places.classify(path)
+    place = memory.layout.classify(path)
     if place is None or place.kind.shape == "line":
         return memory.get(version if is_id(version) else identifier).text
     if len(version) < _SHORTEST:
@@ -132,7 +132,7 @@ def _write_of(entry: Mapping[str, Any]) -> tuple[str, str, Any]:
 def _of_document(memory: Core, path: str) -> list[Version]:
     stamp = memory.tree.stat(path)
     current = memory.tree.read(path).version if stamp else ABSENT
-    entries = completed(list(write_log.about(memory.tree, memory.places.memory, path))[::-1], current)
+    entries = completed(list(write_log.about(memory.tree, memory.layout.memory, path))[::-1], current)
     if not entries and not stamp:
         raise NotFound(f"{path} is not there, and nothing is known of it.", "Check the path.")
     made = {ends(entry)[1] for entry in entries if not entry.get("undo")}
@@ -171,7 +171,7 @@ def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
     An undo is a write as well, logged as an undo, so that the next one goes a step further back. A change by hand is
     not logged and never undone.
     """
-    place, store = memory.places.classify(path), memory.store
+    place, store = memory.layout.classify(path), memory.store
     if place is None or place.kind.shape == "line" or place.kind.write_once:
         what = f"{place.kind.one} is" if place else f"{path[:200]} is no document of the memory, and"
         raise Invalid(f"{what} not undone.", "Hide it; holdfast hide --restore shows it again.")
@@ -180,7 +180,7 @@ def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
         if repeated := store.applied(op_id, path):
             return repeated
         current = store.tree.read(path).version if store.exists(path) else ABSENT
-        before = _version_before(list(write_log.about(store.tree, memory.places.memory, path)), path, current)
+        before = _version_before(list(write_log.about(store.tree, memory.layout.memory, path)), path, current)
         try:
             if before == ABSENT and place.kind.name != "memory":  # that document always exists
                 store.remove(path, expect=current, op_id=op_id, note={"undo": True})
@@ -241,7 +241,7 @@ def all_records(memory: Core) -> list[Record]:
 
     def work() -> list[Record]:
         memory.refresh()
-        sync.refresh_below(memory.places.below(FOREIGN, ""))
+        sync.refresh_below(memory.layout.below(FOREIGN, ""))
         return sync.ask(question)
 
     return sync.retry_if_replaced(work)

@@ -73,7 +73,7 @@ class Agreements:
     def __init__(self, here: Core, other: str, *, push: bool) -> None:
         self._here, self._other = here, identity(other)
         self._step = 1 if push else -1  # on disk, a pair is [here, there]
-        self._log = f"{here.places.memory}/{TRANSFERS}/{short_hash(self._other)}.jsonl"
+        self._log = f"{here.layout.memory}/{TRANSFERS}/{short_hash(self._other)}.jsonl"
 
     def read(self) -> dict[str, Pair]:
         """Return what is known of each document, by its path."""
@@ -159,7 +159,7 @@ class Forgotten:
     """What was forgotten in the target and is not transferred again: documents, their versions, entries, values."""
 
     def __init__(self, target: Core, source: Core, logs: Sequence[str]) -> None:
-        entries = list(write_log.entries(target.tree, target.places.memory))
+        entries = list(write_log.entries(target.tree, target.layout.memory))
         self._paths = {str(entry["path"]) for entry in entries if entry.get("forgotten") and "path" in entry}
         about = [entry for entry in entries if entry.get("path") in self._paths]
         self._versions = {str(entry[end]) for entry in about for end in ("before", "after") if entry.get(end)}
@@ -216,7 +216,7 @@ class Logs:
                 last = next(filter(None, (_order(line.data) for line in self._target.tree.scan_back(path))), "")
                 if last and _order(piece[0]) <= last:
                     name = short_hash(f"{path} {jsonl.keys(piece[0])}")
-                    log = f"{self._target.places.memory}/history/{name}.jsonl"
+                    log = f"{self._target.layout.memory}/history/{name}.jsonl"
             self._importer.add(log, piece)
             progress(len(piece))
 
@@ -247,7 +247,7 @@ class Logs:
 
     def _screened(self, path: str, data: bytes) -> bytes:
         """Return a line as the target may store it, or refuse it; bytes that need no change stay as they are."""
-        place, screen = self._source.places.classify(path), self._target.screen
+        place, screen = self._source.layout.classify(path), self._target.secrets
         objects = jsonl.parse(data)
         if isinstance(objects, str):
             data = screen.document(None, data, None)
@@ -261,7 +261,7 @@ class Logs:
         return data
 
     def _is_chat(self, path: str) -> bool:
-        place = self._source.places.classify(path) if path.endswith(".jsonl") else None
+        place = self._source.layout.classify(path) if path.endswith(".jsonl") else None
         return place is not None and place.kind.name == "message"
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.formats import prompts
 from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Places
+from holdfast.model.layout import Layout
 from holdfast.model.records import Record
 from holdfast.model.scopes import Scope
 from holdfast.model.times import utc_now
@@ -44,8 +44,8 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
 class Provenance:
     """Finds the sources of records; the end of the write log is read again only after it changed."""
 
-    def __init__(self, tree: Tree, places: Places, aliases: Iterable[prompts.Alias]) -> None:
-        self._tree, self._places, self._aliases = tree, places, tuple(aliases)
+    def __init__(self, tree: Tree, places: Layout, aliases: Iterable[prompts.Alias]) -> None:
+        self._tree, self._layout, self._aliases = tree, places, tuple(aliases)
         self._logs: list[str] = []
         self._stamp: object = None
         self._writers: dict[str, str] = {}
@@ -55,7 +55,7 @@ class Provenance:
         """Return where records come from, by their id."""
         found = list(records)
         if any(KINDS[record.kind].shape != "line" for record in found) and self._stamp != self._current_stamp():
-            self._logs = write_log.logs(self._tree, self._places.memory)
+            self._logs = write_log.logs(self._tree, self._layout.memory)
             stamp = self._current_stamp()  # taken before reading, so that a change meanwhile is read next time
             lines = itertools.chain.from_iterable(map(self._tree.scan_back, reversed(self._logs)))
             writers: dict[str, str] = {}
@@ -69,7 +69,7 @@ class Provenance:
         if kind.name == "message":
             role, channel = str(fields.get("role")), str(fields.get("channel") or "")
             sender = str(fields.get("sender_id") or "")
-            imported = record.path.startswith(f"{self._places.memory}/history/")
+            imported = record.path.startswith(f"{self._layout.memory}/history/")
             if imported or role not in ("user", "assistant"):
                 return Source("other", sender or role, channel)
             if role == "assistant":
@@ -90,6 +90,6 @@ class Provenance:
 
     def _current_stamp(self) -> object:
         """Return a value that changes with the write log: with its folder, its known files and this month's file."""
-        this_month = self._places.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
+        this_month = self._layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
         stamps = {log: self._tree.stat(log) for log in (*self._logs, this_month)}
-        return self._tree.folder_stamp(f"{self._places.memory}/writes"), stamps
+        return self._tree.folder_stamp(f"{self._layout.memory}/writes"), stamps

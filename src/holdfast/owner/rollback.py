@@ -92,7 +92,7 @@ def rollback(memory: Core, writer: str, since: str, *, yes: bool, count: int, ba
 
 def _revert(memory: Core, identifier: str) -> RolledBack:
     """Revert a rollback, except for records that were changed since."""
-    logged = write_log.entries(memory.tree, memory.places.memory, '"rollback"')
+    logged = write_log.entries(memory.tree, memory.layout.memory, '"rollback"')
     found = next((entry for entry in logged if entry.get("rollback") == identifier and "steps" in entry), None)
     if found is None:
         raise NotFound(f"There is no rollback {identifier!r}.", "Use the id that it returned.")
@@ -147,7 +147,7 @@ def _plan(memory: Core, writer: str, since: str, records: list[Record]) -> Rolle
         if one.id not in going and not one.hidden and covers(one, hidden)
     ]
     if not steps and not entries:
-        logged = write_log.entries(memory.tree, memory.places.memory)
+        logged = write_log.entries(memory.tree, memory.layout.memory)
         sources: Iterable[Mapping[str, Any]] = itertools.chain((one.fields for one in records), logged)
         known = sorted({one["writer"] for one in sources if isinstance(one.get("writer"), str)})
         if writer not in known:
@@ -160,13 +160,13 @@ def _plan(memory: Core, writer: str, since: str, records: list[Record]) -> Rolle
 
 def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
     by_path: dict[str, list[dict[str, Any]]] = {}
-    for entry in write_log.entries(memory.tree, memory.places.memory):
+    for entry in write_log.entries(memory.tree, memory.layout.memory):
         if isinstance(entry.get("path"), str):
             by_path.setdefault(entry["path"], []).append(entry)
     for path, logged in by_path.items():
         if not any(_is_own(entry, writer, since) for entry in logged):
             continue
-        place = memory.places.classify(path)
+        place = memory.layout.classify(path)
         current = memory.tree.read(path).version if memory.store.exists(path) else ABSENT
         entries = completed(logged, current)
         own = [number for number, entry in enumerate(entries) if _is_own(entry, writer, since)]
@@ -221,7 +221,7 @@ def _entry_steps(entries: list[Record], records: list[Record], writer: str) -> I
 
 def _mark_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
     """Yield steps for the records that the writer was the last to hide."""
-    tops = (memory.places.memory, memory.places.workspaces)  # ledgers of save points are in workspaces
+    tops = (memory.layout.memory, memory.layout.workspaces)  # ledgers of save points are in workspaces
     walks = (memory.tree.walk(top, (".jsonl",), lambda _path, _why: None) for top in tops)
     for path, _ in itertools.chain.from_iterable(walks):
         newest: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -273,7 +273,7 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
 
 def _log_of(memory: Core, step: Step) -> str:
     """Return the log that a step appends to, "" for a step that changes a document."""
-    place = memory.places.classify(step.path)
+    place = memory.layout.classify(step.path)
     kind = place.kind if place else KINDS["document"]
     if kind.write_once:
         return f"{step.path.rpartition('/')[0]}/{LEDGER}"

@@ -119,7 +119,7 @@ class Mover:
                 )
         self._source, self._target = (here, there) if push else (there, here)
         self._scope = self._source.scopes.resolve(scope).path if scope else ""
-        places = self._source.places
+        places = self._source.layout
         self._tops = (f"{places.workspaces}/{self._scope}/", f"{places.memory}/workspaces/{self._scope}/")
         self._writes = f"{places.memory}/writes/"
         self._agreements = merge.Agreements(here, there.root, push=push)
@@ -157,7 +157,7 @@ class Mover:
         return self._report(done=False)
 
     def _files(self, memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
-        transfers = f"{memory.places.memory}/{backup.TRANSFERS}/"
+        transfers = f"{memory.layout.memory}/{backup.TRANSFERS}/"
         found = backup.every_file(memory, left_out)
         return {path: stamp for path, stamp in found.items() if not path.startswith(transfers)}
 
@@ -165,7 +165,7 @@ class Mover:
         return not self._scope or path.startswith(self._tops)
 
     def _share(self, path: str) -> Iterator[Share]:
-        place = self._source.places.classify(path)
+        place = self._source.layout.classify(path)
         if not self._is_in_scope(path) and (place is None or place.kind.name not in _SHARED):
             return
         try:
@@ -182,7 +182,7 @@ class Mover:
             return lambda data: _all(data, lambda entry: not entry.get("moved"))
         if self._is_in_scope(path):
             return lambda _: True
-        place = self._source.places.classify(path)
+        place = self._source.layout.classify(path)
         names = ("id", place.kind.key) if place and place.kind.key else ("id",)
         entries = [one for one in write_log.objects(self._source.tree.scan(path)) if self._names_scope(one)]
         targets = {str(entry.get(name)) for entry in entries for name in names}
@@ -204,7 +204,7 @@ class Mover:
         return {path: version for each in paths for path, version in self._versions([each]).items()}
 
     def _step(self, path: str, mine: str, theirs: str | None, size: int) -> Step:
-        place, agreed = self._source.places.classify(path), self._agreed.get(path)
+        place, agreed = self._source.layout.classify(path), self._agreed.get(path)
         entries = place is not None and place.kind.shape == "section"
         act = merge.decide(mine, theirs, agreed, entries=entries)
         if act == "new" and self._forgotten.has(path, mine):
@@ -250,8 +250,8 @@ class Mover:
 
     def _screened(self, path: str, data: bytes, before: bytes | None) -> bytes:
         """Return a document as the target may store it, or refuse it."""
-        place, limit = self._target.places.classify(path), self._target.settings.limits.document_bytes
-        made = self._target.screen.document(place.kind if place else None, data, before)
+        place, limit = self._target.layout.classify(path), self._target.settings.limits.document_bytes
+        made = self._target.secrets.document(place.kind if place else None, data, before)
         if made != data and path.rpartition("/")[2].startswith(version_of(data)):
             raise Invalid("It has what looks like a secret, and its name is made of its content.", "Forget it.")
         if place and len(made) > limit:
@@ -272,7 +272,7 @@ class Mover:
 
         self._agreements.note(self._equal)
         wanted = {step.path for step in self._steps if step.act in _MOVES}
-        for entry in write_log.entries(self._source.tree, self._source.places.memory):
+        for entry in write_log.entries(self._source.tree, self._source.layout.memory):
             path, writer = str(entry.get("path")), entry.get("writer")
             if path in wanted and isinstance(writer, str):
                 self._writers.setdefault(path, {})[str(entry.get("record") or path)] = writer
@@ -349,7 +349,7 @@ class Mover:
 
     def _log_created(self, created: Mapping[str, str], writers: Mapping[str, Mapping[str, str]]) -> None:
         """Add documents to the write log of the target with their original writers, and who transferred them."""
-        store, places = self._target.store, self._target.places
+        store, places = self._target.store, self._target.layout
         by_writer: dict[str, list[dict[str, str]]] = {}
         for path, version in created.items():
             if path.startswith((self._writes, f"{places.memory}/values/")):

@@ -65,7 +65,7 @@ class _Failed(Exception):
     """The model was loaded but raised an error."""
 
 
-class Meaning:
+class Semantic:
     """The vectors of one memory; `make` opens those of a model for an index, `unavailable` is why there are none."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import TypeVar
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Places
+from holdfast.model.layout import Layout
 from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Settings
@@ -35,10 +35,10 @@ Answer = TypeVar("Answer")
 class IndexSync:
     """One index over one tree."""
 
-    def __init__(self, engine: Engine, places: Places, settings: Settings) -> None:
+    def __init__(self, engine: Engine, places: Layout, settings: Settings) -> None:
         self._engine = engine
         self._tree = engine.tree
-        self._places = places
+        self._layout = places
         self.refresher = Refresher(engine.tree, places, settings.limits)
         self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
@@ -121,10 +121,10 @@ class IndexSync:
         """Bring the index up to date for a question: check the files that its answer can come from."""
         kinds = where.kinds or where.searchable
         if not searching:
-            return self.refresh_below(self._places.below(kinds, where.scope, above=where.above))
+            return self.refresh_below(self._layout.below(kinds, where.scope, above=where.above))
         foreign = tuple(name for name in kinds if KINDS[name].foreign)
         if foreign:  # the watcher does not cover them
-            self.refresh_below(self._places.below(foreign, ""))
+            self.refresh_below(self._layout.below(foreign, ""))
         # the weight of a word depends on all records, not on those of one place
         if not (self._watcher and self._watcher.alive):
             return self.refresh_below(())
@@ -141,7 +141,7 @@ class IndexSync:
 
         What the index has not read yet is read from the logs, so a write never depends on the index.
         """
-        below = (self._places.memory,)
+        below = (self._layout.memory,)
         if op_id:
             self.peek(lambda index: self._refresh_into(index, below), path)
 
@@ -234,7 +234,7 @@ class IndexSync:
         """Compare the index, refreshed since `begun`, with a fresh reading of the files."""
         try:
             with self._engine.scratch() as scratch:
-                return verify.verify(self._tree, self.refresher, self._places, self._index, scratch, begun, progress)
+                return verify.verify(self._tree, self.refresher, self._layout, self._index, scratch, begun, progress)
         except Stale as error:
             return verify.Report(differences=[Problem(".holdfast", str(error))])
 
@@ -250,12 +250,12 @@ class IndexSync:
     def watch(self) -> None:
         """Watch the files from now on, so that a search need not check every file."""
         if self._watcher is None:
-            self._watcher = self._engine.watch(self._places.roots, self._note_events)
+            self._watcher = self._engine.watch(self._layout.roots, self._note_events)
             self.refresh_below(())
 
     def follow(self, tell: Tell) -> Watch:
         """Report changes to `tell` as they come, after one refresh."""
-        watch = self._engine.follow(self._places.roots, tell)
+        watch = self._engine.follow(self._layout.roots, tell)
         try:
             self.refresh_below(())
         except BaseException:
@@ -296,7 +296,7 @@ class IndexSync:
             paths
             and not done.files
             and not below
-            and (len(paths) >= _MANY or not any(map(self._tree.folder_stamp, self._places.roots)))
+            and (len(paths) >= _MANY or not any(map(self._tree.folder_stamp, self._layout.roots)))
         ):
             raise Unavailable(
                 f"{self._tree.location} is empty, and {amount(len(paths), 'file was', 'files were')} there before.",
@@ -330,7 +330,7 @@ class IndexSync:
     def _note_events(self, paths: list[str], folders: set[str]) -> None:
         """Note what the watcher saw; below a folder that appeared or vanished, every file must be checked."""
         self._note_many(paths)
-        self._note_moved({path if self._places.watched(path) else "" for path in folders})
+        self._note_moved({path if self._layout.watched(path) else "" for path in folders})
 
     def _note_moved(self, folders: set[str]) -> None:
         with self._dirty_lock:

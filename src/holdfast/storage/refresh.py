@@ -19,7 +19,7 @@ import msgspec
 from holdfast.errors import Busy, HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Place, Places
+from holdfast.model.layout import Layout, Place
 from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Limits
@@ -59,9 +59,9 @@ class Refreshed(msgspec.Struct, omit_defaults=True):
 class Refresher:
     """Reads what changed in a tree into an index."""
 
-    def __init__(self, tree: Tree, places: Places, limits: Limits) -> None:
+    def __init__(self, tree: Tree, places: Layout, limits: Limits) -> None:
         self._tree = tree
-        self._places = places
+        self._layout = places
         self._limits = limits
         self._classified: dict[str, Place | None] = {}
         self.linked: set[str] = set()
@@ -76,7 +76,7 @@ class Refresher:
 
         if not below:
             self.linked.clear()
-        for folder in below or self._places.roots:
+        for folder in below or self._layout.roots:
             found.update(self._tree.walk(folder, SUFFIXES, blocked, self.linked.add))
         return {path: stamp for path, stamp in found.items() if self._place(path)}
 
@@ -84,7 +84,7 @@ class Refresher:
         """Return the paths that must be indexed again, removed ones included."""
         stamps = self.walk(done, below)
         done.files = len(stamps)
-        places = below or self._places.roots
+        places = below or self._layout.roots
         seen = index.seen(places)
         result = [
             path
@@ -106,7 +106,7 @@ class Refresher:
 
     def stale(self, index: Index, done: Refreshed) -> int:
         """Count the files that changed since the index read them."""
-        seen = index.seen(self._places.roots)
+        seen = index.seen(self._layout.roots)
         stamps = self.walk(done)
         done.files = len(stamps)
         changed = sum(1 for path, stamp in stamps.items() if path not in seen or seen[path].stamp != stamp)
@@ -262,7 +262,7 @@ class Refresher:
 
     def _place(self, path: str) -> Place | None:
         if path not in self._classified:
-            self._classified[path] = self._places.classify(path)
+            self._classified[path] = self._layout.classify(path)
         return self._classified[path]
 
 

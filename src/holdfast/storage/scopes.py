@@ -12,7 +12,7 @@ from collections.abc import Callable
 from holdfast.errors import Invalid, NotFound, OverBudget
 from holdfast.formats import markdown
 from holdfast.model import names
-from holdfast.model.layout import Places
+from holdfast.model.layout import Layout
 from holdfast.model.scopes import DEFAULT, LEVELS, Scope, from_path, split
 from holdfast.storage.tree import Tree
 
@@ -23,9 +23,9 @@ _NEXT = "Use listWorkspaces to see available workspaces."
 class Scopes:
     """The workspaces, domains and repositories that exist now."""
 
-    def __init__(self, tree: Tree, places: Places) -> None:
+    def __init__(self, tree: Tree, places: Layout) -> None:
         self._tree = tree
-        self._places = places
+        self._layout = places
 
     def resolve(self, given: str | Scope | None) -> Scope:
         """Return the scope of a name or path; None is the workspace `default`."""
@@ -74,19 +74,19 @@ class Scopes:
 
     def _begun(self, path: str, name: str) -> bool:
         """Is this folder being made for this name, perhaps by a process that died? Then it is empty or has the name."""
-        places = (self._places.workspaces, f"{self._places.memory}/workspaces")
+        places = (self._layout.workspaces, f"{self._layout.memory}/workspaces")
         within = (self._tree.walk(f"{place}/{path}", ("",), lambda _path, _why: None) for place in places)
         return not any(True for found in within for _ in found) or names.same(self.name(path)) == names.same(name)
 
     def children(self, path: str) -> list[str]:
         """Return the folder names one level below, workspaces for ""; folders with learnings only count too."""
-        places = (self._places.workspaces, f"{self._places.memory}/workspaces")
+        places = (self._layout.workspaces, f"{self._layout.memory}/workspaces")
         return sorted({name for place in places for name in self._tree.folders(f"{place}/{path}".rstrip("/"))})
 
     def name(self, path: str) -> str:
         """Return the name in the overview, or the folder's."""
         try:
-            front = markdown.parse(self._tree.read(self._places.overview(path), _MOST).data).fields
+            front = markdown.parse(self._tree.read(self._layout.overview(path), _MOST).data).fields
         except (NotFound, Invalid, OverBudget):
             front = {}
         named = front.get("name")

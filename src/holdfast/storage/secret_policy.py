@@ -23,7 +23,7 @@ _NEXT = (
 _LONGEST = 120
 
 
-class Screen:
+class SecretPolicy:
     """Applies the `[secrets]` settings of one memory to its writes."""
 
     def __init__(self, config: Secrets) -> None:

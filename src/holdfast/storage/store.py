@@ -22,7 +22,7 @@ import msgspec
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, KINDS
-from holdfast.model.layout import Places
+from holdfast.model.layout import Layout
 from holdfast.model.records import Problem, Receipt, Record, path_of, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
@@ -62,7 +62,7 @@ class Appended(msgspec.Struct, frozen=True):
 class Store:
     """One memory on one engine. `writer` is recorded beside every write."""
 
-    def __init__(self, engine: Engine, layout: Places, settings: Settings, writer: str = "") -> None:
+    def __init__(self, engine: Engine, layout: Layout, settings: Settings, writer: str = "") -> None:
         self.tree = engine.tree
         self.sync = IndexSync(engine, layout, settings)
         self.changed = self.sync.note

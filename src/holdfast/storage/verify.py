@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.errors import HoldfastError, NotFound
-from holdfast.model.layout import Places
+from holdfast.model.layout import Layout
 from holdfast.model.names import amount
 from holdfast.model.records import Problem, Record
 from holdfast.model.times import iso, now_ms
@@ -47,7 +47,7 @@ class Report(msgspec.Struct, omit_defaults=True):
 
 
 def verify(
-    tree: Tree, refresher: Refresher, places: Places, index: Index, scratch: Index, begun: int,
+    tree: Tree, refresher: Refresher, places: Layout, index: Index, scratch: Index, begun: int,
     progress: Progress | None,
 ) -> Report:  # fmt: skip
     """Compare the index with what a fresh reading gives of the same files, as far as the index had read them.
@@ -92,7 +92,7 @@ def _difference(fresh: list[Record], held: list[Record]) -> str:
     return f"{lacks} missing in the index, {has} too many; of {both} in both, some may differ"
 
 
-def _ledgers(tree: Tree, places: Places, scratch: Index) -> list[Problem]:
+def _ledgers(tree: Tree, places: Layout, scratch: Index) -> list[Problem]:
     """Name save points that were edited, and announced ones that never came to be."""
     result = []
 

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl
-from holdfast.model.layout import Places
+from holdfast.model.layout import Layout
 from holdfast.storage.tree import Appended, Document, Line, LogEnd, Snapshot, Stamp, Tree
 
 _BOTH = ("workspace", "bound")
@@ -24,10 +24,10 @@ _ODD = ("", ".", "..")
 _MONTH = re.compile(r"\d{4}-\d{2}\.jsonl\Z", re.ASCII)
 
 
-class Fence:
+class ScopedTree:
     """One scope of a tree. Closing it leaves the tree open."""
 
-    def __init__(self, tree: Tree, places: Places, scope: str) -> None:
+    def __init__(self, tree: Tree, places: Layout, scope: str) -> None:
         self.location = tree.location
         self.exact = tree.exact
         self._tree = tree

@@ -16,7 +16,7 @@ from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model import kinds, names, scopes
 from holdfast.model.kinds import KINDS, LEDGER, Kind
-from holdfast.model.layout import Place, Places
+from holdfast.model.layout import Layout, Place
 from holdfast.model.names import check_text, same_words
 from holdfast.model.records import Draft, Receipt, Record, check_plain, path_of, version_of
 from holdfast.model.scopes import Scope
@@ -27,7 +27,7 @@ from holdfast.storage import drafts
 from holdfast.storage.imports import Importer
 from holdfast.storage.log import Cursor
 from holdfast.storage.scopes import Scopes
-from holdfast.storage.secret_policy import Screen
+from holdfast.storage.secret_policy import SecretPolicy
 from holdfast.storage.store import ANY, Made, Store
 from holdfast.storage.tree import ABSENT
 
@@ -35,12 +35,12 @@ from holdfast.storage.tree import ABSENT
 class Writer:
     """Writes records to one store."""
 
-    def __init__(self, store: Store, layout: Places, scopes: Scopes, limits: Limits, screen: Screen) -> None:
+    def __init__(self, store: Store, layout: Layout, scopes: Scopes, limits: Limits, secrets: SecretPolicy) -> None:
         self._store = store
-        self._places = layout
+        self._layout = layout
         self._scopes = scopes
         self._limits = limits
-        self._screen = screen
+        self._secrets = secrets
         self._importer = Importer(store.tree, limits.line_bytes)
 
     @property
@@ -59,7 +59,7 @@ class Writer:
             check_plain(draft.fields)
         check_op(draft.op_id)
         if draft.id and (draft.expect or not draft.kind):
-            place = self._places.classify(path_of(draft.id))
+            place = self._layout.classify(path_of(draft.id))
             if place is None:
                 raise _no_edit(draft.id)
             if draft.kind and place.kind is not kinds.kind(draft.kind):
@@ -69,7 +69,7 @@ class Writer:
         drafts.check_fit(kind, draft)
         if kind.owned:
             raise Invalid(f"{kind.one} is written by Holdfast itself.", "Choose another kind.")
-        draft = self._screen.draft(kind, drafts.with_defaults(kind, draft))
+        draft = self._secrets.draft(kind, drafts.with_defaults(kind, draft))
         drafts.check(kind, draft)
         if kind.shape == "line":
             return self._append_line(kind, draft)
@@ -98,9 +98,9 @@ class Writer:
 
     def _new_path(self, kind: Kind, draft: Draft) -> str:
         if "{any}" in kind.place:
-            place = self._places.classify(draft.id) if draft.id else None
+            place = self._layout.classify(draft.id) if draft.id else None
             if place is None or place.kind is not kind:
-                raise Invalid(f"{kind.one} is written by its path.", f"Give an id like {self._places.example(kind)}.")
+                raise Invalid(f"{kind.one} is written by its path.", f"Give an id like {self._layout.example(kind)}.")
             return draft.id
         if kind.name == "overview":
             parent = self._scopes.resolve(draft.scope).path if draft.scope else ""
@@ -113,14 +113,14 @@ class Writer:
                 if wanted in (names.same(f), names.same(self._scopes.name(f"{parent}/{f}".strip("/"))))
             ]
             found = f"{parent}/{taken[0]}".strip("/") if taken else self._scopes.folder_for(draft.title, parent)
-            return self._places.overview(found)
+            return self._layout.overview(found)
         where = self._scopes.resolve(draft.scope)
         stem = names.slug(draft.title, kind.name)
         if not kind.slugged:
             stem = names.unique(draft.title, kind.name, ignore_case=kind.ignore_case)
         if kind.dated:
             stem = f"{str(draft.fields.get('created') or today())[2:10].replace('-', '')}-{stem}"
-        return self._places.path_for(kind, where, stem)
+        return self._layout.path_for(kind, where, stem)
 
     def replace(
         self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", known: bool = False
@@ -132,14 +132,14 @@ class Writer:
         check_op(op_id)
 
         def make(current: bytes | None) -> Made:
-            made = data if known else self._screen.document(self._kind(path), data, current)
+            made = data if known else self._secrets.document(self._kind(path), data, current)
             return Made(made, path, version_of(made))
 
         status = "changed" if expect else "stored"
         return self._store.update(path, make, expect=expect, op_id=op_id, status=status, keep=keep)
 
     def _kind(self, path: str) -> Kind | None:
-        place = self._places.classify(path)
+        place = self._layout.classify(path)
         return place.kind if place else None
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
@@ -148,14 +148,14 @@ class Writer:
 
     def note(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own monthly logs, without syncing it."""
-        path = self._places.path_for(kind, _NOWHERE, month=utc_now()[:7], workspace=folder)
-        self._store.append(path, [self._screen.line(kind, line, waits=False)], durable=False)
+        path = self._layout.path_for(kind, _NOWHERE, month=utc_now()[:7], workspace=folder)
+        self._store.append(path, [self._secrets.line(kind, line, waits=False)], durable=False)
 
     def bring(self, path: str, lines: list[dict[str, Any]]) -> int:
         """Add lines that carry their own ids to a log, each once; return how many were added."""
         by = {"writer": self.name} if self.name else {}
         kind = self._kind(path)
-        entries = [{**self._screen.line(kind, line, waits=False), **by} for line in lines]
+        entries = [{**self._secrets.line(kind, line, waits=False), **by} for line in lines]
         return self._importer.add_entries(path, entries)
 
     def missing(self, path: str, ids: set[str]) -> int:
@@ -196,7 +196,7 @@ class Writer:
                 raise NotFound(f"{place.path} is not there.", "Check the path, or put a new record.")
             data = markdown.edit(current, changes) if changes else current
             data = data if draft.text is None else markdown.replace_body(data, draft.text)
-            data = self._screen.document(kind, data, current)
+            data = self._secrets.document(kind, data, current)
             return Made(data, place.path, version_of(data))
 
         return self._store.update(place.path, make, expect=expect, op_id=draft.op_id)
@@ -242,7 +242,7 @@ class Writer:
     # sections
 
     def _add_section(self, kind: Kind, draft: Draft) -> Receipt:
-        path = self._places.path_for(kind, self._scopes.resolve(draft.scope))
+        path = self._layout.path_for(kind, self._scopes.resolve(draft.scope))
         fields = draft.fields
         unknown = set(fields) - {"date", "category"}
         if unknown:
@@ -287,7 +287,7 @@ class Writer:
                     "Read it again and redo the edit.",
                 )
             made = {
-                name: self._screen.text(KINDS[record.kind], name, part, old.source) for name, part in changes.items()
+                name: self._secrets.text(KINDS[record.kind], name, part, old.source) for name, part in changes.items()
             }
             kept = {name: getattr(old, name) for name in ("date", "title", "text", "category", "tags", "archived")}
             source = sections.render(**(kept | made)).rstrip()
@@ -306,7 +306,7 @@ class Writer:
     def _append_line(self, kind: Kind, draft: Draft) -> Receipt:
         where = self._scopes.resolve(draft.scope) if draft.scope else _NOWHERE
         session = draft.session or where.session or (scopes.DEFAULT if "{session}" in kind.place else "")
-        path = self._places.path_for(kind, where, session=session)
+        path = self._layout.path_for(kind, where, session=session)
         line: dict[str, Any] = {}
         if kind.key:
             line[kind.key] = draft.fields.get(kind.key)
@@ -339,7 +339,7 @@ class Writer:
         except UnicodeEncodeError:
             raise Invalid("The text holds half a character.", "Send valid Unicode.") from None
         self._store.check_size(path, data)
-        folder = path.rpartition("/")[0] if "/sessions/" in path else self._places.memory
+        folder = path.rpartition("/")[0] if "/sessions/" in path else self._layout.memory
         ref = f"{folder}/values/{version_of(data)}.txt"
         with contextlib.suppress(AlreadyExists):  # the name is made of the content
             self._store.tree.write(ref, data, expect=ABSENT)
@@ -356,8 +356,8 @@ class Writer:
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
         """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
         kind = KINDS["episode"]
-        data = self._screen.line(kind, {"entry": data, "session": session})["entry"]
-        path = self._places.path_for(kind, _NOWHERE, session=session)
+        data = self._secrets.line(kind, {"entry": data, "session": session})["entry"]
+        path = self._layout.path_for(kind, _NOWHERE, session=session)
         kept = self._data(kind, path, data)
         if kind.text in kept and not fits(data):
             return self._apart(path, _as_text(data))
@@ -373,7 +373,7 @@ class Writer:
         """
         check_op(op_id)
         kind = self._kind(path)
-        entries = [self._screen.line(kind, line) for line in lines]
+        entries = [self._secrets.line(kind, line) for line in lines]
         return self._store.append(
             path, entries, op_id=op_id, time=time, after=after, durable=durable, unless=unless, locked=locked
         ).ids

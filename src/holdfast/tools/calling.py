@@ -234,7 +234,7 @@ class Runner:
             values = arguments(tool, params)
             traced = tool.name not in UNTRACED
             if not tool.reads and traced and secrets.could_hold(_encode((params, context)).decode()):
-                self.memory.screen.check({**(params or {}), "context": msgspec.to_builtins(context)})
+                self.memory.secrets.check({**(params or {}), "context": msgspec.to_builtins(context)})
             reply = answered(tool, tool.function(call, **values))
             if call.warnings:
                 reply["warnings"] = call.warnings

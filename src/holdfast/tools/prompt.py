@@ -86,7 +86,7 @@ class _Work:
         return [Piece(text) for text in texts.values()]
 
     def long_term(self) -> list[Piece]:
-        self.shown.add(self.memory.places.path_for(KINDS["memory"], Scope()))
+        self.shown.add(self.memory.layout.path_for(KINDS["memory"], Scope()))
         return [Piece(self.call.runner.chat.load_global_memory().removeprefix("\ufeff"))]
 
     def run(self) -> list[Piece]:

@@ -64,7 +64,7 @@ class FileVectors:
         self._epoch += self._at > _HEADER
         self._at = _HEADER
         self._rows: Array = numpy.zeros(0, numpy.uint64)
-        self._places: Array = numpy.zeros(0, numpy.int64)
+        self._layout: Array = numpy.zeros(0, numpy.int64)
         self._signs: Array = numpy.zeros((0, self._size // 64), numpy.uint64)
         self._sorted: Array | None = None
 
@@ -101,7 +101,7 @@ class FileVectors:
             sound = _checks(entries) == entries["check"]
             signs = numpy.packbits(entries["vector"][sound] > 0, axis=1).view(numpy.uint64)
             self._rows = numpy.concatenate((self._rows, entries["row"][sound]))
-            self._places = numpy.concatenate((self._places, places[sound]))
+            self._layout = numpy.concatenate((self._layout, places[sound]))
             self._signs = numpy.concatenate((self._signs, signs))
             self._sorted = None
         return self._epoch != before
@@ -158,7 +158,7 @@ class FileVectors:
     def _entries(self, numbers: Array) -> Array:
         """Read entries by number; an entry that changed since is all zero."""
         stride = self._dtype.itemsize
-        places = self._places[numbers]
+        places = self._layout[numbers]
         order = numpy.argsort(places, kind="stable")
         ordered = places[order]
         breaks = numpy.flatnonzero(numpy.diff(ordered) != stride) + 1  # neighbours are read at once
