@@ -1,8 +1,8 @@
-"""Proof that files and index agree, and a list of what is damaged.
+"""Verify that files and index agree, and list what is damaged.
 
-Everything is read again from the files into a second index, and the two are compared record by record. Save points
-are compared with the hash that was noted when they were written. Nothing is repaired here: the index can be
-rebuilt, and files belong to their owner.
+Everything is read again from the files into a second index, and the two are compared record by record. Save points are
+compared with the hash in their ledger. Nothing is repaired here: the index can be rebuilt, and files belong to their
+owner.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from holdfast.storage.refresh import YOUNG_NS, Progress, Refreshed, Refresher
 from holdfast.storage.tree import Stamp, Tree
 
 _ON_THE_WAY_MS = 10_000
-"""How long after it was announced a save point may still be on its way to the disk."""
+"""How long an announced save point may take to be written."""
 
 
 class Report(msgspec.Struct, omit_defaults=True):
     files: int = 0
     records: int = 0
     differences: list[Problem] = []
-    """Where the index does not say what the files say."""
+    """Where the index differs from the files."""
     damage: list[Problem] = []
-    """What in the files cannot be read, or is not as it was written."""
+    """What cannot be read in the files, or was changed and must not be."""
 
     @property
     def sound(self) -> bool:
@@ -37,11 +37,11 @@ class Report(msgspec.Struct, omit_defaults=True):
 
     @property
     def next_step(self) -> str:
-        """What to do about it, "" when all is sound."""
-        index = "The index can be thrown away and made anew: holdfast refresh --rebuild."
+        """The next step, "" when all is sound."""
+        index = "Rebuild the index: holdfast refresh --rebuild."
         files = (
-            "All else is still used. Mend what is named here in the files themselves, or take them from git or a"
-            " backup; then run holdfast verify again."
+            "Everything else is still used. Fix the files named here, or restore them from git or a backup; then run"
+            " holdfast verify again."
         )
         return " ".join(([index] if self.differences else []) + ([files] if self.damage else []))
 
@@ -92,15 +92,19 @@ def _difference(fresh: list[Record], held: list[Record]) -> str:
     return f"{lacks} missing in the index, {has} too many; of {both} in both, some may differ"
 
 
-def _ledgers(tree: Tree, places: Layout, scratch: Index) -> list[Problem]:
-    """Name save points that were edited, and announced ones that never came to be."""
+def _ledgers(tree: Tree, layout: Layout, scratch: Index) -> list[Problem]:
+    """Report save points that were edited, and announced ones that were never written."""
     result = []
 
-    def written_to(path: str) -> bool:
-        return any("intent" not in line for line in write_log.about(tree, places.memory, path))
+    def being_written(path: str, announced: str) -> bool:
+        """Is its writer between the ledger and the file?"""
+        if not iso(now_ms() - _ON_THE_WAY_MS) <= announced <= iso(now_ms() + _ON_THE_WAY_MS):
+            return False
+        logged = any("intent" not in line for line in write_log.about(tree, layout.memory, path))
+        return not logged or tree.stat(path) is not None
 
     for path in scratch.seen():
-        place = places.classify(path)
+        place = layout.classify(path)
         if place is None or place.kind.name != "ledger":
             continue
         folder = path.rpartition("/")[0]
@@ -108,20 +112,14 @@ def _ledgers(tree: Tree, places: Layout, scratch: Index) -> list[Problem]:
         announced: dict[str, str] = {}
         for line in scratch.records(path):
             if isinstance(line.fields.get("state"), str):
-                written.setdefault(line.fields["state"], set()).add(str(line.fields.get("version")))
-                announced[line.fields["state"]] = line.time
-        for name, versions in written.items():
+                state = f"{folder}/{line.fields['state']}"
+                written.setdefault(state, set()).add(str(line.fields.get("version")))
+                announced[state] = line.time
+        for state, versions in written.items():
             try:
-                if tree.read(f"{folder}/{name}").version not in versions:
-                    result.append(
-                        Problem(f"{folder}/{name}", "was changed after it was written; save points never are")
-                    )
+                if tree.read(state).version not in versions:
+                    result.append(Problem(state, "was changed after it was written; save points never are"))
             except HoldfastError as error:
-                if isinstance(error, NotFound) and _just_now(announced[name]) and not written_to(f"{folder}/{name}"):
-                    continue  # its writer is on the way from the ledger to the file
-                result.append(Problem(f"{folder}/{name}", f"is in the ledger and cannot be read: {error.message}"))
+                if not (isinstance(error, NotFound) and being_written(state, announced[state])):
+                    result.append(Problem(state, f"is in the ledger and cannot be read: {error.message}"))
     return result
-
-
-def _just_now(time: str) -> bool:
-    return iso(now_ms() - _ON_THE_WAY_MS) <= time <= iso(now_ms() + _ON_THE_WAY_MS)
