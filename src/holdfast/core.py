@@ -1,11 +1,9 @@
-"""`Memory`: what every door holds. It composes; the work is done by the modules beside it."""
+"""`Core`: records in a store, as the modules of the five contracts use them. `Memory` adds those modules to it."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import time_ns
@@ -43,18 +41,11 @@ from holdfast.storage.tree import Document
 from holdfast.storage.writer import Writer
 
 if TYPE_CHECKING:
-    from holdfast.owner.backup import Backup
-    from holdfast.owner.changes import Changes
-    from holdfast.owner.forget import Forgotten
-    from holdfast.owner.history import Version
-    from holdfast.owner.restore import Restored
-    from holdfast.owner.rollback import RolledBack
     from holdfast.owner.shared import Shared
-    from holdfast.owner.transfer import Moved, Mover
 
 _SEARCHABLE = tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm"))
 T = TypeVar("T")
-_AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Core:
@@ -68,11 +59,11 @@ class Core:
         self.scopes = Scopes(tree, self.layout)
         self._folder = engine.folder
         self.address = engine.address
-        """What another program opens this memory with; never with a password."""
+        """The address that opens this memory; never contains a password."""
         self.reads_only = engine.reads_only
-        """May nothing be written here?"""
+        """Is writing not allowed?"""
         self.clock: Callable[[], int] = engine.clock
-        """Returns the milliseconds of the clock that leases go by."""
+        """Returns the time for leases, in milliseconds."""
         self.store = Store(engine, self.layout, config, writer)
         self._sync = self.store.sync
         embedder = config.search.embedder if config.search.meaning else "none"
@@ -83,16 +74,16 @@ class Core:
 
     @property
     def root(self) -> str:
-        """The folder that this memory is, or the address of the database that it is in, without a password."""
+        """The folder of this memory, or the address of its database without a password."""
         return self.address
 
     @property
     def in_files(self) -> bool:
-        """Is this memory a folder, which other programs can look into?"""
+        """Is this memory a folder?"""
         return bool(self._folder)
 
     def folder(self, what: str) -> str:
-        """Return the folder that this memory is, for what needs one; a memory in a database says that it has none."""
+        """Return the folder of this memory; Invalid for a memory in a database."""
         if not self._folder:
             raise Invalid(
                 f"{what} needs a memory in files; this one is in a database.",
@@ -109,7 +100,7 @@ class Core:
         self.close()
 
     def close(self) -> None:
-        """Bring the index up to what was written here, and let go of everything."""
+        """Index what was written here, and close everything."""
         if self.settings.shared.store and self.shared:
             self.shared.close()
         self._semantic.close()
@@ -118,59 +109,59 @@ class Core:
     # writing
 
     def put(self, kind: str = "", text: str | None = None, **given: Any) -> Receipt:
-        """Keep a record: durable when this returns. `given` are the other fields of `Draft`."""
+        """Write a record; durable when this returns. `given` are the other fields of `Draft`."""
         return self.keep(draft(kind=kind, text=text, **given))
 
     def keep(self, wanted: Draft) -> Receipt:
-        """Keep what the draft says, or change the record that it names."""
+        """Write a new record, or change the one that the draft names."""
         if wanted.id and not wanted.kind and self.layout.classify(path_of(wanted.id)) is None:
-            self.get(wanted.id)  # an unknown id is NotFound; a known line cannot be changed
+            self.get(wanted.id)  # raises NotFound for an unknown id
         return self._writer.put(wanted)
 
     def hide(self, identifier: str, *, restore: bool = False, op_id: str = "") -> Receipt:
-        """Hide a record from search and lists, or show it again; its text stays where it is."""
+        """Hide a record from search and lists, or show it again; its text stays."""
         return self._writer.hide(self.get(identifier), not restore, op_id)
 
     def replace(
         self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "", known: bool = False
     ) -> Receipt:
-        """Write a whole document that was made from version `expect`, "" for a new one; Conflict when it is another.
+        """Write a whole document made from version `expect`, "" for a new one; Conflict when the version differs.
 
-        Without a version it takes the place of whatever is there, which is kept. With `known` all of its text stood in
-        the memory before, whoever wrote it.
+        Without a version it replaces whatever is there, which is kept. With `known` its text was in the memory before
+        and is not scanned for secrets again.
         """
         return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
 
     def written_by(self, writer: str) -> AbstractContextManager[None]:
-        """Note somebody else as the writer in this thread, for a door that serves several."""
+        """Record another writer in this thread, for an interface that serves several."""
         return self._writer.by(writer)
 
     def undo(self, identifier: str, op_id: str = "") -> Receipt:
-        """Bring back the text that a document had before Holdfast wrote it last; again, the text before that."""
+        """Restore the text that a document had before its last write; calling it again goes further back."""
         check_text(identifier)
         path = path_of(identifier)
         place = self.layout.classify(path)
         if path != identifier and place and place.kind.shape == "section":
             raise Invalid(
-                "An entry is not undone by itself: the last write to its page may be another's.",
-                f"Hide it, or take back the last write to the page: {path}.",
+                "An entry cannot be undone alone: the last write to its page may be about another entry.",
+                f"Hide it, or undo the last write to the page: {path}.",
             )
         from holdfast.owner import history
 
         return history.undo(self, self._file_of(path), op_id)
 
     def _file_of(self, identifier: str) -> str:
-        """Return the file that an id means: the path itself, or the log that a line stands in."""
+        """Return the file of a record."""
         return identifier if self.layout.classify(identifier) else self.get(identifier).path
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
-        """Take away a document of this version, whose text has found another home; its bytes are kept even so."""
+        """Remove a document of this version whose text was moved elsewhere; its bytes are kept all the same."""
         self._writer.retire(path, expect, op_id)
 
     # reading
 
     def get(self, identifier: str) -> Record:
-        """Return one record as it is on disk now; `shared:` before an id means one of the shared memory."""
+        """Return one record as it is on disk now; the prefix `shared:` means one of the shared memory."""
         check_text(identifier)
         if identifier.startswith("shared:") and self.shared:
             return self.shared.ask(lambda there: there.get(identifier.removeprefix("shared:")))
@@ -178,7 +169,8 @@ class Core:
 
     def find(self, query: Query | str = "", **given: Any) -> answers.Found:
         """Answer a query: the best matches for its text or, without text, the newest records."""
-        wanted = _query(query, given)
+        base = msgspec.structs.asdict(query) if isinstance(query, Query) else {"text": query}
+        wanted = _converted(base | given, Query, "A query")
         if wanted.where != "here":
             from holdfast.owner import shared
 
@@ -210,7 +202,7 @@ class Core:
         check(query)
         terms = parse(query.text)
         among = both(query.kinds, terms.kinds)
-        where = self._filter(query, query.kinds if among is None else among, (*query.tags, *terms.tags))
+        where = self.filter(query, query.kinds if among is None else among, (*query.tags, *terms.tags))
         if among is None or (terms.empty and query.text.strip() and not (terms.tags or terms.kinds)):
             return use(Candidates(where=where, as_of=iso(now_ms())))
 
@@ -260,7 +252,7 @@ class Core:
 
     @functools.cached_property
     def shared(self) -> Shared | None:
-        """The memory that this one shares with others, None when the settings name none."""
+        """The shared memory of the settings, if any."""
         from holdfast.owner.shared import Shared
 
         return Shared(self) if self.settings.shared.store else None
@@ -270,11 +262,10 @@ class Core:
         wanted = query or Query(limit=10)
         check(wanted)
         check_text(identifier)
-        if at := _AT_LINE.match(identifier):
-            identifier = self.store.id_at(at[1], int(at[2]))
+        identifier = self.store.resolve(identifier)
         if not identifier.strip():
             raise Invalid("There is no name to look for.", "Give the id of a record, or a name.")
-        where = self._filter(wanted, wanted.kinds, wanted.tags)
+        where = self.filter(wanted, wanted.kinds, wanted.tags)
 
         def work() -> list[Tied]:
             self._sync.ensure_current(where, searching=True)
@@ -297,7 +288,7 @@ class Core:
             raise Invalid(f"The session is {session!r}.", "Use text.")
         check_text(session)
         where = Scope(session=session) if scope is None else self.scopes.resolve(scope)
-        if row.key or row.foreign:  # which line of a key holds is the index's business, and which log is the last one
+        if row.key or row.foreign:  # the index knows the current entry of a key, and which log is the last one
             return self.every(Query(kinds=(kind,), scope=scope, session=session))[:count][::-1]
         path = self.layout.path_for(row, where, month=iso(now_ms())[:7], session=session)
         return list(itertools.islice(self.backwards(path, where.path, session), count))[::-1]
@@ -307,8 +298,8 @@ class Core:
         return self.survey(query)[0]
 
     def survey(self, query: Query) -> tuple[list[Record], list[Problem]]:
-        """Return all records that pass the filters, newest first, and what could not be read where they lie."""
-        where = self._filter(query, query.kinds, query.tags)
+        """Return all records that pass the filters, newest first, and what could not be read among them."""
+        where = self.filter(query, query.kinds, query.tags)
         done, found = self.store.query(where)
         wanted = where.kinds or where.searchable
         below = self.layout.below(wanted, where.scope, above=where.above)
@@ -328,11 +319,11 @@ class Core:
                 yield record
 
     def beside(self, record: Record, count: int, *, after: bool = False) -> list[Record]:
-        """Return the records before or after a line in its log, the nearest first, as the index has them."""
+        """Return the records before or after an entry in its log, nearest first, from the index."""
         return self._sync.ask(lambda index: index.beside(record.path, record.order, count, after=after))
 
     def sources(self, records: Iterable[Record]) -> dict[str, Source]:
-        """Return where records come from, by their id: who wrote them, over which channel, with which trust."""
+        """Return the source of each record by its id: writer, channel and trust."""
         return self._provenance.sources(records)
 
     def held(self, kind: Kind, key: str) -> Record | None:
@@ -356,7 +347,7 @@ class Core:
         return [problem for problem in found if not problem.minor and problem.path in paths]
 
     def knows_op(self, op_id: str) -> bool:
-        """Was something done, or about to be done, under this op_id?"""
+        """Was this op_id used before?"""
         return bool(op_id) and bool(self._sync.known(op_id).applied)
 
     def add(
@@ -372,23 +363,23 @@ class Core:
         )
 
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
-        """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
+        """Return a value, or the ref, head and size of the file that a large one was written to."""
         return self._writer.offload(data, session, fits)
 
     def bring(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
-        """Add lines from elsewhere, which carry their own ids, to a log of this name, each once; return how many."""
+        """Import entries with their own ids into a log of this name, each once; return how many were added."""
         return self._writer.bring(self._log_of(kind, name), lines)
 
     def missing(self, kind: str, name: str, ids: set[str]) -> int:
-        """Return how many lines of these ids `bring` would add."""
+        """Count the ids that `bring` would add."""
         return self._writer.missing(self._log_of(kind, name), ids)
 
     def _log_of(self, kind: str, name: str) -> str:
-        """Return the path of a log for lines from elsewhere; without a name, the one that all lines of a kind go to."""
+        """Return the path of a log for imports; without a name, the one log of the kind."""
         row = kinds.kind(kind)
         template = next((place for place in (row.place, row.also) if ("{any}" in place) == bool(name)), "")
         if row.shape != "line" or row.key or not template:
-            raise Invalid(f"{row.one} is not brought from elsewhere.", "Use put.")
+            raise Invalid(f"{row.one} cannot be imported.", "Use put.")
         path = template.format(any=name, **msgspec.structs.asdict(self.settings.paths))
         place = self.layout.classify(path)
         if place is None or place.kind is not row:
@@ -396,7 +387,7 @@ class Core:
         return path
 
     def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
-        """Add a line to one of Holdfast's own logs, without waiting for the disk."""
+        """Add a line to one of Holdfast's own logs, without syncing it."""
         self._writer.note(kind, line, folder)
 
     def read(self, path: str) -> Document:
@@ -407,11 +398,11 @@ class Core:
         return self.store.exists(path)
 
     def paths(self, folder: str, suffix: str) -> list[str]:
-        """Return all files below a folder whose names end so; Unavailable when a part of it cannot be read."""
+        """Return all files below a folder with this suffix; Unavailable when a part of it cannot be read."""
         return self.store.paths(folder, suffix)
 
     def newest_entries(self, path: str) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a log from its end, without what cannot be parsed; nothing when there is no log."""
+        """Yield the entries of a log from its end; lines that cannot be parsed are skipped."""
         if not self.exists(path):
             return
         for line in self.tree.scan_back(path):
@@ -421,13 +412,13 @@ class Core:
     # index and files
 
     def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
-        """Bring the index up to the files; `rebuild` throws it away first."""
+        """Bring the index up to date with the files; `rebuild` deletes it first."""
         if rebuild:
             try:
                 done = self._sync.rebuild(progress)
             except Unusable as error:
                 raise Unavailable(
-                    f"The index cannot be made anew: {error}.", "Use a login, or a folder, that may be written."
+                    f"The index cannot be rebuilt: {error}.", "Use a login, or a folder, that may be written."
                 ) from None
             self._semantic.forget()
             return done
@@ -437,7 +428,7 @@ class Core:
         return done
 
     def verify(self, progress: Progress | None = None) -> verify.Report:
-        """Prove that the index says what the files say, and name what is damaged."""
+        """Check that the index equals the files, and report what is damaged."""
         begun = time_ns()
         self.refresh()
         outside = self._sync.ask(lambda index: [path for path in index.seen() if not self.layout.watched(path)])
@@ -448,7 +439,7 @@ class Core:
         return report
 
     def stats(self) -> dict[str, Any]:
-        """Return what is kept, where, and how far the index is behind."""
+        """Return counts and sizes, and how far the index is behind."""
         done = Refreshed()
         refresher = self._sync.refresher
         behind = self._sync.ask(lambda index: refresher.stale(index, done))
@@ -486,116 +477,16 @@ class Core:
         self.refresh()
         return self._sync.ask(self._semantic.status)
 
-    # the owner's
-
-    def versions(self, identifier: str) -> list[Version]:
-        """Return what happened to a document, or to a line and its key, oldest first: when, by whom, which version."""
-        from holdfast.owner import history  # rarely used, and not loaded before
-
-        return history.versions(self, identifier)
-
-    def text_at(self, identifier: str, version: str) -> str:
-        """Return the text that a document had in a version, of which the first digits are enough."""
-        from holdfast.owner import history
-
-        return history.text_at(self, identifier, version)
-
-    def forget(
-        self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None
-    ) -> Forgotten:
-        """Remove the text of records for good, by id, or all that have a text word for word; without `yes`, list them.
-
-        Much at once needs the `count`. The owner's, never a model's. What was interrupted is finished by calling again.
-        """
-        from holdfast.owner.forget import Forgetter
-
-        forgetter = Forgetter(self, self._semantic)
-        return forgetter.forget(identifiers, query, yes=yes, count=count, progress=progress)
-
-    def rollback(
-        self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
-    ) -> RolledBack:
-        """Take back what one writer wrote, since a time if one is given; without `yes`, list it.
-
-        Much at once needs the `count`. With `back`, the id that a rollback told, it is the rollback that is taken back.
-        """
-        from holdfast.owner import rollback
-
-        return rollback.rollback(self, writer, since, yes=yes, count=count, back=back)
-
-    def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
-        """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
-        from holdfast.owner import backup
-
-        return backup.backup(self, os.fspath(target), progress)
-
     @property
     def waiting(self) -> int:
-        """How many files are known to have changed and are not in the index yet."""
+        """How many changed files are not indexed yet."""
         return self._sync.waiting
 
-    def push(self, to: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
-        """Move what is here to another memory, by its folder or address; without `yes`, say what would move.
-
-        Without a name it is the shared one of the settings. With a scope, only what belongs to that workspace moves.
-        """
-        with self.moving(to, scope=scope, push=True) as mover:
-            planned = mover.plan()
-            return mover.move(progress) if yes else planned
-
-    def pull(self, source: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
-        """Move what another memory has to this one, as `push` does the other way round."""
-        with self.moving(source, scope=scope, push=False) as mover:
-            planned = mover.plan()
-            return mover.move(progress) if yes else planned
-
-    def moving(self, other: str = "", *, scope: str = "", push: bool) -> AbstractContextManager[Mover]:
-        """Open another memory to move something there or from there: first `plan`, then `move`."""
-        from holdfast.owner import transfer
-
-        return transfer.opened(self, other, scope, push=push)
-
-    def export(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Restored:
-        """Give all of this memory as plain files, in a folder that is new or empty."""
-        from holdfast.owner import backup
-
-        return backup.export(self, os.fspath(target), progress)
-
     def watch(self) -> None:
-        """Follow changes of files from now on, so that a search need not look at every file."""
+        """Watch the files from now on, so that a search need not check every file."""
         self._sync.watch()
 
-    def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:
-        """Follow what is added, changed, removed and hidden from now on: iterate over it, and close it.
-
-        `since` is the id of a record: those that came after it are told first.
-        """
-        from holdfast.owner.changes import Changes, Reader, Wanted  # few follow
-
-        query = Query(kinds=tuple(kinds), scope=scope)
-        where = self._filter(query, query.kinds, ())
-        reader = Reader(self.tree, self.layout, self._sync.refresher)
-        last = self.get(since) if since else None
-        found = Changes(self._sync.follow, reader, Wanted(where.scope, query.kinds), self._writers_of)
-        try:
-            self._sync.ask(lambda index: reader.begin(index.seen(self.layout.roots), index.records))
-            if last:
-                found.first(self._after(last, query))
-        except BaseException:
-            found.close()
-            raise
-        return found
-
-    def _after(self, last: Record, query: Query) -> list[Record]:
-        """Return the records that came after one, oldest first."""
-        every = self._sync.ask(lambda index: index.newest(self._filter(query, query.kinds, ()), -1))
-        later = [record for record in every if (record.time, record.id) > (last.time, last.id)]
-        return sorted(later, key=lambda record: (record.time, record.id))
-
-    def _writers_of(self, records: list[Record]) -> dict[str, str]:
-        return {identifier: source.by for identifier, source in self.sources(records).items()} if records else {}
-
-    def _filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
+    def filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
         for name in wanted:
             if name not in KINDS:
                 kinds.kind(name)  # raises Invalid
@@ -613,24 +504,17 @@ class Core:
 
 
 def draft(**given: Any) -> Draft:
-    """Make a draft of loose arguments, naming the valid ones when one is unknown or of the wrong type."""
-    try:
-        return msgspec.convert(given, Draft)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise Invalid(f"{error}.", f"A draft takes {', '.join(Draft.__struct_fields__)}.") from None
+    """Make a draft of loose arguments; Invalid names the valid ones."""
+    return _converted(given, Draft, "A draft")
 
 
-def _query(query: Query | str, given: dict[str, Any]) -> Query:
-    if isinstance(query, Query):
-        given = {name: getattr(query, name) for name in Query.__struct_fields__} | given
-    else:
-        given = {"text": query} | given
+def _converted(given: dict[str, Any], kind: type[S], what: str) -> S:
     try:
-        return msgspec.convert(given, Query)
+        return msgspec.convert(given, kind)
     except (msgspec.ValidationError, TypeError) as error:
-        raise Invalid(f"{error}.", f"A query takes {', '.join(Query.__struct_fields__)}.") from None
+        raise Invalid(f"{error}.", f"{what} takes {', '.join(kind.__struct_fields__)}.") from None
 
 
 def _sessions(session: str) -> tuple[str, ...]:
-    """Return the strings under which a session's records are known: lines without one bear their folder's name."""
+    """Return the names of a session in records: entries without one have the name of its folder."""
     return (session, session_folder(session)) if session else ()

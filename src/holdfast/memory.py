@@ -1,10 +1,12 @@
-"""`holdfast.open`: the memory as Python programs hold it, with every tool and every module on it."""
+"""`Memory`: what `holdfast.open` returns, with every module, every tool and the owner's commands on it."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -23,16 +25,25 @@ from holdfast.memories.tasks import Tasks
 from holdfast.memories.values import Values
 from holdfast.memories.workspaces import States, Traces, Workspaces
 from holdfast.model.names import check_given
-from holdfast.model.scopes import DEFAULT
+from holdfast.model.queries import Query
+from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.tools import prompt, toolsets
 from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
     from holdfast.memories.mind import Mind
+    from holdfast.owner.backup import Backup
+    from holdfast.owner.changes import Changes
+    from holdfast.owner.forget import Forgotten
+    from holdfast.owner.history import Version
+    from holdfast.owner.restore import Restored
+    from holdfast.owner.rollback import RolledBack
+    from holdfast.owner.transfer import Moved, Mover
+    from holdfast.storage.refresh import Progress
 
 
 class Memory(core.Core):
-    """A store, with what agents can do with it."""
+    """One memory. Safe to use from several threads; close it, or use it as a context manager."""
 
     context = Context()
     """What a call's context lacks is taken from here; a server sets it when it starts."""
@@ -130,6 +141,85 @@ class Memory(core.Core):
             given = params if context is None or not isinstance(params, dict) else {"context": context} | params
             return toolsets.use(runner, given)
         return runner.call(tool, params, context)
+
+    # the owner's commands, loaded when they are used
+
+    def versions(self, identifier: str) -> list[Version]:
+        """Return what happened to a document, or to an entry and its key, oldest first."""
+        from holdfast.owner import history
+
+        return history.versions(self, identifier)
+
+    def text_at(self, identifier: str, version: str) -> str:
+        """Return the text that a document had in a version, given by its first digits."""
+        from holdfast.owner import history
+
+        return history.text_at(self, identifier, version)
+
+    def forget(
+        self, *identifiers: str, query: str = "", yes: bool = False, count: int = 0, progress: Progress | None = None
+    ) -> Forgotten:
+        """Erase the text of records for good, by id, or all that contain a text; without `yes`, list them.
+
+        Many at once need the `count`. An interrupted call is finished by calling again.
+        """
+        from holdfast.owner.forget import Forgetter
+
+        forgetter = Forgetter(self, self._semantic)
+        return forgetter.forget(identifiers, query, yes=yes, count=count, progress=progress)
+
+    def rollback(
+        self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""
+    ) -> RolledBack:
+        """Undo what one writer wrote, since a time if given; without `yes`, list it.
+
+        Many records need the `count`. With `back`, the id of a rollback, that rollback is undone.
+        """
+        from holdfast.owner import rollback
+
+        return rollback.rollback(self, writer, since, yes=yes, count=count, back=back)
+
+    def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
+        """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
+        from holdfast.owner import backup
+
+        return backup.backup(self, os.fspath(target), progress)
+
+    def export(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Restored:
+        """Write this memory as plain files to a new or empty folder."""
+        from holdfast.owner import backup
+
+        return backup.export(self, os.fspath(target), progress)
+
+    def push(self, to: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
+        """Copy what is here to another memory, by default the shared one of the settings; without `yes`, preview it.
+
+        With a scope, only that workspace is copied.
+        """
+        with self.moving(to, scope=scope, push=True) as mover:
+            planned = mover.plan()
+            return mover.move(progress) if yes else planned
+
+    def pull(self, source: str = "", *, scope: str = "", yes: bool = False, progress: Progress | None = None) -> Moved:
+        """Copy what another memory has to this one; the opposite of `push`."""
+        with self.moving(source, scope=scope, push=False) as mover:
+            planned = mover.plan()
+            return mover.move(progress) if yes else planned
+
+    def moving(self, other: str = "", *, scope: str = "", push: bool) -> AbstractContextManager[Mover]:
+        """Open another memory for a transfer: first `plan`, then `move`."""
+        from holdfast.owner import transfer
+
+        return transfer.opened(self, other, scope, push=push)
+
+    def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:
+        """Follow what is added, changed, removed and hidden from now on: iterate over it, and close it.
+
+        `since` is the id of a record: those that came after it are reported first.
+        """
+        from holdfast.owner import changes
+
+        return changes.follow(self, Query(kinds=tuple(kinds), scope=scope), since)
 
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:

@@ -14,9 +14,11 @@ from typing import Literal, Self
 
 import msgspec
 
+from holdfast.core import Core
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout, Place
+from holdfast.model.queries import Query
 from holdfast.model.records import Record
 from holdfast.model.times import utc_now
 from holdfast.storage import parsing
@@ -231,3 +233,25 @@ def _event(what: What, record: Record) -> Event:
         text=" ".join(record.text.split())[:_HEAD],
     )
     return change, record
+
+
+def follow(memory: Core, query: Query, since: str = "") -> Changes:
+    """Follow the changes that pass a query's filters; those after the record `since` are reported first."""
+    where, sync = memory.filter(query, query.kinds, ()), memory.store.sync
+    reader = Reader(memory.tree, memory.layout, sync.refresher)
+    last = memory.get(since) if since else None
+
+    def writers(records: list[Record]) -> dict[str, str]:
+        return {identifier: source.by for identifier, source in memory.sources(records).items()} if records else {}
+
+    found = Changes(sync.follow, reader, Wanted(where.scope, query.kinds), writers)
+    try:
+        sync.ask(lambda index: reader.begin(index.seen(memory.layout.roots), index.records))
+        if last:
+            every = sync.ask(lambda index: index.newest(where, -1))
+            later = [record for record in every if (record.time, record.id) > (last.time, last.id)]
+            found.first(sorted(later, key=lambda record: (record.time, record.id)))
+    except BaseException:
+        found.close()
+        raise
+    return found

@@ -295,8 +295,7 @@ class Store:
 
     def get(self, identifier: str) -> Record:
         """Return one record as it is on disk now: by its id, or as `path:line`, as a search shows it."""
-        if at := _AT_LINE.match(identifier):
-            identifier = self.id_at(at[1], int(at[2]))
+        identifier = self.resolve(identifier)
         path = path_of(identifier)
         place = self._layout.classify(path)
         if place is None or place.kind.shape == "line":
@@ -331,12 +330,15 @@ class Store:
             raise _unknown(identifier)
         return found
 
-    def id_at(self, path: str, line: int) -> str:
-        """Return the id of the record at a line of a file."""
-        found = self.ask_about(lambda index: index.records(path), path)
-        before = [record for record in found if record.line <= line]
+    def resolve(self, identifier: str) -> str:
+        """Return the id of the record at `path:line`, as a search shows it; any other id as it is."""
+        at = _AT_LINE.match(identifier)
+        if at is None:
+            return identifier
+        found = self.ask_about(lambda index: index.records(at[1]), at[1])
+        before = [record for record in found if record.line <= int(at[2])]
         if not before:
-            raise _unknown(f"{path}:{line}")
+            raise _unknown(identifier)
         return max(before, key=lambda record: record.line).id
 
     def ask_about(self, question: Callable[[Index], Answer], *paths: str) -> Answer:
