@@ -148,11 +148,7 @@ class Core:
             )
         from holdfast.owner import history
 
-        return history.undo(self, self._file_of(path), op_id)
-
-    def _file_of(self, identifier: str) -> str:
-        """Return the file of a record."""
-        return identifier if self.layout.classify(identifier) else self.get(identifier).path
+        return history.undo(self, path if place else self.get(path).path, op_id)
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Remove a document of this version whose text was moved elsewhere; its bytes are kept all the same."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -41,7 +40,9 @@ def check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
         )
     if reserved := draft.fields.keys() & _RESERVED[kind.shape]:
         raise Invalid(f"{', '.join(sorted(reserved))} cannot be given as a field.", "Use the parameter of that name.")
-    _check_choices(kind, draft.fields)
+    for name, values in kind.choices.items():
+        if name in draft.fields and draft.fields[name] not in values:
+            raise Invalid(f"{name} is {draft.fields[name]!r}.", f"Use one of: {', '.join(values)}.")
 
 
 def check_fit(kind: Kind, draft: Draft) -> None:
@@ -63,12 +64,6 @@ _RESERVED = {
     "document": frozenset({"tags", "archived", "isArchived"}),
     "section": frozenset({"tags", "archived"}),
 }
-
-
-def _check_choices(kind: Kind, fields: Mapping[str, Any]) -> None:
-    for name, values in kind.choices.items():
-        if name in fields and fields[name] not in values:
-            raise Invalid(f"{name} is {fields[name]!r}.", f"Use one of: {', '.join(values)}.")
 
 
 def front(kind: Kind, draft: Draft) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def documents(place: Place, document: Document) -> Facts:
         title=_title(place, fields, page.body),
         text=page.body.strip("\r\n"),
         tags=_tags(fields.get("tags")),
-        time=normal(fields.get(kind.time)) or _dated(place) or changed,
+        time=normal(fields.get(kind.time)) or (normal(from_prefix(place.name)) if kind.dated else "") or changed,
         updated=normal(fields.get("updated")) or changed,
         fields={name: value for name, value in fields.items() if name not in (kind.title, "tags")},
         line=1,
@@ -168,7 +168,12 @@ def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) ->
     """Read one object of a log; also return what is wrong with it."""
     kind = place.kind
     identifier, order, time = jsonl.identity(value, kind.time)
-    text, problem = _line_text(kind, value, blob)
+    text, problem, ref = text_of(value.get(kind.text)), "", value.get("ref")
+    if isinstance(ref, str) and kind.text not in value:
+        try:
+            text = blob(ref)
+        except HoldfastError as error:
+            text, problem = text_of(value.get("head")), f"its text is missing: {error.message}"
     key = value.get(kind.key) if kind.key else None
     title = value.get(kind.title)
     known = {"id", "workspace", "session", "run", "tags", kind.time, kind.title}
@@ -192,16 +197,6 @@ def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) ->
         links=links.targets(text, "") if "[[" in text else (),
     )
     return record, problem
-
-
-def _line_text(kind: Kind, value: Mapping[str, Any], blob: Blob) -> tuple[str, str]:
-    ref = value.get("ref")
-    if isinstance(ref, str) and kind.text not in value:
-        try:
-            return blob(ref), ""
-        except HoldfastError as error:
-            return text_of(value.get("head")), f"its text is missing: {error.message}"
-    return text_of(value.get(kind.text)), ""
 
 
 def _line_scope(scope: Scope, value: Mapping[str, Any], field: str) -> Scope:
@@ -237,7 +232,3 @@ def _title(place: Place, fields: Mapping[str, Any], body: str) -> str:
     if place.kind.name in ("document", "rule") and heading:
         return sections.heading_title(heading[1])
     return place.name.rpartition("/")[2] or place.path.rpartition("/")[2].removesuffix(".md")
-
-
-def _dated(place: Place) -> str:
-    return normal(from_prefix(place.name)) if place.kind.dated else ""

@@ -12,12 +12,12 @@ import msgspec
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.model.layout import Layout
 from holdfast.model.names import amount
-from holdfast.model.records import Problem, Record
+from holdfast.model.records import Problem
 from holdfast.model.times import iso, now_ms
 from holdfast.storage import write_log
-from holdfast.storage.index import Index, Seen
+from holdfast.storage.index import Index
 from holdfast.storage.refresh import YOUNG_NS, Progress, Refreshed, Refresher
-from holdfast.storage.tree import Stamp, Tree
+from holdfast.storage.tree import Tree
 
 _ON_THE_WAY_MS = 10_000
 """How long an announced save point may take to be written."""
@@ -64,32 +64,27 @@ def verify(
             progress(number, len(stamps))
     report = Report(files=len(stamps), damage=list(done.problems))
     read, wanted = scratch.seen(), scratch.proof()
+
+    def changed_since(path: str) -> bool:
+        """Was this file changed while it was compared?"""
+        stamp, before, after = stamps.get(path), seen.get(path), read.get(path)
+        if stamp and max(stamp.mtime, stamp.ctime) > begun - YOUNG_NS and (before is None or before.stamp != stamp):
+            return True
+        if before is None or after is None:
+            return False
+        return before.version != after.version and after.stamp.ctime > begun - YOUNG_NS
+
     for path in sorted(wanted.keys() | held.keys()):
-        if wanted.get(path) != held.get(path) and not _changed_since(
-            begun, stamps.get(path), seen.get(path), read.get(path)
-        ):
-            report.differences.append(Problem(path, _difference(scratch.records(path), index.records(path))))
+        if wanted.get(path) == held.get(path) or changed_since(path):
+            continue
+        fresh, here = ({record.id for record in one.records(path)} for one in (scratch, index))
+        lacks, has = amount(len(fresh - here), "record is", "records are"), amount(len(here - fresh), "is", "are")
+        what = f"{lacks} missing in the index, {has} too many; of {len(here & fresh)} in both, some may differ"
+        report.differences.append(Problem(path, what))
     report.records = sum(scratch.counts().values())
     report.damage += [*scratch.problems(), *refresher.torn(index), *_ledgers(tree, places, scratch)]
     report.damage = [problem for problem in dict.fromkeys(report.damage) if not problem.minor]
     return report
-
-
-def _changed_since(begun: int, stamp: Stamp | None, seen: Seen | None, read: Seen | None) -> bool:
-    """Did somebody change this file while it was compared?"""
-    if stamp and max(stamp.mtime, stamp.ctime) > begun - YOUNG_NS and (seen is None or seen.stamp != stamp):
-        return True
-    return (
-        seen is not None and read is not None and seen.version != read.version and read.stamp.ctime > begun - YOUNG_NS
-    )
-
-
-def _difference(fresh: list[Record], held: list[Record]) -> str:
-    here = {record.id for record in held}
-    there = {record.id for record in fresh}
-    missing, more, both = len(there - here), len(here - there), len(here & there)
-    lacks, has = amount(missing, "record is", "records are"), amount(more, "is", "are")
-    return f"{lacks} missing in the index, {has} too many; of {both} in both, some may differ"
 
 
 def _ledgers(tree: Tree, layout: Layout, scratch: Index) -> list[Problem]:

@@ -157,13 +157,14 @@ class ScopedTree:
     ) -> Appended | None:
         if not self._is_shared(path):
             return self._tree.append(self._changed(path), compose, durable=durable, again=again)
-        return self._tree.append(path, lambda end: self._added(path, compose(end)), durable=durable, again=again)
 
-    def _added(self, path: str, data: bytes) -> bytes:
-        """Return the lines to add to a shared log; refused unless all of them are about this scope."""
-        if not all(self._is_about_us(path, line) for line in data.splitlines()):
-            raise self._refusal()
-        return data
+        def checked(end: LogEnd) -> bytes:
+            data = compose(end)
+            if not all(self._is_about_us(path, line) for line in data.splitlines()):
+                raise self._refusal()
+            return data
+
+        return self._tree.append(path, checked, durable=durable, again=again)
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         self._tree.create(self._changed(path), chunks, mtime=mtime, durable=durable)

@@ -137,7 +137,11 @@ class Beneath:
                 except OSError as error:
                     if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
                         raise
-                    if not _is_link(part, held[-1]):
+                    try:
+                        found = os.stat(part, dir_fd=held[-1], follow_symlinks=False)
+                    except OSError:
+                        raise error from None
+                    if not stat.S_ISLNK(found.st_mode):
                         raise
                 links += 1
                 if not follow or links > _MAX_LINKS:
@@ -204,10 +208,3 @@ def sync_all(folder: str) -> None:
 @functools.cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _is_link(name: str, folder: int) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except OSError:
-        return False

@@ -126,7 +126,9 @@ class Copy:
                     self._put(chunk, chunk)
             else:
                 newline = b"\n" if line.whole else b""
-                self._put(line.data + newline, self._changed(line.data) + newline)
+                made = self._change(line.data)
+                self.changed += made != line.data
+                self._put(line.data + newline, made.ljust(len(line.data)) + newline)  # offsets stay valid
             self.done = line.end
         self._write()
 
@@ -136,11 +138,6 @@ class Copy:
         for chunk in chunks(self._source, self.done):
             checksum = zlib.crc32(chunk, checksum)
         return checksum == self._checksum
-
-    def _changed(self, line: bytes) -> bytes:
-        wanted = self._change(line)
-        self.changed += wanted != line
-        return wanted.ljust(len(line))  # the same length, so that offsets read before stay valid
 
     def _put(self, read: bytes, data: bytes) -> None:
         self._checksum = zlib.crc32(read, self._checksum)

@@ -49,26 +49,17 @@ class Watcher:
             for found in changes:
                 self._started.set()
                 self.told_ms = now_ms() - _LAG_MS
-                if found:
-                    self._pass_on([path for _, path in found if not _temporary(path)])
+                changed = [path for _, path in found if not os.path.basename(path).startswith(".")]
+                files = [path for path in changed if path.endswith(SUFFIXES)]
+                folders = {
+                    os.path.relpath(path, self._root)
+                    for path in changed
+                    if not path.endswith(SUFFIXES) and (os.path.isdir(path) or not os.path.lexists(path))
+                }
+                if files or folders:
+                    self._tell([os.path.relpath(path, self._root) for path in files], folders)
         except (OSError, RuntimeError):
             pass  # too many watches, or none available: every search checks all files again
         finally:
             self.alive = False
             self._started.set()
-
-    def _pass_on(self, full: list[str]) -> None:
-        files = [path for path in full if path.endswith(SUFFIXES)]
-        folders = [path for path in full if not path.endswith(SUFFIXES) and _came_or_went(path)]
-        self._tell(
-            [os.path.relpath(path, self._root) for path in files],
-            {os.path.relpath(path, self._root) for path in folders},
-        )
-
-
-def _came_or_went(path: str) -> bool:
-    return os.path.isdir(path) or not os.path.lexists(path)
-
-
-def _temporary(path: str) -> bool:
-    return os.path.basename(path).startswith(".")
