@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.storage import log, refresh
-from holdfast.storage.files import descriptors, index, lines, locks
+from holdfast.storage.files import descriptors, index, lines
 from holdfast.storage.files.tree import Files
 from holdfast.storage.index import Known
 from holdfast.storage.index_sync import IndexSync
@@ -55,13 +55,13 @@ def _folder_sync() -> None:
 
 def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
     """Take the locks out of files or of folders."""
-    hold = locks.hold
+    hold = descriptors.hold
 
     def lax(fd: int, seconds: float, what: str) -> None:
         if not without(os.fstat(fd).st_mode):
             hold(fd, seconds, what)
 
-    return lambda: _put(locks, hold=lax)
+    return lambda: _put(descriptors, hold=lax)
 
 
 def _seal() -> None:

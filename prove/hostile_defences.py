@@ -20,7 +20,7 @@ def _defence(name: str, what: str, campaign: str) -> Callable[[Callable[[], None
 
 @_defence("beneath", "no link that leads out of the root is followed", "paths")
 def _open_anything() -> None:
-    from holdfast.storage.files.beneath import Beneath
+    from holdfast.storage.files.descriptors import Beneath
 
     def anywhere(self: Any, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:  # noqa: ARG001
         return os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=self._fd)

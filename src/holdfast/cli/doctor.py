@@ -191,7 +191,7 @@ def _shared(location: str) -> Iterator[Check]:
 
 
 def _lock(location: str) -> Check:
-    from holdfast.storage.files.locks import hold
+    from holdfast.storage.files.descriptors import hold
 
     try:
         fd = os.open(location, os.O_RDONLY | os.O_CLOEXEC)

@@ -28,7 +28,7 @@ from holdfast.model import settings
 from holdfast.model.names import check_path
 from holdfast.model.records import Problem
 from holdfast.roots import on_disk, open_folder, open_memory
-from holdfast.storage.files import locks
+from holdfast.storage.files import descriptors
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.log import attempts
 from holdfast.storage.refresh import Progress
@@ -145,14 +145,14 @@ def unfinished_folder(parent: Tree) -> Iterator[str]:
     for name in os.listdir(parent.location):
         if name.startswith(_UNFINISHED):
             with contextlib.suppress(OSError), _opened(os.path.join(parent.location, name)) as fd:
-                if locks.free(fd):
+                if descriptors.free(fd):
                     shutil.rmtree(os.path.join(parent.location, name), ignore_errors=True)
     for _ in attempts(parent.location):
         name = _UNFINISHED + secrets.token_hex(8)
         parent.make_folder(name)
         location = os.path.join(parent.location, name)
         with _opened(location) as fd:
-            locks.hold(fd, _LOCK_SECONDS, location)
+            descriptors.hold(fd, _LOCK_SECONDS, location)
             if not os.path.isdir(location):  # another process removed it before it was locked
                 continue
             try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -40,8 +41,10 @@ class IndexSync:
         self._tree = engine.tree
         self._layout = places
         self.refresher = Refresher(engine.tree, places, settings.limits)
-        self._dirty: set[str] = set()
-        self._dirty_lock = threading.Lock()
+        self._noted: deque[str] = deque()
+        self.note = self._noted.append
+        """Note that a path changed; the next question indexes it."""
+        self._moved_lock = threading.Lock()
         self._turns = threading.RLock()
         """Held while noted paths are indexed, so that another thread does not miss them."""
         self._watcher: Watch | None = None
@@ -168,11 +171,6 @@ class IndexSync:
 
     # refreshing
 
-    def note(self, path: str) -> None:
-        """Note that a path changed; the next question indexes it."""
-        with self._dirty_lock:
-            self._dirty.add(path)
-
     def catch_up(self) -> Refreshed:
         """Index the noted paths."""
         with self._turns:
@@ -182,10 +180,10 @@ class IndexSync:
                 try:
                     self.ask(lambda index: self._apply(index, paths, done))
                 except BaseException:
-                    self._note_many(paths)
+                    self._noted.extend(paths)
                     raise
                 if done.behind:
-                    self._note_many(paths)
+                    self._noted.extend(paths)
             return done
 
     def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
@@ -206,10 +204,10 @@ class IndexSync:
             try:
                 done = self.ask(work, progress)
             except BaseException:
-                self._note_many(noted)
+                self._noted.extend(noted)
                 raise
             if done.behind:
-                self._note_many(noted)
+                self._noted.extend(noted)
             return done
 
     def rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
@@ -245,7 +243,7 @@ class IndexSync:
     @property
     def waiting(self) -> int:
         """How many noted paths are not indexed yet."""
-        return len(self._dirty)
+        return len(set(self._noted))
 
     def watch(self) -> None:
         """Watch the files from now on, so that a search need not check every file."""
@@ -269,7 +267,7 @@ class IndexSync:
 
     def _as_watched(self) -> Refreshed:
         generation = self._index.generation()
-        with self._dirty_lock:
+        with self._moved_lock:
             moved, self._moved = (
                 self._moved | self.refresher.linked,
                 set(),
@@ -319,21 +317,19 @@ class IndexSync:
 
     def _take_notes(self) -> list[str]:
         """Return the noted paths and clear the notes; the caller indexes them."""
-        with self._dirty_lock:
-            noted, self._dirty = sorted(self._dirty), set()
-        return noted
-
-    def _note_many(self, paths: list[str]) -> None:
-        with self._dirty_lock:
-            self._dirty.update(paths)
+        noted = set()
+        with contextlib.suppress(IndexError):
+            while True:
+                noted.add(self._noted.popleft())
+        return sorted(noted)
 
     def _note_events(self, paths: list[str], folders: set[str]) -> None:
         """Note what the watcher saw; below a folder that appeared or vanished, every file must be checked."""
-        self._note_many(paths)
+        self._noted.extend(paths)
         self._note_moved({path if self._layout.watched(path) else "" for path in folders})
 
     def _note_moved(self, folders: set[str]) -> None:
-        with self._dirty_lock:
+        with self._moved_lock:
             self._moved |= folders
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from holdfast.model.settings import Search
 from holdfast.model.times import now_ms
 from holdfast.storage.engine import NoWatch, Tell, Watch
+from holdfast.storage.files.descriptors import hold
 from holdfast.storage.files.index import SqliteIndex
-from holdfast.storage.files.locks import hold
 from holdfast.storage.index import Index, Unusable
 from holdfast.storage.tree import Tree
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model.names import check_path
 from holdfast.model.records import version_of
-from holdfast.storage.files import beneath, lines, locks
 from holdfast.storage.files import descriptors as raw
+from holdfast.storage.files import lines
 from holdfast.storage.tree import ABSENT, Appended, Document, Line, LogEnd, RootGone, Snapshot, Stamp
 
 _CHUNK = 1 << 20
@@ -41,7 +41,7 @@ class Files:
         self, root: str, *, lock_seconds: float = 10.0, line_bytes: int = 8 << 20, native: bool = True
     ) -> None:
         try:
-            self._beneath = beneath.Beneath(root, native=native)
+            self._beneath = raw.Beneath(root, native=native)
         except OSError as error:
             raise raw.unavailable(error, root) from None
         self.location = self._beneath.root
@@ -92,7 +92,7 @@ class Files:
         name = path.rpartition("/")[2]
         if not raw.link_new(folder, name, data, mtime, durable=durable):
             with raw.temporary(folder, data, mtime=mtime) as temporary:
-                beneath.rename_new(temporary, name, folder)
+                raw.rename_new(temporary, name, folder)
         try:
             if durable:
                 os.fsync(folder)
@@ -103,7 +103,7 @@ class Files:
 
     def settle(self) -> None:
         try:
-            beneath.sync_all(self.location)
+            raw.sync_all(self.location)
         except OSError as error:
             raise raw.unavailable(error, self.location) from None
 
@@ -145,7 +145,7 @@ class Files:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             try:
                 with contextlib.suppress(FileExistsError), raw.temporary(there, raw.read_all(fd)) as temporary:
-                    beneath.rename_new(temporary, kept, there)
+                    raw.rename_new(temporary, kept, there)
             finally:
                 os.close(fd)
         finally:
@@ -196,7 +196,7 @@ class Files:
                     with contextlib.suppress(OSError):
                         os.ftruncate(fd, size)
                     raise
-                locks.release(fd)
+                raw.release(fd)
                 locked = False
                 if durable:
                     self._sync(fd, path, size, size + len(data))
@@ -216,7 +216,7 @@ class Files:
                 os.close(self._folder(parts[:-1]))
                 fd = self._beneath.open(path, _LOG | os.O_CREAT)
             try:
-                locks.hold(fd, self._lock_seconds, path)
+                raw.hold(fd, self._lock_seconds, path)
                 now = os.fstat(fd)
                 if not stat.S_ISREG(now.st_mode):
                     raise Invalid(f"{path} is not a file.", "Move it away; a log belongs there.")
@@ -271,7 +271,7 @@ class Files:
                 copy = lines.Copy(fd, target, change, self._line_bytes)
                 copy.up_to(lines.whole_lines(fd))
                 raw.flush(target)
-                locks.hold(fd, self._lock_seconds, path)
+                raw.hold(fd, self._lock_seconds, path)
                 usable = self._beneath.names(path, os.fstat(fd)) and copy.unchanged()
                 if usable:
                     copy.up_to(os.fstat(fd).st_size)
@@ -321,7 +321,7 @@ class Files:
                 os.close(self._folder(parts[:-1]))
                 fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
                 try:
-                    held = locks.claim(fd)
+                    held = raw.claim(fd)
                     if held and self._beneath.names(path, os.fstat(fd)):
                         return functools.partial(os.close, fd)
                 except BaseException:
@@ -399,7 +399,7 @@ class Files:
                     if link and not self._inside(entry.path):
                         raise OSError(errno.EXDEV, _LEADS_OUT)
                     if entry.is_dir():
-                        if link and (by_link or f"{beneath.real(real)}/".startswith(f"{beneath.real(entry.path)}/")):
+                        if link and (by_link or f"{raw.real(real)}/".startswith(f"{raw.real(entry.path)}/")):
                             raise OSError(errno.ELOOP, "a link to a folder inside a linked folder, or above itself")
                         if link:
                             linked(path)
@@ -416,7 +416,7 @@ class Files:
                     blocked(path, error.strerror or str(error))
 
     def _inside(self, path: str) -> bool:
-        return f"{beneath.real(path)}/".startswith(f"{self.location}/")
+        return f"{raw.real(path)}/".startswith(f"{self.location}/")
 
     def folders(self, folder: str) -> list[str]:
         check_path(folder)
@@ -483,7 +483,7 @@ class Files:
         with self._folder_of(source, make=False) as (here, name):
             os.stat(name, dir_fd=here, follow_symlinks=False)
             with self._folder_of(target) as (there, new):
-                beneath.rename_new(name, new, here, there)
+                raw.rename_new(name, new, here, there)
                 os.fsync(there)
             os.fsync(here)
 
@@ -528,11 +528,11 @@ class Files:
 
     @contextlib.contextmanager
     def _locked(self, fd: int, path: str) -> Iterator[None]:
-        locks.hold(fd, self._lock_seconds, path)
+        raw.hold(fd, self._lock_seconds, path)
         try:
             yield
         finally:
-            locks.release(fd)
+            raw.release(fd)
 
     def _check_root(self, *, by_name: bool = False) -> None:
         """Raise RootGone when the root was removed; `by_name` also when it was renamed."""

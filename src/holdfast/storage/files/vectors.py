@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from holdfast.errors import Busy
-from holdfast.storage.files.locks import hold
+from holdfast.storage.files.descriptors import hold
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, Floats
