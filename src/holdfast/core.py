@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
 from time import time_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -16,10 +15,10 @@ from holdfast.errors import Invalid, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model import kinds, settings
 from holdfast.model.kinds import KINDS, Kind
-from holdfast.model.layout import Layout, session_folder
+from holdfast.model.layout import session_folder
 from holdfast.model.names import check_text
 from holdfast.model.queries import Query, Terms, both, check, parse
-from holdfast.model.records import Draft, Problem, Receipt, Record, path_of
+from holdfast.model.records import Problem, Receipt, Record, path_of
 from holdfast.model.scopes import Scope
 from holdfast.model.times import bound, is_id, iso, now_ms
 from holdfast.owner.provenance import Provenance, Source
@@ -32,13 +31,9 @@ from holdfast.storage import verify
 from holdfast.storage.engine import Engine
 from holdfast.storage.index import Filter, Pool, Tied, Unusable
 from holdfast.storage.index_sync import once
-from holdfast.storage.log import Cursor
 from holdfast.storage.refresh import Progress, Refreshed
-from holdfast.storage.scopes import Scopes
-from holdfast.storage.secret_policy import SecretPolicy
-from holdfast.storage.store import ANY, Store
 from holdfast.storage.tree import Document
-from holdfast.storage.writer import Writer
+from holdfast.storage.writer import Writer, converted
 
 if TYPE_CHECKING:
     from holdfast.owner.shared import Shared
@@ -48,15 +43,11 @@ T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Core:
+class Core(Writer):
     """One memory root. Safe to use from several threads; close it, or use it as a context manager."""
 
     def __init__(self, engine: Engine, config: settings.Settings, writer: str = "") -> None:
-        self.settings = config
-        self.writer = writer
-        self.tree = tree = engine.tree
-        self.layout = Layout(config.paths)
-        self.scopes = Scopes(tree, self.layout)
+        super().__init__(engine, config, writer)
         self._folder = engine.folder
         self.address = engine.address
         """The address that opens this memory; never contains a password."""
@@ -64,13 +55,10 @@ class Core:
         """Is writing not allowed?"""
         self.clock: Callable[[], int] = engine.clock
         """Returns the time for leases, in milliseconds."""
-        self.store = Store(engine, self.layout, config, writer)
         self._sync = self.store.sync
         embedder = config.search.embedder if config.search.meaning else "none"
         self._semantic = Semantic(embedder, engine.vectors, engine.no_vectors)
-        self.secrets = SecretPolicy(config.secrets)
-        self._provenance = Provenance(tree, self.layout, config.chat.aliases())
-        self._writer = Writer(self.store, self.layout, self.scopes, config.limits, self.secrets)
+        self._provenance = Provenance(self.tree, self.layout, config.chat.aliases())
 
     @property
     def root(self) -> str:
@@ -108,34 +96,6 @@ class Core:
 
     # writing
 
-    def put(self, kind: str = "", text: str | None = None, **given: Any) -> Receipt:
-        """Write a record; durable when this returns. `given` are the other fields of `Draft`."""
-        return self.keep(draft(kind=kind, text=text, **given))
-
-    def keep(self, wanted: Draft) -> Receipt:
-        """Write a new record, or change the one that the draft names."""
-        if wanted.id and not wanted.kind and self.layout.classify(path_of(wanted.id)) is None:
-            self.get(wanted.id)  # raises NotFound for an unknown id
-        return self._writer.put(wanted)
-
-    def hide(self, identifier: str, *, restore: bool = False, op_id: str = "") -> Receipt:
-        """Hide a record from search and lists, or show it again; its text stays."""
-        return self._writer.hide(self.get(identifier), not restore, op_id)
-
-    def replace(
-        self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "", known: bool = False
-    ) -> Receipt:
-        """Write a whole document made from version `expect`, "" for a new one; Conflict when the version differs.
-
-        Without a version it replaces whatever is there, which is kept. With `known` its text was in the memory before
-        and is not scanned for secrets again.
-        """
-        return self._writer.replace(path, data, expect, keep=keep, op_id=op_id, known=known)
-
-    def written_by(self, writer: str) -> AbstractContextManager[None]:
-        """Record another writer in this thread, for an interface that serves several."""
-        return self._writer.by(writer)
-
     def undo(self, identifier: str, op_id: str = "") -> Receipt:
         """Restore the text that a document had before its last write; calling it again goes further back."""
         check_text(identifier)
@@ -150,10 +110,6 @@ class Core:
 
         return history.undo(self, path if place else self.get(path).path, op_id)
 
-    def retire(self, path: str, expect: str, op_id: str = "") -> None:
-        """Remove a document of this version whose text was moved elsewhere; its bytes are kept all the same."""
-        self._writer.retire(path, expect, op_id)
-
     # reading
 
     def get(self, identifier: str) -> Record:
@@ -166,7 +122,7 @@ class Core:
     def find(self, query: Query | str = "", **given: Any) -> answers.Found:
         """Answer a query: the best matches for its text or, without text, the newest records."""
         base = msgspec.structs.asdict(query) if isinstance(query, Query) else {"text": query}
-        wanted = _converted(base | given, Query, "A query")
+        wanted = converted(base | given, Query, "A query")
         if wanted.where != "here":
             from holdfast.owner import shared
 
@@ -346,46 +302,6 @@ class Core:
         """Was this op_id used before?"""
         return bool(op_id) and bool(self._sync.known(op_id).applied)
 
-    def add(
-        self, path: str, lines: Sequence[Mapping[str, Any]], *, after: str = "", durable: bool = True, op_id: str = "",
-        time: str = "time", unless: Cursor | None = None, locked: Callable[[], None] = lambda: None,
-    ) -> list[str]:  # fmt: skip
-        """Append entries to a log in one piece and return their ids, which are greater than `after`.
-
-        An op_id has effect once. For `unless` and `locked` see `Store.append`.
-        """
-        return self._writer.add(
-            path, lines, after=after, durable=durable, op_id=op_id, time=time, unless=unless, locked=locked
-        )
-
-    def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
-        """Return a value, or the ref, head and size of the file that a large one was written to."""
-        return self._writer.offload(data, session, fits)
-
-    def bring(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
-        """Import entries with their own ids into a log of this name, each once; return how many were added."""
-        return self._writer.bring(self._log_of(kind, name), lines)
-
-    def missing(self, kind: str, name: str, ids: set[str]) -> int:
-        """Count the ids that `bring` would add."""
-        return self._writer.missing(self._log_of(kind, name), ids)
-
-    def _log_of(self, kind: str, name: str) -> str:
-        """Return the path of a log for imports; without a name, the one log of the kind."""
-        row = kinds.kind(kind)
-        template = next((place for place in (row.place, row.also) if ("{any}" in place) == bool(name)), "")
-        if row.shape != "line" or row.key or not template:
-            raise Invalid(f"{row.one} cannot be imported.", "Use put.")
-        path = template.format(any=name, **msgspec.structs.asdict(self.settings.paths))
-        place = self.layout.classify(path)
-        if place is None or place.kind is not row:
-            raise Invalid(f"{name!r} is not the name of a {kind}.", "Use a name without a leading dot.")
-        return path
-
-    def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
-        """Add a line to one of Holdfast's own logs, without syncing it."""
-        self._writer.note(kind, line, folder)
-
     def read(self, path: str) -> Document:
         """Return a document; NotFound, or OverBudget when it is larger than the settings allow."""
         return self.store.read(path)
@@ -497,18 +413,6 @@ class Core:
             known=asking.end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
             searchable=_SEARCHABLE,
         )  # fmt: skip
-
-
-def draft(**given: Any) -> Draft:
-    """Make a draft of loose arguments; Invalid names the valid ones."""
-    return _converted(given, Draft, "A draft")
-
-
-def _converted(given: dict[str, Any], kind: type[S], what: str) -> S:
-    try:
-        return msgspec.convert(given, kind)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise Invalid(f"{error}.", f"{what} takes {', '.join(kind.__struct_fields__)}.") from None
 
 
 def _sessions(session: str) -> tuple[str, ...]:

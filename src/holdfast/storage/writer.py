@@ -10,7 +10,9 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
@@ -20,10 +22,11 @@ from holdfast.model.layout import Layout, Place
 from holdfast.model.names import check_text, same_words
 from holdfast.model.records import Draft, Receipt, Record, check_plain, path_of, version_of
 from holdfast.model.scopes import Scope
-from holdfast.model.settings import Limits
+from holdfast.model.settings import Settings
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
 from holdfast.storage import drafts
+from holdfast.storage.engine import Engine
 from holdfast.storage.imports import Importer
 from holdfast.storage.log import Cursor
 from holdfast.storage.scopes import Scopes
@@ -31,36 +34,40 @@ from holdfast.storage.secret_policy import SecretPolicy
 from holdfast.storage.store import ANY, Made, Store
 from holdfast.storage.tree import ABSENT
 
+S = TypeVar("S", bound=msgspec.Struct)
+
 
 class Writer:
-    """Writes records to one store."""
+    """The writing half of a memory: checks, renders and writes records. `writer` is recorded beside every write."""
 
-    def __init__(self, store: Store, layout: Layout, scopes: Scopes, limits: Limits, secrets: SecretPolicy) -> None:
-        self._store = store
-        self._layout = layout
-        self._scopes = scopes
-        self._limits = limits
-        self._secrets = secrets
-        self._importer = Importer(store.tree, limits.line_bytes)
+    def __init__(self, engine: Engine, settings: Settings, writer: str = "") -> None:
+        self.settings = settings
+        self.writer = writer
+        self.tree = engine.tree
+        self.layout = Layout(settings.paths)
+        self.scopes = Scopes(self.tree, self.layout)
+        self.store = Store(engine, self.layout, settings, writer)
+        self.secrets = SecretPolicy(settings.secrets)
+        self._importer = Importer(self.tree, settings.limits.line_bytes)
 
-    @property
-    def name(self) -> str:
-        """Who is recorded as the writer."""
-        return self._store.writer
-
-    def by(self, writer: str) -> AbstractContextManager[None]:
+    def written_by(self, writer: str) -> AbstractContextManager[None]:
         """Record another writer in this thread, for an interface that serves several."""
-        return self._store.written_by(writer)
+        return self.store.written_by(writer)
 
-    def put(self, draft: Draft) -> Receipt:
+    def put(self, kind: str = "", text: str | None = None, **given: Any) -> Receipt:
+        """Write a record; durable when this returns. `given` are the other fields of `Draft`."""
+        return self.keep(draft(kind=kind, text=text, **given))
+
+    def keep(self, draft: Draft) -> Receipt:
         """Write a new record, or change the one that the draft names."""
         check_text(draft.kind, draft.text or "", draft.title, draft.session, draft.id, *(draft.tags or ()))
         if draft.fields:
             check_plain(draft.fields)
         check_op(draft.op_id)
         if draft.id and (draft.expect or not draft.kind):
-            place = self._layout.classify(path_of(draft.id))
+            place = self.layout.classify(path_of(draft.id))
             if place is None:
+                self.store.get(draft.id)  # raises NotFound for an unknown id
                 raise _no_edit(draft.id)
             if draft.kind and place.kind is not kinds.kind(draft.kind):
                 raise Invalid(f"{draft.id} is a {place.kind.name}, not a {draft.kind}.", "Leave the kind out.")
@@ -69,7 +76,7 @@ class Writer:
         drafts.check_fit(kind, draft)
         if kind.owned:
             raise Invalid(f"{kind.one} is written by Holdfast itself.", "Choose another kind.")
-        draft = self._secrets.draft(kind, drafts.with_defaults(kind, draft))
+        draft = self.secrets.draft(kind, drafts.with_defaults(kind, draft))
         drafts.check(kind, draft)
         if kind.shape == "line":
             return self._append_line(kind, draft)
@@ -82,85 +89,97 @@ class Writer:
     def _create(self, kind: Kind, draft: Draft) -> Receipt:
         path = self._new_path(kind, draft)
         data = markdown.render(drafts.front(kind, draft), draft.text or "")
-        self._store.check_size(path, data)
+        self.store.check_size(path, data)
         version = version_of(data)
         if kind.write_once:
-            if repeated := self._store.applied(draft.op_id, path):
+            if repeated := self.store.applied(draft.op_id, path):
                 return repeated
-            if self._store.exists(path):
-                if repeated := self._store.applied(draft.op_id, path):  # another process applied it in between
+            if self.store.exists(path):
+                if repeated := self.store.applied(draft.op_id, path):  # another process applied it in between
                     return repeated
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
             entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version}
-            self._store.append(f"{path.rpartition('/')[0]}/{LEDGER}", [entry])
+            self.store.append(f"{path.rpartition('/')[0]}/{LEDGER}", [entry])
         made = Made(data, path, version)
-        return self._store.update(path, lambda _: made, expect=ABSENT, op_id=draft.op_id, status="stored")
+        return self.store.update(path, lambda _: made, expect=ABSENT, op_id=draft.op_id, status="stored")
 
     def _new_path(self, kind: Kind, draft: Draft) -> str:
         if "{any}" in kind.place:
-            place = self._layout.classify(draft.id) if draft.id else None
+            place = self.layout.classify(draft.id) if draft.id else None
             if place is None or place.kind is not kind:
-                raise Invalid(f"{kind.one} is written by its path.", f"Give an id like {self._layout.example(kind)}.")
+                raise Invalid(f"{kind.one} is written by its path.", f"Give an id like {self.layout.example(kind)}.")
             return draft.id
         if kind.name == "overview":
-            parent = self._scopes.resolve(draft.scope).path if draft.scope else ""
+            parent = self.scopes.resolve(draft.scope).path if draft.scope else ""
             if parent.count("/") >= 2:
                 raise Invalid("A repository has no levels below it.", "Use workspace/domain as the scope.")
             wanted = names.same(draft.title)
             taken = [
                 f
-                for f in self._scopes.children(parent)
-                if wanted in (names.same(f), names.same(self._scopes.name(f"{parent}/{f}".strip("/"))))
+                for f in self.scopes.children(parent)
+                if wanted in (names.same(f), names.same(self.scopes.name(f"{parent}/{f}".strip("/"))))
             ]
-            found = f"{parent}/{taken[0]}".strip("/") if taken else self._scopes.folder_for(draft.title, parent)
-            return self._layout.overview(found)
-        where = self._scopes.resolve(draft.scope)
+            found = f"{parent}/{taken[0]}".strip("/") if taken else self.scopes.folder_for(draft.title, parent)
+            return self.layout.overview(found)
+        where = self.scopes.resolve(draft.scope)
         stem = names.slug(draft.title, kind.name)
         if not kind.slugged:
             stem = names.unique(draft.title, kind.name, ignore_case=kind.ignore_case)
         if kind.dated:
             stem = f"{str(draft.fields.get('created') or today())[2:10].replace('-', '')}-{stem}"
-        return self._layout.path_for(kind, where, stem)
+        return self.layout.path_for(kind, where, stem)
 
     def replace(
-        self, path: str, data: bytes, expect: str, *, keep: bool = True, op_id: str = "", known: bool = False
+        self, path: str, data: bytes, expect: str = ANY, *, keep: bool = True, op_id: str = "", known: bool = False
     ) -> Receipt:
-        """Write a whole document made from version `expect`, or a new one; with `keep` the old text is kept.
+        """Write a whole document made from version `expect`, "" for a new one; Conflict when the version differs.
 
-        With `known` all of its text was in the memory before, so it is not scanned for secrets again.
+        Without a version it replaces whatever is there, which is kept. With `known` its text was in the memory before
+        and is not scanned for secrets again.
         """
         check_op(op_id)
 
         def make(current: bytes | None) -> Made:
-            made = data if known else self._secrets.document(self._kind(path), data, current)
+            made = data if known else self.secrets.document(self._kind(path), data, current)
             return Made(made, path, version_of(made))
 
         status = "changed" if expect else "stored"
-        return self._store.update(path, make, expect=expect, op_id=op_id, status=status, keep=keep)
+        return self.store.update(path, make, expect=expect, op_id=op_id, status=status, keep=keep)
 
     def _kind(self, path: str) -> Kind | None:
-        place = self._layout.classify(path)
+        place = self.layout.classify(path)
         return place.kind if place else None
 
     def retire(self, path: str, expect: str, op_id: str = "") -> None:
         """Remove a document of this version whose text was moved elsewhere; its bytes are kept all the same."""
-        self._store.remove(path, expect=expect, op_id=op_id)
+        self.store.remove(path, expect=expect, op_id=op_id)
 
-    def note(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
+    def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own monthly logs, without syncing it."""
-        path = self._layout.path_for(kind, _NOWHERE, month=utc_now()[:7], workspace=folder)
-        self._store.append(path, [self._secrets.line(kind, line, waits=False)], durable=False)
+        path = self.layout.path_for(kind, _NOWHERE, month=utc_now()[:7], workspace=folder)
+        self.store.append(path, [self.secrets.line(kind, line, waits=False)], durable=False)
 
-    def bring(self, path: str, lines: list[dict[str, Any]]) -> int:
-        """Add lines that carry their own ids to a log, each once; return how many were added."""
-        by = {"writer": self.name} if self.name else {}
-        kind = self._kind(path)
-        entries = [{**self._secrets.line(kind, line, waits=False), **by} for line in lines]
+    def bring(self, kind: str, name: str, lines: list[dict[str, Any]]) -> int:
+        """Import entries with their own ids into a log of this name, each once; return how many were added."""
+        path, by = self._log_of(kind, name), {"writer": self.store.writer} if self.store.writer else {}
+        entries = [{**self.secrets.line(KINDS[kind], line, waits=False), **by} for line in lines]
         return self._importer.add_entries(path, entries)
 
-    def missing(self, path: str, ids: set[str]) -> int:
-        """Return how many of these ids `bring` would add to a log."""
-        return self._importer.missing(path, ids)
+    def missing(self, kind: str, name: str, ids: set[str]) -> int:
+        """Count the ids that `bring` would add."""
+        return self._importer.missing(self._log_of(kind, name), ids)
+
+    def _log_of(self, kind: str, name: str) -> str:
+        """Return the path of a log for imports; without a name, the one log of the kind."""
+        row = kinds.kind(kind)
+        template = next((place for place in (row.place, row.also) if ("{any}" in place) == bool(name)), "")
+        if row.shape != "line" or row.key or not template:
+            raise Invalid(f"{row.one} cannot be imported.", "Use put.")
+        path = template.format(any=name, **msgspec.structs.asdict(self.settings.paths))
+        place = self.layout.classify(path)
+        if place is None or place.kind is not row:
+            raise Invalid(f"{name!r} is not the name of a {kind}.", "Use a name without a leading dot.")
+        return path
 
     # changes
 
@@ -196,20 +215,25 @@ class Writer:
                 raise NotFound(f"{place.path} is not there.", "Check the path, or put a new record.")
             data = markdown.edit(current, changes) if changes else current
             data = data if draft.text is None else markdown.replace_body(data, draft.text)
-            data = self._secrets.document(kind, data, current)
+            data = self.secrets.document(kind, data, current)
             return Made(data, place.path, version_of(data))
 
-        return self._store.update(place.path, make, expect=expect, op_id=draft.op_id)
+        return self.store.update(place.path, make, expect=expect, op_id=draft.op_id)
 
-    def hide(self, record: Record, hidden: bool, op_id: str = "") -> Receipt:
-        """Hide a record or show it again: a line by a mark in its log, a document by a field, an entry likewise."""
+    def hide(self, identifier: str, *, restore: bool = False, op_id: str = "") -> Receipt:
+        """Hide a record from search and lists, or show it again; its text stays.
+
+        An entry of a log is hidden by a mark after it, a document or section by a field.
+        """
+        check_text(identifier)
+        record, hidden = self.store.get(identifier), not restore
         kind = KINDS[record.kind]
         if kind.owned and kind.name not in ("entry", "summary"):
-            raise Invalid(f"{kind.one} cannot be hidden.", "It is Holdfast's own account of what was written.")
+            raise Invalid(f"{kind.one} cannot be hidden.", "It is Holdfast's own record of what was written.")
         status = "hidden" if hidden else "shown"
         if kind.shape == "line" or kind.write_once:
             return self._mark(record, hidden, op_id)
-        if repeated := self._store.applied(op_id, record.path):
+        if repeated := self.store.applied(op_id, record.path):
             return repeated
         _check_hidden(record, hidden)
         if kind.shape == "section":
@@ -220,7 +244,7 @@ class Writer:
             data = markdown.edit(current or b"", flag)
             return Made(data, record.path, version_of(data))
 
-        return self._store.update(record.path, make, expect=ANY, op_id=op_id, status=status)
+        return self.store.update(record.path, make, expect=ANY, op_id=op_id, status=status)
 
     def _mark(self, record: Record, hidden: bool, op_id: str) -> Receipt:
         """Append an entry that hides or shows a record, newer than all entries about it."""
@@ -229,20 +253,20 @@ class Writer:
         log = f"{folder}/{LEDGER}" if once else record.path
         target = name if once else record.key or record.id
         known = record.path if once else target
-        if op_id and self._store.done_in(log, op_id, known):
+        if op_id and self.store.done_in(log, op_id, known):
             return Receipt("repeated", record.id, record.path)
         if record.superseded:
             raise Invalid(f"{record.id} is an older value of its key.", "Hide the current value.")
         _check_hidden(record, hidden)
         line = {"hide": target, "hidden": hidden}
-        done = self._store.append(log, [line], op_id=op_id, after=record.order, target=known)
+        done = self.store.append(log, [line], op_id=op_id, after=record.order, target=known)
         status = "repeated" if done.repeated else "hidden" if hidden else "shown"
         return Receipt(status, record.id, record.path)
 
     # sections
 
     def _add_section(self, kind: Kind, draft: Draft) -> Receipt:
-        path = self._layout.path_for(kind, self._scopes.resolve(draft.scope))
+        path = self.layout.path_for(kind, self.scopes.resolve(draft.scope))
         fields = draft.fields
         unknown = set(fields) - {"date", "category"}
         if unknown:
@@ -267,7 +291,7 @@ class Writer:
             data = (text[:start] + body).encode("utf-8", "surrogateescape")
             return Made(data, f"{path}#{added.anchor}", added.version)
 
-        return self._store.update(path, make, expect=ANY, op_id=draft.op_id, status="stored", keep=False)
+        return self.store.update(path, make, expect=ANY, op_id=draft.op_id, status="stored", keep=False)
 
     def _rewrite_section(
         self, record: Record, expect: str, op_id: str, status: str, changes: Mapping[str, Any]
@@ -287,7 +311,7 @@ class Writer:
                     "Read it again and redo the edit.",
                 )
             made = {
-                name: self._secrets.text(KINDS[record.kind], name, part, old.source) for name, part in changes.items()
+                name: self.secrets.text(KINDS[record.kind], name, part, old.source) for name, part in changes.items()
             }
             kept = {name: getattr(old, name) for name in ("date", "title", "text", "category", "tags", "archived")}
             source = sections.render(**(kept | made)).rstrip()
@@ -299,14 +323,14 @@ class Writer:
             new = next(one for one in sections.parse(result[start:]) if one.start == old.start)
             return Made(result.encode("utf-8", "surrogateescape"), f"{record.path}#{new.anchor}", new.version)
 
-        return self._store.update(record.path, make, expect=ANY, op_id=op_id, status=status)
+        return self.store.update(record.path, make, expect=ANY, op_id=op_id, status=status)
 
     # lines
 
     def _append_line(self, kind: Kind, draft: Draft) -> Receipt:
-        where = self._scopes.resolve(draft.scope) if draft.scope else _NOWHERE
+        where = self.scopes.resolve(draft.scope) if draft.scope else _NOWHERE
         session = draft.session or where.session or (scopes.DEFAULT if "{session}" in kind.place else "")
-        path = self._layout.path_for(kind, where, session=session)
+        path = self.layout.path_for(kind, where, session=session)
         line: dict[str, Any] = {}
         if kind.key:
             line[kind.key] = draft.fields.get(kind.key)
@@ -323,41 +347,41 @@ class Writer:
         key = str(line[kind.key]) if kind.key else ""
         if kind.time in line and not normal(line[kind.time]):
             raise Invalid(f"{line[kind.time]!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
-        done = self._store.append(path, [line], op_id=draft.op_id, time=kind.time, target=key)
+        done = self.store.append(path, [line], op_id=draft.op_id, time=kind.time, target=key)
         return Receipt("repeated" if done.repeated else "stored", done.ids[0], path)
 
     def _text(self, kind: Kind, path: str, text: str) -> dict[str, Any]:
-        """Return the fields that carry a line's text; a large one goes to a file of its own first."""
-        if kind.inline or len(text) <= self._limits.inline_chars:
+        """Return the fields for the text of an entry; a large text is written to a separate file first."""
+        if kind.inline or len(text) <= self.settings.limits.inline_chars:
             return {kind.text: text}
         return self._apart(path, text)
 
     def _apart(self, path: str, text: str) -> dict[str, Any]:
-        """Put a text into a file of its own beside a log, and return what refers to it."""
+        """Write a text to a separate file beside a log, and return the fields that refer to it."""
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError:
-            raise Invalid("The text holds half a character.", "Send valid Unicode.") from None
-        self._store.check_size(path, data)
-        folder = path.rpartition("/")[0] if "/sessions/" in path else self._layout.memory
+            raise Invalid("The text has half a character.", "Send valid Unicode.") from None
+        self.store.check_size(path, data)
+        folder = path.rpartition("/")[0] if "/sessions/" in path else self.layout.memory
         ref = f"{folder}/values/{version_of(data)}.txt"
-        with contextlib.suppress(AlreadyExists):  # the name is made of the content
-            self._store.tree.write(ref, data, expect=ABSENT)
+        with contextlib.suppress(AlreadyExists):  # the name is the hash of the content
+            self.store.tree.write(ref, data, expect=ABSENT)
         return {"ref": ref, "size": len(text), "head": text[:200]}
 
     def _data(self, kind: Kind, path: str, data: Any) -> dict[str, Any]:
-        """Return the fields that carry a JSON value in the place of text; a large one goes to a file as its text."""
+        """Return the fields for a JSON value; a large one is written to a separate file as text."""
         check_plain(data)
         text = _as_text(data)
-        if isinstance(data, str) or len(text) > self._limits.inline_chars:
+        if isinstance(data, str) or len(text) > self.settings.limits.inline_chars:
             return self._text(kind, path, text)
         return {kind.text: data}
 
     def offload(self, data: Any, session: str, fits: Callable[[Any], bool]) -> Any:
-        """Return a value as it is, or where one that is large or does not fit was put, durably: ref, head and size."""
+        """Return a value, or the ref, head and size of the file that a large one was written to."""
         kind = KINDS["episode"]
-        data = self._secrets.line(kind, {"entry": data, "session": session})["entry"]
-        path = self._layout.path_for(kind, _NOWHERE, session=session)
+        data = self.secrets.line(kind, {"entry": data, "session": session})["entry"]
+        path = self.layout.path_for(kind, _NOWHERE, session=session)
         kept = self._data(kind, path, data)
         if kind.text in kept and not fits(data):
             return self._apart(path, _as_text(data))
@@ -373,8 +397,8 @@ class Writer:
         """
         check_op(op_id)
         kind = self._kind(path)
-        entries = [self._secrets.line(kind, line) for line in lines]
-        return self._store.append(
+        entries = [self.secrets.line(kind, line) for line in lines]
+        return self.store.append(
             path, entries, op_id=op_id, time=time, after=after, durable=durable, unless=unless, locked=locked
         ).ids
 
@@ -384,18 +408,18 @@ _OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
 
 
 def check_op(op_id: str) -> None:
-    """Refuse an op_id that could not be told from text around it."""
+    """Refuse an op_id with other characters, or one that looks like a secret."""
     if op_id and (not _OP.match(op_id) or scan(op_id)):
         raise Invalid("An op_id is up to 200 letters, digits and . _ : @ / + = -", "Use a UUID, for example.")
 
 
 def _as_text(data: Any) -> str:
-    """Return a value as the text that a file of its own holds."""
+    """Return a value as text."""
     return data if isinstance(data, str) else jsonl.render({"": data})[4:-2].decode()
 
 
 def _body_of(path: str, text: str) -> int:
-    """Return where the entries of a file start; one that git left for a person to resolve is not written to."""
+    """Return where the entries of a file start; Damaged when git left a merge conflict in it."""
     if line := markdown.conflict_line(text):
         raise Damaged(f"{path}:{line}: an unresolved merge conflict; nothing was written.", "Resolve it first.")
     return markdown.body_start(text)
@@ -414,3 +438,15 @@ def _no_edit(identifier: str) -> Invalid:
         f"{identifier} cannot be changed: only documents and entries can, and logs only grow.",
         "Put a new record; hide the old one, or give the same key.",
     )
+
+
+def draft(**given: Any) -> Draft:
+    """Make a draft of loose arguments; Invalid names the valid ones."""
+    return converted(given, Draft, "A draft")
+
+
+def converted(given: dict[str, Any], kind: type[S], what: str) -> S:
+    try:
+        return msgspec.convert(given, kind)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise Invalid(f"{error}.", f"{what} takes {', '.join(kind.__struct_fields__)}.") from None
