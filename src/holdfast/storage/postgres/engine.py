@@ -35,7 +35,7 @@ _CLOCK: LiteralString = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::
 _TIMES = 5
 _HEALTH = """
 SELECT current_setting('server_version'), (SELECT max(version) FROM holdfast.migrations), session_user::text,
-       current_user::text, pg_has_role(session_user, current_user, 'USAGE'), pg_is_in_recovery(),
+       current_user::text, pg_is_in_recovery(),
        coalesce((SELECT extversion FROM pg_extension WHERE extname = 'vector'), ''),
        EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector'),
        (SELECT count(*) FROM pg_stat_replication),
@@ -162,8 +162,6 @@ class Health(msgspec.Struct, frozen=True):
     """The schema to which this program upgrades a database."""
     login: str
     role: str
-    inherits: bool
-    """The login has the rights of its role without SET ROLE. If not, an append needs more messages."""
     tenant: str
     standby: bool
     vector: str
@@ -181,13 +179,13 @@ class Health(msgspec.Struct, frozen=True):
 def check_health(database: Database) -> Health:
     """Return the state of a database."""
     row = database.run("the database", lambda tx: tx.row(_HEALTH)) or ()
-    server, schema, login, role, inherits, standby, vector, vector_there, standbys, behind = row
+    server, schema, login, role, standby, vector, vector_there, standbys, behind = row
     times = []
     for _ in range(_TIMES):
         begin = time.perf_counter()
         database.run("the database", lambda tx: tx.row("SELECT 1"))
         times.append(round((time.perf_counter() - begin) * 1000, 2))
     return Health(
-        database.location, str(server), int(schema), len(MIGRATIONS), login, role, inherits, database.tenant,
+        database.location, str(server), int(schema), len(MIGRATIONS), login, role, database.tenant,
         standby, vector, vector_there, standbys, float(behind) if standby else 0.0, min(times),
     )  # fmt: skip
