@@ -207,7 +207,6 @@ ADDING = """
 import sys, numpy
 sys.path.insert(0, sys.argv[2])
 from test_postgres_vectors import Model, random
-from holdfast.storage.postgres.transactions import Database
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.vectors import PgVectors
 pg = PgVectors(Database(sys.argv[1]), Model(), "g")

@@ -23,7 +23,7 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.storage.postgres import addresses, connections, error_mapping, migrations
+from holdfast.storage.postgres import addresses, connections, migrations
 from holdfast.storage.postgres.connections import Session, Waits
 from holdfast.storage.postgres.schema import READER
 
@@ -167,11 +167,11 @@ class Database:
                     return work(_Reads(session, self.tenant, self._settings))
                 return self._once(tx, what, work, writes=writes)
             except psycopg.Error as error:
-                if error_mapping.is_programming_error(error):
+                if connections.is_programming_error(error):
                     raise
-                doubtful = doubtful or (writes and tx.ending and error_mapping.is_lost(error, session))
-                if not error_mapping.is_transient(error, session) or time.monotonic() + pause > deadline:
-                    raise (error_mapping.uncertain(what) if doubtful else self._mapped(error, what)) from None
+                doubtful = doubtful or (writes and tx.ending and connections.is_lost(error, session))
+                if not connections.is_transient(error, session) or time.monotonic() + pause > deadline:
+                    raise (connections.uncertain(what) if doubtful else self._mapped(error, what)) from None
                 self._pool.discard_lost(error, session)
             finally:
                 self._pool.give_back(session)
@@ -197,7 +197,7 @@ class Database:
             self._commit(tx, what)
         except psycopg.Error as error:
             self._pool.discard_lost(error, session)
-            raise error if error_mapping.is_programming_error(error) else self._mapped(error, what) from None
+            raise error if connections.is_programming_error(error) else self._mapped(error, what) from None
         finally:
             self._pool.give_back(session)
 
@@ -206,7 +206,7 @@ class Database:
             return self._pool.take(deadline)
         except HoldfastError:
             if doubtful:
-                raise error_mapping.uncertain(what) from None
+                raise connections.uncertain(what) from None
             raise
 
     def _once(self, tx: Transaction, what: str, work: Callable[[Transaction], T], *, writes: bool) -> T:
@@ -232,7 +232,7 @@ class Database:
         if tx.session.execute("COMMIT", prepare=False).statusmessage != "COMMIT":
             raise Unavailable(f"{what}: the database rolled the work back.", "Nothing was saved; try again.")
         if tx.session.warnings > before:
-            raise error_mapping.unconfirmed(what)
+            raise connections.unconfirmed(what)
 
     def _join(
         self, outer: Transaction, what: str, work: Callable[[Transaction], T], *, writes: bool, durable: bool
@@ -249,10 +249,10 @@ class Database:
             outer.durable = durable
             return result
         except psycopg.Error as error:
-            raise error if error_mapping.is_programming_error(error) else self._mapped(error, what) from None
+            raise error if connections.is_programming_error(error) else self._mapped(error, what) from None
 
     def _mapped(self, error: psycopg.Error, what: str) -> HoldfastError:
-        return error_mapping.mapped(error, what, self.waits.lock_seconds, self.waits.statement_seconds)
+        return connections.mapped(error, what, self.waits.lock_seconds, self.waits.statement_seconds)
 
     def _prepare_settings(self) -> None:
         """Put together what every transaction of this tenant starts with: as one query, and after BEGIN."""

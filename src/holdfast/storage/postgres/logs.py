@@ -18,7 +18,7 @@ import psycopg
 
 from holdfast.errors import Busy, Conflict, HoldfastError, Invalid, Unavailable
 from holdfast.storage.files import lines
-from holdfast.storage.postgres import error_mapping, rows
+from holdfast.storage.postgres import connections, rows
 from holdfast.storage.postgres.connections import Session
 from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.postgres.rows import Author, FileRow
@@ -129,7 +129,7 @@ class Append:
             assert seen is not None
             same = (row.inode, row.size) == (seen.inode, seen.size) or (made and seen.size == 0)
             if tx.doubtful and replaced and (self._joined or not same):
-                raise error_mapping.uncertain(self._path)
+                raise connections.uncertain(self._path)
             if self._joined or not same:
                 raise Unavailable(
                     f"{self._path}: the connection was lost before anything was saved.",
@@ -181,7 +181,7 @@ class Rewrite:
         if tx.doubtful and row and row.op == self._author.op:
             return self._count
         if tx.doubtful and (not row or row.inode != self._seen):
-            raise error_mapping.uncertain(self._path)
+            raise connections.uncertain(self._path)
         if not row:
             raise rows.missing(tx, self._path)
         read = rows.reader(self._database, self._path, row)

@@ -19,7 +19,7 @@ from psycopg import errors as pg
 from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model.records import version_of
 from holdfast.storage.files import lines
-from holdfast.storage.postgres import error_mapping, logs, rows
+from holdfast.storage.postgres import connections, logs, rows
 from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.postgres.rows import Author, FileRow
 from holdfast.storage.tree import ABSENT, Appended, Document, Line, LogEnd, Snapshot, Stamp
@@ -110,7 +110,7 @@ class PgTree:
             if tx.doubtful and row and row.op == author.op:
                 return
             if expect == ABSENT:
-                raise error_mapping.uncertain(path) if tx.doubtful else rows.exists(path)
+                raise connections.uncertain(path) if tx.doubtful else rows.exists(path)
             row = _expected(tx, path, row, expect)
             if keep:
                 rows.keep(tx, path, row, keep, author)
@@ -306,7 +306,7 @@ class PgTree:
                 there = rows.look(tx, target) if tx.doubtful else None
                 if there and there.op == author.op:
                     return
-                raise error_mapping.uncertain(source) if tx.doubtful else rows.missing(tx, source)
+                raise connections.uncertain(source) if tx.doubtful else rows.missing(tx, source)
             rows.check_free(tx, target)
             try:
                 tx.change(
@@ -365,7 +365,7 @@ class _Create:
             )
         rows.check_free(tx, self._path)
         if not rows.create(tx, self._path, None if self._second else self._first, self._author):
-            raise error_mapping.uncertain(self._path) if tx.doubtful else rows.exists(self._path)
+            raise connections.uncertain(self._path) if tx.doubtful else rows.exists(self._path)
         if self._second:
             self._begun = True
             pieces = itertools.chain([self._first, self._second], self._pieces)
@@ -382,7 +382,7 @@ def _expected(tx: Transaction, path: str, row: FileRow | None, expect: str) -> F
     if row and rows.version(tx, path, row) == expect:
         return row
     if tx.doubtful:
-        raise error_mapping.uncertain(path)
+        raise connections.uncertain(path)
     if not row:
         raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.")
     raise Conflict(
