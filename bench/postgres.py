@@ -5,8 +5,7 @@
 It starts a PostgreSQL of its own, with fsync and synchronous_commit on, on the disk of /tmp. Appends and pgbench's
 simple inserts take turns in the same run; a row of that table has the columns of a log's piece. How the two compare
 depends on the disk: where a flush takes no time all is processor time, and clients and server share that here. So the
-mixed load is measured once more on a server that waits 1 ms before each flush (`commit_delay`), as many disks do. What
-pgbench makes of our own function says how much of all that is the server's part. Clients are programs of their own;
+mixed load is measured once more on a server that waits 1 ms before each flush (`commit_delay`), as many disks do. Clients are programs of their own;
 threads of one program, as a server has them, are measured beside.
 """
 
@@ -21,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
@@ -62,7 +61,6 @@ INSERT = (
 )
 _PART = 5_000
 _MIXED = "mixed: messages, every 10th a read, every 20th a document"
-_CALLED = "the server's part: pgbench calls what adds a line"
 
 Work = Callable[[int], bool]
 """One thing that a client does, given its number; was it a durable append?"""
@@ -93,8 +91,7 @@ def _prepared(server: pgserver.Server) -> Iterator[str]:
 def appends(run: Run, server: pgserver.Server, name: str, kinds: list[str], where: str = "") -> None:
     """Let clients and pgbench take turns; the ratio of the medians is what counts on a machine that others use too."""
     rounds, seconds = (2, 2.0) if run.quick else (5, 5.0)
-    found: dict[str, list[float]] = {what: [] for what in (*kinds, *THREADED, _CALLED, "pgbench")}
-    called = _calling(server.at(name, tenant="called"))
+    found: dict[str, list[float]] = {what: [] for what in (*kinds, *THREADED, "pgbench")}
     for _ in range(rounds):
         for number, what in enumerate(kinds):
             found[what].append(_clients(server.at(name, tenant=f"appends{number}"), KINDS[what], seconds))
@@ -102,30 +99,12 @@ def appends(run: Run, server: pgserver.Server, name: str, kinds: list[str], wher
             server.run("TRUNCATE plain", name)
         for what, work in THREADED.items():
             found[what].append(_threads(server.at(name, tenant="threads"), work, seconds))
-        found[_CALLED].append(_pgbench(server, name, seconds, called, "prepared"))
     base = statistics.median(found.pop("pgbench"))
     run.add(f"{where}pgbench, simple inserts, {CLIENTS} clients", base, "/s")
     for what, rates in found.items():
         rate = statistics.median(rates)
         run.add(f"{where}{what}", rate, "/s")
         run.add(f"{where}  / pgbench's inserts", rate / base, "x", at_least=0.7 if what == _MIXED else None)
-
-
-def _calling(address: str) -> str:
-    """Return what has pgbench add lines as we do: to a log for each client, of which it remembers the end."""
-    database = Database(address)
-    with closing(PgTree(database)) as tree:
-        for number in range(CLIENTS):
-            tree.append(f"logs/{number}.jsonl", lambda _end: LINE)
-        path = "'logs/' || :client_id || '.jsonl'"
-        return (
-            "\\if :size = 0\n"
-            f"SELECT inode, size FROM holdfast.files WHERE tenant = '{database.tenant}' AND path = {path} \\gset\n"
-            "\\endif\n"
-            f"SELECT holdfast.append_{database.part:02d}('{database.tenant}', {path}, :inode, :size,"
-            f" '{LINE.decode().strip()}.', gen_random_uuid(), 'agent', '10000', '') \\gset\n"
-            f"\\set size :size + {len(LINE)}\n"
-        )
 
 
 def _clients(address: str, kind: Callable[[str, int], Iterator[bool]], seconds: float) -> float:
@@ -237,12 +216,12 @@ KINDS: dict[str, Callable[[str, int], Iterator[bool]]] = {
 }
 
 
-def _pgbench(server: pgserver.Server, name: str, seconds: float, statements: str, protocol: str = "simple") -> float:
+def _pgbench(server: pgserver.Server, name: str, seconds: float, statements: str) -> float:
     parts = conninfo_to_dict(server.dsn)
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(statements)
         script.flush()
-        command = [str(pgserver.program("pgbench")), "-n", "-M", protocol, "-D", "size=0", "-D", "inode=0", "-f", script.name, "-c", str(CLIENTS), "-j", "2", "-T", str(int(seconds)),
+        command = [str(pgserver.program("pgbench")), "-n", "-f", script.name, "-c", str(CLIENTS), "-j", "2", "-T", str(int(seconds)),
                    "-h", str(parts["host"]), "-p", str(parts["port"]), "-U", "postgres", name]  # fmt: skip
         told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return next(float(line.split()[2]) for line in told.splitlines() if line.startswith("tps"))

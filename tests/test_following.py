@@ -19,9 +19,8 @@ import holdfast
 import pgserver
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.owner.changes import Change
-from holdfast.storage.postgres import change_feed
-from holdfast.storage.postgres.change_feed import Changes
 from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.engine import Changes, Moment
 from holdfast.storage.postgres.tree import PgTree
 
 LOG = "user/memory/history.jsonl"
@@ -289,8 +288,8 @@ def test_another_server_s_numbers_prove_nothing(address: str) -> None:
     changes = Changes(database)
     assert changes.poll() is None
     assert changes.poll() == []
-    changes._last = change_feed.Moment("999999999:999999999:", changes._last.server if changes._last else "")
+    changes._last = Moment("999999999:999999999:", changes._last.server if changes._last else "")
     assert changes.poll() is None
-    changes._last = change_feed.Moment(changes._last.snapshot, "an hour ago")
+    changes._last = Moment(changes._last.snapshot, "an hour ago")
     assert changes.poll() is None
     database.close()

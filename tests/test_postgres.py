@@ -138,7 +138,6 @@ def test_reading_the_end_of_a_log_does_not_read_its_beginning(tree: PgTree) -> N
 
 @pytest.mark.parametrize("folder", ["plain", 'we "said" it', "{a,b}", "it's, NULL", "100%"])
 def test_a_document_is_made_whatever_its_folders_are_called_and_not_below_a_file(tree: PgTree, folder: str) -> None:
-    tree.append("log.jsonl", lambda _: b"one\n")  # from now on it is done in one message
     for path in (f"{folder}/inner/one.md", f"{folder}/inner/two.md"):
         assert tree.write(path, path.encode(), expect=ABSENT) == tree.read(path).version
     with pytest.raises(AlreadyExists):

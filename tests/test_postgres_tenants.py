@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import secrets
-import uuid
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -208,39 +207,6 @@ def test_even_the_owner_of_the_tables_sees_through_a_partition_only_the_tenant_t
             assert {row[0] for row in connection.execute(f"SELECT tenant FROM {table}")} <= {names[0]}
 
 
-def test_an_append_in_one_message_reaches_only_the_logs_of_the_tenant_that_it_names(
-    tenants: tuple[PgTree, PgTree, PgTree], server: pgserver.Server, database: str
-) -> None:
-    owner, curious, _ = tenants
-    found = owner._row(LOG)
-    before = owner.read(LOG).data
-    values = [LOG, found.inode, found.size, b"mine\n", uuid.uuid4(), "", "1000", ""]
-    with psycopg.connect(server.at(database), autocommit=True) as connection:
-        for part in (owner._database.part, curious._database.part):
-            call = f"SELECT holdfast.append_{part:02d}(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
-            assert connection.execute(call, [curious._database.tenant, *values]).fetchone() == (False,)
-        connection.execute(f"SET ROLE {READER}")
-        with pytest.raises(pg.InsufficientPrivilege):
-            connection.execute(call, [curious._database.tenant, *values])
-    assert owner.read(LOG).data == before
-
-
-def test_a_document_in_one_message_comes_to_the_tenant_that_it_names(
-    tenants: tuple[PgTree, PgTree, PgTree], server: pgserver.Server, database: str
-) -> None:
-    owner, curious, _ = tenants
-    before = owner.read(DOCUMENT).data
-    values = [DOCUMENT, [], [1], 77, False, "version", b"mine\n", uuid.uuid4(), "", "1000", ""]
-    with psycopg.connect(server.at(database), autocommit=True) as connection:
-        call = f"SELECT holdfast.make_{curious._database.part:02d}({', '.join(['%s'] * 12)})"
-        assert connection.execute(call, [curious._database.tenant, *values]).fetchone() == (True,)
-        assert connection.execute(call, [curious._database.tenant, *values]).fetchone() == (False,)
-        connection.execute(f"SET ROLE {READER}")
-        with pytest.raises(pg.InsufficientPrivilege):
-            connection.execute(call, [curious._database.tenant, *values])
-    assert (owner.read(DOCUMENT).data, curious.read(DOCUMENT).data) == (before, b"mine\n")
-
-
 def test_every_table_is_keyed_and_partitioned_by_tenant_and_guarded(server: pgserver.Server, database: str) -> None:
     Database(server.at(database)).close()
     look = functools.partial(server.run, database=database)
@@ -273,7 +239,7 @@ def test_what_runs_with_the_rights_of_the_owner_looks_last_at_what_its_caller_ma
     held = server.run(
         "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace AND prosecdef", database
     )
-    assert {"analyze_index", "append_00", "make_00"} <= {str(name) for name, _ in held}
+    assert {str(name) for name, _ in held} == {"analyze_index"}
     assert {str(config) for _, config in held} == {"['search_path=pg_catalog, pg_temp']"}
 
 

@@ -205,14 +205,15 @@ def test_a_log_that_stays_held_is_told_to_each_within_its_time(address: str) -> 
 def test_a_log_that_another_program_wrote_to_meanwhile_has_all_lines(
     server: pgserver.Server, database: str, address: str, tree: PgTree
 ) -> None:
-    with opened(address) as other:
+    with opened(address) as other, ThreadPoolExecutor(1) as pool:
         crowd = Crowd(tree)
         for _ in range(3):
             crowd.append(line("mine"))
-        other.append("log.jsonl", line("theirs"))
+        theirs = pool.submit(other.append, "log.jsonl", line("theirs"), again=True)
         crowd.go()
-    assert lines(tree, "log.jsonl")[:2] == ["begun", "theirs"]
-    assert sorted(lines(tree, "log.jsonl")[2:]) == ["first", "mine", "mine", "mine"]
+        assert theirs.result(30)
+    assert lines(tree, "log.jsonl")[:2] == ["begun", "first"]
+    assert sorted(lines(tree, "log.jsonl")[2:]) == ["mine", "mine", "mine", "theirs"]
     sound(server, database, address)
 
 

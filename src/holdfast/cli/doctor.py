@@ -127,9 +127,6 @@ def _database(found: Health) -> Iterator[Check]:
     yield Check("database", "ok", what)
     if found.role != _WRITER:
         yield Check("rights", "warn", f"The login {found.login} may only read.", f"GRANT {_WRITER} lets it write.")
-    elif not found.inherits:
-        what = f"The login {found.login} does not inherit {_WRITER}: appends take the longer way."
-        yield Check("rights", "warn", what, f"GRANT {_WRITER} TO {found.login} WITH INHERIT TRUE makes them faster.")
     if found.standby:
         what = f"This is a standby, {found.behind_seconds:.0f} s behind: nothing is written."
         step = "Name all servers in the address, with target_session_attrs=read-write."

@@ -1,40 +1,41 @@
-"""Connections to a database: one session, the pool of a program, and why a connection was refused.
-
-psycopg needs more round trips than necessary, so frequent statements go to libpq directly: a session sends prepared
-statements, with the COMMIT that may follow them, in one message.
-"""
+"""Connections to a database: one session, the pool of a program, and what the errors of the driver mean."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import logging
-import re
-import select
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, LiteralString, TypeVar
 
 import msgspec
 import psycopg
 import psycopg_pool
 from psycopg import conninfo, pq
-from psycopg.adapt import PyFormat, Transformer
-from psycopg.pq import Format
+from psycopg import errors as pg
+from psycopg.abc import PQGen
 from psycopg.rows import TupleRow
 
-from holdfast.errors import Busy, HoldfastError, Unavailable
-from holdfast.storage.postgres import error_mapping
+from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, Unavailable
 from holdfast.storage.postgres.addresses import Address
 from holdfast.storage.tree import RootGone
 
 _CANCEL_SECONDS = 5.0
 _MOST_PREPARED = 300
-_PLACEHOLDER = re.compile(r"%(?:%|\((?P<name>\w+)\)(?P<format>[sb]))")
 _SHORTEST_WAIT = 0.05
 _PING_SECONDS = 2
 _ALWAYS_THERE = ("postgres", "template1")
+CONTRADICTED = psycopg.IntegrityError
+_ROLLED_BACK = (pg.SerializationFailure, pg.DeadlockDetected, pg.TransactionRollback)
+_DISCONNECTED = (
+    pg.AdminShutdown,
+    pg.CrashShutdown,
+    pg.CannotConnectNow,
+    pg.IdleInTransactionSessionTimeout,
+    pg.ConnectionException,
+    pg.TooManyConnections,
+)
+T = TypeVar("T")
 
 
 class Waits(msgspec.Struct, frozen=True):
@@ -49,130 +50,46 @@ class Waits(msgspec.Struct, frozen=True):
     connections: int = 8
 
 
-class Call(NamedTuple):
-    """A statement with `$n` placeholders and its encoded values."""
-
-    statement: bytes
-    values: Sequence[bytes | None]
-    formats: Sequence[int]
-    """For each value: 1 if binary, 0 if text."""
-    types: Sequence[int] | None = None
-    result_format: Format = Format.TEXT
-
-
-@functools.lru_cache(500)
-def numbered(statement: str) -> tuple[bytes, dict[str, PyFormat]]:
-    """Return a statement with `$n` for its `%(name)s` placeholders, and these names in order."""
-    found: dict[str, PyFormat] = {}
-
-    def number(match: re.Match[str]) -> str:
-        if not match["name"]:
-            return "%"
-        found.setdefault(match["name"], PyFormat(match["format"]))
-        return f"${list(found).index(match['name']) + 1}"
-
-    return _PLACEHOLDER.sub(number, statement).encode(), found
-
-
 class Session(psycopg.Connection[TupleRow]):
-    """A connection that sends prepared statements in one message, and counts the server's warnings."""
+    """A connection that gives up waiting for the server after a while, and counts the server's warnings."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
+        self.seconds = 0.0
+        """How long one answer may take; 0 for any time. No time-out of the server covers a synchronous standby."""
         self.warnings = 0
         """A commit that no standby confirmed succeeds with a warning."""
         self.checked = False
-        self._statements: dict[object, bytes] = {}
-        self._numbers = itertools.count()
-        self._poll = select.poll()
-        self._poll.register(self.pgconn.socket, select.POLLIN)
+        self.prepared_max = _MOST_PREPARED
         self.add_notice_handler(self._count_warning)
 
-    def rollback(self) -> None:
-        super().rollback()
-        self._statements.clear()  # psycopg deallocates all prepared statements
+    def wait(self, gen: PQGen[T], *given: Any, **named: Any) -> T:
+        return super().wait(self._limited(gen) if self.seconds else gen, *given, **named)
 
-    @contextlib.contextmanager
-    def transaction(self, *given: Any, **named: Any) -> Iterator[psycopg.Transaction]:
+    def _limited(self, gen: PQGen[T]) -> PQGen[T]:
+        """Do the same as `gen`, but cancel the work after a while, and close the connection if that does not help."""
+        deadline, cancelled = time.monotonic() + self.seconds, False
         try:
-            with super().transaction(*given, **named) as begun:
-                yield begun
-        except BaseException:
-            self._statements.clear()
-            raise
-
-    def send(self, *calls: Call, then: bytes = b"", seconds: float = _CANCEL_SECONDS) -> list[pq.abc.PGresult]:
-        """Run statements, and `then` one without values, in one message; return the results, one for each.
-
-        They are one transaction. After `seconds` they are cancelled: no time-out of the server covers the wait for a
-        synchronous standby.
-        """
-        while len(self._statements) >= _MOST_PREPARED:
-            self.execute(b"DEALLOCATE %s" % self._statements.pop(next(iter(self._statements))))
-        known = set(self._statements)
-        self.pgconn.enter_pipeline_mode()
-        try:
-            for call in calls:
-                name = self._prepare(call)
-                self.pgconn.send_query_prepared(name, call.values, call.formats, result_format=call.result_format)
-            if then:
-                self.pgconn.send_query_params(then, None)
-            self.pgconn.pipeline_sync()
-            return self._results(seconds)[-len(calls) - bool(then) :]
-        except BaseException:  # the server may not have seen the new statements
-            for key in set(self._statements) - known:
-                del self._statements[key]
-            raise
-        finally:
-            with contextlib.suppress(psycopg.Error):
-                self.pgconn.exit_pipeline_mode()
-
-    def ask(self, before: Call, statement: str, values: Mapping[str, object], seconds: float) -> list[TupleRow]:
-        """Return the rows of a statement that is sent in one message with another before it."""
-        text, names = numbered(statement)
-        transformer = Transformer(self)
-        given = transformer.dump_sequence([values[name] for name in names], list(names.values()))
-        call = Call(text, given, transformer.formats or (), transformer.types, Format.BINARY)  # type: ignore[arg-type]
-        result = self.send(before, call, seconds=seconds)[-1]
-        transformer.set_pgresult(result)
-        return transformer.load_rows(0, result.ntuples, tuple)
-
-    def _prepare(self, call: Call) -> bytes:
-        key = call.statement, call.types
-        name = self._statements.get(key)
-        if name is None:
-            name = self._statements[key] = b"holdfast_%d" % next(self._numbers)
-            self.pgconn.send_prepare(name, call.statement, call.types)
-        return name
-
-    def _results(self, seconds: float) -> list[pq.abc.PGresult]:
-        """Return all results up to the end of the pipeline, or raise the first error."""
-        deadline, cancelled = time.monotonic() + seconds, False
-        results: list[pq.abc.PGresult] = []
-        while True:
-            while (unsent := self.pgconn.flush()) or self.pgconn.is_busy():
-                self._poll.modify(self.pgconn.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
-                if self._poll.poll(max(0, round((deadline - time.monotonic()) * 1000))):
-                    self.pgconn.consume_input()
-                elif cancelled:
-                    self.close()
-                    raise psycopg.OperationalError("no answer from the server")
-                else:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > deadline:
+                    if cancelled:
+                        self.close()
+                        raise psycopg.OperationalError("no answer from the server")
                     self.cancel_safe(timeout=_CANCEL_SECONDS)
                     deadline, cancelled = time.monotonic() + _CANCEL_SECONDS, True
-            result = self.pgconn.get_result()
-            if result is not None and result.status == pq.ExecStatus.PIPELINE_SYNC:
-                break
-            if result is not None:
-                results.append(result)
-            elif self.pgconn.status != pq.ConnStatus.OK:
-                break
-        wrong = [each for each in results if each.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)]
-        if wrong and wrong[0].error_field(pq.DiagnosticField.SQLSTATE):
-            raise psycopg.errors.error_from_result(wrong[0])
-        if wrong or self.pgconn.status != pq.ConnStatus.OK:
-            raise psycopg.OperationalError("the connection was lost")
-        return results
+                wanted = gen.send(ready)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def ask(self, settings: bytes, statement: LiteralString, values: Mapping[str, object]) -> list[TupleRow]:
+        """Return the rows of a statement, as a transaction of its own in one message with its settings."""
+        with self.pipeline():
+            self.execute(settings, prepare=True)
+            cursor = self.cursor(binary=True).execute(statement, values, prepare=True)
+        return cursor.fetchall()
 
     def _count_warning(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self.warnings += diagnostic.severity_nonlocalized == "WARNING"
@@ -218,6 +135,7 @@ class Pool:
             ) from None
         except psycopg_pool.PoolClosed:
             raise Unavailable(f"{self._address.shown} was closed.", "Open it again.") from None
+        session.seconds = self._waits.statement_seconds
         if not session.checked:
             try:
                 self._check(session)
@@ -237,9 +155,9 @@ class Pool:
 
     def discard_lost(self, error: psycopg.Error, session: Session) -> None:
         """Close a lost connection and check the others, which may be dead too or lead to the wrong server."""
-        if error_mapping.is_lost(error, session):
+        if is_lost(error, session):
             session.close()
-            if error_mapping.is_read_only(error):
+            if is_read_only(error):
                 self._pool.drain()
             else:
                 self._pool.check()
@@ -278,4 +196,89 @@ def _refusal(error: psycopg.Error, address: Address) -> HoldfastError:
     return Unavailable(
         f'The server at {address.shown} refused the user "{user}".',
         "Check user and password, and that pg_hba.conf lets this machine in; the server's log has the reason.",
+    )
+
+
+# errors
+
+
+def is_programming_error(error: psycopg.Error) -> bool:
+    """Return whether the driver rejected the call before it reached a server."""
+    return error.sqlstate is None and not isinstance(error, psycopg.OperationalError | psycopg.InternalError)
+
+
+def is_read_only(error: psycopg.Error) -> bool:
+    """Return whether the server accepts no writes, as a former primary after a failover does."""
+    return isinstance(error, pg.ReadOnlySqlTransaction)
+
+
+def is_lock_timeout(error: psycopg.Error) -> bool:
+    return isinstance(error, pg.LockNotAvailable)
+
+
+def is_lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
+    """Return whether the connection can no longer be used."""
+    return isinstance(error, _DISCONNECTED) or is_read_only(error) or connection.closed
+
+
+def is_transient(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
+    """Return whether the same work may succeed on a retry."""
+    return isinstance(error, _ROLLED_BACK) or is_lost(error, connection)
+
+
+def mapped(error: psycopg.Error, what: str, lock_seconds: float, statement_seconds: float) -> HoldfastError:
+    """Return the error to raise for a failed operation on `what`."""
+    match error:
+        case pg.LockNotAvailable():
+            return Busy(f"{what} was locked by others for {lock_seconds:g} s; nothing was written.", "Try again.")
+        case pg.SerializationFailure() | pg.DeadlockDetected() | pg.TransactionRollback():
+            return Busy(f"{what}: other writers interfered repeatedly; nothing was written.", "Try again.")
+        case pg.QueryCanceled():
+            return Unavailable(
+                f"{what}: the database took longer than {statement_seconds:g} s, or an operator cancelled the query.",
+                "Nothing was acknowledged; try again, and check the load of the server.",
+            )
+        case pg.InsufficientPrivilege():
+            return Unavailable(
+                f"{what}: the database does not allow this.",
+                "Use a login that was granted holdfast_writer (or holdfast_reader to read).",
+            )
+        case pg.ReadOnlySqlTransaction():
+            return Unavailable(
+                f"{what}: this server takes no writes; it is a standby or was set to read only.",
+                "Name all servers in the address, with target_session_attrs=read-write.",
+            )
+        case pg.UndefinedTable() | pg.InvalidSchemaName() | pg.UndefinedColumn():
+            return RootGone(
+                "The tables of the memory no longer exist, or have changed.", "Open the database again and check it."
+            )
+        case pg.DiskFull() | pg.OutOfMemory() | pg.InsufficientResources():
+            return Unavailable(
+                f"{what} was not saved: the database has no space left.", "Free some space and try again."
+            )
+        case pg.DataCorrupted() | pg.IndexCorrupted():
+            return Damaged(f"{what}: the database reports that its files are damaged.", "Restore it from a backup.")
+        case pg.ProgramLimitExceeded():
+            return Invalid(f"{what[:80]}… is too long for a database.", "Shorten it.")
+    if error.sqlstate is None or isinstance(error, _DISCONNECTED):
+        return RootGone(f"{what}: the connection to the database was lost.", "Nothing was acknowledged; try again.")
+    return Unavailable(
+        f"{what}: the database refused ({error.sqlstate}): {error.diag.message_primary or 'no reason given'}.",
+        "Nothing was acknowledged; see the server's log.",
+    )
+
+
+def uncertain(what: str) -> Unavailable:
+    """Return the error for a write whose commit may or may not have happened."""
+    return Unavailable(
+        f"{what} may or may not be saved: the connection was lost at that moment.",
+        "Check whether it is there before you try again.",
+    )
+
+
+def unconfirmed(what: str) -> Unavailable:
+    """Return the error for a write that is committed locally but on no synchronous standby."""
+    return Unavailable(
+        f"{what} is saved on the server, but no standby has confirmed it.",
+        "Check the standbys, and whether it is there, before you try again.",
     )

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import LiteralString, TypeVar
 
 import msgspec
@@ -23,21 +22,15 @@ from psycopg import errors as pg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from holdfast.errors import Conflict, HoldfastError, Unavailable
-from holdfast.storage.postgres import addresses, connections, error_mapping, migrations
-from holdfast.storage.postgres.connections import Call, Session, Waits
-from holdfast.storage.postgres.schema import PARTITIONS, READER
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.storage.postgres import addresses, connections, migrations
+from holdfast.storage.postgres.connections import Session, Waits
+from holdfast.storage.postgres.schema import READER
 
 T = TypeVar("T")
-DIRECT_LOCK_SECONDS = 0.05
-"""How long a direct call waits for a lock before the caller falls back to a transaction."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _LISTENERS_SECONDS = 1.0
 """How long the answer is trusted whether another program wants to be notified of writes."""
-_PART: LiteralString = """
-SELECT number FROM generate_series(0, %(parts)s - 1) AS number
-WHERE satisfies_hash_partition('holdfast.files'::regclass, %(parts)s, number, %(tenant)s::text)
-"""
 _LISTENERS: LiteralString = """
 SELECT EXISTS (SELECT FROM holdfast.listeners WHERE tenant = %(tenant)s AND until > clock_timestamp())
 """
@@ -46,21 +39,15 @@ SELECT EXISTS (SELECT FROM holdfast.listeners WHERE tenant = %(tenant)s AND unti
 class Transaction:
     """One attempt of some work."""
 
-    def __init__(
-        self, session: Session, tenant: str, *, doubtful: bool = False, durable: bool = True, outermost: bool = True
-    ) -> None:
+    def __init__(self, session: Session, tenant: str, *, doubtful: bool = False, durable: bool = True) -> None:
         self.session = session
         self.tenant = tenant
         self.doubtful = doubtful
         """An earlier attempt may have been committed."""
         self.durable = durable
-        self.outermost = outermost
-        """False for work that joined another transaction."""
         self.ending = False
         self.unchanged = False
         """Set by work that wants to be rolled back without an error."""
-        self.last: Call | None = None
-        """Set by work whose last statement can be sent together with the COMMIT; it has to return true."""
         self.joined = 0
         """How many other writes joined this one."""
 
@@ -74,10 +61,6 @@ class Transaction:
         """Run a statement that changes rows; return how many."""
         return self._run(statement, values).rowcount
 
-    def many(self, statement: LiteralString, values: Iterable[dict[str, object]]) -> None:
-        """Run a statement once for each of the values, without waiting for each."""
-        self.session.cursor(binary=True).executemany(statement, [{"tenant": self.tenant, **each} for each in values])
-
     def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
         return self.session.cursor(binary=True).execute(statement, {"tenant": self.tenant, **values})
 
@@ -85,13 +68,12 @@ class Transaction:
 class _Reads(Transaction):
     """Reads of which each is a transaction of its own, sent in one message with its settings."""
 
-    def __init__(self, session: Session, tenant: str, settings: Call, seconds: float, *, doubtful: bool) -> None:
-        super().__init__(session, tenant, doubtful=doubtful)
+    def __init__(self, session: Session, tenant: str, settings: bytes) -> None:
+        super().__init__(session, tenant)
         self._settings = settings
-        self._seconds = seconds
 
     def rows(self, statement: LiteralString, **values: object) -> list[TupleRow]:
-        return self.session.ask(self._settings, statement, {**values, "tenant": self.tenant}, self._seconds)
+        return self.session.ask(self._settings, statement, {"tenant": self.tenant, **values})
 
 
 class Database:
@@ -109,9 +91,7 @@ class Database:
         self._prepare_settings()
         self._pool = connections.Pool(self._address, self.waits, migrations.check)
         self._local = threading.local()
-        self._may_call = True
-        self._listened = False
-        self._listeners_until = 0.0
+        self._listened, self._listeners_until = False, 0.0
         self._owns_pool = True
 
     def beside(self, tenant: str) -> Database:
@@ -120,7 +100,6 @@ class Database:
         other.tenant = addresses.check_tenant(tenant)
         other.location = addresses.shown_for(self._address, tenant)
         other.address = addresses.for_tenant(self.address, tenant)
-        other.__dict__.pop("part", None)
         other._listened, other._listeners_until = False, 0.0
         other._prepare_settings()
         other._local = threading.local()
@@ -147,17 +126,6 @@ class Database:
         """Return whether this thread is in a transaction."""
         return getattr(self._local, "tx", None) is not None
 
-    @property
-    def direct(self) -> bool:
-        """Return whether this thread can use `call`: it notifies no listeners, and joins no transaction."""
-        return self._may_call and not self.within and not self._listened and time.monotonic() <= self._listeners_until
-
-    @functools.cached_property
-    def part(self) -> int:
-        """The number of the partition of this tenant."""
-        row = self.run("the tenant", lambda tx: tx.row(_PART, parts=PARTITIONS))
-        return int(row[0]) if row else 0
-
     def connect(self) -> Session:
         """Open a separate connection with the application's rights; it names no tenant."""
         session = connections.connect(self._address)
@@ -177,65 +145,33 @@ class Database:
                 return
             yield True
 
-    def call(self, what: str, call: Call) -> bytes | None:
-        """Run one statement as a transaction in one message, once; return its value.
-
-        b"" means that it changed nothing, None that its outcome is unknown. The caller then does the same work by
-        `run`.
-        """
-        session = self._take(what, time.monotonic() + self.waits.again_seconds, doubtful=False)
-        before = session.warnings
-        try:
-            value = session.send(call, seconds=self.waits.statement_seconds)[0].get_value(0, 0)
-        except psycopg.Error as error:
-            if error_mapping.is_programming_error(error):
-                raise
-            if error_mapping.is_lost(error, session):
-                self._pool.discard_lost(error, session)
-                return None
-            if isinstance(error, pg.InsufficientPrivilege):  # the login does not inherit the rights of its role
-                self._may_call = False
-                return b""
-            if error_mapping.is_transient(error, session) or error_mapping.is_lock_timeout(error):
-                return b""
-            raise self._mapped(error, what) from None
-        finally:
-            self._pool.give_back(session)
-        if session.warnings > before:
-            raise error_mapping.unconfirmed(what)
-        return value or b""
-
     def ask(self, what: str, work: Callable[[Transaction], T]) -> T:
         """Do some reads, of which each is a transaction of its own; retry where that may help."""
         return self.run(what, work, apart=True)
 
     def run(
         self, what: str, work: Callable[[Transaction], T], *,
-        writes: bool = False, durable: bool = True, doubtful: bool = False, apart: bool = False,
+        writes: bool = False, durable: bool = True, apart: bool = False,
     ) -> T:  # fmt: skip
-        """Do some work in a transaction, and retry it where that may help; errors name `what`.
-
-        Pass `doubtful` after a `call` with an unknown outcome.
-        """
+        """Do some work in a transaction, and retry it where that may help; errors name `what`."""
         outer: Transaction | None = getattr(self._local, "tx", None)
         if outer:
             return self._join(outer, what, work, writes=writes, durable=durable)
         deadline = time.monotonic() + self.waits.again_seconds
-        pause = _FIRST_PAUSE
+        pause, doubtful = _FIRST_PAUSE, False
         while True:
             session = self._take(what, deadline, doubtful)
             tx = Transaction(session, self.tenant, doubtful=doubtful, durable=durable)
             try:
                 if apart:
-                    seconds = self.waits.statement_seconds
-                    return work(_Reads(session, self.tenant, self._settings, seconds, doubtful=doubtful))
+                    return work(_Reads(session, self.tenant, self._settings))
                 return self._once(tx, what, work, writes=writes)
             except psycopg.Error as error:
-                if error_mapping.is_programming_error(error):
+                if connections.is_programming_error(error):
                     raise
-                doubtful = doubtful or (writes and tx.ending and error_mapping.is_lost(error, session))
-                if not error_mapping.is_transient(error, session) or time.monotonic() + pause > deadline:
-                    raise (error_mapping.uncertain(what) if doubtful else self._mapped(error, what)) from None
+                doubtful = doubtful or (writes and tx.ending and connections.is_lost(error, session))
+                if not connections.is_transient(error, session) or time.monotonic() + pause > deadline:
+                    raise (connections.uncertain(what) if doubtful else self._mapped(error, what)) from None
                 self._pool.discard_lost(error, session)
             finally:
                 self._pool.give_back(session)
@@ -261,22 +197,16 @@ class Database:
             self._commit(tx, what)
         except psycopg.Error as error:
             self._pool.discard_lost(error, session)
-            raise error if error_mapping.is_programming_error(error) else self._mapped(error, what) from None
+            raise error if connections.is_programming_error(error) else self._mapped(error, what) from None
         finally:
             self._pool.give_back(session)
-
-    def synchronous_commit(self, durable: bool) -> str:
-        """Return what a write sets `synchronous_commit` to; "" where the server's default will do."""
-        if not durable:
-            return "off"
-        return "on" if self._access.forgetful else ""
 
     def _take(self, what: str, deadline: float, doubtful: bool) -> Session:
         try:
             return self._pool.take(deadline)
         except HoldfastError:
             if doubtful:
-                raise error_mapping.uncertain(what) from None
+                raise connections.uncertain(what) from None
             raise
 
     def _once(self, tx: Transaction, what: str, work: Callable[[Transaction], T], *, writes: bool) -> T:
@@ -292,30 +222,24 @@ class Database:
             result = work(tx)
         finally:
             self._local.tx = None
-        if tx.unchanged:
-            tx.session.send(then=b"ROLLBACK")  # keeps prepared statements, unlike psycopg's
-        else:
+        if not tx.unchanged:
             self._commit(tx, what)
         return result
 
     def _commit(self, tx: Transaction, what: str) -> None:
         tx.ending = True
         before = tx.session.warnings
-        calls = (tx.last,) if tx.last else ()
-        *done, commit = tx.session.send(*calls, then=b"COMMIT", seconds=self.waits.statement_seconds)
-        if commit.command_status != b"COMMIT":
+        if tx.session.execute("COMMIT", prepare=False).statusmessage != "COMMIT":
             raise Unavailable(f"{what}: the database rolled the work back.", "Nothing was saved; try again.")
-        if done and done[0].get_value(0, 0) != b"t":
-            raise Conflict(f"{what} was changed by the same work; nothing was added.", "Try again.")
         if tx.session.warnings > before:
-            raise error_mapping.unconfirmed(what)
+            raise connections.unconfirmed(what)
 
     def _join(
         self, outer: Transaction, what: str, work: Callable[[Transaction], T], *, writes: bool, durable: bool
     ) -> T:
         """Do the work in the transaction of this thread; a write that fails rolls back only itself."""
         durable = outer.durable or (writes and durable)
-        inner = Transaction(outer.session, self.tenant, durable=durable, outermost=False)
+        inner = Transaction(outer.session, self.tenant, durable=durable)
         try:
             with outer.session.transaction() if writes else contextlib.nullcontext():
                 if durable and not outer.durable:
@@ -325,13 +249,13 @@ class Database:
             outer.durable = durable
             return result
         except psycopg.Error as error:
-            raise error if error_mapping.is_programming_error(error) else self._mapped(error, what) from None
+            raise error if connections.is_programming_error(error) else self._mapped(error, what) from None
 
     def _mapped(self, error: psycopg.Error, what: str) -> HoldfastError:
-        return error_mapping.mapped(error, what, self.waits.lock_seconds, self.waits.statement_seconds)
+        return connections.mapped(error, what, self.waits.lock_seconds, self.waits.statement_seconds)
 
     def _prepare_settings(self) -> None:
-        """Work out what every transaction of this tenant starts with: as a call, and as a text with BEGIN."""
+        """Put together what every transaction of this tenant starts with: as one query, and after BEGIN."""
         settings = {
             "role": self._access.role,
             "holdfast.tenant": self.tenant,
@@ -342,17 +266,13 @@ class Database:
             "jit": "off",  # compiling takes longer than any of our queries
             "max_parallel_workers_per_gather": "0",
         }
-        values = [part.encode() for setting in settings.items() for part in setting]
-        setting = b", ".join(b"set_config($%d, $%d, true)" % (n, n + 1) for n in range(1, len(values), 2))
-        self._settings = Call(b"SELECT " + setting, values, [0] * len(values))
+        calls = [sql.SQL("set_config({}, {}, true)").format(*setting) for setting in settings.items()]
+        self._settings = sql.SQL("SELECT {}").format(sql.SQL(", ").join(calls)).as_bytes()
         self._begin = {}
-        for durable in (True, False):
-            commit = self.synchronous_commit(durable)
-            parts = [
-                sql.SQL("SET LOCAL {} = {}").format(sql.Identifier(*name.split(".")), sql.Literal(value))
-                for name, value in (settings | ({"synchronous_commit": commit} if commit else {})).items()
-            ]
-            self._begin[durable] = sql.SQL("; ").join([sql.SQL("BEGIN"), *parts])
+        for durable, commit in ((True, "on" if self._access.forgetful else ""), (False, "off")):
+            chosen = settings | ({"synchronous_commit": commit} if commit else {})
+            parts = [sql.SQL(f"SET LOCAL {name} = {{}}").format(value) for name, value in chosen.items()]
+            self._begin[durable] = sql.SQL("; ").join([sql.SQL("BEGIN"), *parts]).as_bytes()
 
 
 def milliseconds(seconds: float) -> str:

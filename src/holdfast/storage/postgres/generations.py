@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import Busy, HoldfastError
 from holdfast.model.settings import Search
 from holdfast.storage.index import Stale, Unusable
-from holdfast.storage.postgres import error_mapping
+from holdfast.storage.postgres import connections
 from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.postgres.schema import TABLES
 
@@ -165,7 +165,7 @@ class Generations:
             self._local.tx, self._local.index = tx, self._locked(tx)
             try:
                 yield
-            except error_mapping.CONTRADICTED as error:  # there are no other writers
+            except connections.CONTRADICTED as error:  # there are no other writers
                 raise Stale(f"the index is damaged: {error}") from None
             finally:
                 self._local.tx = self._local.index = None

@@ -2,8 +2,7 @@
 
 An append locks the row of the log, lets the caller compose lines, adds them and commits. Lines are composed once: after
 a lost connection the same lines are sent again only if the log is unchanged and does not have them yet. With `again`
-the caller may compose several times: then the lines are composed for the end that this program left, and sent in one
-message that adds them if the log still ends there.
+they are composed again.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import contextlib
 import select
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import LiteralString
 
@@ -20,22 +18,17 @@ import psycopg
 
 from holdfast.errors import Busy, Conflict, HoldfastError, Invalid, Unavailable
 from holdfast.storage.files import lines
-from holdfast.storage.postgres import error_mapping, rows
-from holdfast.storage.postgres.connections import Call, Session
-from holdfast.storage.postgres.database import DIRECT_LOCK_SECONDS, Database, Transaction, milliseconds
-from holdfast.storage.postgres.rows import Author, FileRow, KnownEnd
+from holdfast.storage.postgres import connections, rows
+from holdfast.storage.postgres.connections import Session
+from holdfast.storage.postgres.database import Database, Transaction
+from holdfast.storage.postgres.rows import Author, FileRow
 from holdfast.storage.tree import Appended, Line, LogEnd
 
 Changed = list[tuple[Line, bytes]]
 _TRIES = 100
-_MOST_KNOWN = 1_000
-_LONGEST_TAIL = 4096
-_CONTENDED_APPENDS = 50
 _CHUNK = 1 << 20
 _CHECK_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
-_APPEND = b"SELECT holdfast.append_%02d($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-_APPEND_FORMATS = (0, 0, 0, 0, 1, 1, 0, 0, 0)
 _ADDED: LiteralString = """
 SELECT min(start), max(start + length(data)) FROM holdfast.pieces
 WHERE tenant = %(tenant)s AND inode = %(inode)s AND start >= %(start)s AND op = %(op)s
@@ -86,132 +79,40 @@ def locked(tx: Transaction, path: str, author: Author) -> tuple[FileRow, bool]:
     raise Busy(f"Other programs keep removing {path}; nothing was written.", "Try again.")
 
 
-class Ends:
-    """The ends of the logs that this program appended to last."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, KnownEnd] = {}
-        self._contended: dict[str, int] = {}
-        """For logs that other programs write to: how many appends will lock the log at once."""
-        self._turns: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
-
-    def turn(self, path: str) -> threading.Lock:
-        """Return the lock by which the threads of this program append to a log one after another."""
-        with self._lock:
-            return self._turns.setdefault(path, threading.Lock())
-
-    def take(self, path: str) -> KnownEnd | None:
-        """Return and forget the end of a log, unless other programs wrote to it lately."""
-        with self._lock:
-            end = self._known.pop(path, None)
-            if left := self._contended.pop(path, 0):
-                if left > 1:
-                    self._contended[path] = left - 1
-                return None
-            return end
-
-    def note_contended(self, path: str) -> None:
-        with self._lock:
-            if len(self._contended) < _MOST_KNOWN:
-                self._contended[path] = _CONTENDED_APPENDS
-
-    def note(self, path: str, inode: int, end: int, data: bytes) -> None:
-        """Remember the end of a log after an append of `data`."""
-        tail = data[data.rfind(b"\n", 0, -1) + 1 :]
-        with self._lock:
-            known = self._known.pop(path, None)
-            if known and known.inode == inode and known.size > end:  # another thread has appended since
-                self._known[path] = known
-            elif data.endswith(b"\n") and tail.strip() and len(tail) <= _LONGEST_TAIL:
-                self._known[path] = KnownEnd(inode, end, tail)
-                if len(self._known) > _MOST_KNOWN:
-                    del self._known[next(iter(self._known))]
-
-
 class End:
     """The end of a log, read only when it is asked for."""
 
-    def __init__(self, read: lines.Read, size: int, line_bytes: int, tail: bytes = b"") -> None:
+    def __init__(self, read: lines.Read, size: int, line_bytes: int) -> None:
         self.size = size
         self._read = read
         self._line_bytes = line_bytes
-        self._tail = tail
 
     def back(self) -> Iterator[bytes]:
-        if not self._tail:
-            yield from lines.HeldEnd(self._read, self.size, self._line_bytes).back()
-            return
-        yield self._tail.rstrip()
-        for line in lines.backwards(self._read, self.size - len(self._tail), self._line_bytes):
-            if line.data.strip():
-                yield line.data
+        return lines.HeldEnd(self._read, self.size, self._line_bytes).back()
 
     def lines(self, offset: int) -> Iterable[bytes]:
         return (line.data for line in lines.forwards(self._read, offset, self.size, self._line_bytes))
 
 
 class Append:
-    """One append, over all its attempts."""
+    """One append, over all its attempts. With `again`, lines may be composed several times."""
 
     def __init__(
-        self, database: Database, ends: Ends, path: str, compose: Callable[[LogEnd], bytes], author: Author, *,
-        line_bytes: int, again: bool,
+        self, database: Database, path: str, compose: Callable[[LogEnd], bytes], author: Author, line_bytes: int, *,
+        again: bool,
     ) -> None:  # fmt: skip
         self._database = database
-        self._ends = ends
         self._path = path
         self._compose = compose
         self._author = author
         self._line_bytes = line_bytes
         self._again = again
         self._data: bytes | None = None
-        self._seen: FileRow | KnownEnd | None = None
+        self._seen: FileRow | None = None
         self._joined = False
-        self._doubtful = False
-        self._added: tuple[int, bytes] | None = None
 
-    def run(self, durable: bool) -> Appended | None:
-        if not (self._again and self._database.direct):
-            return self._locked(durable)
-        turn = self._ends.turn(self._path)
-        mine = turn.acquire(timeout=self._database.waits.lock_seconds)
-        try:
-            return self._direct(durable) or self._locked(durable)
-        finally:
-            if mine:
-                turn.release()
-
-    def _direct(self, durable: bool) -> Appended | None:
-        """Append in one message if the log ends as this program left it; None if not, or if the outcome is unknown."""
-        end = self._ends.take(self._path)
-        if not end:
-            return None
-        try:
-            data = self._compose(self._end(end, end.tail))
-        except HoldfastError:  # it is composed again while the log is locked
-            return None
-        if not _is_plain(data):
-            return None
-        outcome = self._database.call(self._path, self._call(end, data, DIRECT_LOCK_SECONDS, durable=durable))
-        if outcome is None:
-            self._doubtful, self._data, self._seen = True, data, end
-        elif outcome == b"t":
-            self._ends.note(self._path, end.inode, end.size + len(data), data)
-            return Appended(end.size, end.size + len(data))
-        elif outcome:
-            self._ends.note_contended(self._path)
-        return None
-
-    def _locked(self, durable: bool) -> Appended | None:
-        """Lock the log, then append to it."""
-        done = self._database.run(self._path, self._attempt, writes=True, durable=durable, doubtful=self._doubtful)
-        if done and self._added and not self._database.within:
-            inode, data = self._added
-            self._ends.note(self._path, inode, done.end, data)
-        return done
-
-    def _attempt(self, tx: Transaction) -> Appended | None:
+    def attempt(self, tx: Transaction) -> Appended | None:
+        """Add lines while the log is locked."""
         row, made = locked(tx, self._path, self._author)
         seen = self._seen
         if self._data is not None and seen and tx.doubtful:
@@ -221,13 +122,14 @@ class Append:
         replaced = not seen or seen.inode != row.inode
         if self._data is None or (self._again and not self._joined and not (replaced and tx.doubtful)):
             before = tx.joined
-            self._data, self._seen = self._compose(self._end(row)), row
+            read = rows.reader(self._database, self._path, row)
+            self._data, self._seen = self._compose(End(read, row.size, self._line_bytes)), row
             self._joined = self._joined or tx.joined > before
         else:
             assert seen is not None
             same = (row.inode, row.size) == (seen.inode, seen.size) or (made and seen.size == 0)
             if tx.doubtful and replaced and (self._joined or not same):
-                raise error_mapping.uncertain(self._path)
+                raise connections.uncertain(self._path)
             if self._joined or not same:
                 raise Unavailable(
                     f"{self._path}: the connection was lost before anything was saved.",
@@ -236,49 +138,27 @@ class Append:
         if not self._data:
             tx.unchanged = not tx.joined
             return None
-        return self._add(tx, row, self._data)
+        return self._add(tx, row, b"\n" + self._data if row.torn else self._data)
 
     def _add(self, tx: Transaction, row: FileRow, data: bytes) -> Appended:
-        if row.log and not row.torn and _is_plain(data) and tx.outermost and not tx.joined:
-            tx.last = self._call(row, data, self._database.waits.lock_seconds, durable=tx.durable)
-        else:
-            if not row.log:
-                tx.change(_SPLIT, path=self._path, piece=rows.PIECE)
-                tx.change(
-                    "UPDATE holdfast.files SET log = true, data = NULL, version = NULL"
-                    " WHERE tenant = %(tenant)s AND path = %(path)s",
-                    path=self._path,
-                )
-            data = b"\n" + data if row.torn else data
-            starts = range(0, len(data), rows.PIECE)
-            grown = tx.change(
-                _GROW, path=self._path, inode=row.inode, size=row.size, count=len(data), torn=rows.is_torn(data),
-                op=self._author.op, writer=self._author.writer, starts=[row.size + start for start in starts],
-                parts=[data[start : start + rows.PIECE] for start in starts],
-            )  # fmt: skip
-            if not grown:
-                raise Conflict(
-                    f"{self._path} was changed while lines for it were composed; nothing was written.", "Try again."
-                )
-        self._added = row.inode, data
-        return Appended(row.size, row.size + len(data))
-
-    def _end(self, row: FileRow | KnownEnd, tail: bytes = b"") -> End:
-        return End(rows.reader(self._database, self._path, row), row.size, self._line_bytes, tail)
-
-    def _call(self, row: FileRow | KnownEnd, data: bytes, seconds: float, *, durable: bool) -> Call:
-        """Return the call that appends if the log still has this inode and size."""
-        base, author = self._database, self._author
-        values = (
-            base.tenant.encode(), self._path.encode(), b"%d" % row.inode, b"%d" % row.size, data, author.op.bytes,
-            author.writer.encode(), milliseconds(seconds).encode(), base.synchronous_commit(durable).encode(),
+        if not row.log:
+            tx.change(_SPLIT, path=self._path, piece=rows.PIECE)
+            tx.change(
+                "UPDATE holdfast.files SET log = true, data = NULL, version = NULL"
+                " WHERE tenant = %(tenant)s AND path = %(path)s",
+                path=self._path,
+            )
+        starts = range(0, len(data), rows.PIECE)
+        grown = tx.change(
+            _GROW, path=self._path, inode=row.inode, size=row.size, count=len(data), torn=rows.is_torn(data),
+            op=self._author.op, writer=self._author.writer, starts=[row.size + start for start in starts],
+            parts=[data[start : start + rows.PIECE] for start in starts],
         )  # fmt: skip
-        return Call(_APPEND % base.part, values, _APPEND_FORMATS)
-
-
-def _is_plain(data: bytes) -> bool:
-    """Return whether these are whole lines that fit into one piece."""
-    return data.endswith(b"\n") and len(data) <= rows.PIECE
+        if not grown:
+            raise Conflict(
+                f"{self._path} was changed while lines for it were composed; nothing was written.", "Try again."
+            )
+        return Appended(row.size, row.size + len(data))
 
 
 class Rewrite:
@@ -301,7 +181,7 @@ class Rewrite:
         if tx.doubtful and row and row.op == self._author.op:
             return self._count
         if tx.doubtful and (not row or row.inode != self._seen):
-            raise error_mapping.uncertain(self._path)
+            raise connections.uncertain(self._path)
         if not row:
             raise rows.missing(tx, self._path)
         read = rows.reader(self._database, self._path, row)

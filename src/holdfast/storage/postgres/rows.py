@@ -73,16 +73,6 @@ class FileRow(msgspec.Struct, frozen=True):
         return Stamp(self.size, moment, moment, self.inode)
 
 
-class KnownEnd(msgspec.Struct, frozen=True):
-    """The end of a log after an append of this program."""
-
-    inode: int
-    size: int
-    tail: bytes
-    """The last line."""
-    log: bool = True
-
-
 class Author(msgspec.Struct, frozen=True):
     """The writer of a change, and a unique id by which it is recognised after a lost connection."""
 
@@ -173,7 +163,7 @@ def key(tenant: str, path: str) -> int:
     return -(int.from_bytes(digest) >> 2) - 1
 
 
-def reader(database: Database, path: str, row: FileRow | KnownEnd) -> Callable[[int, int], bytes]:
+def reader(database: Database, path: str, row: FileRow) -> Callable[[int, int], bytes]:
     """Return a function that reads some bytes of a file, each time in a short transaction."""
 
     def read(count: int, position: int) -> bytes:
@@ -195,7 +185,7 @@ def _damaged(path: str, offset: int) -> HoldfastError:
     return Damaged(f"{path}: bytes are missing at offset {offset}.", "Restore it from a backup.")
 
 
-def part(tx: Transaction, path: str, row: FileRow | KnownEnd, position: int, end: int) -> bytes:
+def part(tx: Transaction, path: str, row: FileRow, position: int, end: int) -> bytes:
     """Return the bytes between two offsets; fewer when the file was removed or replaced meanwhile."""
     if not row.log:
         values = tx.row(_DOCUMENT_PART, path=path, inode=row.inode, start=position + 1, count=end - position)

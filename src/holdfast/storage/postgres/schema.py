@@ -94,78 +94,7 @@ GRANT SELECT ON {name} TO {READER};
 """
 
 
-def _appending(number: int) -> str:
-    """Return a function that appends to a log if it still has the inode and size that the caller knows.
-
-    A plan for a whole table locks all its partitions, so this one works on a single partition. It needs the owner's
-    rights for that; for the owner the partition has the same policy as the table.
-    """
-    files, pieces = (f"holdfast.{table}_{number:02d}" for table in ("files", "pieces"))
-    policies = "".join(
-        f"CREATE POLICY of_the_tenant ON {table} TO {OWNER}"
-        " USING (tenant = current_setting('holdfast.tenant', true));\n"
-        for table in (files, pieces)
-    )
-    name = f"holdfast.append_{number:02d}"
-    return f"""
-{policies}
-CREATE FUNCTION {name}(
-    of_tenant text, at_path text, known_inode bigint, known_size bigint, more bytea, new_op uuid, by_writer text,
-    lock_milliseconds text, durability text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM set_config('holdfast.tenant', of_tenant, true), set_config('lock_timeout', lock_milliseconds, true),
-        set_config('client_min_messages', 'warning', true);
-    IF durability <> '' THEN PERFORM set_config('synchronous_commit', durability, true); END IF;
-    UPDATE {files} SET size = size + length(more), op = new_op, writer = by_writer, login = session_user,
-        changed = clock_timestamp()
-    WHERE tenant = of_tenant AND path = at_path AND inode = known_inode AND size = known_size AND log AND NOT torn;
-    IF NOT FOUND THEN RETURN false; END IF;
-    INSERT INTO {pieces} (tenant, inode, start, data, op, writer)
-    VALUES (of_tenant, known_inode, known_size, more, new_op, by_writer);
-    RETURN true;
-END $$;
-REVOKE ALL ON FUNCTION {name} FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION {name} TO {WRITER};
-"""
-
-
-def _making(number: int) -> str:
-    """Return a function that creates a document if its path is free.
-
-    It reads a single partition, as above, but inserts into the whole table, which has the triggers.
-    """
-    files, name = f"holdfast.files_{number:02d}", f"holdfast.make_{number:02d}"
-    return f"""
-CREATE FUNCTION {name}(
-    of_tenant text, at_path text, above text[], announced bigint[], new_inode bigint, is_torn boolean, new_version text,
-    content bytea, new_op uuid, by_writer text, lock_milliseconds text, durability text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    first text := at_path || '/';
-    beyond text := at_path || '0';
-BEGIN
-    PERFORM set_config('holdfast.tenant', of_tenant, true), set_config('lock_timeout', lock_milliseconds, true),
-        set_config('client_min_messages', 'warning', true);
-    IF durability <> '' THEN PERFORM set_config('synchronous_commit', durability, true); END IF;
-    PERFORM CASE WHEN place < cardinality(announced) THEN pg_advisory_xact_lock_shared(announced[place])
-        ELSE pg_advisory_xact_lock(announced[place]) END FROM generate_subscripts(announced, 1) AS place;
-    IF EXISTS (SELECT FROM {files} WHERE tenant = of_tenant AND path = ANY(above))
-        OR EXISTS (SELECT FROM {files} WHERE tenant = of_tenant AND path > first AND path < beyond)
-    THEN RETURN false; END IF;
-    INSERT INTO holdfast.files (tenant, path, inode, size, log, torn, version, data, op, writer)
-    VALUES (of_tenant, at_path, new_inode, length(content), false, is_torn, new_version, content, new_op, by_writer)
-    ON CONFLICT (tenant, path) DO NOTHING;
-    RETURN FOUND;
-END $$;
-REVOKE ALL ON FUNCTION {name} FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION {name} TO {WRITER};
-"""
-
-
 VAULT = _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")
-APPENDING = "".join(_appending(number) for number in range(PARTITIONS))
-MAKING = "".join(_making(number) for number in range(PARTITIONS))
 TOKENS = _TOKENS + tenanted("tokens")
 
 # Which files changed, and who wants to be notified (docs/decisions/022).

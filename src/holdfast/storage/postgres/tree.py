@@ -19,9 +19,8 @@ from psycopg import errors as pg
 from holdfast.errors import Busy, Conflict, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model.records import version_of
 from holdfast.storage.files import lines
-from holdfast.storage.postgres import error_mapping, logs, rows
-from holdfast.storage.postgres.connections import Call
-from holdfast.storage.postgres.database import DIRECT_LOCK_SECONDS, Database, Transaction, milliseconds
+from holdfast.storage.postgres import connections, logs, rows
+from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.postgres.rows import Author, FileRow
 from holdfast.storage.tree import ABSENT, Appended, Document, Line, LogEnd, Snapshot, Stamp
 
@@ -32,8 +31,6 @@ _TRIES = 100
 _READ_AT_ONCE = 8 << 20
 _LOW = 10**18
 """Stamps of folders are below any current time in nanoseconds, so that they never count as too recent."""
-_MAKE = b"SELECT holdfast.make_%02d($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-_MAKE_FORMATS = (0, 0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0)
 _WALK: LiteralString = """
 SELECT path, inode, size, log, torn, version, op, changed FROM holdfast.files
 WHERE tenant = %(tenant)s AND path > %(after)s AND path < %(folder)s || '0'
@@ -81,7 +78,6 @@ class PgTree:
         self.location = database.location
         self._database = database
         self._claims = logs.Claims(database)
-        self._ends = logs.Ends()
         self._line_bytes = line_bytes
         self._writer = writer
 
@@ -105,45 +101,23 @@ class PgTree:
             rows.checked(name)
         author = Author(self._writer)
 
-        def replace(tx: Transaction) -> None:
+        def work(tx: Transaction) -> None:
+            if expect == ABSENT:
+                rows.check_free(tx, path)
+                if rows.create(tx, path, data, author):
+                    return
             row = rows.look(tx, path, hold=True)
             if tx.doubtful and row and row.op == author.op:
                 return
+            if expect == ABSENT:
+                raise connections.uncertain(path) if tx.doubtful else rows.exists(path)
             row = _expected(tx, path, row, expect)
             if keep:
                 rows.keep(tx, path, row, keep, author)
             rows.replace(tx, path, row, data, author)
 
-        if expect == ABSENT:
-            self._create(path, data, author)
-        else:
-            self._database.run(path, replace, writes=True)
+        self._database.run(path, work, writes=True)
         return version_of(data)
-
-    def _create(self, path: str, data: bytes, author: Author) -> None:
-        """Create a document in one message; where that fails, in a transaction, which finds out why."""
-
-        def create(tx: Transaction) -> None:
-            rows.check_free(tx, path)
-            if not rows.create(tx, path, data, author):
-                row = rows.look(tx, path)
-                if not (tx.doubtful and row and row.op == author.op):
-                    raise error_mapping.uncertain(path) if tx.doubtful else rows.exists(path)
-
-        done: bytes | None = b""
-        if self._database.direct:
-            above = rows.above(path)
-            quoted = ",".join('"{}"'.format(name.replace('"', '\\"')) for name in above)
-            keys = ",".join(str(rows.key(self._database.tenant, name)) for name in (*above, path))
-            values = (
-                self._database.tenant.encode(), path.encode(), b"{%s}" % quoted.encode(), b"{%s}" % keys.encode(),
-                b"%d" % rows.new_inode(), b"t" if rows.is_torn(data) else b"f", version_of(data).encode(), data,
-                author.op.bytes, author.writer.encode(), milliseconds(DIRECT_LOCK_SECONDS).encode(),
-                self._database.synchronous_commit(durable=True).encode(),
-            )  # fmt: skip
-            done = self._database.call(path, Call(_MAKE % self._database.part, values, _MAKE_FORMATS))
-        if done != b"t":
-            self._database.run(path, create, writes=True, doubtful=done is None)
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         rows.checked(path)
@@ -204,11 +178,8 @@ class PgTree:
         self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
     ) -> Appended | None:
         rows.checked(path)
-        author = Author(self._writer)
-        append = logs.Append(
-            self._database, self._ends, path, compose, author, line_bytes=self._line_bytes, again=again
-        )
-        return append.run(durable)
+        append = logs.Append(self._database, path, compose, Author(self._writer), self._line_bytes, again=again)
+        return self._database.run(path, append.attempt, writes=True, durable=durable)
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
         rows.checked(path)
@@ -335,7 +306,7 @@ class PgTree:
                 there = rows.look(tx, target) if tx.doubtful else None
                 if there and there.op == author.op:
                     return
-                raise error_mapping.uncertain(source) if tx.doubtful else rows.missing(tx, source)
+                raise connections.uncertain(source) if tx.doubtful else rows.missing(tx, source)
             rows.check_free(tx, target)
             try:
                 tx.change(
@@ -394,7 +365,7 @@ class _Create:
             )
         rows.check_free(tx, self._path)
         if not rows.create(tx, self._path, None if self._second else self._first, self._author):
-            raise error_mapping.uncertain(self._path) if tx.doubtful else rows.exists(self._path)
+            raise connections.uncertain(self._path) if tx.doubtful else rows.exists(self._path)
         if self._second:
             self._begun = True
             pieces = itertools.chain([self._first, self._second], self._pieces)
@@ -411,7 +382,7 @@ def _expected(tx: Transaction, path: str, row: FileRow | None, expect: str) -> F
     if row and rows.version(tx, path, row) == expect:
         return row
     if tx.doubtful:
-        raise error_mapping.uncertain(path)
+        raise connections.uncertain(path)
     if not row:
         raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.")
     raise Conflict(
