@@ -96,14 +96,14 @@ def _named(name: str) -> tzinfo:
 
 
 def zone(name: str) -> tzinfo:
-    """Return the time zone of an IANA name; `local` is the zone of this machine."""
-    return _local_zone() if name == LOCAL else _named(name)
+    """Return the time zone of an IANA name.
 
-
-def _local_zone() -> tzinfo:
-    """Return the zone of TZ or of the machine with its daylight saving, otherwise the current offset."""
+    `local` is the zone of TZ or of this machine with its daylight saving, otherwise the current offset.
+    """
     from zoneinfo import ZoneInfo
 
+    if name != LOCAL:
+        return _named(name)
     wanted = os.environ.get("TZ", "").removeprefix(":")
     path = wanted if wanted.startswith("/") else "" if wanted else _LOCALTIME
     try:

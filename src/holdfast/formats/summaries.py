@@ -131,12 +131,26 @@ def summarise(entries: Sequence[Entry], budget: int, noun: str = "entries") -> G
     whole = _lines([(entry.day, entry.text.strip()) for entry in entries if entry.text.strip()])
     if count_tokens(whole) <= budget:
         return Gist(whole, tuple((entry.day, said) for entry in entries for said in _entry_sentences(entry)))
-    found, empty = _read(entries)
+    found: dict[str, _Sentence] = {}
+    empty = 0  # entries with no more than a greeting
+    for number, entry in enumerate(entries):
+        useful = False
+        for sentence in (piece for whole in _entry_sentences(entry) for piece in _pieces(whole)):
+            key = sentence.casefold()
+            if (same := found.get(key)) is not None:
+                same.entries.append(number)
+                useful = True
+            elif (words := _words(sentence)) and not (
+                _GREETINGS.issuperset(words) or (not sentence.isascii() and "".join(fold(sentence)) in _GREETINGS)
+            ):
+                found[key] = _Sentence(sentence, tuple(words), [number])
+                useful = True
+        empty += not useful
     every = f"{len(entries)} {noun}"
     last = _size(_left_out(every, len(entries), len(entries), 2 * budget))
-    chosen = _choose(found, [entry.day for entry in entries], 4 * budget - last - 1)
-    known = {number for sentence in chosen for number in sentence.entries}
-    said = tuple((entries[sentence.entries[0]].day, sentence.text) for sentence in chosen)
+    chosen = _choose(list(found.values()), [entry.day for entry in entries], 4 * budget - last - 1)
+    known = {number for one in chosen for number in one.entries}
+    said = tuple((entries[one.entries[0]].day, one.text) for one in chosen)
     text = f"{_lines(said)}\n{_left_out(every, len(entries) - len(known), empty, last)}".strip()
     return Gist(text, said)
 
@@ -160,26 +174,6 @@ def _entry_sentences(entry: Entry) -> list[str]:
     if entry.single:
         return [entry.text.strip()] if entry.text.strip() else []
     return list(_sentences(entry.text))
-
-
-def _read(entries: Sequence[Entry]) -> tuple[list[_Sentence], int]:
-    """Return each different sentence, and how many entries contain no more than a greeting."""
-    found: dict[str, _Sentence] = {}
-    empty = 0
-    for number, entry in enumerate(entries):
-        useful = False
-        for sentence in (piece for whole in _entry_sentences(entry) for piece in _pieces(whole)):
-            key = sentence.casefold()
-            if (same := found.get(key)) is not None:
-                same.entries.append(number)
-                useful = True
-            elif (words := _words(sentence)) and not (
-                _GREETINGS.issuperset(words) or (not sentence.isascii() and "".join(fold(sentence)) in _GREETINGS)
-            ):
-                found[key] = _Sentence(sentence, tuple(words), [number])
-                useful = True
-        empty += not useful
-    return list(found.values()), empty
 
 
 def _choose(found: list[_Sentence], days: Sequence[str], room: int) -> list[_Sentence]:

@@ -227,13 +227,16 @@ class Forgetter:
         for record in records:
             by_file.setdefault(record.path, []).append(record)
         for path, found in by_file.items():
-            kind = KINDS[found[0].kind]
+            kind, ids = KINDS[found[0].kind], {record.id for record in found}
             if kind.shape == "line":
-                self._rewrite(path, "line emptied", self._with_tombstones(found))
+                keys = {record.key for record in found if record.key}
+                self._empty_lines(path, ids, keys)
                 continue
             document = self._tree.read(path)
             if kind.shape == "document":
-                self._empty_ledger(path, kind)
+                folder, _, name = path.rpartition("/")
+                if kind.write_once:
+                    self._empty_lines(f"{folder}/{LEDGER}", set(), {name})
                 self._store.remove(path, expect=document.version, keep=False, note={"forgotten": True})
                 self._note(path, "document removed")
                 continue
@@ -247,38 +250,27 @@ class Forgetter:
             self._memory.replace(path, text.encode("utf-8", "surrogateescape"), document.version, keep=False)
             self._note(path, "entry cut out", len(anchors))
 
-    def _with_tombstones(self, records: list[Record]) -> Callable[[bytes], bytes]:
-        """Return the function that replaces lines by tombstones."""
-        place = self._layout.classify(records[0].path)
-        assert place is not None  # it was read as a line of this log
-        kind, ids = place.kind, {record.id for record in records}
-        keys = {record.key for record in records if record.key}
+    def _empty_lines(self, path: str, ids: set[str], targets: set[str]) -> None:
+        """Replace the entries with these ids, and those about these keys or save points, by tombstones."""
+        place = self._layout.classify(path)
+        assert place is not None  # its entries were read
+        kind, about = place.kind, ("hide", "state") if place.kind.name == "ledger" else ("hide",)
+
+        def is_meant(one: Mapping[str, Any]) -> bool:
+            return jsonl.identity(one, kind.time)[0] in ids or any(text_of(one.get(name)) in targets for name in about)
 
         def change(line: bytes) -> bytes:
             found = parsing.objects(place, Line(0, line, len(line)))
             if isinstance(found, str):
                 return b"" if self._in(line) else line
-            hit = [one for one in found if jsonl.identity(one, kind.time)[0] in ids or text_of(one.get("hide")) in keys]
+            hit = [one for one in found if is_meant(one)]
             if not hit:
                 return line
             if kind.foreign:
                 return _tombstone(hit[0], kind)
             return b"\n".join(_tombstone(one, kind) if one in hit else jsonl.render(one)[:-1] for one in found)
 
-        return change
-
-    def _empty_ledger(self, path: str, kind: Kind) -> None:
-        """Replace the entries about a save point in the ledger beside it by tombstones."""
-        folder, _, name = path.rpartition("/")
-
-        def change(line: bytes) -> bytes:
-            objects = jsonl.parse(line) if name.encode() in line else []
-            found = objects if isinstance(objects, list) else []
-            named = any(name in (value.get("state"), value.get("hide")) for value in found)
-            return _tombstone(found[0], KINDS["ledger"]) if named else line
-
-        if kind.write_once:
-            self._rewrite(f"{folder}/{LEDGER}", "line emptied", change)
+        self._rewrite(path, "line emptied", change)
 
     def _rewrite(self, path: str, what: str, change: Callable[[bytes], bytes]) -> None:
         with contextlib.suppress(NotFound):

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model.names import short_hash
 from holdfast.model.records import Problem
-from holdfast.owner.backup import TRANSFERS
+from holdfast.owner.backup import TRANSFERS, complete_lines
 from holdfast.storage import write_log
 from holdfast.storage.imports import Importer
 
@@ -228,19 +228,17 @@ class Logs:
         chats, tree = self._chats if self._is_chat(path) else [], self._target.tree
         logs = [log for log in {*chats, path} if tree.stat(log)]
         known = {key for log in logs for line in tree.scan(log) for key in jsonl.keys(line.data)}
-        for line in self._source.tree.scan(path):
-            if line.cut:
-                self.refused.append(Problem(path, f"a line at byte {line.offset:,} is longer than lines may be"))
+        for line in complete_lines(self._source.tree, path, self.refused):
+            keys = jsonl.keys(line.data)
+            if not wanted(line.data):
                 continue
-            if (not line.whole and isinstance(jsonl.parse(line.data), str)) or not wanted(line.data):
-                continue
-            if known and known.issuperset(jsonl.keys(line.data)):
+            if known and known.issuperset(keys):
                 yield None
                 continue
             try:
                 data = self._screened(path, line.data)
             except HoldfastError as error:
-                self.refused.append(Problem(path, f"{next(iter(jsonl.keys(line.data)), '')}: {error}"))
+                self.refused.append(Problem(path, f"{next(iter(keys), '')}: {error}"))
                 continue
             redacted_before = data is not line.data and known.issuperset(jsonl.keys(data))
             yield None if redacted_before else data

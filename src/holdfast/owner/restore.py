@@ -85,7 +85,20 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
         raise NotFound(f"There is no backup {origin}.", "Check the path.")
 
     def fill(there: Tree) -> Restored:
-        found, manifest = (_from_folder if os.path.isdir(origin) else _from_archive)(origin, there, progress)
+        if os.path.isdir(origin):
+            found: _Found = {}
+            try:
+                with contextlib.closing(open_folder(origin)) as here:
+                    manifest = _manifest(here.read(MANIFEST, _MOST_MANIFEST).data)
+                    for number, path in enumerate(manifest.files, 1):
+                        with here.snapshot(f"{FILES}/{path}") as snapshot:
+                            found[path] = _write(there, path, snapshot.chunks)
+                        if progress:
+                            progress(number, len(manifest.files))
+            except NotFound as error:
+                raise Damaged(f"{origin} is no whole backup: {error.message}", "Use another one.") from None
+        else:
+            found, manifest = _unpack(origin, there, progress)
         wanted = {path: (info.size, info.sha256) for path, info in manifest.files.items()}
         for path in sorted(wanted.keys() | found.keys()):
             if wanted.get(path) != found.get(path):
@@ -177,22 +190,7 @@ _Found = dict[str, tuple[int, str]]
 """Size and checksum of each file that was written."""
 
 
-def _from_folder(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found, Manifest]:
-    found: _Found = {}
-    with contextlib.closing(open_folder(origin)) as here:
-        try:
-            manifest = _manifest(here.read(MANIFEST, _MOST_MANIFEST).data)
-            for number, path in enumerate(manifest.files, 1):
-                with here.snapshot(f"{FILES}/{path}") as snapshot:
-                    found[path] = _write(there, path, snapshot.chunks)
-                if progress:
-                    progress(number, len(manifest.files))
-        except NotFound as error:
-            raise Damaged(f"{origin} is no whole backup: {error.message}", "Use another one.") from None
-    return found, manifest
-
-
-def _from_archive(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found, Manifest]:
+def _unpack(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found, Manifest]:
     found: _Found = {}
     manifest: Manifest | None = None
     with open(origin, "rb") as file:

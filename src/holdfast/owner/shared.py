@@ -109,21 +109,27 @@ class Shared:
                 future.set_exception(error)
 
         def result() -> T:
+            error: HoldfastError
             try:
                 found = future.result(max(0.0, deadline - monotonic()))
             except TimeoutError:
                 late = f"It gave no answer within {self._seconds:g} seconds."
-                raise self._failed(Unavailable(late, "Look whether its server can be reached.")) from None
-            except Unavailable as error:
-                raise self._failed(as_written(error, self._memory)) from None
-            except HoldfastError as error:
+                error = Unavailable(late, "Look whether its server can be reached.")
+            except HoldfastError as raised:
+                error = as_written(raised, self._memory)
+            except Exception as raised:  # the private answer must come in any case
+                failed = Unavailable(f"It failed: {type(raised).__name__}: {raised}"[:300], "Please report this.")
+                error = as_written(failed, self._memory)
+            else:
                 self._error, self._pause = None, _FIRST_PAUSE
-                raise as_written(error, self._memory) from None
-            except Exception as error:  # the private answer must come in any case
-                failed = Unavailable(f"It failed: {type(error).__name__}: {error}"[:300], "Please report this.")
-                raise self._failed(as_written(failed, self._memory)) from None
-            self._error, self._pause = None, _FIRST_PAUSE
-            return found
+                return found
+            if isinstance(error, Unavailable):  # begin a pause, a longer one each time
+                error = Unavailable(f"The shared memory was not asked: {error.message}", error.next_step)
+                self._error, self._until = error, monotonic() + self._pause
+                self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            else:
+                self._error, self._pause = None, _FIRST_PAUSE
+            raise error
 
         threading.Thread(target=run, name="holdfast-shared", daemon=True).start()
         return result
@@ -137,12 +143,6 @@ class Shared:
                     raise Invalid("shared.store names this memory itself.", "Name another one.")
                 self._opened = opened
             return self._opened
-
-    def _failed(self, error: HoldfastError) -> HoldfastError:
-        """Begin a pause, a longer one each time."""
-        self._error = Unavailable(f"The shared memory was not asked: {error.message}", error.next_step)
-        self._until, self._pause = monotonic() + self._pause, min(self._pause * 2, _LONGEST_PAUSE)
-        return self._error
 
     def close(self) -> None:
         if self._opening.acquire(blocking=False):  # a thread that still opens it ends with the process
@@ -238,14 +238,9 @@ def _pools(mine: list[Pool], theirs: list[Pool]) -> list[Pool]:
 
 
 def _renumbered(pool: Pool, odd: int) -> Pool:
-    def number(row: int) -> int:
-        return 2 * row + odd
-
     def renamed(one: Candidate) -> Candidate:  # sessions of one name in two memories are two
         return msgspec.structs.replace(one, session=(PREFIX + one.session[0], one.session[1])) if odd else one
 
-    return msgspec.structs.replace(
-        pool,
-        candidates={number(row): renamed(one) for row, one in pool.candidates.items()},
-        after={number(row): number(other) for row, other in pool.after.items()},
-    )
+    candidates = {2 * row + odd: renamed(one) for row, one in pool.candidates.items()}
+    after = {2 * row + odd: 2 * other + odd for row, other in pool.after.items()}
+    return msgspec.structs.replace(pool, candidates=candidates, after=after)

@@ -139,7 +139,15 @@ class Mover:
         """Compare both sides and return what would be transferred; nothing is written."""
         ours, theirs = self._files(self._source, self._refused), self._files(self._target, [])
         self._logs = merge.Logs(self._source, self._target, theirs)
-        self._shares = [share for path in ours if path.endswith(".jsonl") for share in self._share(path)]
+        for path in ours:
+            place = self._source.layout.classify(path)
+            if path.endswith(".jsonl") and (self._is_in_scope(path) or (place and place.kind.name in _SHARED)):
+                try:
+                    self._shares.append(self._logs.plan(path, self._wanted(path)))
+                except RootGone:
+                    raise
+                except Unavailable as error:
+                    self._refused.append(Problem(path, error.message))
         self._agreed = self._agreements.read()
         self._forgotten = merge.Forgotten(self._target, self._source, [share.path for share in self._shares])
         shared_logs = [share.path for share in self._shares if not self._is_in_scope(share.path)]
@@ -153,7 +161,16 @@ class Mover:
             steps += [self._step(path, mine[path], theirs_of.get(path), ours[path].size) for path in mine]
             if progress:
                 progress(start + len(part), len(documents))
-        self._steps = [step for step in self._without_copies(steps) if self._is_accepted(step)]
+        # a conflict is left alone where its version is the text of the document itself
+        stays = {step.path for step in steps if step.act != "changed"}
+        conflicts = {step.path: of for step in steps if step.act == "new" and (of := merge.conflict_of(step.path))}
+        there = self._target.tree.versions([path for path, _ in conflicts.values()]) if conflicts else {}
+        for step in steps:
+            path, digits = conflicts.get(step.path, ("", ""))
+            if path in stays and there.get(path, "").startswith(digits):
+                self._steps.append(msgspec.structs.replace(step, act="same"))
+            elif self._is_accepted(step):
+                self._steps.append(step)
         return self._report(done=False)
 
     def _files(self, memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
@@ -163,17 +180,6 @@ class Mover:
 
     def _is_in_scope(self, path: str) -> bool:
         return not self._scope or path.startswith(self._tops)
-
-    def _share(self, path: str) -> Iterator[Share]:
-        place = self._source.layout.classify(path)
-        if not self._is_in_scope(path) and (place is None or place.kind.name not in _SHARED):
-            return
-        try:
-            yield self._logs.plan(path, self._wanted(path))
-        except RootGone:
-            raise
-        except Unavailable as error:
-            self._refused.append(Problem(path, error.message))
 
     @functools.cache  # noqa: B019  # a mover lives as long as its transfer
     def _wanted(self, path: str) -> Wanted:
@@ -223,16 +229,6 @@ class Mover:
             self._equal[path] = self._sent(path, mine)
         return Step(path, act, 0 if known else records, 0 if known else size, beside, known)
 
-    def _without_copies(self, steps: list[Step]) -> Iterator[Step]:
-        """Leave a conflict alone where its version is the text of the document itself."""
-        stays = {step.path for step in steps if step.act != "changed"}
-        found = {step.path: of for step in steps if step.act == "new" and (of := merge.conflict_of(step.path))}
-        there = self._target.tree.versions([path for path, _ in found.values()]) if found else {}
-        for step in steps:
-            path, digits = found.get(step.path, ("", ""))
-            same = path in stays and there.get(path, "").startswith(digits)
-            yield msgspec.structs.replace(step, act="same") if same else step
-
     def _is_accepted(self, step: Step) -> bool:
         """Return whether the target accepts a document; what it refuses is reported."""
         if step.act not in _MOVES or step.known:
@@ -245,7 +241,7 @@ class Mover:
             self._refused.append(Problem(step.path, str(error)))
             return False
         except NotFound:  # removed since it was listed; the transfer checks again
-            return True
+            pass
         return True
 
     def _screened(self, path: str, data: bytes, before: bytes | None) -> bytes:
