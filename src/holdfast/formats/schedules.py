@@ -90,9 +90,8 @@ def _named(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         hint = close_to(name, available_timezones()) if len(name) <= _LONGEST else ""
-        raise Invalid(
-            f'There is no time zone "{name[:_LONGEST]}".{hint}', "Use an IANA name like Europe/Berlin, or local."
-        ) from None
+        fault = f'There is no time zone "{name[:_LONGEST]}".{hint}'
+        raise Invalid(fault, "Use an IANA name like Europe/Berlin, or local.") from None
 
 
 def zone(name: str) -> tzinfo:

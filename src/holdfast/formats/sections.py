@@ -192,10 +192,8 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
     if parse_ms(date) is None or len(date) != 10:
         raise Invalid(f"{date!r} is not a date.", "Use YYYY-MM-DD.")
     if not title.strip() or title.splitlines() != [title] or len(title) > MAX_TITLE or _CONTROL.search(title):
-        raise Invalid(
-            f"The title of an entry is one line of text, of {MAX_TITLE} characters at most.",
-            "Shorten it; the rest belongs into the text.",
-        )
+        fault = f"The title of an entry is one line of text, of {MAX_TITLE} characters at most."
+        raise Invalid(fault, "Shorten it; the rest belongs into the text.")
     if "\0" in text:
         raise Invalid("The text contains a NUL character.", "Leave it out.")
     if any("," in tag or not tag.strip() or tag.splitlines() != [tag] for tag in tags):
@@ -209,10 +207,8 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
         head = "**Tags:**\n"  # so that text that looks like a field stays text
     entry = f"### [{date}] {title.strip()}\n\n{head}{chr(10) if head else ''}{text.strip()}\n\n---\n"
     if len(list(_entries(entry))) != 1 or _code_in_entries(lines_of(entry))[1]:
-        raise Invalid(
-            "The text contains an entry heading of its own, or a code fence that is never closed.",
-            "Indent the heading or close the fence, so that the next entry stays an entry.",
-        )
+        fault = "The text contains an entry heading of its own, or a code fence that is never closed."
+        raise Invalid(fault, "Indent the heading or close the fence, so that the next entry stays an entry.")
     return entry
 
 

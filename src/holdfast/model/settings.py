@@ -215,10 +215,8 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
     except ValueError as error:  # also for a number with more digits than Python accepts
         raise Invalid(f"{source} is not valid TOML: {error}.", "Fix that line.") from None
     if isinstance(given.get("format"), int) and given["format"] > FORMAT:
-        raise Invalid(
-            f"{source} says format {given['format']}; this Holdfast reads up to {FORMAT}.",
-            "Upgrade Holdfast; nothing was changed.",
-        )
+        fault = f"{source} says format {given['format']}; this Holdfast reads up to {FORMAT}."
+        raise Invalid(fault, "Upgrade Holdfast; nothing was changed.")
     variables = _add_environment(given, environment)
     try:
         settings = msgspec.convert(given, Settings)
@@ -241,14 +239,27 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
 
 
 def _add_environment(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
-    """Add the settings of the environment to the given ones; return the variable of each."""
+    """Add the settings of the environment to the given ones; return the variable of each.
+
+    A value gets the type of the default: a number, or a list, which is split like shell words.
+    """
     variables = {}
     for section, table in _TABLES.items():
         for field in msgspec.structs.fields(table):
             variable = f"HOLDFAST_{section}_{field.name}".upper()
             value = environment.get(variable)
             if value is not None and isinstance(given.setdefault(section, {}), dict):
-                given[section][field.name] = _typed(value, field.default)
+                given[section][field.name] = value
+                if isinstance(field.default, tuple):
+                    try:
+                        given[section][field.name] = shlex.split(value)
+                    except ValueError as error:
+                        fault = f"{value[:200]!r} cannot be split into words: {error}."
+                        raise Invalid(fault, "Close the quotes.") from None
+                elif not isinstance(field.default, str):
+                    with contextlib.suppress(ValueError):
+                        given[section][field.name] = float(value)
+                        given[section][field.name] = int(value)
                 variables[f"{section}.{field.name}"] = variable
     return variables
 
@@ -268,16 +279,3 @@ def _check_each(given: Mapping[str, Any], variables: Mapping[str, str], source: 
                 choices = get_args(field.type) if get_origin(field.type) is Literal else ()
                 advice = f"Use one of: {', '.join(choices)}." if choices else "Change it, or leave it out."
                 raise Invalid(f"{where} is {values[field.name]!r}: {error}.", advice) from None
-
-
-def _typed(text: str, default: object) -> Any:
-    """Convert an environment variable to the type of the default; a list is split like shell words."""
-    if isinstance(default, tuple):
-        try:
-            return shlex.split(text)
-        except ValueError as error:
-            raise Invalid(f"{text[:200]!r} cannot be split into words: {error}.", "Close the quotes.") from None
-    for kind in () if isinstance(default, str) else (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text

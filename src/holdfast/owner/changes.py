@@ -108,29 +108,24 @@ class Reader:
             if stamp is None:
                 if self._known.pop(path, None):
                     yield _without_record("removed", place)
-            elif place.kind.shape == "line":
-                yield from self._in_log(place, stamp)
-            else:
+            elif place.kind.shape != "line":
                 yield from self._in_page(place)
+            elif (state := self._known.get(path)) and (state.stamp.inode != stamp.inode or stamp.size < state.offset):
+                self._known[path] = State(stamp, stamp.size)  # rewritten: which lines are new is unknown
+                yield _without_record("changed", place)
+            else:
+                offset = state.offset if state else 0
+                found = [line for line in self._tree.scan(path, offset, stamp.size) if line.whole]
+                facts = parsing.lines(place, found, 1, self._refresher.blob)
+                self._known[path] = State(stamp, found[-1].end if found else offset)
+                for record in facts.records:
+                    yield _event("hidden" if record.hidden else "added", record)
+                for mark in facts.marks:
+                    yield _without_record("hidden" if mark.hidden else "restored", place, mark.target)
         except NotFound:  # removed since; that is reported too
             return
         except HoldfastError:
             yield _without_record("changed", place)  # unreadable, but changed
-
-    def _in_log(self, place: Place, stamp: Stamp) -> Iterator[Event]:
-        state = self._known.get(place.path)
-        if state and (state.stamp.inode != stamp.inode or stamp.size < state.offset):
-            self._known[place.path] = State(stamp, stamp.size)  # rewritten: which lines are new is unknown
-            yield _without_record("changed", place)
-            return
-        offset = state.offset if state else 0
-        found = [line for line in self._tree.scan(place.path, offset, stamp.size) if line.whole]
-        facts = parsing.lines(place, found, 1, self._refresher.blob)
-        self._known[place.path] = State(stamp, found[-1].end if found else offset)
-        for record in facts.records:
-            yield _event("hidden" if record.hidden else "added", record)
-        for mark in facts.marks:
-            yield _without_record("hidden" if mark.hidden else "restored", place, mark.target)
 
     def _in_page(self, place: Place) -> Iterator[Event]:
         document = self._tree.read(place.path)
@@ -140,11 +135,9 @@ class Reader:
         self._known[place.path] = State(document.stamp, records=now)
         for record in facts.records:
             version, hidden = before.get(record.id, ("", False))
-            if (version, hidden) == now[record.id]:
-                continue
             if version and hidden != record.hidden:
                 yield _event("hidden" if record.hidden else "restored", record)
-            else:
+            elif (version, hidden) != now[record.id]:
                 yield _event("changed" if version else "added", record)
         for gone in before.keys() - now.keys():
             yield _without_record("removed", place, gone)
@@ -152,20 +145,17 @@ class Reader:
 
 def _without_record(what: What, place: Place, identifier: str = "") -> Event:
     ledger = identifier and place.kind.name == "ledger"  # its entries are about the states beside it
-    kind, scope = "state" if ledger else place.kind.name, place.scope.path
-    return Change(what=what, noticed=utc_now(), path=place.path, id=identifier, kind=kind, scope=scope), None
+    kind = "state" if ledger else place.kind.name
+    return Change(what, utc_now(), place.path, identifier, kind, place.scope.path), None
 
 
 class Changes:
     """The changes of a memory; iterating waits for the next one until it is closed."""
 
     def __init__(
-        self,
-        follow: Callable[[Tell], Watch],
-        reader: Reader,
-        wanted: Wanted,
+        self, follow: Callable[[Tell], Watch], reader: Reader, wanted: Wanted,
         writers: Callable[[list[Record]], dict[str, str]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._reader, self._wanted, self._writers = reader, wanted, writers
         self._reported: queue.SimpleQueue[tuple[list[str], set[str]]] = queue.SimpleQueue()
         self._ready: list[Change] = []
@@ -215,16 +205,6 @@ class Changes:
 
 
 def _event(what: What, record: Record) -> Event:
-    change = Change(
-        what=what,
-        noticed=utc_now(),
-        path=record.path,
-        id=record.id,
-        kind=record.kind,
-        scope=record.scope.path,
-        session=record.scope.session,
-        time=record.updated or record.time,
-        title=record.title,
-        text=" ".join(record.text.split())[:_HEAD],
-    )
-    return change, record
+    scope, time, head = record.scope, record.updated or record.time, " ".join(record.text.split())[:_HEAD]
+    where = (record.path, record.id, record.kind, scope.path, scope.session, time)
+    return Change(what, utc_now(), *where, title=record.title, text=head), record

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import mmap
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -334,17 +335,13 @@ def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = N
             continue
         except OSError as error:
             problem = Problem(path, f"could not be looked into: {error.strerror}")
-        found += [problem] if problem else []
+        if problem:
+            found.append(problem)
         if progress:
             progress(number, len(paths))
-    if all(problem.path.startswith(f"{DERIVED}/") for problem in found):
-        return found
-    return [  # the index has only what the files have
-        msgspec.structs.replace(one, what=f"{one.what}, as in the files that were indexed")
-        if one.path.startswith(f"{DERIVED}/")
-        else one
-        for one in found
-    ]
+    files = [problem for problem in found if not problem.path.startswith(f"{DERIVED}/")]
+    why = ", as in the files that were indexed" if files else ""  # the index has only what the files have
+    return [one if one in files else msgspec.structs.replace(one, what=one.what + why) for one in found]
 
 
 def _occurrence(data: bytes | mmap.mmap, path: str, terms: SearchTerms) -> Problem | None:
@@ -380,16 +377,13 @@ def out_of_reach(memory: Core) -> list[str]:
             "exports and backups that were made before",
             "what clients and models store of conversations outside of the memory",
         ]
-    found = []
-    folder = memory.root
-    while True:
-        if os.path.lexists(os.path.join(folder, _GIT)):
-            found.append(f"the git history of {folder} and of its clones, if it was committed: use git filter-repo")
-        if folder == os.path.dirname(folder):
-            break
-        folder = os.path.dirname(folder)
+    root = pathlib.Path(memory.root)
     return [
-        *found,
+        *(
+            f"the git history of {folder} and of its clones, if it was committed: use git filter-repo"
+            for folder in (root, *root.parents)
+            if os.path.lexists(folder / _GIT)
+        ),
         "backups and archives that were made before, also those of holdfast backup",
         "snapshots of the file system, and freed disk blocks that were not overwritten yet",
         "what clients and models store of conversations outside of the root",

@@ -108,10 +108,8 @@ def text_at(memory: Core, identifier: str, version: str) -> str:
         if document is None or document.version != found:
             document = memory.tree.read(memory.store.kept(found))
     except NotFound:
-        raise NotFound(
-            f"The text of {path} in version {found[:8]} is not kept.",
-            "Only text that Holdfast replaced is kept, until it is forgotten.",
-        ) from None
+        advice = "Only text that Holdfast replaced is kept, until it is forgotten."
+        raise NotFound(f"The text of {path} in version {found[:8]} is not kept.", advice) from None
     return document.data.decode("utf-8", "replace")
 
 
@@ -167,13 +165,12 @@ def _of_document(memory: Core, path: str) -> list[Version]:
     elif current == ABSENT and version != ABSENT:
         found.append(Version(time="", what="removed"))
     last = max((number for number, one in enumerate(found) if one.version == current != ABSENT), default=-1)
+
+    def kept(version: str) -> bool:
+        return bool(version) and (version == current or memory.store.exists(memory.store.kept(version)))
+
     return [
-        msgspec.structs.replace(
-            one,
-            kept=bool(one.version) and (one.version == current or memory.store.exists(memory.store.kept(one.version))),
-            current=number == last,
-        )
-        for number, one in enumerate(found)
+        msgspec.structs.replace(one, kept=kept(one.version), current=number == last) for number, one in enumerate(found)
     ]
 
 
@@ -198,10 +195,8 @@ def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
                 store.remove(path, expect=current, op_id=op_id, note={"undo": True})
                 return Receipt("removed", path, path)
             if before != ABSENT and not store.exists(store.kept(before)):
-                raise NotFound(
-                    f"The text that {path} had before is not kept any more.",
-                    "Entries were only added to it, or it was forgotten or removed by hand.",
-                )
+                why = "Entries were only added to it, or it was forgotten or removed by hand."
+                raise NotFound(f"The text that {path} had before is not kept any more.", why)
             data = b"" if before == ABSENT else store.tree.read(store.kept(before)).data
             made, status = Made(data, path, version_of(data)), "changed" if current else "stored"
             note = {"undo": True}
@@ -260,15 +255,12 @@ def count_units(records: Iterable[Record]) -> int:
 
 def check_count(count: int, total: int, given: int, what: str) -> None:
     """Refuse to remove much unless the caller gave the number."""
+    records = amount(count, "record")
     if given and given != count:
-        raise Invalid(
-            f"{amount(count, 'record')} would be {what}, not {given}; nothing was changed.", "Look at the list again."
-        )
+        raise Invalid(f"{records} would be {what}, not {given}; nothing was changed.", "Look at the list again.")
     if is_much(count, total) and given != count:
-        raise Invalid(
-            f"{amount(count, 'record')} of {total} would be {what}; nothing was changed.",
-            f"Look at the list; if it is right, say so with the number: --count {count}.",
-        )
+        advice = f"Look at the list; if it is right, say so with the number: --count {count}."
+        raise Invalid(f"{records} of {total} would be {what}; nothing was changed.", advice)
 
 
 def covers(summary: Record, records: Iterable[Record]) -> bool:
@@ -277,11 +269,9 @@ def covers(summary: Record, records: Iterable[Record]) -> bool:
     if not isinstance(covered, Mapping):
         return False
     first, last = str(covered.get("first", "")), str(covered.get("last", ""))
-    return any(
-        first <= record.order <= last and record.scope.session in ("", summary.scope.session)
-        for record in records
-        if KINDS[record.kind].shape == "line"
-    )
+    entries = (record for record in records if KINDS[record.kind].shape == "line")
+    sessions = ("", summary.scope.session)
+    return any(first <= record.order <= last and record.scope.session in sessions for record in entries)
 
 
 # where records come from

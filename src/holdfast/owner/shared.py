@@ -45,18 +45,15 @@ def address(memory: Core, given: str = "") -> str:
         return given
     store = memory.settings.shared.store
     if not store:
-        raise Invalid(
-            "There is no other memory.", 'Name one, or set it in holdfast.toml: [shared] store = "postgresql://…"'
-        )
+        advice = 'Name one, or set it in holdfast.toml: [shared] store = "postgresql://…"'
+        raise Invalid("There is no other memory.", advice)
     database = is_address(store)
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if not name.startswith(_OURS):
-            raise Invalid(
-                f"shared.store names ${name}, and settings may only name variables that begin with {_OURS}.",
-                f"Call it {_OURS}{name}; write %24 for a dollar sign in an address.",
-            )
+            fault = f"shared.store names ${name}, and settings may only name variables that begin with {_OURS}."
+            raise Invalid(fault, f"Call it {_OURS}{name}; write %24 for a dollar sign in an address.")
         if name not in os.environ:
             raise Invalid(f"shared.store names ${name}, which is not set.", f"Set the variable {name}.")
         return quote(os.environ[name], safe="") if database else os.environ[name]

@@ -113,10 +113,8 @@ class Mover:
         for name in here.settings.paths.__struct_fields__:
             mine, other = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
             if mine != other:
-                raise Invalid(
-                    f"paths.{name} is {mine!r} here, and {other!r} in {there.root}.",
-                    f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}.",
-                )
+                advice = f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}."
+                raise Invalid(f"paths.{name} is {mine!r} here, and {other!r} in {there.root}.", advice)
         self._source, self._target = (here, there) if push else (there, here)
         self._scope = self._source.scopes.resolve(scope).path if scope else ""
         places = self._source.layout
@@ -411,16 +409,11 @@ class Mover:
                 counts.setdefault("new", Tally()).add(share.lines, share.bytes)
             if share.known:
                 counts.setdefault("same", Tally()).add(share.known)
+        conflicts = [*(step for step in self._steps if step.act == "conflict"), *self._late]
         return Moved(
-            source=self._source.root,
-            target=self._target.root,
-            scope=self._scope,
-            done=done,
-            counts=counts,
-            conflicts=[*(step for step in self._steps if step.act == "conflict"), *self._late],
-            refused=list(dict.fromkeys([*self._refused, *self._logs.refused])),
-            left=list(_LEFT),
-        )
+            source=self._source.root, target=self._target.root, scope=self._scope, done=done, counts=counts,
+            conflicts=conflicts, refused=list(dict.fromkeys([*self._refused, *self._logs.refused])), left=list(_LEFT),
+        )  # fmt: skip
 
 
 def _all(data: bytes, wanted: Callable[[dict[str, Any]], bool]) -> bool:

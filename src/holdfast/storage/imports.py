@@ -31,9 +31,8 @@ class Importer:
         rendered: dict[str, bytes] = {}
         for entry in entries:
             if not is_id(entry.get("id")):
-                raise Invalid(
-                    f"An imported entry has the id {entry.get('id')!r}.", "Give it one that is derived from its source."
-                )
+                fault = f"An imported entry has the id {entry.get('id')!r}."
+                raise Invalid(fault, "Give it one that is derived from its source.")
             rendered[entry["id"]] = jsonl.render(entry)[:-1]
         return self.add(path, list(rendered.values()))
 
