@@ -107,7 +107,6 @@ def line_of(head: str, field: str) -> int:
 
 
 def render(fields: Mapping[str, Any], body: str) -> bytes:
-    """Write a new file."""
     head = "".join(f"{_name(name)}: {scalar(value)}\n" for name, value in fields.items() if value is not None)
     if len(head) > _MAX_FRONT:
         raise OverBudget(f"The fields have {len(head):,} characters; {_MAX_FRONT:,} fit.", "Move text into the body.")
@@ -155,7 +154,6 @@ def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
 
 
 def body_start(text: str) -> int:
-    """Return where the body starts."""
     return len(text) - len(_split(text)[-1])
 
 

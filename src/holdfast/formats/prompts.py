@@ -39,8 +39,6 @@ _LEAST = 8
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message of a conversation."""
-
     role: str
     content: str
     timestamp: str = ""
@@ -130,8 +128,6 @@ def usable(history: Iterable[Message]) -> list[Message]:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part of the context."""
-
     name: str
     heading: str
     share: int
@@ -207,14 +203,10 @@ def assemble(
     """
     older = {name: count for name, count in (older or {}).items() if count}
     most = 4 * max(budget, 0) + 1  # characters of a piece beyond this cannot be shown
-    given = {
-        part.name: [
-            Piece(piece.text.strip("\r\n")[:most], piece.source)
-            for piece in pieces.get(part.name, ())
-            if piece.text.strip()
-        ]
-        for part in PARTS
-    }
+    given: dict[str, list[Piece]] = {}
+    for part in PARTS:
+        full = (piece for piece in pieces.get(part.name, ()) if piece.text.strip())
+        given[part.name] = [Piece(piece.text.strip("\r\n")[:most], piece.source) for piece in full]
     end = "\n".join(one_line(note) for note in notes)
     whole = {part.name: _block(part, [_rendered(part, piece) for piece in given[part.name]]) for part in PARTS}
     if count_tokens(text := _joined([*whole.values(), end, _left_out(older, uncounted)])) <= budget:

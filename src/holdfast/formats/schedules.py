@@ -26,14 +26,9 @@ _LONGEST = 200
 _MOST_SECONDS = 366 * 86_400
 _EVERY = re.compile(r"every ([0-9]{1,12})", re.IGNORECASE)
 _NICKNAMES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
+}  # fmt: skip
 _LOCALTIME = "/etc/localtime"
 _SECOND = timedelta(seconds=1)
 _SOME_DAY = datetime(2000, 1, 1)
@@ -125,7 +120,6 @@ class Timetable(msgspec.Struct, frozen=True):
     since: datetime
 
     def next(self, after: datetime) -> datetime | None:
-        """Return the first slot after a moment."""
         return next(self._after(after), None)
 
     def last(self, moment: datetime) -> datetime | None:

@@ -85,8 +85,6 @@ _GREETINGS = frozenset(
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One remembered text."""
-
     id: str
     time: str
     """ISO 8601 in UTC, "" if unknown."""
@@ -224,22 +222,33 @@ def _evaluate(found: Sequence[_Sentence]) -> dict[str, float]:
     for sentence in found:
         spread.update(set(sentence.words))
     every = len(found)
-    names = [_DIGITS.sub("0", " ".join(sentence.words)) for sentence in found]
-    forms = Counter(names)
+    shapes = [_DIGITS.sub("0", " ".join(sentence.words)) for sentence in found]
+    forms = Counter(shapes)
     met: set[str] = set()
     rare = {word: math.log(1 + every / count) for word, count in spread.items()}
     thread = {word: rare[word] * math.log(count) for word, count in spread.items()}
     most = max(thread.values(), default=0.0) or 1.0
-    for sentence, form in zip(found, names, strict=True):
+    for sentence, form in zip(found, shapes, strict=True):
         common = sum(map(thread.__getitem__, sentence.words)) / (most * len(sentence.words))
-        value = _weight(sentence.text, sentence.words) + _THREAD * common
+        text = sentence.text
+        names = sum(1 for word in text.split()[1:] if word[0].isupper() and len(word) > 1 and word[1] not in "'’")
+        weight = (
+            0.5 * min(1.0, sum(1 for word in sentence.words if word not in _GREETINGS) / 5)
+            + 0.5 * min(len({word for word in sentence.words if word[0].isdigit()}), 4)
+            + 0.4 * min(names, 3)
+            + 0.6 * min(len(_SIGNS.findall(text)) if _HAS_SIGNS.search(text) else 0, 2)
+            + 0.9 * min(len(_DECIDED.intersection(sentence.words)), 2)
+            + 0.8 * min(len(_RESULT.intersection(sentence.words)), 2)
+        )  # about 0.5 for plain words, up to 8
+        weight *= 0.6 if text.endswith(("?", "？")) else 1
+        weight *= 0.5 if _ANNOUNCED.match(text) else 1
+        value = weight + _THREAD * common
         sentence.value = value / math.sqrt(len(sentence.entries) * (forms[form] if form in met else 1))
         met.add(form)
     return rare
 
 
 def _rank(sentence: _Sentence, value: float) -> float:
-    """Return the value of a sentence for its length."""
     return value / math.sqrt(_size(sentence.text))
 
 
@@ -356,22 +365,3 @@ def _words(text: str) -> list[str]:
         elif not place or not WIDE.match(found[place - 1]):
             result.append(word)
     return result
-
-
-def _weight(text: str, found: Sequence[str]) -> float:
-    """Estimate how informative a sentence with these words is: about 0.5 for plain words, up to 8."""
-    plain = min(1.0, sum(1 for word in found if word not in _GREETINGS) / 5) * 0.5
-    numbers = len({word for word in found if word[0].isdigit()})
-    names = sum(1 for word in text.split()[1:] if word[0].isupper() and len(word) > 1 and word[1] not in "'’")
-    signs = len(_SIGNS.findall(text)) if _HAS_SIGNS.search(text) else 0
-    total = (
-        plain
-        + 0.5 * min(numbers, 4)
-        + 0.4 * min(names, 3)
-        + 0.6 * min(signs, 2)
-        + 0.9 * min(len(_DECIDED.intersection(found)), 2)
-        + 0.8 * min(len(_RESULT.intersection(found)), 2)
-    )
-    if text.endswith(("?", "？")):
-        total *= 0.6
-    return total * 0.5 if _ANNOUNCED.match(text) else total

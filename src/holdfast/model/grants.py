@@ -52,8 +52,6 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """The parts of a token that a client sent."""
-
     tenant: str
     id: str
     secret: str

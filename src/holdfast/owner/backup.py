@@ -84,8 +84,6 @@ def backup(memory: Core, target: str, progress: Progress | None = None) -> Backu
 
 
 class _Backup:
-    """A backup in the making."""
-
     def __init__(self, memory: Core, progress: Progress | None) -> None:
         self._memory, self._progress = memory, progress
         self.made = utc_now()
@@ -93,7 +91,6 @@ class _Backup:
         self.left_out: list[Problem] = []
 
     def into(self, there: Tree) -> None:
-        """Copy it into an empty folder."""
         for path, snapshot in self._snapshots():
             there.create(f"{FILES}/{path}", self._read(path, snapshot), mtime=snapshot.mtime, durable=False)
         there.create(MANIFEST, [self._manifest()], durable=False)

@@ -66,8 +66,6 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct):
-    """What is known of one file."""
-
     stamp: Stamp
     offset: int = 0
     """Of a log: everything before it was reported."""

@@ -51,8 +51,6 @@ _GIT = ".git"
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """What was done in one file."""
-
     path: str
     what: str
     count: int = 1
@@ -88,8 +86,6 @@ class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Forgetter:
-    """Forgets records of one memory."""
-
     def __init__(self, memory: Core, meaning: Semantic) -> None:
         self._memory, self._semantic = memory, meaning
         self._tree, self._layout, self._store = memory.tree, memory.layout, memory.store

@@ -233,7 +233,6 @@ class _Unpacked(gzip.GzipFile):
         return data
 
     def expect(self, size: int) -> None:
-        """Refuse more bytes than may still come."""
         if size > self._left:
             fault = "The archive has more bytes than the disk has room for, or than an archive of its size can have."
             raise OverBudget(fault, "Free some space, or use a backup that holdfast made.")

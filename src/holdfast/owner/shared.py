@@ -174,10 +174,9 @@ def find(memory: Core, query: Query) -> Found:
         missing = error
     try:
         theirs = waiting() if waiting else None
-    except NotFound as error:  # only this memory has the workspace
-        problems.append(Problem(NAME, error.message, minor=True))
     except HoldfastError as error:
-        problems.append(Problem(NAME, str(error)))
+        absent = isinstance(error, NotFound)  # only this memory has the workspace
+        problems.append(Problem(NAME, error.message if absent else str(error), minor=absent))
     if missing and theirs is None:
         raise missing
     return _together(mine or Candidates(), theirs or Candidates(), inner, memory, problems)
@@ -221,15 +220,12 @@ def _pools(mine: list[Pool], theirs: list[Pool]) -> list[Pool]:
         twin = next((one for one in waiting if (one.foreign, one.words) == (pool.foreign, pool.words)), None)
         if twin:
             waiting.remove(twin)
-            records = pool.records + twin.records
+            records, held = pool.records + twin.records, tuple(map(sum, zip(pool.held, twin.held, strict=True)))
+            length = (pool.length * pool.records + twin.length * twin.records) / max(1, records)
             pool = msgspec.structs.replace(
-                pool,
-                held=tuple(map(sum, zip(pool.held, twin.held, strict=True))),
-                records=records,
-                length=(pool.length * pool.records + twin.length * twin.records) / max(1, records),
-                candidates={**pool.candidates, **twin.candidates},
-                after={**pool.after, **twin.after},
-            )
+                pool, held=held, records=records, length=length,
+                candidates={**pool.candidates, **twin.candidates}, after={**pool.after, **twin.after},
+            )  # fmt: skip
         found.append(pool)
     return found + waiting
 

@@ -43,8 +43,6 @@ _LEFT = (
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One document of a plan."""
-
     path: str
     act: Act
     records: int = 0
@@ -88,7 +86,6 @@ class Moved(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     @property
     def nothing(self) -> bool:
-        """Whether there is nothing to write."""
         return not any(self.counts[act].files for act in _MOVES if act in self.counts)
 
 
@@ -137,15 +134,12 @@ class Mover:
         """Compare both sides and return what would be transferred; nothing is written."""
         ours, theirs = self._files(self._source, self._refused), self._files(self._target, [])
         self._logs = merge.Logs(self._source, self._target, theirs)
+        self._shares, self._steps = [], []
         for path in ours:
             place = self._source.layout.classify(path)
             if path.endswith(".jsonl") and (self._is_in_scope(path) or (place and place.kind.name in _SHARED)):
-                try:
+                with self._reported(path):
                     self._shares.append(self._logs.plan(path, self._wanted(path)))
-                except RootGone:
-                    raise
-                except Unavailable as error:
-                    self._refused.append(Problem(path, error.message))
         self._agreed = self._agreements.read()
         self._forgotten = merge.Forgotten(self._target, self._source, [share.path for share in self._shares])
         shared_logs = [share.path for share in self._shares if not self._is_in_scope(share.path)]
@@ -155,7 +149,13 @@ class Mover:
         steps: list[Step] = []
         for start in range(0, len(documents), _MANY):
             part = documents[start : start + _MANY]
-            mine, theirs_of = self._versions(part), self._target.tree.versions(part)
+            theirs_of, mine = self._target.tree.versions(part), dict[str, str]()
+            try:
+                mine = self._source.tree.versions(part)
+            except Unavailable:  # about one of them
+                for path in part:
+                    with self._reported(path):
+                        mine |= self._source.tree.versions([path])
             steps += [self._step(path, mine[path], theirs_of.get(path), ours[path].size) for path in mine]
             if progress:
                 progress(start + len(part), len(documents))
@@ -195,17 +195,15 @@ class Mover:
     def _names_scope(self, entry: Mapping[str, Any]) -> bool:
         return f"{entry.get('workspace')}/".startswith(f"{self._scope}/")
 
-    def _versions(self, paths: list[str]) -> dict[str, str]:
-        """Return the versions of our documents; one that cannot be read is reported."""
+    @contextlib.contextmanager
+    def _reported(self, path: str) -> Iterator[None]:
+        """Report a file that cannot be read, and go on."""
         try:
-            return self._source.tree.versions(paths)
+            yield
         except RootGone:
             raise
         except Unavailable as error:
-            if len(paths) == 1:
-                self._refused.append(Problem(paths[0], error.message))
-                return {}
-        return {path: version for each in paths for path, version in self._versions([each]).items()}
+            self._refused.append(Problem(path, error.message))
 
     def _step(self, path: str, mine: str, theirs: str | None, size: int) -> Step:
         place, agreed = self._source.layout.classify(path), self._agreed.get(path)
@@ -295,7 +293,8 @@ class Mover:
                 data[step.path] = self._source.tree.read(step.path).data
             except NotFound:
                 self._refused.append(Problem(step.path, "was removed while it was to be moved"))
-        created, refused = self._create(data, self._writers, logged=not self._scope)
+        created = self._create(data, self._writers, logged=not self._scope)
+        refused = {problem.path for problem in self._refused}
         late = [path for path in data if path not in created and path not in refused]
         there = self._target.tree.versions(late) if late else {}
         for path in late:
@@ -307,18 +306,18 @@ class Mover:
 
     def _create(
         self, documents: Mapping[str, bytes], writers: Mapping[str, Mapping[str, str]], *, logged: bool
-    ) -> tuple[dict[str, str], set[str]]:
-        """Create documents in the target; return the versions of those that were created, and which were refused.
+    ) -> dict[str, str]:
+        """Create documents in the target; return the versions of those that were created, and report refused ones.
 
         With `logged` the entries of the source's write log are transferred as well; otherwise entries are added that
-        name the original writers.
+        name the original writers, and who transferred the documents.
         """
         screened: dict[str, bytes] = {}
-        refused: set[str] = set()
-
-        def refuse(path: str, error: HoldfastError) -> None:
-            refused.add(path)
-            self._refused.append(Problem(path, str(error)))
+        for path, data in documents.items():
+            try:
+                screened[path] = self._screened(path, data, None)
+            except (Invalid, OverBudget) as error:
+                self._refused.append(Problem(path, str(error)))
 
         def create(files: Mapping[str, bytes]) -> set[str]:
             try:
@@ -326,38 +325,21 @@ class Mover:
             except Invalid as error:  # about one of them
                 if len(files) > 1:
                     return {made for path, data in files.items() for made in create({path: data})}
-                for path in files:
-                    refuse(path, error)
+                self._refused.extend(Problem(path, str(error)) for path in files)
                 return set()
 
-        for path, data in documents.items():
-            try:
-                screened[path] = self._screened(path, data, None)
-            except (Invalid, OverBudget) as error:
-                refuse(path, error)
         created = {path: version_of(screened[path]) for path in create(screened)}
-        if not logged:
-            with contextlib.suppress(HoldfastError):  # the documents are there all the same
-                self._log_created(created, writers)
-        return created, refused
-
-    def _log_created(self, created: Mapping[str, str], writers: Mapping[str, Mapping[str, str]]) -> None:
-        """Add documents to the write log of the target with their original writers, and who transferred them."""
-        store, places = self._target.store, self._target.layout
-        by_writer: dict[str, list[dict[str, str]]] = {}
-        for path, version in created.items():
-            if path.startswith((self._writes, f"{places.memory}/values/")):
-                continue
-            entry = {"path": path, "after": version} | ({"carried": store.writer} if store.writer else {})
-            known = writers.get(path, {})
-            for record, writer in known.items():
-                if record != path:
-                    by_writer.setdefault(writer, []).append(entry | {"record": record})
-            by_writer.setdefault(known.get(path, store.writer), []).append(entry)
-        log = places.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
+        store, layout, by_writer = self._target.store, self._target.layout, dict[str, list[dict[str, str]]]()
+        for path, version in () if logged else created.items():
+            if not path.startswith((self._writes, f"{layout.memory}/values/")):
+                entry = {"path": path, "after": version} | ({"carried": store.writer} if store.writer else {})
+                for record, writer in ({path: store.writer} | dict(writers.get(path, {}))).items():
+                    by_writer.setdefault(writer, []).append(entry if record == path else entry | {"record": record})
+        log = layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
         for writer, entries in by_writer.items():
-            with store.written_by(writer):
+            with contextlib.suppress(HoldfastError), store.written_by(writer):  # the documents are there all the same
                 store.append(log, entries, durable=False)
+        return created
 
     def _update(self, step: Step) -> None:
         """Replace a document, merge its entries into the page that is there, or store ours beside theirs."""
@@ -374,10 +356,10 @@ class Mover:
         if merged is None:
             path = step.beside or merge.conflict_path(step.path, ours.version)
             writer = self._writers.get(step.path, {}).get(step.path, "")
-            _, refused = self._create({path: ours.data}, {path: {path: writer} if writer else {}}, logged=False)
+            self._create({path: ours.data}, {path: {path: writer} if writer else {}}, logged=False)
             if not step.beside:  # a page whose entries could not be merged
                 self._late.append(msgspec.structs.replace(step, act="conflict", beside=path))
-            if refused:
+            if any(problem.path == path for problem in self._refused):
                 return
         elif merged != theirs.data:
             self._replace(step.path, merged, theirs.version)
