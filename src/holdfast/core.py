@@ -570,13 +570,13 @@ class Core:
 
         `since` is the id of a record: those that came after it are told first.
         """
-        from holdfast.owner.changes import Changes, Reader, Wanted  # few follow
+        from holdfast.owner.changes import Changes, Reader  # few follow
 
         query = Query(kinds=tuple(kinds), scope=scope)
         where = self._filter(query, query.kinds, ())
         reader = Reader(self.tree, self.layout, self._sync.refresher)
         last = self.get(since) if since else None
-        found = Changes(self._sync.follow, reader, Wanted(where.scope, query.kinds), self._writers_of)
+        found = Changes(self._sync.follow, reader, where.scope, query.kinds or _SEARCHABLE, self._writers_of)
         try:
             self._sync.ask(lambda index: reader.begin(index.seen(self.layout.roots), index.records))
             if last:

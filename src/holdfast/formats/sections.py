@@ -43,34 +43,28 @@ def code_lines(lines: list[str], stops: Collection[int] = ()) -> set[int]:
     A fence that is never closed is text, and so is one whose block would contain a line in `stops`.
     """
     inside: set[int] = set()
-    fences: list[tuple[int, str]] = []
+    groups: list[list[tuple[int, str]]] = [[]]
     for number, line in enumerate(lines, 1):
         if number in stops:
-            _add_blocks(fences, lines, inside)
-            fences = []
+            groups.append([])
         elif found := FENCE.match(line):
-            fences.append((number, found[1]))
-    _add_blocks(fences, lines, inside)
+            groups[-1].append((number, found[1]))
+    for fences in groups:
+        unclosed = {"`": len(lines) + 3, "~": len(lines) + 3}  # the length from which no fence is closed
+        place = 0
+        while place < len(fences):
+            opened, fence = fences[place]
+            place += 1
+            if len(fence) >= unclosed[fence[0]]:
+                continue
+            closing = range(place, len(fences))
+            end = next((each for each in closing if _closes(lines[fences[each][0] - 1], fence)), None)
+            if end is None:
+                unclosed[fence[0]] = len(fence)
+            else:
+                inside.update(range(opened, fences[end][0] + 1))
+                place = end + 1
     return inside
-
-
-def _add_blocks(fences: list[tuple[int, str]], lines: list[str], inside: set[int]) -> None:
-    """Add the lines of the blocks that these fences open and close."""
-    unclosed = {"`": len(lines) + 3, "~": len(lines) + 3}  # the length from which no fence is closed
-    place = 0
-    while place < len(fences):
-        opened, fence = fences[place]
-        place += 1
-        if len(fence) >= unclosed[fence[0]]:
-            continue
-        for further in range(place, len(fences)):
-            number = fences[further][0]
-            if _closes(lines[number - 1], fence):
-                inside.update(range(opened, number + 1))
-                place = further + 1
-                break
-        else:
-            unclosed[fence[0]] = len(fence)
 
 
 def _closes(line: str, fence: str) -> bool:

@@ -52,19 +52,6 @@ Event = tuple[Change, Record | None]
 """A change and the record that it is about, if that can be read."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Which changes to report; without kinds, those that a search finds by default."""
-
-    scope: str = ""
-    kinds: tuple[str, ...] = ()
-
-    def takes(self, kind: str, scope: str) -> bool:
-        row = KINDS[kind]
-        usual = row.searchable and row.layer in ("hot", "warm")
-        inside = not self.scope or f"{scope}/".startswith(f"{self.scope}/")
-        return inside and (kind in self.kinds if self.kinds else usual)
-
-
 class State(msgspec.Struct):
     stamp: Stamp
     offset: int = 0
@@ -74,8 +61,6 @@ class State(msgspec.Struct):
 
 
 class Reader:
-    """Finds out what changed in a file."""
-
     def __init__(self, tree: Tree, places: Layout, refresher: Refresher) -> None:
         self._tree, self._layout, self._refresher = tree, places, refresher
         self._known: dict[str, State] = {}
@@ -148,13 +133,13 @@ def _without_record(what: What, place: Place, identifier: str = "") -> Event:
 
 
 class Changes:
-    """The changes of a memory; iterating waits for the next one until it is closed."""
+    """The changes of some kinds in a scope; iterating waits for the next one until it is closed."""
 
     def __init__(
-        self, follow: Callable[[Tell], Watch], reader: Reader, wanted: Wanted,
+        self, follow: Callable[[Tell], Watch], reader: Reader, scope: str, kinds: tuple[str, ...],
         writers: Callable[[list[Record]], dict[str, str]],
     ) -> None:  # fmt: skip
-        self._reader, self._wanted, self._writers = reader, wanted, writers
+        self._reader, self._scope, self._kinds, self._writers = reader, scope, kinds, writers
         self._reported: queue.SimpleQueue[tuple[list[str], set[str]]] = queue.SimpleQueue()
         self._ready: list[Change] = []
         self._closed = False
@@ -194,7 +179,8 @@ class Changes:
         self._ready = [*self._changes(_event("added", record) for record in earlier), *self._ready]
 
     def _changes(self, events: Iterable[Event]) -> list[Change]:
-        wanted = [event for event in events if self._wanted.takes(event[0].kind, event[0].scope)]
+        below = f"{self._scope}/" if self._scope else ""
+        wanted = [one for one in events if one[0].kind in self._kinds and f"{one[0].scope}/".startswith(below)]
         writers = self._writers([record for _, record in wanted if record])
         return [
             msgspec.structs.replace(change, writer=writers.get(record.id, "")) if record else change

@@ -225,38 +225,32 @@ class Logs:
 
         A line that is too long or refused is reported; one that is being written is left for the next time.
         """
-        chats, tree = self._chats if self._is_chat(path) else [], self._target.tree
+        chats, tree, secrets = self._chats if self._is_chat(path) else [], self._target.tree, self._target.secrets
+        place, longest = self._source.layout.classify(path), self._target.settings.limits.line_bytes
         logs = [log for log in {*chats, path} if tree.stat(log)]
         known = {key for log in logs for line in tree.scan(log) for key in jsonl.keys(line.data)}
         for line in complete_lines(self._source.tree, path, self.refused):
-            keys = jsonl.keys(line.data)
-            if not wanted(line.data):
+            data, keys = line.data, jsonl.keys(line.data)
+            if not wanted(data):
                 continue
             if known and known.issuperset(keys):
                 yield None
                 continue
             try:
-                data = self._screened(path, line.data)
+                objects = jsonl.parse(data)
+                if isinstance(objects, str):
+                    data = secrets.document(None, data, None)
+                else:
+                    made = [secrets.line(place.kind if place else None, value, waits=False) for value in objects]
+                    if any(one is not other for one, other in zip(made, objects, strict=True)):
+                        data = b"".join(map(jsonl.render, made)).rstrip(b"\n").replace(b"\n", b" ")
+                if len(data) >= longest:
+                    raise Invalid(f"It has {len(data):,} bytes; the limit there is {longest:,}.", "Shorten it.")
             except HoldfastError as error:
                 self.refused.append(Problem(path, f"{next(iter(keys), '')}: {error}"))
                 continue
             redacted_before = data is not line.data and known.issuperset(jsonl.keys(data))
             yield None if redacted_before else data
-
-    def _screened(self, path: str, data: bytes) -> bytes:
-        """Return a line as the target may store it, or refuse it; bytes that need no change stay as they are."""
-        place, screen = self._source.layout.classify(path), self._target.secrets
-        objects = jsonl.parse(data)
-        if isinstance(objects, str):
-            data = screen.document(None, data, None)
-        else:
-            made = [screen.line(place.kind if place else None, value, waits=False) for value in objects]
-            if any(one is not other for one, other in zip(made, objects, strict=True)):
-                data = b"".join(map(jsonl.render, made)).rstrip(b"\n").replace(b"\n", b" ")
-        longest = self._target.settings.limits.line_bytes
-        if len(data) >= longest:
-            raise Invalid(f"It has {len(data):,} bytes; the limit there is {longest:,}.", "Shorten it.")
-        return data
 
     def _is_chat(self, path: str) -> bool:
         place = self._source.layout.classify(path) if path.endswith(".jsonl") else None

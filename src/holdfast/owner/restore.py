@@ -49,8 +49,6 @@ _OTHER = "Use an archive that holdfast backup made."
 
 
 class FileInfo(msgspec.Struct, frozen=True):
-    """What the manifest says about one file."""
-
     size: int
     sha256: str
     mtime: int

@@ -86,7 +86,6 @@ class Shared:
         self._error: HoldfastError | None = None
 
     def ask(self, work: Callable[[Core], T]) -> T:
-        """Do some work on the shared memory within the timeout."""
         return self.start(work)()
 
     def start(self, work: Callable[[Core], T]) -> Callable[[], T]:
