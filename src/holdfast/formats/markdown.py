@@ -18,6 +18,7 @@ from holdfast.formats.sections import FENCE, code_lines, lines_of
 
 _BOM = "\ufeff"
 _FENCE = re.compile(r"---[ \t]*(?:\r\n|\n|\Z)")
+_CLOSING = re.compile(rf"^{_FENCE.pattern}", re.MULTILINE)
 _KEY = re.compile(
     r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)"""
 )
@@ -163,14 +164,9 @@ def _split(text: str) -> tuple[str, str | None, str | None, str]:
     start = _FENCE.match(text, len(bom))
     if not start:
         return bom, None, None, text[len(bom) :]
-    position = start.end()
-    while position < len(text) and position - start.end() <= _MAX_FRONT:
-        if closing := _FENCE.match(text, position):
-            return bom, start.group(), text[start.end() : position], text[closing.end() :]
-        following = text.find("\n", position)
-        if following < 0:
-            break
-        position = following + 1
+    closing = _CLOSING.search(text, start.end())
+    if closing and closing.start() - start.end() <= _MAX_FRONT:
+        return bom, start.group(), text[start.end() : closing.start()], text[closing.end() :]
     return bom, start.group(), None, text
 
 

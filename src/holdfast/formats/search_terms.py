@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, AnyStr
 
@@ -107,12 +108,7 @@ class SearchTerms:
 
 def _occurrences(data: AnyStr, part: AnyStr) -> list[int]:
     """Return where a part occurs, from left to right, without overlaps."""
-    found: list[int] = []
-    at = data.find(part)
-    while at >= 0:
-        found.append(at)
-        at = data.find(part, at + len(part))
-    return found
+    return [found.start() for found in re.finditer(re.escape(part), data)]
 
 
 def _common_run(text: str, here: int, term: str, there: int) -> tuple[int, int]:

@@ -10,6 +10,7 @@ A summary is also returned as sentences with their days, so that a later summary
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
@@ -157,15 +158,12 @@ def head(text: str, most: int) -> str:
     """Return the beginning of a text in at most `most` tokens, cut between words and marked with `…`."""
     if count_tokens(text) <= most:
         return text
-    low, high = 0, min(len(text), 4 * max(most, 0))
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = count_tokens(text[:middle] + _CUT) <= most
-        low, high = (middle, high) if fits else (low, middle - 1)
-    if low and text[low].isalnum() and not WIDE.match(text[low]):
-        space = max(text.rfind(mark, max(0, low - 40), low) for mark in " \n")
-        low = space if space > 0 else low
-    return text[:low].rstrip(" \r\n\t,;:") + _CUT if most > 0 else ""
+    lengths = range(1, min(len(text), 4 * max(most, 0)) + 1)
+    end = bisect.bisect_right(lengths, most, key=lambda length: count_tokens(text[:length] + _CUT))
+    if end and text[end].isalnum() and not WIDE.match(text[end]):
+        space = max(text.rfind(mark, max(0, end - 40), end) for mark in " \n")
+        end = space if space > 0 else end
+    return text[:end].rstrip(" \r\n\t,;:") + _CUT if most > 0 else ""
 
 
 def _entry_sentences(entry: Entry) -> list[str]:

@@ -90,10 +90,8 @@ def _safe_iso(ms: int) -> str:
 
 def from_prefix(name: str) -> str:
     """Return the date at the start of a file name like `260208-title`, "" if there is none."""
-    digits, dash, _ = name.partition("-")
-    if not dash or len(digits) != 6 or not digits.isdecimal() or not digits.isascii():
-        return ""
-    day = f"20{digits[:2]}-{digits[2:4]}-{digits[4:]}"
+    found = re.match(r"(\d\d)(\d\d)(\d\d)-", name, re.ASCII)
+    day = "20{}-{}-{}".format(*found.groups()) if found else ""
     return day if parse_ms(day) is not None else ""
 
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from holdfast.core import Core
 
 What = Literal["made", "changed", "undone", "by hand", "removed", "hidden", "shown", "forgotten"]
-Trust = Literal["owner", "user", "agent", "other"]
 NOT_RECORDS = ("write", "ledger", "claim")
 """Kinds with entries about records; they are no records by themselves."""
 _SHORTEST = 4
@@ -278,7 +277,7 @@ def covers(summary: Record, records: Iterable[Record]) -> bool:
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
-    trust: Trust
+    trust: Literal["owner", "user", "agent", "other"]
     by: str = ""
     """The writer as the interface knew it; "" when it is not recorded, as for a file written by hand."""
     channel: str = ""

@@ -8,6 +8,7 @@ added once and none is changed.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -111,10 +112,8 @@ def decide(source: str, target: str | None, agreed: Pair | None, *, entries: boo
 
 def conflict_path(path: str, version: str) -> str:
     """Return the path under which a version is stored beside another one."""
-    folder, slash, name = path.rpartition("/")
-    stem, dot, ending = name.rpartition(".")
-    name = f"{stem}.conflict-{version[:8]}.{ending}" if dot else f"{name}.conflict-{version[:8]}"
-    return f"{folder}{slash}{name}"
+    stem, ending = posixpath.splitext(path)
+    return f"{stem}.conflict-{version[:8]}{ending}"
 
 
 def conflict_of(path: str) -> tuple[str, str] | None:

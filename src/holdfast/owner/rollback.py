@@ -26,14 +26,13 @@ from holdfast.storage.tree import ABSENT
 if TYPE_CHECKING:
     from holdfast.core import Core
 
-Act = Literal["text back", "remove", "hide", "show", "value back"]
 _ENTRIES = ("message", "fact", "procedure", "episode", "summary", "entry", "job")
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change to take back; `conflict` says why it is left as it is."""
 
-    act: Act
+    act: Literal["text back", "remove", "hide", "show", "value back"]
     id: str
     path: str
     version: str = ""
