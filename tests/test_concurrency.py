@@ -68,7 +68,6 @@ sys.stdin.read()
 HOLDS_ROW = """
 import sys
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.database import Database
 with Database(sys.argv[1]).holding("a row") as turn:
     held = "SELECT 1 FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s FOR UPDATE"
     assert turn.row(held, path=sys.argv[2])

@@ -21,7 +21,7 @@ from holdfast.model.queries import Query, Terms, both, check, parse
 from holdfast.model.records import Problem, Receipt, Record, path_of
 from holdfast.model.scopes import Scope
 from holdfast.model.times import bound, is_id, iso, now_ms
-from holdfast.owner.provenance import Provenance, Source
+from holdfast.owner.history import Provenance, Source
 from holdfast.recall import answers
 from holdfast.recall import question as asking
 from holdfast.recall.answers import Answer, Candidates

@@ -86,10 +86,8 @@ class Model:
         form = templates.text(templates.SUMMARY).strip()
         room = limit - count_tokens(_fill(form, most, _ANY_COUNT, _ANY_COUNT)) - most
         if room < min(_LEAST_TEXT, whole):
-            raise OverBudget(
-                f"A summary of {most} tokens leaves no room for the text in a call of {limit}.",
-                "Ask for a shorter one, or raise call_tokens in [model].",
-            )
+            fault = f"A summary of {most} tokens leaves no room for the text in a call of {limit}."
+            raise OverBudget(fault, "Ask for a shorter one, or raise call_tokens in [model].")
         user = summaries.head(text, room)
         system = _fill(form, most, len(text) if user == text else len(user) - 1, len(text))
         request = {
@@ -128,10 +126,8 @@ class Model:
         with self._lock:
             left = self._settings.day_tokens - self._ledger.spent(day) - self._reserved
             if prompt + most > left:
-                raise OverBudget(
-                    f"This call may cost {prompt + most} tokens, and {max(0, left)} are left of today's.",
-                    "Try tomorrow (UTC), or raise day_tokens in [model].",
-                )
+                fault = f"This call may cost {prompt + most} tokens, and {max(0, left)} are left of today's."
+                raise OverBudget(fault, "Try tomorrow (UTC), or raise day_tokens in [model].")
             self._reserved += prompt + most
         used = 0
         try:
@@ -141,12 +137,7 @@ class Model:
                 answer = _post(connection, target, body)
             if answer.status != 200:
                 return answer, ""
-            try:
-                reply = msgspec.json.decode(answer.body)
-            except (msgspec.DecodeError, ValueError, RecursionError):
-                raise Unavailable("The model's answer is not JSON.", "Check url in [model].") from None
-            text = _text(reply)
-            used = _usage(reply, prompt + count_tokens(text))
+            text, used = _parsed(answer.body, prompt)
             if not text:
                 raise Unavailable("The model's answer contains no text.", _LATER)
             return answer, text
@@ -164,22 +155,22 @@ def _fill(form: str, most: int, given: int, whole: int) -> str:
     return form
 
 
-def _text(reply: Any) -> str:
-    """Return the text of a reply, with `…` if the limit cut it; "" if there is none."""
+def _parsed(body: bytes, prompt: int) -> tuple[str, int]:
+    """Return the text of a reply, with `…` if the limit cut it, and the server's count of tokens if it is plausible."""
+    try:
+        reply = msgspec.json.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise Unavailable("The model's answer is not JSON.", "Check url in [model].") from None
     try:
         choice = reply["choices"][0]
-        text = choice["message"]["content"]
-        text = text.replace("\0", "").strip()
-        return f"{text} …" if text and choice.get("finish_reason") == "length" else str(text)
+        text = choice["message"]["content"].replace("\0", "").strip()
+        text = f"{text} …" if text and choice.get("finish_reason") == "length" else str(text)
     except (LookupError, TypeError, AttributeError):
-        return ""
-
-
-def _usage(reply: Any, estimate: int) -> int:
-    """Return the cost of a call by the server's count, unless that is implausible."""
+        text = ""
+    estimate = prompt + count_tokens(text)
     usage = reply.get("usage") if isinstance(reply, dict) else None
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
-    return total if type(total) is int and 0 < total <= 10 * estimate else estimate
+    return text, total if type(total) is int and 0 < total <= 10 * estimate else estimate
 
 
 def _target(url: str, key_env: str) -> _Target:
@@ -228,9 +219,16 @@ def _connect(target: _Target, seconds: float) -> HTTPConnection:
 def _post(connection: HTTPConnection, target: _Target, body: bytes) -> _Answer:
     """Post a request and read the whole answer within the timeout of the connection."""
     import http.client
+    import socket
 
     late = threading.Event()
-    clock = threading.Timer(connection.timeout or 0, _hang_up, (connection.sock, late))
+
+    def hang_up(sock: socket.socket) -> None:  # from another thread, so that a slow server cannot delay the caller
+        late.set()
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    clock = threading.Timer(connection.timeout or 0, hang_up, (connection.sock,))
     clock.daemon = True
     clock.start()
     try:
@@ -250,12 +248,3 @@ def _post(connection: HTTPConnection, target: _Target, body: bytes) -> _Answer:
     number = after.isdecimal() and len(after) < 10
     wait = 1.0 if not after else float(after) if number else float("inf")  # a date is too far away
     return _Answer(response.status, wait, data)
-
-
-def _hang_up(sock: Any, late: threading.Event) -> None:
-    """Close a connection from another thread, so that a slow server cannot delay the caller."""
-    import socket
-
-    late.set()
-    with contextlib.suppress(OSError):
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)

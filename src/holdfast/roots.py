@@ -11,14 +11,15 @@ import os
 import re
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from holdfast import templates
+from holdfast import secrets, templates
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, Invalid, NotFound, Unavailable
+from holdfast.errors import AlreadyExists, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model import settings
 from holdfast.model.kinds import KINDS
 from holdfast.model.scopes import split
@@ -27,6 +28,7 @@ from holdfast.storage.files.engine import FileEngine
 from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import ABSENT, Tree
 from holdfast.storage.within import ScopedTree
+from holdfast.storage.write_log import kept_path
 
 if TYPE_CHECKING:
     from holdfast.storage.postgres.database import Database
@@ -294,3 +296,49 @@ def _extend(location: str, name: str, lines: tuple[str, ...]) -> list[str]:
     with open(path, "a", encoding="utf-8") as file:
         file.write(("" if text.endswith("\n") or not text else "\n") + "\n".join(missing) + "\n")
     return [name]
+
+
+# settings, which can be read and fixed even if they keep the memory from being opened
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting, with secrets redacted."""
+
+    name: str
+    value: object
+    source: str
+    """`holdfast.toml`, the environment variable that it comes from, or `default`."""
+
+
+def read_settings(root: str) -> str:
+    """Return the text of the settings as it is, "" when there is none."""
+    with open_tree(root) as tree:
+        return settings_text(tree)
+
+
+def settings_in_effect(text: str) -> list[Setting]:
+    """Return all settings that this text and the environment result in."""
+    config, given = settings.load(text), tomllib.loads(text)
+    found = [Setting("format", config.format, settings.FILE if "format" in given else "default")]
+    for section, fields in settings.tables().items():
+        for field in fields:
+            variable = f"HOLDFAST_{section}_{field}".upper()
+            source = settings.FILE if field in given.get(section, {}) else "default"
+            value = secrets.redact_all(msgspec.to_builtins(getattr(getattr(config, section), field)))
+            found.append(Setting(f"{section}.{field}", value, variable if variable in os.environ else source))
+    return found
+
+
+def put_settings(root: str, text: str) -> None:
+    """Replace the settings by this text if it is valid; the text before is kept."""
+    data = text.encode()
+    if len(data) > MOST_SETTINGS:
+        raise OverBudget(f"The new text is longer than {MOST_SETTINGS:,} bytes.", "Shorten it.")
+    config = settings.load(text, environment={}, source="The new text")
+    with open_tree(root) as tree:
+        try:
+            version = tree.read(settings.FILE).version
+        except NotFound:
+            version = ABSENT
+        keep = kept_path(config.paths.memory, version) if version != ABSENT else ""
+        tree.write(settings.FILE, data, expect=version, keep=keep)

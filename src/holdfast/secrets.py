@@ -11,7 +11,7 @@ import base64
 import binascii
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -265,16 +265,12 @@ def _alternatives(marks: Collection[str]) -> str:
 
 
 @functools.cache
-def _mark() -> re.Pattern[str]:
-    """Return the pattern of all marks; compiled on first use, like all patterns of the formats."""
-    return re.compile(f"(?={_alternatives({mark for form in FORMATS for mark in form.marks})})")
-
-
-@functools.cache
-def _inner_mark() -> re.Pattern[str]:
-    """Return the pattern of the marks that are part of the secret itself."""
+def _marks(*, inner: bool = False) -> re.Pattern[str]:
+    """Return the pattern of all marks, or of those that are part of the secret itself; compiled on first use."""
     marks = {mark for form in FORMATS for mark in form.marks}
-    return re.compile(_alternatives({mark for mark in marks if not any(name in mark for name in _NAMING)}))
+    if inner:
+        return re.compile(_alternatives({mark for mark in marks if not any(name in mark for name in _NAMING)}))
+    return re.compile(f"(?={_alternatives(marks)})")
 
 
 @functools.cache
@@ -317,7 +313,7 @@ def marked(value: Any, shortest: int = _SHORTEST) -> bool:
     if any(map(text.__contains__, _SHORT)):
         return True
     words = list(filter(_long_word, text.split()))
-    return bool(words) and (any(map(text.__contains__, _NAMING)) or any(map(_inner_mark().search, words)))
+    return bool(words) and (any(map(text.__contains__, _NAMING)) or any(map(_marks(inner=True).search, words)))
 
 
 def could_hold(text: str) -> bool:
@@ -327,24 +323,9 @@ def could_hold(text: str) -> bool:
 
 def scan(text: str, allow: Collection[str] = ()) -> list[Secret]:
     """Return the secrets in a text, in order and without overlaps; `allow` names formats to ignore."""
-    found: list[tuple[int, int, int]] = []
-    for start, end, rank in sorted(_spans(text, allow)) if len(text) >= _SHORTEST and marked(text) else ():
-        if found and start < found[-1][1]:
-            first, last, before = found[-1]
-            found[-1] = (first, max(last, end), min(rank, before))
-        else:
-            found.append((start, end, rank))
-    line, at, result = 1, 0, []
-    for start, end, rank in found:
-        line, at = line + text.count("\n", at, start), start
-        result.append(Secret(FORMATS[rank].name, start, end, line))
-    return result
-
-
-def _spans(text: str, allow: Collection[str]) -> Iterator[tuple[int, int, int]]:
-    """Yield start, end and format of every secret."""
+    spans: list[tuple[int, int, int]] = []
     done: dict[int, int] = {}
-    for at in _mark().finditer(text):
+    for at in _marks().finditer(text) if len(text) >= _SHORTEST and marked(text) else ():
         place = at.start()
         for mark, rank in _forms(text[place : place + 2]):
             form = FORMATS[rank]
@@ -353,13 +334,24 @@ def _spans(text: str, allow: Collection[str]) -> Iterator[tuple[int, int, int]]:
             found = _pattern(rank).match(text, place)
             if found and form.check(found):
                 done[rank] = found.end()
-                yield found.start("s") - form.lead, found.end("s"), rank
+                spans.append((found.start("s") - form.lead, found.end("s"), rank))
+    joined: list[tuple[int, int, int]] = []
+    for start, end, rank in sorted(spans):
+        if joined and start < joined[-1][1]:
+            first, last, before = joined[-1]
+            joined[-1] = (first, max(last, end), min(rank, before))
+        else:
+            joined.append((start, end, rank))
+    line, counted, result = 1, 0, []
+    for start, end, rank in joined:
+        line, counted = line + text.count("\n", counted, start), start
+        result.append(Secret(FORMATS[rank].name, start, end, line))
+    return result
 
 
 def redact(text: str, allow: Collection[str] = ()) -> str:
     """Replace every known secret in a text with its name."""
-    found = scan(text, allow)
-    return without(text, found) if found else text
+    return without(text, scan(text, allow))
 
 
 def without(text: str, found: Collection[Secret]) -> str:

@@ -259,23 +259,22 @@ def settings(root: str | None, as_json: bool, text: bool, put: BinaryIO | None) 
     To change the settings of a memory in a database: holdfast settings --text > new.toml, edit it, then holdfast
     settings --put new.toml. Invalid settings are refused, and the previous text is kept in the history.
     """
-    from holdfast.owner import settings_file
-    from holdfast.roots import MOST_SETTINGS
+    from holdfast import roots
 
     location = root or nearest()
     if put:
         try:
-            new = put.read(MOST_SETTINGS + 1).decode("utf-8")
+            new = put.read(roots.MOST_SETTINGS + 1).decode("utf-8")
         except UnicodeDecodeError:
             raise Invalid("The new settings are not UTF-8.", "Save them as UTF-8.") from None
-        settings_file.put(location, new)
+        roots.put_settings(location, new)
         click.echo("Done; programs that have the memory open go on as before until they open it again.")
     elif text:
-        click.echo(settings_file.text_of(location), nl=False)
+        click.echo(roots.read_settings(location), nl=False)
     else:
         import msgspec
 
-        found = settings_file.in_effect(settings_file.text_of(location))
+        found = roots.settings_in_effect(roots.read_settings(location))
         if show.wants_json(as_json):
             show.as_json(found)
         else:

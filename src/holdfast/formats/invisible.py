@@ -23,7 +23,6 @@ _JOINING = re.compile(
 )
 _SPACELESS = re.compile(r"THAI|LAO|KHMER|MYANMAR|TIBETAN|CJK|HIRAGANA|KATAKANA|JAVANESE|BALINESE|TAI|IDEOGRAPHIC")
 _SELECTOR = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-_VARIANT = re.compile("[\U000e0100-\U000e01ef]")
 _DIRECTION = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _TAG = re.compile("[\U000e0000-\U000e007f]")
 

@@ -36,7 +36,6 @@ class Link(msgspec.Struct, frozen=True):
 
 
 def find(text: str) -> Iterator[Link]:
-    """Yield the links of a text in order."""
     if "[[" not in text and "](" not in text:
         return
     if "`" in text or "~~~" in text:

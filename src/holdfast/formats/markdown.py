@@ -18,6 +18,7 @@ from holdfast.formats.sections import FENCE, code_lines, lines_of
 
 _BOM = "\ufeff"
 _FENCE = re.compile(r"---[ \t]*(?:\r\n|\n|\Z)")
+_CLOSING = re.compile(rf"^{_FENCE.pattern}", re.MULTILINE)
 _KEY = re.compile(
     r"""(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s#:'"\[\]{},&*!|>%@`-][^:#]*?|-[^\s:][^:#]*?))[ \t]*:(?:\s|$)"""
 )
@@ -107,12 +108,7 @@ def line_of(head: str, field: str) -> int:
 
 
 def render(fields: Mapping[str, Any], body: str) -> bytes:
-    """Write a new file."""
-    parts = []
-    for name, value in fields.items():
-        if value is not None:
-            parts.append(f"{_name(name)}: {scalar(value)}\n")
-    head = "".join(parts)
+    head = "".join(f"{_name(name)}: {scalar(value)}\n" for name, value in fields.items() if value is not None)
     if len(head) > _MAX_FRONT:
         raise OverBudget(f"The fields have {len(head):,} characters; {_MAX_FRONT:,} fit.", "Move text into the body.")
     text = f"---\n{head}---\n\n{body}" if head or _FENCE.match(body.removeprefix(_BOM)) else body
@@ -123,7 +119,7 @@ def replace_body(data: bytes, body: str) -> bytes:
     """Replace the text below the front matter."""
     text = _decode(data)
     start = body_start(text)
-    gap = text[start : start + len(text[start:]) - len(text[start:].lstrip("\r\n"))]
+    gap = text[start : len(text) - len(text[start:].lstrip("\r\n"))]
     return _encode(text[:start] + gap + body + ("" if body.endswith("\n") or not body else "\n"), body)
 
 
@@ -151,21 +147,15 @@ def edit(data: bytes, changes: Mapping[str, Any]) -> bytes:
         closing = text[len(bom) + len(opening) + len(block) : len(text) - len(rest)]
         result = _encode(bom + opening + _patch(block, changes, newline) + closing + rest)
     after = parse(result)
-    wanted = {
-        name: value for name, value in {**before.fields, **changes}.items() if value is not None or name not in changes
-    }
+    wanted = {name: value for name, value in {**old, **changes}.items() if value is not None or name not in changes}
     if after.fault or after.body != before.body or after.fields != msgspec.json.decode(msgspec.json.encode(wanted)):
-        names = ", ".join(changes)
-        raise Damaged(
-            f"The front matter is laid out in a way that {names} cannot be changed alone.", "Edit it by hand."
-        )
+        what = f"The front matter is laid out in a way that {', '.join(changes)} cannot be changed alone."
+        raise Damaged(what, "Edit it by hand.")
     return result
 
 
 def body_start(text: str) -> int:
-    """Return where the body starts."""
-    _, _, _, body = _split(text)
-    return len(text) - len(body)
+    return len(text) - len(_split(text)[-1])
 
 
 def _split(text: str) -> tuple[str, str | None, str | None, str]:
@@ -174,14 +164,9 @@ def _split(text: str) -> tuple[str, str | None, str | None, str]:
     start = _FENCE.match(text, len(bom))
     if not start:
         return bom, None, None, text[len(bom) :]
-    position = start.end()
-    while position < len(text) and position - start.end() <= _MAX_FRONT:
-        if closing := _FENCE.match(text, position):
-            return bom, start.group(), text[start.end() : position], text[closing.end() :]
-        following = text.find("\n", position)
-        if following < 0:
-            break
-        position = following + 1
+    closing = _CLOSING.search(text, start.end())
+    if closing and closing.start() - start.end() <= _MAX_FRONT:
+        return bom, start.group(), text[start.end() : closing.start()], text[closing.end() :]
     return bom, start.group(), None, text
 
 
@@ -225,11 +210,15 @@ def _patch(block: str, changes: Mapping[str, Any], newline: str) -> str:
             end += 1
         if name in left:
             before, after = _around_value(lines[position])
-            comments = _trailing_comments(lines[position + 1 : end], block=after is None)
+            start = end  # of the blank and comment lines after the field; in a text block an indented # is text
+            while start > position + 1 and (
+                not (line := lines[start - 1]).strip() or (line if after is None else line.lstrip()).startswith("#")
+            ):
+                start -= 1
             value = left.pop(name)
             if value is not None:
                 result.append(f"{before}{scalar(value)}{after or ''}{newline}")
-            result.extend(comments)
+            result.extend(lines[start:end])
         else:
             result.extend(lines[position:end])
         position = end
@@ -250,14 +239,6 @@ def _key(line: str) -> str | None:
     return single if single is not None else plain.strip()
 
 
-def _trailing_comments(lines: list[str], *, block: bool) -> list[str]:
-    """Return the blank and comment lines at the end of a field; in a text block an indented `#` is text."""
-    start = len(lines)
-    while start and (not (line := lines[start - 1]).strip() or (line if block else line.lstrip()).startswith("#")):
-        start -= 1
-    return lines[start:]
-
-
 def _around_value(line: str) -> tuple[str, str | None]:
     """Return the text before the value of a field, and the space and comment after it.
 
@@ -273,16 +254,9 @@ def _around_value(line: str) -> tuple[str, str | None]:
         return text[:start] + " ", f" {value}" if value else ""
     if value[0] in "|>":
         return before, None
-    end = _end_of_value(value)
-    comment = value[end:]
-    return before, comment.rstrip() if comment.lstrip(" \t").startswith("#") else ""
-
-
-def _end_of_value(value: str) -> int:
-    """Return where a value ends: after its closing quote or bracket, or before a comment."""
     if value[0] not in "\"'[{":
-        found = re.search(r"(?<![ \t])[ \t]+#", value)
-        return found.start() if found else len(value)
+        comment = re.search(r"(?<![ \t])[ \t]+#.*", value)
+        return before, comment[0].rstrip() if comment else ""
     depth, quote = 0, ""
     for position, char in enumerate(value):
         if quote:
@@ -295,8 +269,9 @@ def _end_of_value(value: str) -> int:
         elif char in "]}":
             depth -= 1
         if not quote and not depth and not (value[0] == "'" and value[position + 1 : position + 2] == "'"):
-            return position + 1
-    return len(value)
+            rest = value[position + 1 :]
+            return before, rest.rstrip() if rest.lstrip(" \t").startswith("#") else ""
+    return before, ""
 
 
 def scalar(value: Any, *, quoted: bool = False) -> str:

@@ -39,8 +39,6 @@ _LEAST = 8
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message of a conversation."""
-
     role: str
     content: str
     timestamp: str = ""
@@ -81,18 +79,16 @@ def label(message: Message, owner_aliases: Sequence[Alias] = ()) -> str:
         return ""
     if message.role == "assistant":
         return f"[{channel} / assistant]"
-    if any(_is_sender(alias, message) for alias in owner_aliases):
-        return f"[{channel} / owner]"
+    here, sender = same(message.channel), same(message.sender_id)
+    for alias in owner_aliases:
+        given = {"address": alias} if isinstance(alias, str) else alias
+        wanted = same(given.get("channel") or "")
+        inside = not wanted or here == wanted or here.startswith(f"{wanted}:")
+        if inside and sender and sender == same(given.get("address", "")):
+            return f"[{channel} / owner]"
     name = _plain(message.sender_id)
     known = same(unicodedata.normalize("NFKC", name)) not in ("", *_OWN)  # no sender may choose a reserved name
     return f"[{channel} / {name if known else 'unknown'}]"
-
-
-def _is_sender(alias: Alias, message: Message) -> bool:
-    address, channel = (alias, "") if isinstance(alias, str) else (alias.get("address", ""), alias.get("channel", ""))
-    here, wanted = same(message.channel), same(channel or "")
-    inside = not wanted or here == wanted or here.startswith(f"{wanted}:")
-    return inside and bool(same(address)) and same(message.sender_id) == same(address)
 
 
 def one_line(text: str) -> str:
@@ -114,33 +110,24 @@ def usable(history: Iterable[Message]) -> list[Message]:
     for place, message in enumerate(given):
         if message.role == "tool":
             continue  # it is added with its call
-        calls = message.tool_calls if message.role == "assistant" else None
-        answers = _answers(calls, itertools.islice(given, place + 1, None)) if calls else []
-        if answers:
-            result += [message, *answers]
+        calls = (message.tool_calls or []) if message.role == "assistant" else []
+        ids = [str(call.get("id") or "") if isinstance(call, Mapping) else "" for call in calls]
+        answers: dict[str, Message] = {}
+        following = itertools.islice(given, place + 1, None) if calls else ()
+        for each in itertools.takewhile(lambda each: each.role == "tool", following):
+            if each.tool_call_id in ids:
+                answers.setdefault(each.tool_call_id, each)
+        if answers and all(one and one in answers for one in ids):
+            result += [message, *answers.values()]
         elif message.content.strip():
             result.append(msgspec.structs.replace(message, tool_calls=None) if message.tool_calls else message)
     return result
-
-
-def _answers(calls: Sequence[Any], following: Iterable[Message]) -> list[Message]:
-    """Return the answers directly after these calls; nothing unless every call has one."""
-    ids = [str(call.get("id") or "") if isinstance(call, Mapping) else "" for call in calls]
-    found: dict[str, Message] = {}
-    for message in following:
-        if message.role != "tool":
-            break
-        if message.tool_call_id in ids:
-            found.setdefault(message.tool_call_id, message)
-    return list(found.values()) if all(each and each in found for each in ids) else []
 
 
 # The context of a coding agent
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part of the context."""
-
     name: str
     heading: str
     share: int
@@ -216,14 +203,10 @@ def assemble(
     """
     older = {name: count for name, count in (older or {}).items() if count}
     most = 4 * max(budget, 0) + 1  # characters of a piece beyond this cannot be shown
-    given = {
-        part.name: [
-            Piece(piece.text.strip("\r\n")[:most], piece.source)
-            for piece in pieces.get(part.name, ())
-            if piece.text.strip()
-        ]
-        for part in PARTS
-    }
+    given: dict[str, list[Piece]] = {}
+    for part in PARTS:
+        full = (piece for piece in pieces.get(part.name, ()) if piece.text.strip())
+        given[part.name] = [Piece(piece.text.strip("\r\n")[:most], piece.source) for piece in full]
     end = "\n".join(one_line(note) for note in notes)
     whole = {part.name: _block(part, [_rendered(part, piece) for piece in given[part.name]]) for part in PARTS}
     if count_tokens(text := _joined([*whole.values(), end, _left_out(older, uncounted)])) <= budget:
@@ -283,21 +266,14 @@ def _fill(part: Part, pieces: Sequence[Piece], room: int) -> _Filled:
             break
         spent += cost
         shown.append(made)
-    if pieces and not shown and (made := _cut(part, pieces[0], room - spent)):
-        return _Filled([made], 0, spent + count_tokens(made + part.gap))
-    return _Filled(shown[::-1] if part.backwards else shown, len(shown), spent if shown else 0)
-
-
-def _cut(part: Part, piece: Piece, room: int) -> str:
-    """Return as much of a piece as fits, "" if that is too little to be useful."""
-    most = room
-    while most >= _LEAST:
-        made = _rendered(part, Piece(head(piece.text, most), piece.source))
+    most = left = room - spent
+    while pieces and not shown and most >= _LEAST:  # less of it would not be worth showing
+        made = _rendered(part, Piece(head(pieces[0].text, most), pieces[0].source))
         cost = count_tokens(made + part.gap)
-        if cost <= room:
-            return made
-        most = min(most - 1, most * room // cost)
-    return ""
+        if cost <= left:
+            return _Filled([made], 0, spent + cost)
+        most = min(most - 1, most * left // cost)
+    return _Filled(shown[::-1] if part.backwards else shown, len(shown), spent if shown else 0)
 
 
 def _rendered(part: Part, piece: Piece) -> str:

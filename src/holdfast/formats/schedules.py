@@ -26,14 +26,9 @@ _LONGEST = 200
 _MOST_SECONDS = 366 * 86_400
 _EVERY = re.compile(r"every ([0-9]{1,12})", re.IGNORECASE)
 _NICKNAMES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
+}  # fmt: skip
 _LOCALTIME = "/etc/localtime"
 _SECOND = timedelta(seconds=1)
 _SOME_DAY = datetime(2000, 1, 1)
@@ -90,20 +85,19 @@ def _named(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         hint = close_to(name, available_timezones()) if len(name) <= _LONGEST else ""
-        raise Invalid(
-            f'There is no time zone "{name[:_LONGEST]}".{hint}', "Use an IANA name like Europe/Berlin, or local."
-        ) from None
+        fault = f'There is no time zone "{name[:_LONGEST]}".{hint}'
+        raise Invalid(fault, "Use an IANA name like Europe/Berlin, or local.") from None
 
 
 def zone(name: str) -> tzinfo:
-    """Return the time zone of an IANA name; `local` is the zone of this machine."""
-    return _local_zone() if name == LOCAL else _named(name)
+    """Return the time zone of an IANA name.
 
-
-def _local_zone() -> tzinfo:
-    """Return the zone of TZ or of the machine with its daylight saving, otherwise the current offset."""
+    `local` is the zone of TZ or of this machine with its daylight saving, otherwise the current offset.
+    """
     from zoneinfo import ZoneInfo
 
+    if name != LOCAL:
+        return _named(name)
     wanted = os.environ.get("TZ", "").removeprefix(":")
     path = wanted if wanted.startswith("/") else "" if wanted else _LOCALTIME
     try:
@@ -126,7 +120,6 @@ class Timetable(msgspec.Struct, frozen=True):
     since: datetime
 
     def next(self, after: datetime) -> datetime | None:
-        """Return the first slot after a moment."""
         return next(self._after(after), None)
 
     def last(self, moment: datetime) -> datetime | None:

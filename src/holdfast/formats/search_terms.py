@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, AnyStr
 
@@ -33,7 +34,13 @@ class SearchTerms:
                 self._samples.setdefault(text[start : start + _STEP], []).append((text, start))
         self.whole = {form for text in self.texts for form in _forms(text)}
         """The bytes of each text."""
-        self.parts = sorted({form for text in self.texts for part in _parts(text) for form in _forms(part)})
+        parts = {
+            text[start : start + PART]
+            for text in self.texts
+            for start in range(0, len(text) - PART + 1, max(PART, len(text) // _MOST_PARTS))
+            if len(text) > PART
+        }
+        self.parts = sorted({form for part in parts for form in _forms(part)})
         """The bytes of some parts of each text."""
         self._hints = [*(form for sample in self._samples for form in _forms(sample)), *self.whole]
         self._spared = sorted({name for name in spared if self.occur_in(name)})
@@ -101,12 +108,7 @@ class SearchTerms:
 
 def _occurrences(data: AnyStr, part: AnyStr) -> list[int]:
     """Return where a part occurs, from left to right, without overlaps."""
-    found: list[int] = []
-    at = data.find(part)
-    while at >= 0:
-        found.append(at)
-        at = data.find(part, at + len(part))
-    return found
+    return [found.start() for found in re.finditer(re.escape(part), data)]
 
 
 def _common_run(text: str, here: int, term: str, there: int) -> tuple[int, int]:
@@ -118,12 +120,6 @@ def _common_run(text: str, here: int, term: str, there: int) -> tuple[int, int]:
     while here + ahead < len(text) and there + ahead < len(term) and text[here + ahead] == term[there + ahead]:
         ahead += 1
     return here - back, here + ahead
-
-
-def _parts(text: str) -> list[str]:
-    """Return parts from all over a text."""
-    starts = range(0, len(text) - PART + 1, max(PART, len(text) // _MOST_PARTS))
-    return [text[start : start + PART] for start in starts] if len(text) > PART else []
 
 
 def _forms(text: str) -> set[bytes]:

@@ -43,34 +43,28 @@ def code_lines(lines: list[str], stops: Collection[int] = ()) -> set[int]:
     A fence that is never closed is text, and so is one whose block would contain a line in `stops`.
     """
     inside: set[int] = set()
-    fences: list[tuple[int, str]] = []
+    groups: list[list[tuple[int, str]]] = [[]]
     for number, line in enumerate(lines, 1):
         if number in stops:
-            _add_blocks(fences, lines, inside)
-            fences = []
+            groups.append([])
         elif found := FENCE.match(line):
-            fences.append((number, found[1]))
-    _add_blocks(fences, lines, inside)
+            groups[-1].append((number, found[1]))
+    for fences in groups:
+        unclosed = {"`": len(lines) + 3, "~": len(lines) + 3}  # the length from which no fence is closed
+        place = 0
+        while place < len(fences):
+            opened, fence = fences[place]
+            place += 1
+            if len(fence) >= unclosed[fence[0]]:
+                continue
+            closing = range(place, len(fences))
+            end = next((each for each in closing if _closes(lines[fences[each][0] - 1], fence)), None)
+            if end is None:
+                unclosed[fence[0]] = len(fence)
+            else:
+                inside.update(range(opened, fences[end][0] + 1))
+                place = end + 1
     return inside
-
-
-def _add_blocks(fences: list[tuple[int, str]], lines: list[str], inside: set[int]) -> None:
-    """Add the lines of the blocks that these fences open and close."""
-    unclosed = {"`": len(lines) + 3, "~": len(lines) + 3}  # the length from which no fence is closed
-    place = 0
-    while place < len(fences):
-        opened, fence = fences[place]
-        place += 1
-        if len(fence) >= unclosed[fence[0]]:
-            continue
-        for further in range(place, len(fences)):
-            number = fences[further][0]
-            if _closes(lines[number - 1], fence):
-                inside.update(range(opened, number + 1))
-                place = further + 1
-                break
-        else:
-            unclosed[fence[0]] = len(fence)
 
 
 def _closes(line: str, fence: str) -> bool:
@@ -192,10 +186,8 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
     if parse_ms(date) is None or len(date) != 10:
         raise Invalid(f"{date!r} is not a date.", "Use YYYY-MM-DD.")
     if not title.strip() or title.splitlines() != [title] or len(title) > MAX_TITLE or _CONTROL.search(title):
-        raise Invalid(
-            f"The title of an entry is one line of text, of {MAX_TITLE} characters at most.",
-            "Shorten it; the rest belongs into the text.",
-        )
+        fault = f"The title of an entry is one line of text, of {MAX_TITLE} characters at most."
+        raise Invalid(fault, "Shorten it; the rest belongs into the text.")
     if "\0" in text:
         raise Invalid("The text contains a NUL character.", "Leave it out.")
     if any("," in tag or not tag.strip() or tag.splitlines() != [tag] for tag in tags):
@@ -209,10 +201,8 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
         head = "**Tags:**\n"  # so that text that looks like a field stays text
     entry = f"### [{date}] {title.strip()}\n\n{head}{chr(10) if head else ''}{text.strip()}\n\n---\n"
     if len(list(_entries(entry))) != 1 or _code_in_entries(lines_of(entry))[1]:
-        raise Invalid(
-            "The text contains an entry heading of its own, or a code fence that is never closed.",
-            "Indent the heading or close the fence, so that the next entry stays an entry.",
-        )
+        fault = "The text contains an entry heading of its own, or a code fence that is never closed."
+        raise Invalid(fault, "Indent the heading or close the fence, so that the next entry stays an entry.")
     return entry
 
 

@@ -10,6 +10,7 @@ A summary is also returned as sentences with their days, so that a later summary
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
@@ -85,8 +86,6 @@ _GREETINGS = frozenset(
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One remembered text."""
-
     id: str
     time: str
     """ISO 8601 in UTC, "" if unknown."""
@@ -131,41 +130,8 @@ def summarise(entries: Sequence[Entry], budget: int, noun: str = "entries") -> G
     whole = _lines([(entry.day, entry.text.strip()) for entry in entries if entry.text.strip()])
     if count_tokens(whole) <= budget:
         return Gist(whole, tuple((entry.day, said) for entry in entries for said in _entry_sentences(entry)))
-    found, empty = _read(entries)
-    every = f"{len(entries)} {noun}"
-    last = _size(_left_out(every, len(entries), len(entries), 2 * budget))
-    chosen = _choose(found, [entry.day for entry in entries], 4 * budget - last - 1)
-    known = {number for sentence in chosen for number in sentence.entries}
-    said = tuple((entries[sentence.entries[0]].day, sentence.text) for sentence in chosen)
-    text = f"{_lines(said)}\n{_left_out(every, len(entries) - len(known), empty, last)}".strip()
-    return Gist(text, said)
-
-
-def head(text: str, most: int) -> str:
-    """Return the beginning of a text in at most `most` tokens, cut between words and marked with `…`."""
-    if count_tokens(text) <= most:
-        return text
-    low, high = 0, min(len(text), 4 * max(most, 0))
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = count_tokens(text[:middle] + _CUT) <= most
-        low, high = (middle, high) if fits else (low, middle - 1)
-    if low and text[low].isalnum() and not WIDE.match(text[low]):
-        space = max(text.rfind(mark, max(0, low - 40), low) for mark in " \n")
-        low = space if space > 0 else low
-    return text[:low].rstrip(" \r\n\t,;:") + _CUT if most > 0 else ""
-
-
-def _entry_sentences(entry: Entry) -> list[str]:
-    if entry.single:
-        return [entry.text.strip()] if entry.text.strip() else []
-    return list(_sentences(entry.text))
-
-
-def _read(entries: Sequence[Entry]) -> tuple[list[_Sentence], int]:
-    """Return each different sentence, and how many entries contain no more than a greeting."""
     found: dict[str, _Sentence] = {}
-    empty = 0
+    empty = 0  # entries with no more than a greeting
     for number, entry in enumerate(entries):
         useful = False
         for sentence in (piece for whole in _entry_sentences(entry) for piece in _pieces(whole)):
@@ -179,7 +145,31 @@ def _read(entries: Sequence[Entry]) -> tuple[list[_Sentence], int]:
                 found[key] = _Sentence(sentence, tuple(words), [number])
                 useful = True
         empty += not useful
-    return list(found.values()), empty
+    every = f"{len(entries)} {noun}"
+    last = _size(_left_out(every, len(entries), len(entries), 2 * budget))
+    chosen = _choose(list(found.values()), [entry.day for entry in entries], 4 * budget - last - 1)
+    known = {number for one in chosen for number in one.entries}
+    said = tuple((entries[one.entries[0]].day, one.text) for one in chosen)
+    text = f"{_lines(said)}\n{_left_out(every, len(entries) - len(known), empty, last)}".strip()
+    return Gist(text, said)
+
+
+def head(text: str, most: int) -> str:
+    """Return the beginning of a text in at most `most` tokens, cut between words and marked with `…`."""
+    if count_tokens(text) <= most:
+        return text
+    lengths = range(1, min(len(text), 4 * max(most, 0)) + 1)
+    end = bisect.bisect_right(lengths, most, key=lambda length: count_tokens(text[:length] + _CUT))
+    if end and text[end].isalnum() and not WIDE.match(text[end]):
+        space = max(text.rfind(mark, max(0, end - 40), end) for mark in " \n")
+        end = space if space > 0 else end
+    return text[:end].rstrip(" \r\n\t,;:") + _CUT if most > 0 else ""
+
+
+def _entry_sentences(entry: Entry) -> list[str]:
+    if entry.single:
+        return [entry.text.strip()] if entry.text.strip() else []
+    return list(_sentences(entry.text))
 
 
 def _choose(found: list[_Sentence], days: Sequence[str], room: int) -> list[_Sentence]:
@@ -230,22 +220,33 @@ def _evaluate(found: Sequence[_Sentence]) -> dict[str, float]:
     for sentence in found:
         spread.update(set(sentence.words))
     every = len(found)
-    names = [_DIGITS.sub("0", " ".join(sentence.words)) for sentence in found]
-    forms = Counter(names)
+    shapes = [_DIGITS.sub("0", " ".join(sentence.words)) for sentence in found]
+    forms = Counter(shapes)
     met: set[str] = set()
     rare = {word: math.log(1 + every / count) for word, count in spread.items()}
     thread = {word: rare[word] * math.log(count) for word, count in spread.items()}
     most = max(thread.values(), default=0.0) or 1.0
-    for sentence, form in zip(found, names, strict=True):
+    for sentence, form in zip(found, shapes, strict=True):
         common = sum(map(thread.__getitem__, sentence.words)) / (most * len(sentence.words))
-        value = _weight(sentence.text, sentence.words) + _THREAD * common
+        text = sentence.text
+        names = sum(1 for word in text.split()[1:] if word[0].isupper() and len(word) > 1 and word[1] not in "'’")
+        weight = (
+            0.5 * min(1.0, sum(1 for word in sentence.words if word not in _GREETINGS) / 5)
+            + 0.5 * min(len({word for word in sentence.words if word[0].isdigit()}), 4)
+            + 0.4 * min(names, 3)
+            + 0.6 * min(len(_SIGNS.findall(text)) if _HAS_SIGNS.search(text) else 0, 2)
+            + 0.9 * min(len(_DECIDED.intersection(sentence.words)), 2)
+            + 0.8 * min(len(_RESULT.intersection(sentence.words)), 2)
+        )  # about 0.5 for plain words, up to 8
+        weight *= 0.6 if text.endswith(("?", "？")) else 1
+        weight *= 0.5 if _ANNOUNCED.match(text) else 1
+        value = weight + _THREAD * common
         sentence.value = value / math.sqrt(len(sentence.entries) * (forms[form] if form in met else 1))
         met.add(form)
     return rare
 
 
 def _rank(sentence: _Sentence, value: float) -> float:
-    """Return the value of a sentence for its length."""
     return value / math.sqrt(_size(sentence.text))
 
 
@@ -362,22 +363,3 @@ def _words(text: str) -> list[str]:
         elif not place or not WIDE.match(found[place - 1]):
             result.append(word)
     return result
-
-
-def _weight(text: str, found: Sequence[str]) -> float:
-    """Estimate how informative a sentence with these words is: about 0.5 for plain words, up to 8."""
-    plain = min(1.0, sum(1 for word in found if word not in _GREETINGS) / 5) * 0.5
-    numbers = len({word for word in found if word[0].isdigit()})
-    names = sum(1 for word in text.split()[1:] if word[0].isupper() and len(word) > 1 and word[1] not in "'’")
-    signs = len(_SIGNS.findall(text)) if _HAS_SIGNS.search(text) else 0
-    total = (
-        plain
-        + 0.5 * min(numbers, 4)
-        + 0.4 * min(names, 3)
-        + 0.6 * min(signs, 2)
-        + 0.9 * min(len(_DECIDED.intersection(found)), 2)
-        + 0.8 * min(len(_RESULT.intersection(found)), 2)
-    )
-    if text.endswith(("?", "？")):
-        total *= 0.6
-    return total * 0.5 if _ANNOUNCED.match(text) else total

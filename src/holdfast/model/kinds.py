@@ -17,8 +17,6 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.model.names import close_to
 
-Shape = Literal["document", "section", "line"]
-
 
 class Kind(msgspec.Struct, frozen=True):
     """One row of the table.
@@ -31,7 +29,7 @@ class Kind(msgspec.Struct, frozen=True):
 
     name: str
     about: str
-    shape: Shape
+    shape: Literal["document", "section", "line"]
     place: str
     also: str = ""
     """A second place where files of this kind are read."""

@@ -51,15 +51,15 @@ class Layout:
         """Return the kind, scope and name of a path, or None if the path is not part of the memory."""
         templates = [(row, place) for row in KINDS.values() for place in (row.place, row.also) if place]
         self._kinds = [row for row, _ in templates]
-        patterns = [f"(?P<kind{number}>{self._pattern(place, number)})" for number, (_, place) in enumerate(templates)]
+        patterns = []
+        for number, (_, place) in enumerate(templates):
+            parts = _HOLE.split(place)  # text, hole, text, hole, … text
+            parts[::2] = map(re.escape, parts[::2])
+            for index, hole in list(enumerate(parts))[1::2]:
+                pattern = _PATTERNS.get(hole)
+                parts[index] = pattern.format(number) if pattern else re.escape(self._folders[hole])
+            patterns.append(f"(?P<kind{number}>{''.join(parts)})")
         self._any = re.compile("|".join(patterns))
-
-    def _pattern(self, place: str, number: int) -> str:
-        parts = _HOLE.split(place)  # text, hole, text, hole, … text
-        for index, part in enumerate(parts):
-            pattern = _PATTERNS.get(part) if index % 2 else None
-            parts[index] = pattern.format(number) if pattern else re.escape(self._folders[part] if index % 2 else part)
-        return "".join(parts)
 
     def _classify(self, path: str) -> Place | None:
         if path.startswith(".") or "/." in path or path == self._legacy:

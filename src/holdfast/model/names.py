@@ -77,9 +77,8 @@ def check_text(*texts: str) -> None:
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
-                raise Invalid(
-                    f"The text contains half a character at position {error.start}.", "Send valid Unicode."
-                ) from None
+                fault = f"The text contains half a character at position {error.start}."
+                raise Invalid(fault, "Send valid Unicode.") from None
 
 
 def is_text(text: str) -> bool:

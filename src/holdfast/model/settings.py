@@ -10,7 +10,7 @@ import contextlib
 import os
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -215,10 +215,8 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
     except ValueError as error:  # also for a number with more digits than Python accepts
         raise Invalid(f"{source} is not valid TOML: {error}.", "Fix that line.") from None
     if isinstance(given.get("format"), int) and given["format"] > FORMAT:
-        raise Invalid(
-            f"{source} says format {given['format']}; this Holdfast reads up to {FORMAT}.",
-            "Upgrade Holdfast; nothing was changed.",
-        )
+        fault = f"{source} says format {given['format']}; this Holdfast reads up to {FORMAT}."
+        raise Invalid(fault, "Upgrade Holdfast; nothing was changed.")
     variables = _add_environment(given, environment)
     try:
         settings = msgspec.convert(given, Settings)
@@ -241,43 +239,46 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
 
 
 def _add_environment(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
-    """Add the settings of the environment to the given ones; return the variable of each."""
+    """Add the settings of the environment to the given ones; return the variable of each.
+
+    A value gets the type of the default: a number, or a list, which is split like shell words.
+    """
     variables = {}
-    for section, table in _TABLES.items():
-        for field in msgspec.structs.fields(table):
-            variable = f"HOLDFAST_{section}_{field.name}".upper()
-            value = environment.get(variable)
-            if value is not None and isinstance(given.setdefault(section, {}), dict):
-                given[section][field.name] = _typed(value, field.default)
-                variables[f"{section}.{field.name}"] = variable
+    for section, field in _fields():
+        variable = f"HOLDFAST_{section}_{field.name}".upper()
+        value: Any = environment.get(variable)
+        if value is None or not isinstance(given.setdefault(section, {}), dict):
+            continue
+        if isinstance(field.default, tuple):
+            try:
+                value = shlex.split(value)
+            except ValueError as error:
+                fault = f"{value[:200]!r} cannot be split into words: {error}."
+                raise Invalid(fault, "Close the quotes.") from None
+        for kind in () if isinstance(field.default, str | tuple) else (float, int):
+            with contextlib.suppress(ValueError):
+                value = kind(environment[variable])
+        given[section][field.name] = value
+        variables[f"{section}.{field.name}"] = variable
     return variables
 
 
 def _check_each(given: Mapping[str, Any], variables: Mapping[str, str], source: str) -> None:
     """Name the first invalid setting, where it was set, and its valid choices if it has any."""
-    for section, table in _TABLES.items():
+    for section, field in _fields():
         values = given.get(section)
-        for field in msgspec.structs.fields(table):
-            if not isinstance(values, dict) or field.name not in values:
-                continue
-            try:
-                msgspec.convert(values[field.name], field.type)
-            except msgspec.ValidationError as error:
-                name = f"{section}.{field.name}"
-                where = f"{variables[name]} ({name})" if name in variables else f"{source}: {name}"
-                choices = get_args(field.type) if get_origin(field.type) is Literal else ()
-                advice = f"Use one of: {', '.join(choices)}." if choices else "Change it, or leave it out."
-                raise Invalid(f"{where} is {values[field.name]!r}: {error}.", advice) from None
-
-
-def _typed(text: str, default: object) -> Any:
-    """Convert an environment variable to the type of the default; a list is split like shell words."""
-    if isinstance(default, tuple):
+        if not isinstance(values, dict) or field.name not in values:
+            continue
         try:
-            return shlex.split(text)
-        except ValueError as error:
-            raise Invalid(f"{text[:200]!r} cannot be split into words: {error}.", "Close the quotes.") from None
-    for kind in () if isinstance(default, str) else (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
+            msgspec.convert(values[field.name], field.type)
+        except msgspec.ValidationError as error:
+            name = f"{section}.{field.name}"
+            where = f"{variables[name]} ({name})" if name in variables else f"{source}: {name}"
+            choices = get_args(field.type) if get_origin(field.type) is Literal else ()
+            advice = f"Use one of: {', '.join(choices)}." if choices else "Change it, or leave it out."
+            raise Invalid(f"{where} is {values[field.name]!r}: {error}.", advice) from None
+
+
+def _fields() -> Iterator[tuple[str, msgspec.structs.FieldInfo]]:
+    """Yield every setting with the name of its table."""
+    return ((section, field) for section, table in _TABLES.items() for field in msgspec.structs.fields(table))

@@ -38,7 +38,7 @@ from holdfast.owner.restore import (
 )
 from holdfast.roots import make_root, on_disk, open_folder
 from holdfast.storage.refresh import Progress
-from holdfast.storage.tree import Snapshot, Stamp, Tree
+from holdfast.storage.tree import Line, Snapshot, Stamp, Tree
 
 TRANSFERS = "moves"
 """The folder of what is remembered of transfers; it stays with its memory."""
@@ -84,8 +84,6 @@ def backup(memory: Core, target: str, progress: Progress | None = None) -> Backu
 
 
 class _Backup:
-    """A backup in the making."""
-
     def __init__(self, memory: Core, progress: Progress | None) -> None:
         self._memory, self._progress = memory, progress
         self.made = utc_now()
@@ -93,7 +91,6 @@ class _Backup:
         self.left_out: list[Problem] = []
 
     def into(self, there: Tree) -> None:
-        """Copy it into an empty folder."""
         for path, snapshot in self._snapshots():
             there.create(f"{FILES}/{path}", self._read(path, snapshot), mtime=snapshot.mtime, durable=False)
         there.create(MANIFEST, [self._manifest()], durable=False)
@@ -102,19 +99,18 @@ class _Backup:
     def archive(self) -> Iterator[bytes]:
         """Yield it as a compressed tar archive, for which the files never have to fit into memory."""
         gzip = zlib.compressobj(6, zlib.DEFLATED, 31)
-        for chunk in self._archive():
-            if packed := gzip.compress(chunk):
-                yield packed
-        yield gzip.flush()
 
-    def _archive(self) -> Iterator[bytes]:
-        for path, snapshot in self._snapshots():
-            yield _header(f"{FILES}/{path}", snapshot.size, snapshot.mtime // 10**9)
-            yield from self._read(path, snapshot)
-            yield bytes(-snapshot.size % _BLOCK)
-        manifest = self._manifest()
-        yield _header(MANIFEST, len(manifest), 0)
-        yield manifest + bytes(-len(manifest) % _BLOCK + 2 * _BLOCK)
+        def tar() -> Iterator[bytes]:
+            for path, snapshot in self._snapshots():
+                yield _header(f"{FILES}/{path}", snapshot.size, snapshot.mtime // 10**9)
+                yield from self._read(path, snapshot)
+                yield bytes(-snapshot.size % _BLOCK)
+            manifest = self._manifest()
+            yield _header(MANIFEST, len(manifest), 0)
+            yield manifest + bytes(-len(manifest) % _BLOCK + 2 * _BLOCK)
+
+        yield from filter(None, map(gzip.compress, tar()))
+        yield gzip.flush()
 
     def _manifest(self) -> bytes:
         folders = list(scopes(self._memory.tree, self._memory.layout.workspaces))
@@ -151,6 +147,9 @@ def export(memory: Core, target: str, progress: Progress | None = None) -> Resto
     if not _files(memory, []):  # perhaps a tenant whose name was misspelt
         raise NotFound(f"There is nothing at {memory.root}.", "Look at the address, and at the tenant in it.")
 
+    def lines(path: str, left_out: list[Problem]) -> Iterator[bytes]:
+        return (line.data + b"\n" * line.whole for line in complete_lines(tree, path, left_out))
+
     def fill(there: Tree) -> Restored:
         files, size = 0, 0
         left_out: list[Problem] = []
@@ -158,39 +157,31 @@ def export(memory: Core, target: str, progress: Progress | None = None) -> Resto
             if path.startswith(f"{memory.layout.memory}/{TRANSFERS}/"):
                 continue
             with contextlib.suppress(NotFound):  # removed meanwhile
-                log = path.endswith(".jsonl")
-                chunks = _lines(tree, path, left_out) if log else iter([tree.read(path).data])
+                chunks = iter([tree.read(path).data]) if not path.endswith(".jsonl") else lines(path, left_out)
                 there.create(path, chunks, mtime=stamp.mtime, durable=False)
                 files += 1
                 size += os.stat(os.path.join(there.location, path)).st_size
-        _complete(there.location, memory)
+        paths, file = memory.settings.paths, os.path.join(there.location, settings.FILE)
+        if paths != Paths() and not os.path.exists(file):
+            values = msgspec.structs.asdict(paths).items()
+            rows = [f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in values]
+            with open(file, "x", encoding="utf-8") as opened:
+                opened.write(f"format = {settings.FORMAT}\n\n[paths]\n{''.join(rows)}")
+        make_root(there.location)
+        for scope in scopes(tree, paths.workspaces):
+            os.makedirs(os.path.join(there.location, scope), exist_ok=True)
         return Restored("", files, size, 0, made, left_out)
 
     return make_memory(target, fill)
 
 
-def _lines(tree: Tree, path: str, left_out: list[Problem]) -> Iterator[bytes]:
+def complete_lines(tree: Tree, path: str, left_out: list[Problem]) -> Iterator[Line]:
     """Yield the lines of a log; one that is too long is reported, one that is being written is left out."""
     for line in tree.scan(path):
         if line.cut:
             left_out.append(Problem(path, f"a line at byte {line.offset:,} is longer than lines may be"))
-        elif line.whole:
-            yield line.data + b"\n"
-        elif not isinstance(jsonl.parse(line.data), str):
-            yield line.data
-
-
-def _complete(location: str, memory: Core) -> None:
-    """Add what makes a folder a memory, where it is missing: settings, and folders without files."""
-    paths, file = memory.settings.paths, os.path.join(location, settings.FILE)
-    if paths != Paths() and not os.path.exists(file):
-        values = msgspec.structs.asdict(paths)
-        rows = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in values.items()]
-        with open(file, "x", encoding="utf-8") as opened:
-            opened.write("\n".join((f"format = {settings.FORMAT}", "", "[paths]", *rows, "")))
-    make_root(location)
-    for scope in scopes(memory.tree, paths.workspaces):
-        os.makedirs(os.path.join(location, scope), exist_ok=True)
+        elif line.whole or not isinstance(jsonl.parse(line.data), str):
+            yield line
 
 
 def _check_outside(memory: Core, location: str) -> None:

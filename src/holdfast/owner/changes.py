@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Literal, Self
 
 import msgspec
@@ -55,22 +54,7 @@ Event = tuple[Change, Record | None]
 """A change and the record that it is about, if that can be read."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Which changes to report; without kinds, those that a search finds by default."""
-
-    scope: str = ""
-    kinds: tuple[str, ...] = ()
-
-    def takes(self, kind: str, scope: str) -> bool:
-        row = KINDS[kind]
-        usual = row.searchable and row.layer in ("hot", "warm")
-        inside = not self.scope or f"{scope}/".startswith(f"{self.scope}/")
-        return inside and (kind in self.kinds if self.kinds else usual)
-
-
 class State(msgspec.Struct):
-    """What is known of one file."""
-
     stamp: Stamp
     offset: int = 0
     """Of a log: everything before it was reported."""
@@ -79,8 +63,6 @@ class State(msgspec.Struct):
 
 
 class Reader:
-    """Finds out what changed in a file."""
-
     def __init__(self, tree: Tree, places: Layout, refresher: Refresher) -> None:
         self._tree, self._layout, self._refresher = tree, places, refresher
         self._known: dict[str, State] = {}
@@ -111,29 +93,24 @@ class Reader:
             if stamp is None:
                 if self._known.pop(path, None):
                     yield _without_record("removed", place)
-            elif place.kind.shape == "line":
-                yield from self._in_log(place, stamp)
-            else:
+            elif place.kind.shape != "line":
                 yield from self._in_page(place)
+            elif (state := self._known.get(path)) and (state.stamp.inode != stamp.inode or stamp.size < state.offset):
+                self._known[path] = State(stamp, stamp.size)  # rewritten: which lines are new is unknown
+                yield _without_record("changed", place)
+            else:
+                offset = state.offset if state else 0
+                found = [line for line in self._tree.scan(path, offset, stamp.size) if line.whole]
+                facts = parsing.lines(place, found, 1, self._refresher.blob)
+                self._known[path] = State(stamp, found[-1].end if found else offset)
+                for record in facts.records:
+                    yield _event("hidden" if record.hidden else "added", record)
+                for mark in facts.marks:
+                    yield _without_record("hidden" if mark.hidden else "restored", place, mark.target)
         except NotFound:  # removed since; that is reported too
             return
         except HoldfastError:
             yield _without_record("changed", place)  # unreadable, but changed
-
-    def _in_log(self, place: Place, stamp: Stamp) -> Iterator[Event]:
-        state = self._known.get(place.path)
-        if state and (state.stamp.inode != stamp.inode or stamp.size < state.offset):
-            self._known[place.path] = State(stamp, stamp.size)  # rewritten: which lines are new is unknown
-            yield _without_record("changed", place)
-            return
-        offset = state.offset if state else 0
-        found = [line for line in self._tree.scan(place.path, offset, stamp.size) if line.whole]
-        facts = parsing.lines(place, found, 1, self._refresher.blob)
-        self._known[place.path] = State(stamp, found[-1].end if found else offset)
-        for record in facts.records:
-            yield _event("hidden" if record.hidden else "added", record)
-        for mark in facts.marks:
-            yield _without_record("hidden" if mark.hidden else "restored", place, mark.target)
 
     def _in_page(self, place: Place) -> Iterator[Event]:
         document = self._tree.read(place.path)
@@ -143,11 +120,9 @@ class Reader:
         self._known[place.path] = State(document.stamp, records=now)
         for record in facts.records:
             version, hidden = before.get(record.id, ("", False))
-            if (version, hidden) == now[record.id]:
-                continue
             if version and hidden != record.hidden:
                 yield _event("hidden" if record.hidden else "restored", record)
-            else:
+            elif (version, hidden) != now[record.id]:
                 yield _event("changed" if version else "added", record)
         for gone in before.keys() - now.keys():
             yield _without_record("removed", place, gone)
@@ -155,21 +130,18 @@ class Reader:
 
 def _without_record(what: What, place: Place, identifier: str = "") -> Event:
     ledger = identifier and place.kind.name == "ledger"  # its entries are about the states beside it
-    kind, scope = "state" if ledger else place.kind.name, place.scope.path
-    return Change(what=what, noticed=utc_now(), path=place.path, id=identifier, kind=kind, scope=scope), None
+    kind = "state" if ledger else place.kind.name
+    return Change(what, utc_now(), place.path, identifier, kind, place.scope.path), None
 
 
 class Changes:
-    """The changes of a memory; iterating waits for the next one until it is closed."""
+    """The changes of some kinds in a scope; iterating waits for the next one until it is closed."""
 
     def __init__(
-        self,
-        follow: Callable[[Tell], Watch],
-        reader: Reader,
-        wanted: Wanted,
+        self, follow: Callable[[Tell], Watch], reader: Reader, scope: str, kinds: tuple[str, ...],
         writers: Callable[[list[Record]], dict[str, str]],
-    ) -> None:
-        self._reader, self._wanted, self._writers = reader, wanted, writers
+    ) -> None:  # fmt: skip
+        self._reader, self._scope, self._kinds, self._writers = reader, scope, kinds, writers
         self._reported: queue.SimpleQueue[tuple[list[str], set[str]]] = queue.SimpleQueue()
         self._ready: list[Change] = []
         self._closed = False
@@ -178,9 +150,7 @@ class Changes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __iter__(self) -> Self:
@@ -211,7 +181,8 @@ class Changes:
         self._ready = [*self._changes(_event("added", record) for record in earlier), *self._ready]
 
     def _changes(self, events: Iterable[Event]) -> list[Change]:
-        wanted = [event for event in events if self._wanted.takes(event[0].kind, event[0].scope)]
+        below = f"{self._scope}/" if self._scope else ""
+        wanted = [one for one in events if one[0].kind in self._kinds and f"{one[0].scope}/".startswith(below)]
         writers = self._writers([record for _, record in wanted if record])
         return [
             msgspec.structs.replace(change, writer=writers.get(record.id, "")) if record else change
@@ -220,19 +191,9 @@ class Changes:
 
 
 def _event(what: What, record: Record) -> Event:
-    change = Change(
-        what=what,
-        noticed=utc_now(),
-        path=record.path,
-        id=record.id,
-        kind=record.kind,
-        scope=record.scope.path,
-        session=record.scope.session,
-        time=record.updated or record.time,
-        title=record.title,
-        text=" ".join(record.text.split())[:_HEAD],
-    )
-    return change, record
+    scope, time, head = record.scope, record.updated or record.time, " ".join(record.text.split())[:_HEAD]
+    where = (record.path, record.id, record.kind, scope.path, scope.session, time)
+    return Change(what, utc_now(), *where, title=record.title, text=head), record
 
 
 def follow(memory: Core, query: Query, since: str = "") -> Changes:
@@ -244,7 +205,7 @@ def follow(memory: Core, query: Query, since: str = "") -> Changes:
     def writers(records: list[Record]) -> dict[str, str]:
         return {identifier: source.by for identifier, source in memory.sources(records).items()} if records else {}
 
-    found = Changes(sync.follow, reader, Wanted(where.scope, query.kinds), writers)
+    found = Changes(sync.follow, reader, where.scope, query.kinds or where.searchable, writers)
     try:
         sync.ask(lambda index: reader.begin(index.seen(memory.layout.roots), index.records))
         if last:

@@ -9,8 +9,10 @@ with the same text are not touched but reported.
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,8 +51,6 @@ _GIT = ".git"
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """What was done in one file."""
-
     path: str
     what: str
     count: int = 1
@@ -86,11 +86,10 @@ class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Forgetter:
-    """Forgets records of one memory."""
-
     def __init__(self, memory: Core, meaning: Semantic) -> None:
         self._memory, self._semantic = memory, meaning
         self._tree, self._layout, self._store = memory.tree, memory.layout, memory.store
+        self._terms = SearchTerms(())
         self._changed: dict[tuple[str, str], int] = {}
 
     def forget(
@@ -136,15 +135,15 @@ class Forgetter:
         # the text of a copy belongs to another record, where it may stay
         texts = [text for record in records if record.kind not in _COPIES for text in _texts(record)]
         terms = SearchTerms([*texts, query], (name for record in records for name in (record.id, record.path)))
+        self._terms = terms
         ids = [*listed.records, *listed.already]
         batches = [ids[start : start + _IDS_PER_ENTRY] for start in range(0, len(ids), _IDS_PER_ENTRY)]
         for batch in batches:
             self._store.log_write({"forget": batch, "intent": True})
         speaking = [record.id for record in every if record.id not in ids and covers(record, records)]
         if terms or records:
-            self._clean_copies(records, terms)
-            self._remove_values(records)
-            self._remove_records(records, terms)
+            self._clean_copies(records)
+            self._remove_records(records)
         self._semantic.forget()
         self._store.sync.purge()
         remains = find_remains(self._memory, terms, progress) if terms else []
@@ -164,8 +163,8 @@ class Forgetter:
 
     # copies
 
-    def _clean_copies(self, records: list[Record], terms: SearchTerms) -> None:
-        """Remove the texts from kept versions, traces, summaries, the write log and unfinished files."""
+    def _clean_copies(self, records: list[Record]) -> None:
+        """Remove the texts from kept versions, traces, summaries, the write log, unfinished files and large values."""
         versions = {
             self._store.kept(str(entry[end]))
             for record in records
@@ -174,104 +173,101 @@ class Forgetter:
             for end in ("before", "after")
             if entry.get(end)
         }
-        for path in self._logs_and_copies():
+        # what cannot be read is reported by the search afterwards
+        walk = self._tree.walk(self._layout.memory, ("",), lambda _path, _why: None)
+        paths = [path for path, _ in walk if not _RUNS.search(path)]
+        for path in paths:
             place = self._layout.classify(path)
-            if path in versions or ("/writes/kept/" in path and self._has(path, terms)):
+            if path in versions or ("/writes/kept/" in path and self._has(path)):
                 self._remove(path, "earlier text removed")
             elif ".damaged-" in path or (place and place.kind.name in _COPIES):
                 names = _NAMES if place and place.kind.name == "write" else frozenset[str]()
-                self._rewrite(path, "repeated text taken out", _cleaned(terms, names))
+                self._rewrite(path, "repeated text taken out", functools.partial(self._cleaned, names))
         for path in _paths(self._memory) if self._memory.in_files else ():
-            if os.path.basename(path).startswith(TEMPORARY) and self._has(path, terms):
+            if os.path.basename(path).startswith(TEMPORARY) and self._has(path):
                 self._remove(path, "unfinished file removed")
-
-    def _logs_and_copies(self) -> list[str]:
-        # what cannot be read is reported by the search afterwards
-        found = self._tree.walk(self._layout.memory, ("",), lambda _path, _why: None)
-        return [path for path, _ in found if not _RUNS.search(path)]
-
-    def _has(self, path: str, terms: SearchTerms) -> bool:
-        try:
-            return _has_text(self._tree.read(path).data, terms)
-        except NotFound:
-            return False
-
-    def _remove_values(self, records: list[Record]) -> None:
-        """Remove the large texts that are stored beside a log, unless another entry refers to them."""
         gone = {record.id for record in records}
         refs = {str(record.fields["ref"]) for record in records if isinstance(record.fields.get("ref"), str)}
         refs = {ref for ref in refs if "/values/" in ref and self._layout.classify(ref) is None}
-        for path in self._logs_and_copies() if refs else ():
-            place = self._layout.classify(path) if path.endswith(".jsonl") else None
-            if place is None:
-                continue
-            for value in write_log.objects(self._tree.scan(path), '"ref"'):
-                if jsonl.identity(value, place.kind.time)[0] not in gone:
-                    refs.discard(text_of(value.get("ref")))
+        for path in paths if refs else ():
+            place = self._layout.classify(path) if path.endswith(".jsonl") and self._store.exists(path) else None
+            for value in write_log.objects(self._tree.scan(path), '"ref"') if place else ():
+                if place and jsonl.identity(value, place.kind.time)[0] not in gone:
+                    refs.discard(text_of(value.get("ref")))  # another entry refers to it
         for ref in refs:
             self._remove(ref, "large text removed")
 
+    def _cleaned(self, names: frozenset[str], line: bytes) -> bytes:
+        """Return a line with the texts cut out, except from the named fields."""
+        if not self._terms.may_occur_in(line):
+            return line
+        objects = jsonl.parse(line)
+        if isinstance(objects, str):
+            return b"" if self._in(line) else line
+        cleaned = [self._terms.cut_from_json(value, names) for value in objects]
+        return line if cleaned == objects else b"\n".join(jsonl.render(value)[:-1] for value in cleaned)
+
+    def _has(self, path: str) -> bool:
+        try:
+            return self._in(self._tree.read(path).data)
+        except NotFound:
+            return False
+
+    def _in(self, data: bytes) -> bool:
+        text = data.decode("utf-8", "replace")
+        return self._terms.cut_from(text) != text
+
     # records
 
-    def _remove_records(self, records: list[Record], terms: SearchTerms) -> None:
+    def _remove_records(self, records: list[Record]) -> None:
         by_file: dict[str, list[Record]] = {}
         for record in records:
             by_file.setdefault(record.path, []).append(record)
         for path, found in by_file.items():
-            kind = KINDS[found[0].kind]
+            kind, ids = KINDS[found[0].kind], {record.id for record in found}
             if kind.shape == "line":
-                self._rewrite(path, "line emptied", self._with_tombstones(found, terms))
-            elif kind.shape == "section":
-                self._cut_sections(path, {record.id.rpartition("#")[2] for record in found})
-            else:
-                self._remove_document(path, kind)
+                keys = {record.key for record in found if record.key}
+                self._empty_lines(path, ids, keys)
+                continue
+            document = self._tree.read(path)
+            if kind.shape == "document":
+                folder, _, name = path.rpartition("/")
+                if kind.write_once:
+                    self._empty_lines(f"{folder}/{LEDGER}", set(), {name})
+                self._store.remove(path, expect=document.version, keep=False, note={"forgotten": True})
+                self._note(path, "document removed")
+                continue
+            anchors = {record.id.rpartition("#")[2] for record in found}
+            text = document.data.decode("utf-8", "surrogateescape")
+            start = markdown.body_start(text)
+            for section in reversed(sections.parse(text[start:])):
+                if section.anchor in anchors:
+                    begin = start + section.start
+                    text = text[:begin] + text[begin + len(section.source) :]
+            self._memory.replace(path, text.encode("utf-8", "surrogateescape"), document.version, keep=False)
+            self._note(path, "entry cut out", len(anchors))
 
-    def _with_tombstones(self, records: list[Record], terms: SearchTerms) -> Callable[[bytes], bytes]:
-        """Return the function that replaces lines by tombstones."""
-        place = self._layout.classify(records[0].path)
-        assert place is not None  # it was read as a line of this log
-        kind, ids = place.kind, {record.id for record in records}
-        keys = {record.key for record in records if record.key}
+    def _empty_lines(self, path: str, ids: set[str], targets: set[str]) -> None:
+        """Replace the entries with these ids, and those about these keys or save points, by tombstones."""
+        place = self._layout.classify(path)
+        assert place is not None  # its entries were read
+        kind, about = place.kind, ("hide", "state") if place.kind.name == "ledger" else ("hide",)
+
+        def is_meant(one: Mapping[str, Any]) -> bool:
+            return jsonl.identity(one, kind.time)[0] in ids or any(text_of(one.get(name)) in targets for name in about)
 
         def change(line: bytes) -> bytes:
             found = parsing.objects(place, Line(0, line, len(line)))
             if isinstance(found, str):
-                return b"" if _has_text(line, terms) else line
-            hit = [one for one in found if jsonl.identity(one, kind.time)[0] in ids or text_of(one.get("hide")) in keys]
+                return b"" if self._in(line) else line
+            hit = [one for one in found if is_meant(one)]
             if not hit:
                 return line
             if kind.foreign:
                 return _tombstone(hit[0], kind)
             return b"\n".join(_tombstone(one, kind) if one in hit else jsonl.render(one)[:-1] for one in found)
 
-        return change
-
-    def _cut_sections(self, path: str, anchors: set[str]) -> None:
-        document = self._tree.read(path)
-        text = document.data.decode("utf-8", "surrogateescape")
-        start = markdown.body_start(text)
-        for section in reversed(sections.parse(text[start:])):
-            if section.anchor in anchors:
-                begin = start + section.start
-                text = text[:begin] + text[begin + len(section.source) :]
-        self._memory.replace(path, text.encode("utf-8", "surrogateescape"), document.version, keep=False)
-        self._note(path, "entry cut out", len(anchors))
-
-    def _remove_document(self, path: str, kind: Kind) -> None:
-        folder, _, name = path.rpartition("/")
-        ledger = f"{folder}/{LEDGER}"
-        if kind.write_once and self._store.exists(ledger):
-
-            def change(line: bytes) -> bytes:
-                objects = jsonl.parse(line) if name.encode() in line else []
-                found = objects if isinstance(objects, list) else []
-                named = any(name in (value.get("state"), value.get("hide")) for value in found)
-                return _tombstone(found[0], KINDS["ledger"]) if named else line
-
-            self._rewrite(ledger, "line emptied", change)
-        version = self._tree.read(path).version
-        self._store.remove(path, expect=version, keep=False, note={"forgotten": True})
-        self._note(path, "document removed")
+        self._rewrite(path, "line emptied", change)
 
     def _rewrite(self, path: str, what: str, change: Callable[[bytes], bytes]) -> None:
         with contextlib.suppress(NotFound):
@@ -286,26 +282,6 @@ class Forgetter:
 
     def _note(self, path: str, what: str, count: int = 1) -> None:
         self._changed[path, what] = self._changed.get((path, what), 0) + count
-
-
-def _cleaned(terms: SearchTerms, names: frozenset[str]) -> Callable[[bytes], bytes]:
-    """Return the function that cuts the texts out of a line, except from the named fields."""
-
-    def change(line: bytes) -> bytes:
-        if not terms.may_occur_in(line):
-            return line
-        objects = jsonl.parse(line)
-        if isinstance(objects, str):
-            return b"" if _has_text(line, terms) else line
-        cleaned = [terms.cut_from_json(value, names) for value in objects]
-        return line if cleaned == objects else b"\n".join(jsonl.render(value)[:-1] for value in cleaned)
-
-    return change
-
-
-def _has_text(data: bytes, terms: SearchTerms) -> bool:
-    text = data.decode("utf-8", "replace")
-    return terms.cut_from(text) != text
 
 
 def _tombstone(line: Mapping[str, Any], kind: Kind) -> bytes:
@@ -355,17 +331,13 @@ def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = N
             continue
         except OSError as error:
             problem = Problem(path, f"could not be looked into: {error.strerror}")
-        found += [problem] if problem else []
+        if problem:
+            found.append(problem)
         if progress:
             progress(number, len(paths))
-    if all(problem.path.startswith(f"{DERIVED}/") for problem in found):
-        return found
-    return [  # the index has only what the files have
-        msgspec.structs.replace(one, what=f"{one.what}, as in the files that were indexed")
-        if one.path.startswith(f"{DERIVED}/")
-        else one
-        for one in found
-    ]
+    files = [problem for problem in found if not problem.path.startswith(f"{DERIVED}/")]
+    why = ", as in the files that were indexed" if files else ""  # the index has only what the files have
+    return [one if one in files else msgspec.structs.replace(one, what=one.what + why) for one in found]
 
 
 def _occurrence(data: bytes | mmap.mmap, path: str, terms: SearchTerms) -> Problem | None:
@@ -401,16 +373,13 @@ def out_of_reach(memory: Core) -> list[str]:
             "exports and backups that were made before",
             "what clients and models store of conversations outside of the memory",
         ]
-    found = []
-    folder = memory.root
-    while True:
-        if os.path.lexists(os.path.join(folder, _GIT)):
-            found.append(f"the git history of {folder} and of its clones, if it was committed: use git filter-repo")
-        if folder == os.path.dirname(folder):
-            break
-        folder = os.path.dirname(folder)
+    root = pathlib.Path(memory.root)
     return [
-        *found,
+        *(
+            f"the git history of {folder} and of its clones, if it was committed: use git filter-repo"
+            for folder in (root, *root.parents)
+            if os.path.lexists(folder / _GIT)
+        ),
         "backups and archives that were made before, also those of holdfast backup",
         "snapshots of the file system, and freed disk blocks that were not overwritten yet",
         "what clients and models store of conversations outside of the root",

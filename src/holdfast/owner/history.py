@@ -2,27 +2,34 @@
 
 The history of a document is in the write log; a version that is not logged was written by hand. The history of a log
 entry is in its log: the entries with the same key, and the marks that hid or showed it.
+
+Trust follows from the interface that wrote a record, never from its text: `owner` for rules of the owner, `user` for
+what a person wrote or said, `agent` for what a program wrote through a tool, `other` for imports, tool results and
+messages of strangers. Repeating a statement does not change its trust.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound
-from holdfast.formats import jsonl
+from holdfast.formats import jsonl, prompts
 from holdfast.model.kinds import FOREIGN, KINDS
+from holdfast.model.layout import Layout
 from holdfast.model.names import amount, check_text
 from holdfast.model.records import Receipt, Record, path_of, text_of, version_of
-from holdfast.model.times import from_ns, is_id
+from holdfast.model.scopes import Scope
+from holdfast.model.times import from_ns, is_id, utc_now
 from holdfast.storage import write_log
 from holdfast.storage.index import Index
 from holdfast.storage.log import attempts
 from holdfast.storage.refresh import is_much
 from holdfast.storage.store import Made
-from holdfast.storage.tree import ABSENT
+from holdfast.storage.tree import ABSENT, Tree
 from holdfast.storage.writer import check_op
 
 if TYPE_CHECKING:
@@ -33,6 +40,10 @@ NOT_RECORDS = ("write", "ledger", "claim")
 """Kinds with entries about records; they are no records by themselves."""
 _SHORTEST = 4
 _UNDO_TRIES = 10
+_LOOK_BACK = 2_000
+"""How many entries of the write log are read to find who wrote a document last."""
+_PEOPLE = ("cli",)
+"""Writers that are a person."""
 
 
 class Version(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -96,10 +107,8 @@ def text_at(memory: Core, identifier: str, version: str) -> str:
         if document is None or document.version != found:
             document = memory.tree.read(memory.store.kept(found))
     except NotFound:
-        raise NotFound(
-            f"The text of {path} in version {found[:8]} is not kept.",
-            "Only text that Holdfast replaced is kept, until it is forgotten.",
-        ) from None
+        advice = "Only text that Holdfast replaced is kept, until it is forgotten."
+        raise NotFound(f"The text of {path} in version {found[:8]} is not kept.", advice) from None
     return document.data.decode("utf-8", "replace")
 
 
@@ -155,13 +164,12 @@ def _of_document(memory: Core, path: str) -> list[Version]:
     elif current == ABSENT and version != ABSENT:
         found.append(Version(time="", what="removed"))
     last = max((number for number, one in enumerate(found) if one.version == current != ABSENT), default=-1)
+
+    def kept(version: str) -> bool:
+        return bool(version) and (version == current or memory.store.exists(memory.store.kept(version)))
+
     return [
-        msgspec.structs.replace(
-            one,
-            kept=bool(one.version) and (one.version == current or memory.store.exists(memory.store.kept(one.version))),
-            current=number == last,
-        )
-        for number, one in enumerate(found)
+        msgspec.structs.replace(one, kept=kept(one.version), current=number == last) for number, one in enumerate(found)
     ]
 
 
@@ -185,24 +193,16 @@ def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
             if before == ABSENT and place.kind.name != "memory":  # that document always exists
                 store.remove(path, expect=current, op_id=op_id, note={"undo": True})
                 return Receipt("removed", path, path)
-            return _write_back(memory, path, before, current, op_id)
+            if before != ABSENT and not store.exists(store.kept(before)):
+                why = "Entries were only added to it, or it was forgotten or removed by hand."
+                raise NotFound(f"The text that {path} had before is not kept any more.", why)
+            data = b"" if before == ABSENT else store.tree.read(store.kept(before)).data
+            made, status = Made(data, path, version_of(data)), "changed" if current else "stored"
+            note = {"undo": True}
+            return store.update(path, lambda _: made, expect=current, op_id=op_id, status=status, note=note)  # noqa: B023  # called at once
         except (Conflict, AlreadyExists):  # there is a newer write to undo
             continue
     raise AssertionError("attempts() ends in an error")
-
-
-def _write_back(memory: Core, path: str, version: str, current: str, op_id: str) -> Receipt:
-    """Replace the current version of a document by an earlier one."""
-    try:
-        data = memory.tree.read(memory.store.kept(version)).data if version != ABSENT else b""
-    except NotFound:
-        raise NotFound(
-            f"The text that {path} had before is not kept any more.",
-            "Entries were only added to it, or it was forgotten or removed by hand.",
-        ) from None
-    made = Made(data, path, version_of(data))
-    status = "changed" if current else "stored"
-    return memory.store.update(path, lambda _: made, expect=current, op_id=op_id, status=status, note={"undo": True})
 
 
 def _version_before(entries: list[dict[str, Any]], path: str, current: str) -> str:
@@ -254,15 +254,12 @@ def count_units(records: Iterable[Record]) -> int:
 
 def check_count(count: int, total: int, given: int, what: str) -> None:
     """Refuse to remove much unless the caller gave the number."""
+    records = amount(count, "record")
     if given and given != count:
-        raise Invalid(
-            f"{amount(count, 'record')} would be {what}, not {given}; nothing was changed.", "Look at the list again."
-        )
+        raise Invalid(f"{records} would be {what}, not {given}; nothing was changed.", "Look at the list again.")
     if is_much(count, total) and given != count:
-        raise Invalid(
-            f"{amount(count, 'record')} of {total} would be {what}; nothing was changed.",
-            f"Look at the list; if it is right, say so with the number: --count {count}.",
-        )
+        advice = f"Look at the list; if it is right, say so with the number: --count {count}."
+        raise Invalid(f"{records} of {total} would be {what}; nothing was changed.", advice)
 
 
 def covers(summary: Record, records: Iterable[Record]) -> bool:
@@ -271,8 +268,75 @@ def covers(summary: Record, records: Iterable[Record]) -> bool:
     if not isinstance(covered, Mapping):
         return False
     first, last = str(covered.get("first", "")), str(covered.get("last", ""))
-    return any(
-        first <= record.order <= last and record.scope.session in ("", summary.scope.session)
-        for record in records
-        if KINDS[record.kind].shape == "line"
-    )
+    entries = (record for record in records if KINDS[record.kind].shape == "line")
+    sessions = ("", summary.scope.session)
+    return any(first <= record.order <= last and record.scope.session in sessions for record in entries)
+
+
+# where records come from
+
+
+class Source(msgspec.Struct, frozen=True, omit_defaults=True):
+    trust: Literal["owner", "user", "agent", "other"]
+    by: str = ""
+    """The writer as the interface knew it; "" when it is not recorded, as for a file written by hand."""
+    channel: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"by {self.by}"] if self.by else []
+        parts += [f"in {self.channel}"] if self.channel else []
+        return prompts.one_line(", ".join([*parts, f"trust {self.trust}"]))
+
+
+class Provenance:
+    """Finds the sources of records; the end of the write log is read again only after it changed."""
+
+    def __init__(self, tree: Tree, places: Layout, aliases: Iterable[prompts.Alias]) -> None:
+        self._tree, self._layout, self._aliases = tree, places, tuple(aliases)
+        self._logs: list[str] = []
+        self._stamp: object = None
+        self._writers: dict[str, str] = {}
+        """Who wrote documents and their sections last, as far as the end of the write log says."""
+
+    def sources(self, records: Iterable[Record]) -> dict[str, Source]:
+        """Return where records come from, by their id."""
+        found = list(records)
+        if any(KINDS[record.kind].shape != "line" for record in found) and self._stamp != self._current_stamp():
+            self._logs = write_log.logs(self._tree, self._layout.memory)
+            stamp = self._current_stamp()  # taken before reading, so that a change meanwhile is read next time
+            lines = itertools.chain.from_iterable(map(self._tree.scan_back, reversed(self._logs)))
+            writers: dict[str, str] = {}
+            for entry in write_log.objects(itertools.islice(lines, _LOOK_BACK)):
+                writers.setdefault(str(entry.get("record") or entry.get("path")), str(entry.get("writer") or ""))
+            self._writers, self._stamp = writers, stamp
+        return {record.id: self._source(record) for record in found}
+
+    def _source(self, record: Record) -> Source:
+        kind, fields = KINDS[record.kind], record.fields
+        if kind.name == "message":
+            role, channel = str(fields.get("role")), str(fields.get("channel") or "")
+            sender = str(fields.get("sender_id") or "")
+            imported = record.path.startswith(f"{self._layout.memory}/history/")
+            if imported or role not in ("user", "assistant"):
+                return Source("other", sender or role, channel)
+            if role == "assistant":
+                return Source("agent", "assistant", channel)
+            message = prompts.Message(role=role, content="", channel=channel or "-", sender_id=sender)
+            owner = prompts.label(message, self._aliases).endswith(" / owner]") or not (sender or channel)
+            return Source("user" if owner else "other", "owner" if owner else sender, channel)
+        if kind.foreign:
+            return Source("other", str(fields.get("source") or fields.get("role") or ""))
+        if kind.layer == "hot":
+            return Source("owner")
+        writer: str | None = str(fields.get("writer") or "")
+        if kind.shape != "line":
+            writer = self._writers.get(record.id, self._writers.get(record.path))
+        if writer is None:  # written by hand
+            return Source("user")
+        return Source("user" if writer in _PEOPLE else "agent", writer)
+
+    def _current_stamp(self) -> object:
+        """Return a value that changes with the write log: with its folder, its known files and this month's file."""
+        this_month = self._layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
+        stamps = {log: self._tree.stat(log) for log in (*self._logs, this_month)}
+        return self._tree.folder_stamp(f"{self._layout.memory}/writes"), stamps

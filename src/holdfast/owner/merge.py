@@ -8,6 +8,7 @@ added once and none is changed.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model.names import short_hash
 from holdfast.model.records import Problem
-from holdfast.owner.backup import TRANSFERS
+from holdfast.owner.backup import TRANSFERS, complete_lines
 from holdfast.storage import write_log
 from holdfast.storage.imports import Importer
 
@@ -111,10 +112,8 @@ def decide(source: str, target: str | None, agreed: Pair | None, *, entries: boo
 
 def conflict_path(path: str, version: str) -> str:
     """Return the path under which a version is stored beside another one."""
-    folder, slash, name = path.rpartition("/")
-    stem, dot, ending = name.rpartition(".")
-    name = f"{stem}.conflict-{version[:8]}.{ending}" if dot else f"{name}.conflict-{version[:8]}"
-    return f"{folder}{slash}{name}"
+    stem, ending = posixpath.splitext(path)
+    return f"{stem}.conflict-{version[:8]}{ending}"
 
 
 def conflict_of(path: str) -> tuple[str, str] | None:
@@ -225,40 +224,32 @@ class Logs:
 
         A line that is too long or refused is reported; one that is being written is left for the next time.
         """
-        chats, tree = self._chats if self._is_chat(path) else [], self._target.tree
+        chats, tree, secrets = self._chats if self._is_chat(path) else [], self._target.tree, self._target.secrets
+        place, longest = self._source.layout.classify(path), self._target.settings.limits.line_bytes
         logs = [log for log in {*chats, path} if tree.stat(log)]
         known = {key for log in logs for line in tree.scan(log) for key in jsonl.keys(line.data)}
-        for line in self._source.tree.scan(path):
-            if line.cut:
-                self.refused.append(Problem(path, f"a line at byte {line.offset:,} is longer than lines may be"))
+        for line in complete_lines(self._source.tree, path, self.refused):
+            data, keys = line.data, jsonl.keys(line.data)
+            if not wanted(data):
                 continue
-            if (not line.whole and isinstance(jsonl.parse(line.data), str)) or not wanted(line.data):
-                continue
-            if known and known.issuperset(jsonl.keys(line.data)):
+            if known and known.issuperset(keys):
                 yield None
                 continue
             try:
-                data = self._screened(path, line.data)
+                objects = jsonl.parse(data)
+                if isinstance(objects, str):
+                    data = secrets.document(None, data, None)
+                else:
+                    made = [secrets.line(place.kind if place else None, value, waits=False) for value in objects]
+                    if any(one is not other for one, other in zip(made, objects, strict=True)):
+                        data = b"".join(map(jsonl.render, made)).rstrip(b"\n").replace(b"\n", b" ")
+                if len(data) >= longest:
+                    raise Invalid(f"It has {len(data):,} bytes; the limit there is {longest:,}.", "Shorten it.")
             except HoldfastError as error:
-                self.refused.append(Problem(path, f"{next(iter(jsonl.keys(line.data)), '')}: {error}"))
+                self.refused.append(Problem(path, f"{next(iter(keys), '')}: {error}"))
                 continue
             redacted_before = data is not line.data and known.issuperset(jsonl.keys(data))
             yield None if redacted_before else data
-
-    def _screened(self, path: str, data: bytes) -> bytes:
-        """Return a line as the target may store it, or refuse it; bytes that need no change stay as they are."""
-        place, screen = self._source.layout.classify(path), self._target.secrets
-        objects = jsonl.parse(data)
-        if isinstance(objects, str):
-            data = screen.document(None, data, None)
-        else:
-            made = [screen.line(place.kind if place else None, value, waits=False) for value in objects]
-            if any(one is not other for one, other in zip(made, objects, strict=True)):
-                data = b"".join(map(jsonl.render, made)).rstrip(b"\n").replace(b"\n", b" ")
-        longest = self._target.settings.limits.line_bytes
-        if len(data) >= longest:
-            raise Invalid(f"It has {len(data):,} bytes; the limit there is {longest:,}.", "Shorten it.")
-        return data
 
     def _is_chat(self, path: str) -> bool:
         place = self._source.layout.classify(path) if path.endswith(".jsonl") else None

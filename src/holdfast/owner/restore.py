@@ -49,8 +49,6 @@ _OTHER = "Use an archive that holdfast backup made."
 
 
 class FileInfo(msgspec.Struct, frozen=True):
-    """What the manifest says about one file."""
-
     size: int
     sha256: str
     mtime: int
@@ -85,7 +83,20 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
         raise NotFound(f"There is no backup {origin}.", "Check the path.")
 
     def fill(there: Tree) -> Restored:
-        found, manifest = (_from_folder if os.path.isdir(origin) else _from_archive)(origin, there, progress)
+        if os.path.isdir(origin):
+            found: _Found = {}
+            try:
+                with contextlib.closing(open_folder(origin)) as here:
+                    manifest = _manifest(here.read(MANIFEST, _MOST_MANIFEST).data)
+                    for number, path in enumerate(manifest.files, 1):
+                        with here.snapshot(f"{FILES}/{path}") as snapshot:
+                            found[path] = _write(there, path, snapshot.chunks)
+                        if progress:
+                            progress(number, len(manifest.files))
+            except NotFound as error:
+                raise Damaged(f"{origin} is no whole backup: {error.message}", "Use another one.") from None
+        else:
+            found, manifest = _unpack(origin, there, progress)
         wanted = {path: (info.size, info.sha256) for path, info in manifest.files.items()}
         for path in sorted(wanted.keys() | found.keys()):
             if wanted.get(path) != found.get(path):
@@ -111,9 +122,8 @@ def make_memory(target: str, fill: Callable[[Tree], Restored]) -> Restored:
             with open_memory(made, kind=Core) as memory:  # the index that this makes stays
                 report = memory.verify()
             if report.differences:
-                raise Damaged(
-                    f"What was written is not a sound memory: {report.differences[0]}.", "Nothing was left there."
-                )
+                fault = f"What was written is not a sound memory: {report.differences[0]}."
+                raise Damaged(fault, "Nothing was left there.")
             parent.settle()
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(location)  # fails unless it is still empty
@@ -177,22 +187,7 @@ _Found = dict[str, tuple[int, str]]
 """Size and checksum of each file that was written."""
 
 
-def _from_folder(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found, Manifest]:
-    found: _Found = {}
-    with contextlib.closing(open_folder(origin)) as here:
-        try:
-            manifest = _manifest(here.read(MANIFEST, _MOST_MANIFEST).data)
-            for number, path in enumerate(manifest.files, 1):
-                with here.snapshot(f"{FILES}/{path}") as snapshot:
-                    found[path] = _write(there, path, snapshot.chunks)
-                if progress:
-                    progress(number, len(manifest.files))
-        except NotFound as error:
-            raise Damaged(f"{origin} is no whole backup: {error.message}", "Use another one.") from None
-    return found, manifest
-
-
-def _from_archive(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found, Manifest]:
+def _unpack(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found, Manifest]:
     found: _Found = {}
     manifest: Manifest | None = None
     with open(origin, "rb") as file:
@@ -236,12 +231,9 @@ class _Unpacked(gzip.GzipFile):
         return data
 
     def expect(self, size: int) -> None:
-        """Refuse more bytes than may still come."""
         if size > self._left:
-            raise OverBudget(
-                "The archive has more bytes than the disk has room for, or than an archive of its size can have.",
-                "Free some space, or use a backup that holdfast made.",
-            )
+            fault = "The archive has more bytes than the disk has room for, or than an archive of its size can have."
+            raise OverBudget(fault, "Free some space, or use a backup that holdfast made.")
 
 
 def _members(source: _Unpacked) -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -251,12 +243,9 @@ def _members(source: _Unpacked) -> Iterator[tuple[str, Iterator[bytes]]]:
         archive.members.clear()  # type: ignore[attr-defined]  # they would add up in memory
         if member.type == tarfile.DIRTYPE and not member.size:
             continue
-        regular = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.pax_headers and member.size >= 0
-        if not regular:
-            raise Invalid(
-                f"{member.name[:200]!r} in the archive is no regular file: links, devices and the like are refused.",
-                _OTHER,
-            )
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.pax_headers or member.size < 0:
+            fault = f"{member.name[:200]!r} in the archive is no regular file"
+            raise Invalid(f"{fault}: links, devices and the like are refused.", _OTHER)
         if member.name == MANIFEST and member.size > _MOST_MANIFEST:
             raise OverBudget("The manifest of the archive is too large.", "It is no backup.")
         source.expect(member.size)
@@ -303,11 +292,9 @@ def _manifest(data: bytes) -> Manifest:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise Damaged("The manifest of the backup cannot be read.", "Use another backup.") from None
     if manifest.format > settings.FORMAT or manifest.backup > VERSION:
-        raise Invalid(
-            f"The backup has format {manifest.format}.{manifest.backup}; this Holdfast reads up to"
-            f" {settings.FORMAT}.{VERSION}.",
-            "Upgrade Holdfast; nothing was changed.",
-        )
+        known, given = f"{settings.FORMAT}.{VERSION}", f"{manifest.format}.{manifest.backup}"
+        fault = f"The backup has format {given}; this Holdfast reads up to {known}."
+        raise Invalid(fault, "Upgrade Holdfast; nothing was changed.")
     for path in (*manifest.files, *manifest.folders):
         _path_inside(f"{FILES}/{path}")
     return manifest

@@ -26,14 +26,13 @@ from holdfast.storage.tree import ABSENT
 if TYPE_CHECKING:
     from holdfast.core import Core
 
-Act = Literal["text back", "remove", "hide", "show", "value back"]
 _ENTRIES = ("message", "fact", "procedure", "episode", "summary", "entry", "job")
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change to take back; `conflict` says why it is left as it is."""
 
-    act: Act
+    act: Literal["text back", "remove", "hide", "show", "value back"]
     id: str
     path: str
     version: str = ""
@@ -96,36 +95,26 @@ def _revert(memory: Core, identifier: str) -> RolledBack:
     found = next((entry for entry in logged if entry.get("rollback") == identifier and "steps" in entry), None)
     if found is None:
         raise NotFound(f"There is no rollback {identifier!r}.", "Use the id that it returned.")
-    steps = [_inverse(step) for step in msgspec.convert(found["steps"], list[Step])]
-    changed = "it was changed since"
-    failed = {
-        step: msgspec.structs.replace(step, conflict=changed)
-        for step in steps
-        if _changed_since(memory, step, identifier)
-    }
+    steps: list[Step] = []
+    failed: dict[Step, Step] = {}
+    for done in msgspec.convert(found["steps"], list[Step]):
+        if done.act in ("text back", "remove"):
+            step = msgspec.structs.replace(done, act="text back", version=done.to, to=done.version)
+        elif done.act == "value back":
+            step = msgspec.structs.replace(done, to=done.id)
+        else:
+            step = msgspec.structs.replace(done, act="show" if done.act == "hide" else "hide")
+        steps.append(step)
+        if log := _log_of(memory, step):
+            newest: tuple[str, Mapping[str, Any]] = ("", {})
+            for value in write_log.objects(memory.tree.scan(log)) if memory.store.exists(log) else ():
+                if step.target in (value.get("hide"), value.get("key")):
+                    newest = max(newest, (jsonl.identity(value, "time")[1], value), key=lambda one: one[0])
+            if newest[1].get("rollback") != identifier:
+                failed[step] = msgspec.structs.replace(step, conflict="it was changed since")
     failed |= _apply(memory, [step for step in steps if step not in failed], mint())
-    done = [step for step in steps if step not in failed]
-    return RolledBack(str(found.get("of")), done, list(failed.values()), len(done), 0, done=True, id=identifier)
-
-
-def _inverse(step: Step) -> Step:
-    if step.act in ("text back", "remove"):
-        return msgspec.structs.replace(step, act="text back", version=step.to, to=step.version)
-    if step.act == "value back":
-        return msgspec.structs.replace(step, to=step.id)
-    return msgspec.structs.replace(step, act="show" if step.act == "hide" else "hide")
-
-
-def _changed_since(memory: Core, step: Step, identifier: str) -> bool:
-    """Return whether the newest entry about the target of a step in a log is not the rollback's own."""
-    log = _log_of(memory, step)
-    if not log:
-        return False
-    newest: tuple[str, Mapping[str, Any]] = ("", {})
-    for value in write_log.objects(memory.tree.scan(log)) if memory.store.exists(log) else ():
-        if step.target in (value.get("hide"), value.get("key")):
-            newest = max(newest, (jsonl.identity(value, "time")[1], value), key=lambda one: one[0])
-    return newest[1].get("rollback") != identifier
+    steps = [step for step in steps if step not in failed]
+    return RolledBack(str(found.get("of")), steps, list(failed.values()), len(steps), 0, done=True, id=identifier)
 
 
 # planning
@@ -134,11 +123,16 @@ def _changed_since(memory: Core, step: Step, identifier: str) -> bool:
 def _plan(memory: Core, writer: str, since: str, records: list[Record]) -> RolledBack:
     """Return what a writer wrote since a time, and the steps that take it back."""
     entries = [one for one in records if one.kind in _ENTRIES and _is_by(one.fields, writer) and one.time >= since]
-    steps = [
-        *_document_steps(memory, writer, since),
-        *_entry_steps(entries, records, writer),
-        *_mark_steps(memory, writer, since),
-    ]
+    steps = [*_document_steps(memory, writer, since), *_mark_steps(memory, writer, since)]
+    for one in entries:
+        if one.superseded or one.hidden or "rollback" in one.fields:
+            continue
+        same = [each for each in records if one.key and (each.key, each.path) == (one.key, one.path)]
+        if older := [each for each in same if not _is_by(each.fields, writer)]:
+            before = max(older, key=lambda each: each.order)
+            steps.append(Step("value back", one.id, one.path, to=before.id, target=one.key, order=one.order))
+        else:
+            steps.append(Step("hide", one.id, one.path, target=one.key or one.id, order=one.order))
     going = {step.id for step in steps if not step.conflict}
     hidden = [one for one in entries if one.id in going]
     steps += [
@@ -186,37 +180,17 @@ def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
         elif place.kind.write_once:
             yield Step("hide", path, path, target=path.rpartition("/")[2])
         else:
-            conflict = _conflict(memory, entries[own[0] :], writer, current, to)
+            since_then = entries[own[0] :]
+            others = {str(one.get("writer") or "an unnamed writer") for one in since_then if not _is_by(one, writer)}
+            made = [ends(entry)[1] for entry in since_then]
+            conflict = ""
+            if others:
+                conflict = f"{', '.join(sorted(others))} wrote it since"
+            elif current not in made or any(ends(entry)[0] not in (*made, to) for entry in since_then[1:]):
+                conflict = "it was changed by hand since"
+            elif to and not memory.store.exists(memory.store.kept(to)):
+                conflict = "the text before is not kept: entries were only added to it"
             yield Step("text back" if to else "remove", path, path, current, to, conflict=conflict)
-
-
-def _conflict(memory: Core, entries: list[dict[str, Any]], writer: str, current: str, to: str) -> str:
-    """Return why a document cannot go back to a version, "" when it can."""
-    others = {str(entry.get("writer") or "an unnamed writer") for entry in entries if not _is_by(entry, writer)}
-    if others:
-        return f"{', '.join(sorted(others))} wrote it since"
-    after = [ends(entry)[1] for entry in entries]
-    if current not in after or any(ends(entry)[0] not in (*after, to) for entry in entries[1:]):
-        return "it was changed by hand since"
-    if to and not memory.store.exists(memory.store.kept(to)):
-        return "the text before is not kept: entries were only added to it"
-    return ""
-
-
-def _entry_steps(entries: list[Record], records: list[Record], writer: str) -> Iterator[Step]:
-    for one in entries:
-        if one.superseded or one.hidden or "rollback" in one.fields:
-            continue
-        older = [
-            each
-            for each in records
-            if one.key and each.key == one.key and each.path == one.path and not _is_by(each.fields, writer)
-        ]
-        if older:
-            before = max(older, key=lambda each: each.order)
-            yield Step("value back", one.id, one.path, to=before.id, target=one.key, order=one.order)
-        else:
-            yield Step("hide", one.id, one.path, target=one.key or one.id, order=one.order)
 
 
 def _mark_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
@@ -266,7 +240,16 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
         except HoldfastError as error:
             failed[step] = msgspec.structs.replace(step, conflict=error.message)
     for log, found in by_log.items():
-        added = [_entry_for(memory, log, step) | {"rollback": identifier} for step in found]
+        added: list[dict[str, Any]] = []
+        for step in found:
+            entry: dict[str, Any] = {"hide": step.target, "hidden": step.act == "hide"}
+            if step.act == "value back":
+                lines = write_log.objects(memory.tree.scan(log), step.to)
+                value = next((one for one in lines if jsonl.identity(one, "time")[0] == step.to), None)
+                if value is None:
+                    raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")
+                entry = {name: value[name] for name in value if name not in ("id", "op", "writer", "time")}
+            added.append(entry | {"rollback": identifier})
         memory.add(log, added, after=max(step.order for step in found))
     return failed
 
@@ -278,13 +261,3 @@ def _log_of(memory: Core, step: Step) -> str:
     if kind.write_once:
         return f"{step.path.rpartition('/')[0]}/{LEDGER}"
     return step.path if kind.shape == "line" else ""
-
-
-def _entry_for(memory: Core, log: str, step: Step) -> dict[str, Any]:
-    """Return the entry that a step appends to a log."""
-    if step.act != "value back":
-        return {"hide": step.target, "hidden": step.act == "hide"}
-    for value in write_log.objects(memory.tree.scan(log), step.to):
-        if jsonl.identity(value, "time")[0] == step.to:
-            return {name: inner for name, inner in value.items() if name not in ("id", "op", "writer", "time")}
-    raise NotFound(f"The line {step.to} is not there any more.", "Run it again.")

@@ -45,18 +45,15 @@ def address(memory: Core, given: str = "") -> str:
         return given
     store = memory.settings.shared.store
     if not store:
-        raise Invalid(
-            "There is no other memory.", 'Name one, or set it in holdfast.toml: [shared] store = "postgresql://…"'
-        )
+        advice = 'Name one, or set it in holdfast.toml: [shared] store = "postgresql://…"'
+        raise Invalid("There is no other memory.", advice)
     database = is_address(store)
 
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if not name.startswith(_OURS):
-            raise Invalid(
-                f"shared.store names ${name}, and settings may only name variables that begin with {_OURS}.",
-                f"Call it {_OURS}{name}; write %24 for a dollar sign in an address.",
-            )
+            fault = f"shared.store names ${name}, and settings may only name variables that begin with {_OURS}."
+            raise Invalid(fault, f"Call it {_OURS}{name}; write %24 for a dollar sign in an address.")
         if name not in os.environ:
             raise Invalid(f"shared.store names ${name}, which is not set.", f"Set the variable {name}.")
         return quote(os.environ[name], safe="") if database else os.environ[name]
@@ -89,7 +86,6 @@ class Shared:
         self._error: HoldfastError | None = None
 
     def ask(self, work: Callable[[Core], T]) -> T:
-        """Do some work on the shared memory within the timeout."""
         return self.start(work)()
 
     def start(self, work: Callable[[Core], T]) -> Callable[[], T]:
@@ -109,21 +105,27 @@ class Shared:
                 future.set_exception(error)
 
         def result() -> T:
+            error: HoldfastError
             try:
                 found = future.result(max(0.0, deadline - monotonic()))
             except TimeoutError:
                 late = f"It gave no answer within {self._seconds:g} seconds."
-                raise self._failed(Unavailable(late, "Look whether its server can be reached.")) from None
-            except Unavailable as error:
-                raise self._failed(as_written(error, self._memory)) from None
-            except HoldfastError as error:
+                error = Unavailable(late, "Look whether its server can be reached.")
+            except HoldfastError as raised:
+                error = as_written(raised, self._memory)
+            except Exception as raised:  # the private answer must come in any case
+                failed = Unavailable(f"It failed: {type(raised).__name__}: {raised}"[:300], "Please report this.")
+                error = as_written(failed, self._memory)
+            else:
                 self._error, self._pause = None, _FIRST_PAUSE
-                raise as_written(error, self._memory) from None
-            except Exception as error:  # the private answer must come in any case
-                failed = Unavailable(f"It failed: {type(error).__name__}: {error}"[:300], "Please report this.")
-                raise self._failed(as_written(failed, self._memory)) from None
-            self._error, self._pause = None, _FIRST_PAUSE
-            return found
+                return found
+            if isinstance(error, Unavailable):  # begin a pause, a longer one each time
+                error = Unavailable(f"The shared memory was not asked: {error.message}", error.next_step)
+                self._error, self._until = error, monotonic() + self._pause
+                self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            else:
+                self._error, self._pause = None, _FIRST_PAUSE
+            raise error
 
         threading.Thread(target=run, name="holdfast-shared", daemon=True).start()
         return result
@@ -137,12 +139,6 @@ class Shared:
                     raise Invalid("shared.store names this memory itself.", "Name another one.")
                 self._opened = opened
             return self._opened
-
-    def _failed(self, error: HoldfastError) -> HoldfastError:
-        """Begin a pause, a longer one each time."""
-        self._error = Unavailable(f"The shared memory was not asked: {error.message}", error.next_step)
-        self._until, self._pause = monotonic() + self._pause, min(self._pause * 2, _LONGEST_PAUSE)
-        return self._error
 
     def close(self) -> None:
         if self._opening.acquire(blocking=False):  # a thread that still opens it ends with the process
@@ -177,10 +173,9 @@ def find(memory: Core, query: Query) -> Found:
         missing = error
     try:
         theirs = waiting() if waiting else None
-    except NotFound as error:  # only this memory has the workspace
-        problems.append(Problem(NAME, error.message, minor=True))
     except HoldfastError as error:
-        problems.append(Problem(NAME, str(error)))
+        absent = isinstance(error, NotFound)  # only this memory has the workspace
+        problems.append(Problem(NAME, error.message if absent else str(error), minor=absent))
     if missing and theirs is None:
         raise missing
     return _together(mine or Candidates(), theirs or Candidates(), inner, memory, problems)
@@ -224,28 +219,20 @@ def _pools(mine: list[Pool], theirs: list[Pool]) -> list[Pool]:
         twin = next((one for one in waiting if (one.foreign, one.words) == (pool.foreign, pool.words)), None)
         if twin:
             waiting.remove(twin)
-            records = pool.records + twin.records
+            records, held = pool.records + twin.records, tuple(map(sum, zip(pool.held, twin.held, strict=True)))
+            length = (pool.length * pool.records + twin.length * twin.records) / max(1, records)
             pool = msgspec.structs.replace(
-                pool,
-                held=tuple(map(sum, zip(pool.held, twin.held, strict=True))),
-                records=records,
-                length=(pool.length * pool.records + twin.length * twin.records) / max(1, records),
-                candidates={**pool.candidates, **twin.candidates},
-                after={**pool.after, **twin.after},
-            )
+                pool, held=held, records=records, length=length,
+                candidates={**pool.candidates, **twin.candidates}, after={**pool.after, **twin.after},
+            )  # fmt: skip
         found.append(pool)
     return found + waiting
 
 
 def _renumbered(pool: Pool, odd: int) -> Pool:
-    def number(row: int) -> int:
-        return 2 * row + odd
-
     def renamed(one: Candidate) -> Candidate:  # sessions of one name in two memories are two
         return msgspec.structs.replace(one, session=(PREFIX + one.session[0], one.session[1])) if odd else one
 
-    return msgspec.structs.replace(
-        pool,
-        candidates={number(row): renamed(one) for row, one in pool.candidates.items()},
-        after={number(row): number(other) for row, other in pool.after.items()},
-    )
+    candidates = {2 * row + odd: renamed(one) for row, one in pool.candidates.items()}
+    after = {2 * row + odd: 2 * other + odd for row, other in pool.after.items()}
+    return msgspec.structs.replace(pool, candidates=candidates, after=after)

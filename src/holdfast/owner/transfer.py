@@ -43,8 +43,6 @@ _LEFT = (
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One document of a plan."""
-
     path: str
     act: Act
     records: int = 0
@@ -88,7 +86,6 @@ class Moved(msgspec.Struct, omit_defaults=True, kw_only=True):
 
     @property
     def nothing(self) -> bool:
-        """Whether there is nothing to write."""
         return not any(self.counts[act].files for act in _MOVES if act in self.counts)
 
 
@@ -113,10 +110,8 @@ class Mover:
         for name in here.settings.paths.__struct_fields__:
             mine, other = getattr(here.settings.paths, name), getattr(there.settings.paths, name)
             if mine != other:
-                raise Invalid(
-                    f"paths.{name} is {mine!r} here, and {other!r} in {there.root}.",
-                    f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}.",
-                )
+                advice = f"Set it alike in both, in holdfast.toml or with HOLDFAST_PATHS_{name.upper()}."
+                raise Invalid(f"paths.{name} is {mine!r} here, and {other!r} in {there.root}.", advice)
         self._source, self._target = (here, there) if push else (there, here)
         self._scope = self._source.scopes.resolve(scope).path if scope else ""
         places = self._source.layout
@@ -139,7 +134,12 @@ class Mover:
         """Compare both sides and return what would be transferred; nothing is written."""
         ours, theirs = self._files(self._source, self._refused), self._files(self._target, [])
         self._logs = merge.Logs(self._source, self._target, theirs)
-        self._shares = [share for path in ours if path.endswith(".jsonl") for share in self._share(path)]
+        self._shares, self._steps = [], []
+        for path in ours:
+            place = self._source.layout.classify(path)
+            if path.endswith(".jsonl") and (self._is_in_scope(path) or (place and place.kind.name in _SHARED)):
+                with self._reported(path):
+                    self._shares.append(self._logs.plan(path, self._wanted(path)))
         self._agreed = self._agreements.read()
         self._forgotten = merge.Forgotten(self._target, self._source, [share.path for share in self._shares])
         shared_logs = [share.path for share in self._shares if not self._is_in_scope(share.path)]
@@ -149,11 +149,26 @@ class Mover:
         steps: list[Step] = []
         for start in range(0, len(documents), _MANY):
             part = documents[start : start + _MANY]
-            mine, theirs_of = self._versions(part), self._target.tree.versions(part)
+            theirs_of, mine = self._target.tree.versions(part), dict[str, str]()
+            try:
+                mine = self._source.tree.versions(part)
+            except Unavailable:  # about one of them
+                for path in part:
+                    with self._reported(path):
+                        mine |= self._source.tree.versions([path])
             steps += [self._step(path, mine[path], theirs_of.get(path), ours[path].size) for path in mine]
             if progress:
                 progress(start + len(part), len(documents))
-        self._steps = [step for step in self._without_copies(steps) if self._is_accepted(step)]
+        # a conflict is left alone where its version is the text of the document itself
+        stays = {step.path for step in steps if step.act != "changed"}
+        conflicts = {step.path: of for step in steps if step.act == "new" and (of := merge.conflict_of(step.path))}
+        there = self._target.tree.versions([path for path, _ in conflicts.values()]) if conflicts else {}
+        for step in steps:
+            path, digits = conflicts.get(step.path, ("", ""))
+            if path in stays and there.get(path, "").startswith(digits):
+                self._steps.append(msgspec.structs.replace(step, act="same"))
+            elif self._is_accepted(step):
+                self._steps.append(step)
         return self._report(done=False)
 
     def _files(self, memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
@@ -163,17 +178,6 @@ class Mover:
 
     def _is_in_scope(self, path: str) -> bool:
         return not self._scope or path.startswith(self._tops)
-
-    def _share(self, path: str) -> Iterator[Share]:
-        place = self._source.layout.classify(path)
-        if not self._is_in_scope(path) and (place is None or place.kind.name not in _SHARED):
-            return
-        try:
-            yield self._logs.plan(path, self._wanted(path))
-        except RootGone:
-            raise
-        except Unavailable as error:
-            self._refused.append(Problem(path, error.message))
 
     @functools.cache  # noqa: B019  # a mover lives as long as its transfer
     def _wanted(self, path: str) -> Wanted:
@@ -191,17 +195,15 @@ class Mover:
     def _names_scope(self, entry: Mapping[str, Any]) -> bool:
         return f"{entry.get('workspace')}/".startswith(f"{self._scope}/")
 
-    def _versions(self, paths: list[str]) -> dict[str, str]:
-        """Return the versions of our documents; one that cannot be read is reported."""
+    @contextlib.contextmanager
+    def _reported(self, path: str) -> Iterator[None]:
+        """Report a file that cannot be read, and go on."""
         try:
-            return self._source.tree.versions(paths)
+            yield
         except RootGone:
             raise
         except Unavailable as error:
-            if len(paths) == 1:
-                self._refused.append(Problem(paths[0], error.message))
-                return {}
-        return {path: version for each in paths for path, version in self._versions([each]).items()}
+            self._refused.append(Problem(path, error.message))
 
     def _step(self, path: str, mine: str, theirs: str | None, size: int) -> Step:
         place, agreed = self._source.layout.classify(path), self._agreed.get(path)
@@ -223,16 +225,6 @@ class Mover:
             self._equal[path] = self._sent(path, mine)
         return Step(path, act, 0 if known else records, 0 if known else size, beside, known)
 
-    def _without_copies(self, steps: list[Step]) -> Iterator[Step]:
-        """Leave a conflict alone where its version is the text of the document itself."""
-        stays = {step.path for step in steps if step.act != "changed"}
-        found = {step.path: of for step in steps if step.act == "new" and (of := merge.conflict_of(step.path))}
-        there = self._target.tree.versions([path for path, _ in found.values()]) if found else {}
-        for step in steps:
-            path, digits = found.get(step.path, ("", ""))
-            same = path in stays and there.get(path, "").startswith(digits)
-            yield msgspec.structs.replace(step, act="same") if same else step
-
     def _is_accepted(self, step: Step) -> bool:
         """Return whether the target accepts a document; what it refuses is reported."""
         if step.act not in _MOVES or step.known:
@@ -245,7 +237,7 @@ class Mover:
             self._refused.append(Problem(step.path, str(error)))
             return False
         except NotFound:  # removed since it was listed; the transfer checks again
-            return True
+            pass
         return True
 
     def _screened(self, path: str, data: bytes, before: bytes | None) -> bytes:
@@ -301,7 +293,8 @@ class Mover:
                 data[step.path] = self._source.tree.read(step.path).data
             except NotFound:
                 self._refused.append(Problem(step.path, "was removed while it was to be moved"))
-        created, refused = self._create(data, self._writers, logged=not self._scope)
+        created = self._create(data, self._writers, logged=not self._scope)
+        refused = {problem.path for problem in self._refused}
         late = [path for path in data if path not in created and path not in refused]
         there = self._target.tree.versions(late) if late else {}
         for path in late:
@@ -313,18 +306,18 @@ class Mover:
 
     def _create(
         self, documents: Mapping[str, bytes], writers: Mapping[str, Mapping[str, str]], *, logged: bool
-    ) -> tuple[dict[str, str], set[str]]:
-        """Create documents in the target; return the versions of those that were created, and which were refused.
+    ) -> dict[str, str]:
+        """Create documents in the target; return the versions of those that were created, and report refused ones.
 
         With `logged` the entries of the source's write log are transferred as well; otherwise entries are added that
-        name the original writers.
+        name the original writers, and who transferred the documents.
         """
         screened: dict[str, bytes] = {}
-        refused: set[str] = set()
-
-        def refuse(path: str, error: HoldfastError) -> None:
-            refused.add(path)
-            self._refused.append(Problem(path, str(error)))
+        for path, data in documents.items():
+            try:
+                screened[path] = self._screened(path, data, None)
+            except (Invalid, OverBudget) as error:
+                self._refused.append(Problem(path, str(error)))
 
         def create(files: Mapping[str, bytes]) -> set[str]:
             try:
@@ -332,38 +325,21 @@ class Mover:
             except Invalid as error:  # about one of them
                 if len(files) > 1:
                     return {made for path, data in files.items() for made in create({path: data})}
-                for path in files:
-                    refuse(path, error)
+                self._refused.extend(Problem(path, str(error)) for path in files)
                 return set()
 
-        for path, data in documents.items():
-            try:
-                screened[path] = self._screened(path, data, None)
-            except (Invalid, OverBudget) as error:
-                refuse(path, error)
         created = {path: version_of(screened[path]) for path in create(screened)}
-        if not logged:
-            with contextlib.suppress(HoldfastError):  # the documents are there all the same
-                self._log_created(created, writers)
-        return created, refused
-
-    def _log_created(self, created: Mapping[str, str], writers: Mapping[str, Mapping[str, str]]) -> None:
-        """Add documents to the write log of the target with their original writers, and who transferred them."""
-        store, places = self._target.store, self._target.layout
-        by_writer: dict[str, list[dict[str, str]]] = {}
-        for path, version in created.items():
-            if path.startswith((self._writes, f"{places.memory}/values/")):
-                continue
-            entry = {"path": path, "after": version} | ({"carried": store.writer} if store.writer else {})
-            known = writers.get(path, {})
-            for record, writer in known.items():
-                if record != path:
-                    by_writer.setdefault(writer, []).append(entry | {"record": record})
-            by_writer.setdefault(known.get(path, store.writer), []).append(entry)
-        log = places.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
+        store, layout, by_writer = self._target.store, self._target.layout, dict[str, list[dict[str, str]]]()
+        for path, version in () if logged else created.items():
+            if not path.startswith((self._writes, f"{layout.memory}/values/")):
+                entry = {"path": path, "after": version} | ({"carried": store.writer} if store.writer else {})
+                for record, writer in ({path: store.writer} | dict(writers.get(path, {}))).items():
+                    by_writer.setdefault(writer, []).append(entry if record == path else entry | {"record": record})
+        log = layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
         for writer, entries in by_writer.items():
-            with store.written_by(writer):
+            with contextlib.suppress(HoldfastError), store.written_by(writer):  # the documents are there all the same
                 store.append(log, entries, durable=False)
+        return created
 
     def _update(self, step: Step) -> None:
         """Replace a document, merge its entries into the page that is there, or store ours beside theirs."""
@@ -380,10 +356,10 @@ class Mover:
         if merged is None:
             path = step.beside or merge.conflict_path(step.path, ours.version)
             writer = self._writers.get(step.path, {}).get(step.path, "")
-            _, refused = self._create({path: ours.data}, {path: {path: writer} if writer else {}}, logged=False)
+            self._create({path: ours.data}, {path: {path: writer} if writer else {}}, logged=False)
             if not step.beside:  # a page whose entries could not be merged
                 self._late.append(msgspec.structs.replace(step, act="conflict", beside=path))
-            if refused:
+            if any(problem.path == path for problem in self._refused):
                 return
         elif merged != theirs.data:
             self._replace(step.path, merged, theirs.version)
@@ -415,16 +391,11 @@ class Mover:
                 counts.setdefault("new", Tally()).add(share.lines, share.bytes)
             if share.known:
                 counts.setdefault("same", Tally()).add(share.known)
+        conflicts = [*(step for step in self._steps if step.act == "conflict"), *self._late]
         return Moved(
-            source=self._source.root,
-            target=self._target.root,
-            scope=self._scope,
-            done=done,
-            counts=counts,
-            conflicts=[*(step for step in self._steps if step.act == "conflict"), *self._late],
-            refused=list(dict.fromkeys([*self._refused, *self._logs.refused])),
-            left=list(_LEFT),
-        )
+            source=self._source.root, target=self._target.root, scope=self._scope, done=done, counts=counts,
+            conflicts=conflicts, refused=list(dict.fromkeys([*self._refused, *self._logs.refused])), left=list(_LEFT),
+        )  # fmt: skip
 
 
 def _all(data: bytes, wanted: Callable[[dict[str, Any]], bool]) -> bool:

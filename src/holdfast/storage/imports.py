@@ -13,9 +13,8 @@ from typing import Any
 from holdfast.errors import Invalid, OverBudget
 from holdfast.formats import jsonl
 from holdfast.model.times import is_id
+from holdfast.storage.log import checksum
 from holdfast.storage.tree import LogEnd, Tree
-
-_WINDOW = 64 << 10
 
 
 class Importer:
@@ -31,9 +30,8 @@ class Importer:
         rendered: dict[str, bytes] = {}
         for entry in entries:
             if not is_id(entry.get("id")):
-                raise Invalid(
-                    f"An imported entry has the id {entry.get('id')!r}.", "Give it one that is derived from its source."
-                )
+                fault = f"An imported entry has the id {entry.get('id')!r}."
+                raise Invalid(fault, "Give it one that is derived from its source.")
             rendered[entry["id"]] = jsonl.render(entry)[:-1]
         return self.add(path, list(rendered.values()))
 
@@ -45,7 +43,7 @@ class Importer:
         new: list[bytes] = []
 
         def compose(end: LogEnd) -> bytes:
-            if self._path != path or self._offset > end.size or self._end != self._fingerprint(path, self._offset):
+            if self._path != path or self._offset > end.size or self._end != checksum(self._tree, path, self._offset):
                 self._reset()
             self._ids.update(key for line in end.lines(self._offset) for key in jsonl.keys(line))
             self._remember(path, end.size)
@@ -70,11 +68,8 @@ class Importer:
         return len(ids.difference(key for line in self._tree.scan(path) for key in jsonl.keys(line.data)))
 
     def _remember(self, path: str, offset: int) -> None:
-        self._path, self._offset, self._end = path, offset, self._fingerprint(path, offset)
+        self._path, self._offset, self._end = path, offset, checksum(self._tree, path, offset)
 
     def _reset(self) -> None:
         self._path, self._offset, self._end = "", 0, 0
         self._ids: set[str] = set()
-
-    def _fingerprint(self, path: str, offset: int) -> int:
-        return self._tree.fingerprint(path, max(0, offset - _WINDOW), offset)

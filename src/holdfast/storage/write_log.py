@@ -29,15 +29,10 @@ def entries(tree: Tree, memory: str, containing: str = "") -> Iterator[dict[str,
         yield from objects(tree.scan(log), containing)
 
 
-def newest(tree: Tree, memory: str, containing: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the entries, newest first."""
-    for log in reversed(logs(tree, memory)):
-        yield from objects(tree.scan_back(log), containing)
-
-
 def about(tree: Tree, memory: str, path: str) -> Iterator[dict[str, Any]]:
     """Yield the entries about a document, newest first."""
-    return (entry for entry in newest(tree, memory, path) if entry.get("path") == path)
+    for log in reversed(logs(tree, memory)):
+        yield from (entry for entry in objects(tree.scan_back(log), path) if entry.get("path") == path)
 
 
 def objects(lines: Iterable[Line], containing: str = "") -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.names import short_hash
 from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Record, text_of
-from holdfast.owner.provenance import Source
+from holdfast.owner.history import Source
 from holdfast.owner.shared import NAME, PREFIX
 from holdfast.recall.answers import Hit
 from holdfast.tools.calling import Call
