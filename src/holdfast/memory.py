@@ -17,8 +17,7 @@ from holdfast.memories.cold import Transcripts
 from holdfast.memories.compartments import Compartments, Run
 from holdfast.memories.hot import Hot
 from holdfast.memories.jobs import Jobs
-from holdfast.memories.knowledge import Knowledge
-from holdfast.memories.skills import Skills
+from holdfast.memories.knowledge import Knowledge, Skills
 from holdfast.memories.tasks import Tasks
 from holdfast.memories.values import Values
 from holdfast.memories.workspaces import States, Traces, Workspaces

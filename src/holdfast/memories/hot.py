@@ -93,8 +93,7 @@ class Hot:
 
     def texts(self) -> tuple[dict[str, str], list[Finding]]:
         """Return the text of each rule of this memory by path, without front matter and budget, and unreadable ones."""
-        found: list[Finding] = []
-        texts = {}
+        found, texts = list[Finding](), dict[str, str]()
         for path, document in self._documents(found):
             if path.startswith(f"{self._folder}/"):
                 text = document.data.decode("utf-8", "replace").removeprefix("\ufeff")
@@ -134,8 +133,7 @@ class Hot:
         def theirs(path: str, why: str) -> None:
             found.append(Finding("warning", path, 0, f"not counted: {why}", _stem(path)))
 
-        walked = self._memory.tree.walk(self._folder, (".md",), ours)
-        paths = [path for path, _ in walked if path.endswith(".md")]
+        paths = [path for path, _ in self._memory.tree.walk(self._folder, (".md",), ours)]
         for path in sorted([*paths, *client_rules(self._memory, theirs)]):
             try:
                 yield path, self._memory.read(path)
@@ -160,8 +158,8 @@ class Hot:
         record = self._memory.get(identifier)
         kind = KINDS[record.kind]
         if kind.layer != "warm" or kind.owned:
-            what = f"{identifier} is {kind.one.lower()}."
-            raise Invalid(what, "Promote a decision, a lesson, a note, a fact or the like.")
+            one = kind.one.lower()
+            raise Invalid(f"{identifier} is {one}.", "Promote a decision, a lesson, a note, a fact or the like.")
         if record.hidden or record.superseded:
             raise Invalid(f"{identifier} is hidden or superseded.", "Promote the current record, or show it again.")
         if not 0 <= budget <= _MOST_LINES:
@@ -262,14 +260,12 @@ class Hot:
         rest = sections.without(body, part)
         if not pages.without_budget(rest).strip():
             raise Invalid(f'Nothing would be left of {path} without "{heading}".', "Demote the rule as a whole.")
-        text = _plain(body[part.below : part.end])
-        stored = None
+        text, stored = _plain(body[part.below : part.end]), None
         for hit in self._memory.find(Query(text=f'"{part.title}"', limit=100)) if not scope else ():
             found, kind = hit.record, KINDS[hit.record.kind]
             same = names.same(_title(found)) == names.same(part.title) and _text(found) == text
             if same and kind.layer == "warm" and kind.shape != "line":
-                stored = _demoted(found)
-                break
+                stored = stored or _demoted(found)
         stored = stored or self._note(part.title, text, scope, {})
         self._memory.keep(Draft(id=path, text=rest, expect=document.version, op_id=op_id))
         return stored
@@ -286,8 +282,8 @@ class Hot:
                 return _demoted(note)
             if note is None:
                 with contextlib.suppress(AlreadyExists):  # a hidden note has that name
-                    done = self._memory.keep(Draft(kind="note", title=name, text=text, scope=where, fields=fields))
-                    return Receipt("demoted", done.id, done.path, done.version)
+                    draft = Draft(kind="note", title=name, text=text, scope=where, fields=fields)
+                    return _demoted(self._memory.keep(draft))
             number += 1
             name = f"{title} ({number})"
 
@@ -297,9 +293,8 @@ class Hot:
         if name in paths and not name.startswith(f"{self._folder}/"):
             raise Invalid(f"{name} belongs to one client.", "Edit it by hand.")
         ours = [path for path in paths if path.startswith(f"{self._folder}/")]
-        wanted = names.same(name.removesuffix(".md"))
-        short = {path: path.removeprefix(f"{self._folder}/").removesuffix(".md") for path in ours}
-        found = [path for path in ours if wanted in (names.same(path.removesuffix(".md")), names.same(short[path]))]
+        wanted, start = names.same(name.removesuffix(".md")), len(self._folder) + 1
+        found = [path for path in ours if wanted in (names.same(path[:-3]), names.same(path[start:-3]))]
         found = found or [path for path in ours if names.same(_stem(path)) == wanted]
         if not found:
             hint = names.close_to(name, map(_stem, ours))
@@ -309,7 +304,7 @@ class Hot:
         return found[0]
 
 
-def _demoted(record: Record) -> Receipt:
+def _demoted(record: Record | Receipt) -> Receipt:
     return Receipt("demoted", record.id, record.path, record.version)
 
 

@@ -240,12 +240,10 @@ class Mind:
         if not history and not as_of:
             current = self._memory.held(kind, key)
             return _knowledge(current) if current else None
+        until = "" if history else bound(as_of, end=True)
         past = [record for record in self._memory.history(kind, key) if not record.hidden]
-        if history:
-            return [_knowledge(record) for record in past]
-        until = bound(as_of, end=True)
-        then = [record for record in past if record.time <= until]
-        return _knowledge(then[-1]) if then else None
+        known = [_knowledge(record) for record in past if not until or record.time <= until]
+        return known if history else known[-1] if known else None
 
     @_safely(list)
     def search(self, type: str, query: Any, limit: int = 10) -> list[Remembered]:
@@ -292,15 +290,13 @@ class Mind:
     def match(self, situation: str, limit: int = 5) -> list[dict[str, Any]]:
         """Return the procedures that apply to a situation, the one whose condition fits best first."""
         check_given(situation=situation)
-        words = set(fold(situation))
-        if not words:
+        if not (words := set(fold(situation))):
             raise Invalid("The situation is blank.", "Say what is going on.")
         self._warn("procedural")
         ranked = []
         for hit in self._memory.find(Query(text=situation, kinds=("procedure",), limit=_MOST)):
             condition = parse(hit.record.title).tokens
-            fits = len([word for word in condition if any(_alike(word, given) for given in words)])
-            if fits:
+            if fits := sum(any(_alike(word, given) for given in words) for word in condition):
                 ranked.append((-fits / len(condition), -hit.score, hit.record))
         ranked.sort(key=lambda item: item[2].order, reverse=True)
         ranked.sort(key=lambda item: item[:2])
@@ -339,10 +335,10 @@ class Mind:
             raise Invalid(f"summarizeOlder is {summarize_older!r}.", "Use true or false.")
         summariser = Summariser(self._memory, summarize=summarize_older)
         if type != "working":
-            log = compaction.SummaryLog(self._summaries(type), type, self.session if type == "episodic" else "")
+            about = {"type": type} | ({"session": self.session} if type == "episodic" else {})
             return compaction.compact(
-                self._memory, log, lambda after: list(self._newest(type, after))[::-1], keep_last, summariser,
-                self.warnings,
+                self._memory, self._summaries(type), about, lambda after: list(self._newest(type, after))[::-1],
+                keep_last, summariser, self.warnings,
             )  # fmt: skip
 
         def summarise(older: list[Remembered], said: Said, most: int) -> Gist:
@@ -357,16 +353,17 @@ class Mind:
     @_safely(lambda: dict.fromkeys(STATS, 0))
     def stats(self) -> dict[str, int]:
         """Return how much is remembered."""
-        tree, places = self._memory.tree, self._memory.layout
+        tree, session = self._memory.tree, self._path(_KINDS["episodic"]).rpartition("/")[0]
         self._warn(*_KINDS)
-        counts = []
+        counts, logs = [], set[str]()
         for type, kind in _KINDS.items():
             summary = self._summary(type)
             counts.append(self._memory.count(self._path(kind), summary.last) + bool(summary.id))
-        logs = {self._path(kind) for kind in _KINDS.values()} | {self._summaries(type) for type in _KINDS}
+            logs |= {self._path(kind), self._summaries(type)}
         size = sum(stamp.size for path in logs if (stamp := tree.stat(path)))
-        for folder in (f"{self._path(_KINDS['episodic']).rpartition('/')[0]}/values", f"{places.memory}/values"):
-            size += sum(stamp.size for _, stamp in tree.walk(folder, (".txt", ".json"), lambda _path, _why: None))
+        for folder in (session, self._memory.layout.memory):
+            walked = tree.walk(f"{folder}/values", (".txt", ".json"), lambda *_: None)
+            size += sum(stamp.size for _, stamp in walked)
         return dict(zip(STATS, (self.working.tokens, *counts, size), strict=True))
 
     def _warn(self, *types: str) -> None:

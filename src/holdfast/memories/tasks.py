@@ -61,8 +61,6 @@ class Tasks:
         self.warnings: list[str] = []
         """Warnings of lines that could not be read so far."""
 
-    # for orchestrators
-
     def create(
         self, title: str, instructions: str = "", *, after: Sequence[str] = (), tags: Sequence[str] = (),
         graph: str = "", workspace: str | Scope | None = None, op_id: str = "", **more: Any,
@@ -146,15 +144,12 @@ class Tasks:
             if (not ids or one in ids) and (not status or stand[one].status in status)
         }
         counted = Counter(stand[one].status for one in of_graph)
+        counts = {one: counted[one] for one in forms.STATUSES if counted[one]}
         workers: dict[str, list[str]] = {}
         for one, task in of_graph.items():
             if stand[one].status == "running" and task.last:
                 workers.setdefault(task.last.worker, []).append(one)
-        return Listed(
-            now, forms.in_tree(wanted), stand, {one: counted[one] for one in forms.STATUSES if counted[one]}, workers
-        )
-
-    # for workers
+        return Listed(now, forms.in_tree(wanted), stand, counts, workers)
 
     def claim(
         self, worker: str, *, tags: Sequence[str] = (), graph: str = "", lease: float = 0.0,
@@ -215,8 +210,6 @@ class Tasks:
 
         def decide(task: Task, now: int) -> Entry | None:
             mine = _own_attempt(task, attempt)
-            if mine.status:
-                raise _ended(task, mine)
             until = iso(now + int((lease or task.lease) * 1000))
             more = {"progress": progress or mine.progress, "percent": mine.percent if percent is None else percent}
             return {"attempt": attempt, "until": until, **more}
@@ -234,23 +227,18 @@ class Tasks:
         _check_op_given(op_id, id=id, attempt=attempt, status=status, error=error)
         check_plain(result)
         if status not in forms.ENDS:
-            raise Invalid(
-                f"status is {status!r}.{close_to(status, forms.ENDS)}", f"Use one of: {', '.join(forms.ENDS)}."
-            )
+            what = f"status is {status!r}.{close_to(status, forms.ENDS)}"
+            raise Invalid(what, f"Use one of: {', '.join(forms.ENDS)}.")
         _check_length("result", msgspec.json.encode(result).decode(), MOST_RESULT)
         _check_length("error", error, MOST_RESULT)
 
         def decide(task: Task, _now: int) -> Entry | None:
-            mine = _own_attempt(task, attempt)
-            if mine.status == status:
-                return None
+            mine = _own_attempt(task, attempt, repeats=status)
             if mine.status:
-                raise _ended(task, mine)
+                return None
             return {"attempt": attempt, "worker": mine.worker, "status": status, "result": result, "error": error}
 
         return self._change_one(id, workspace, forms.REPORTED, op_id, decide)
-
-    # the log
 
     def _path(self, workspace: str | Scope | None) -> str:
         return self._memory.layout.path_for(KINDS["task"], self._memory.scopes.resolve(workspace))
@@ -294,9 +282,7 @@ class Tasks:
 def _entry(event: str, task: str, now: int, op_id: str, **more: Any) -> Entry:
     """Return an entry of the log; empty fields are left out, except that an empty list may be a result."""
     given = {
-        name: value
-        for name, value in more.items()
-        if value is not None and value != "" and (value != [] or name == "result")
+        name: value for name, value in more.items() if value not in (None, "") and (value != [] or name == "result")
     }
     return {"time": iso(now), "event": event, "task": task, **given, **({"op": op_id} if op_id else {})}
 
@@ -309,14 +295,15 @@ def _repeated(known: Graph, op_id: str, event: str, task: str = "") -> list[tupl
     return found
 
 
-def _own_attempt(task: Task, token: str) -> Attempt:
-    """Return the attempt that a worker names, if it may still change the task."""
+def _own_attempt(task: Task, token: str, repeats: str = "") -> Attempt:
+    """Return the attempt that a worker names, if it may still change the task, or ended as it repeats."""
     mine = next((one for one in task.attempts if one.id == token), None)
     if mine is None:
-        raise NotFound(
-            f'Task {task.id} has no attempt "{token[:200]}".',
-            "Use the attempt id that task_claim returned with the task.",
-        )
+        what = f'Task {task.id} has no attempt "{token[:200]}".'
+        raise NotFound(what, "Use the attempt id that task_claim returned with the task.")
+    if mine.status not in ("", repeats):
+        what = f"Attempt {token} at task {task.id} was reported as {mine.status} before; nothing was written."
+        raise Conflict(what, "Use task_claim for another.")
     if mine.status or (mine is task.last and not task.is_cancelled):
         return mine
     if task.is_cancelled:
@@ -327,13 +314,6 @@ def _own_attempt(task: Task, token: str) -> Attempt:
     raise Conflict(
         f"Your attempt {token} at task {task.id} lost its lease, and {who}; nothing was written.",
         "Drop this work, or keep what is of use with remember; use task_claim for another, and heartbeat sooner.",
-    )
-
-
-def _ended(task: Task, attempt: Attempt) -> Conflict:
-    return Conflict(
-        f"Attempt {attempt.id} at task {task.id} was reported as {attempt.status} before; nothing was written.",
-        "Use task_claim for another.",
     )
 
 
@@ -367,7 +347,5 @@ def _check_lease(lease: float) -> None:
 
 def _check_length(name: str, text: str, most: int) -> None:
     if len(text) > most:
-        raise OverBudget(
-            f"{name} has {len(text):,} characters; {most:,} is the most.",
-            "Keep it elsewhere (remember, a file) and say where.",
-        )
+        what = f"{name} has {len(text):,} characters; {most:,} is the most."
+        raise OverBudget(what, "Keep it elsewhere (remember, a file) and say where.")

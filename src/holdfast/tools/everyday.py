@@ -90,7 +90,6 @@ def remember(
 
 
 def register(registry: Registry) -> None:
-    """Add the tools in the order in which they are listed."""
     registry.add("memory", recall, reads=True, render=_recalled, within=True)
     registry.add("memory", remember, render=_remembered, within=True)
 

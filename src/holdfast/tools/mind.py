@@ -97,7 +97,6 @@ def value_summarize(call: Call, ref: Ref, budget: Annotated[int, msgspec.Meta(ge
 
 
 def register(registry: Registry) -> None:
-    """Add the tools in the order in which they are listed."""
     for function in (
         memory_append, memory_search, memory_learn, memory_recall, memory_match, memory_compact, memory_stats,
         value_read, value_search, value_summarize,
