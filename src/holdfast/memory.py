@@ -97,7 +97,7 @@ class Memory(core.Core):
     def close(self) -> None:
         """End the runs that live here, bring the index up to what was written, and let go of everything."""
         try:
-            self.compartments.close()
+            self.compartments.runs.close()
         finally:
             super().close()
 
@@ -138,7 +138,7 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
 
 def _swept(memory: Memory) -> Memory:
     with contextlib.suppress(HoldfastError):
-        memory.compartments.sweep()  # what is left of runs whose process is gone
+        memory.compartments.runs.sweep_all()  # what is left of runs whose process is gone
     return memory
 
 

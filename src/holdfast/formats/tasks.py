@@ -438,4 +438,5 @@ def _text(entry: Mapping[str, Any], name: str) -> str:
 
 def _number(entry: Mapping[str, Any], name: str, usual: float) -> float:
     value = entry.get(name)
-    return min(float(value), _LONGEST) if type(value) in (int, float) and value >= 0 else float(usual)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return min(float(value), _LONGEST) if is_number and value is not None and value >= 0 else float(usual)

@@ -74,8 +74,7 @@ def turns(value: Mapping[str, Any], clean: Clean = lambda given: given) -> list[
         if "session" not in about and isinstance(named, str) and named:
             about["session"] = clean(named)
         lines = [(about | _about(message, clean), message) for message in whole if isinstance(message, Mapping)]
-    found: list[dict[str, Any]] = []
-    seen: Counter[str] = Counter()
+    found, seen = list[dict[str, Any]](), Counter[str]()
     for known, line in lines:
         for role, text in _line(line, clean):
             turn = {"role": role, "text": text} | known

@@ -81,8 +81,6 @@ class Chat:
         self._imported = self._log.removesuffix(SUFFIX)
         self._page = memory.layout.path_for(KINDS["memory"], Scope())
 
-    # messages
-
     def append_message(self, message: Message | Mapping[str, Any], op_id: str = "") -> str:
         """Add a message to the history and return its id: durable when this returns."""
         return self._memory.add(self._log, [_line(message)], op_id=op_id, time=_KIND.time)[0]
@@ -146,8 +144,6 @@ class Chat:
             self._memory.bring(_KIND.name, name, [fresh[each] for each in ids])
         return report
 
-    # long-term memory
-
     def load_global_memory(self) -> str:
         """Return the text of `MEMORY.md`, "" when there is none."""
         try:
@@ -173,8 +169,6 @@ class Chat:
         size = f"It has {amount(tokens, 'token')} and should have at most {most:,}"
         return Saved(receipt, tokens, f"{size}: every prompt pays for it. Shorten it.")
 
-    # prompts
-
     def build_messages(self, user_message: str, system_prompt: str = "") -> list[dict[str, Any]]:
         """Return the prompt for a new user message; the same history, memory and settings give the same prompt."""
         for name, value in (("user_message", user_message), ("system_prompt", system_prompt)):
@@ -194,8 +188,6 @@ class Chat:
     def label(self, message: Message) -> str:
         """Return the sender and channel of a message as a prompt shows them; "" when unknown."""
         return prompts.label(message, self._settings.aliases())
-
-    # search
 
     def search(self, query: str, days: int | None = None, max_results: int = 10, channel: str = "") -> list[Match]:
         """Return the best matches, then the newest, each with its neighbours in the same channel."""
@@ -282,8 +274,7 @@ def _imported_lines(file: Source, channel: str, longest: int, report: Report) ->
         with opened(file.path) as fd:
             report.files += 1
             last = os.fstat(fd).st_mtime_ns // 1_000_000
-            place = 0
-            alike: Counter[bytes] = Counter()
+            place, alike = 0, Counter[bytes]()
             for number, line in numbered_lines(fd, longest):
                 values = TOO_LONG if line.cut else transcripts.parse(line.data)
                 if isinstance(values, str):

@@ -208,8 +208,7 @@ class _Conversation:
         self._log = f"{names.slug(self._session)}-{names.short_hash(file.path)}" if source == "jsonl" else ""
         self._session = self._log or self._session  # a file's name alone is not unique
         self._alike: Counter[bytes] = Counter()
-        self._headed = False
-        self._folder = ""
+        self._headed, self._folder = False, ""
         self._modified = max(0, modified_ns) // 1_000_000
         self._timed = 0
         self._last: int | None = None

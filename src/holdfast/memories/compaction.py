@@ -176,14 +176,6 @@ def compact(
     return msgspec.structs.replace(done, id=ids[0]) if ids else done
 
 
-def newest(memory: Core, path: str, type: str) -> Summary | None:
-    """Return the summary that covers the older entries of a memory."""
-    known = Summaries()
-    for entry in memory.newest_entries(path):
-        known.add(entry)
-    return known.newest(type)
-
-
 def entry(value: Any, time: str, id: str = "") -> Entry:
     """Return an entry as a summary reads it: text as it is, an object as one line."""
     return Entry(id, time, value) if isinstance(value, str) else Entry(id, time, line_of(value), single=True)

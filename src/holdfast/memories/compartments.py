@@ -151,12 +151,12 @@ class _Log(msgspec.Struct, frozen=True):
 
 
 class Compartments:
-    """All compartments of one memory. Close it to end the runs that live in this process."""
+    """All compartments of one memory. Close its `runs` to end those that live in this process."""
 
     def __init__(self, memory: Core) -> None:
         self._memory = memory
         self.settings = memory.settings.compartments
-        self._runs = Runs(memory.tree, memory.layout.memory)
+        self.runs = Runs(memory.tree, memory.layout.memory)
         self._run_logs = Logs(memory, lambda: Fold("run"))
         self._session_logs = Logs(memory, lambda: Fold("session"))
 
@@ -220,7 +220,7 @@ class Compartments:
 
         log.transact(decide)
         if log.run and not repeated:
-            removed = self._runs.end(log.path, lambda: bool(log.entries()))
+            removed = self.runs.end(log.path, lambda: bool(log.entries()))
             if removed and op and count:
                 log.transact(lambda _fold: [{"cleared": count, **op}])
         return count
@@ -234,16 +234,8 @@ class Compartments:
             count = len(log.entries())
             return False
 
-        self._runs.end(log.path, counted)
+        self.runs.end(log.path, counted)
         return count
-
-    def sweep(self) -> None:
-        """Remove the files of runs whose process is gone."""
-        self._runs.sweep_all()
-
-    def close(self, run: str = "") -> None:
-        """End the runs that live in this process, or the one of this name, in all its sessions."""
-        self._runs.close(run)
 
     def _log(self, owner: Owner, compartment: str, *, join: bool = True) -> _Log:
         check({"compartment": compartment})
@@ -253,10 +245,10 @@ class Compartments:
             path = self._memory.layout.path_for(KINDS["entry"], Scope(), session=session)
             return _Log(self._session_logs, path, "", owner.warnings, lambda: None)
         run = owner.run or session
-        path = self._runs.path(session, run)
+        path = self.runs.path(session, run)
         if join:
-            self._runs.join(path)
-        return _Log(self._run_logs, path, run, owner.warnings, lambda: self._runs.claim(path))
+            self.runs.join(path)
+        return _Log(self._run_logs, path, run, owner.warnings, lambda: self.runs.claim(path))
 
 
 class Run:

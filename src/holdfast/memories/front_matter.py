@@ -119,9 +119,9 @@ def _plan(memory: Core, place: Place, status: str) -> Iterator[Change]:
         "created": dated or datetime.fromtimestamp(document.stamp.mtime / 1e9).date().isoformat(),
     }
     found = {"name": name, "description": described, "status": shown, "created": dated}
-    fields = {field: values[field] for field in missing}
-    guessed = tuple(field for field in fields if not found[field])
-    yield Change(place.path, _with_tags(fields, page), guessed, version=document.version)
+    guessed = tuple(field for field in missing if not found[field])
+    fields = _with_tags({field: values[field] for field in missing}, page)
+    yield Change(place.path, fields, guessed, version=document.version)
 
 
 def _overview(memory: Core, place: Place, beside: bool) -> Iterator[Change]:

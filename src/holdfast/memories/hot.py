@@ -151,8 +151,6 @@ class Hot:
             line=size.line,
         )  # fmt: skip
 
-    # into hot memory
-
     def promote(self, identifier: str, into: str = "", budget: int = 0, op_id: str = "") -> Receipt:
         """Copy a record into a new rule, or as a section into the rule `into`; the record stays as it is."""
         record = self._memory.get(identifier)
@@ -221,8 +219,6 @@ class Hot:
             hint = f" Look first at {' and '.join(f'{path} ({why})' for path, why in reasons.items())}."
         raise OverBudget(f"With it, {'; '.join(faults)}.{hint}", "Nothing was changed.")
 
-    # out of hot memory
-
     def demote(self, name: str, scope: str | Scope | None = None, heading: str = "", op_id: str = "") -> Receipt:
         """Move a rule, or one section of it, out of hot memory; the receipt names the record that has the text now.
 
@@ -256,16 +252,24 @@ class Hot:
         """Demote one section; no note is needed if a warm record has the same title and text."""
         document = self._memory.read(path)
         body = _body(path, document)
-        part = _section(path, body, heading)
+        found = sections.headed(body, heading)
+        found = [part for part in found if part.level > 1] or found  # the title of the page only if nothing else fits
+        if not found:
+            known = [part.title for part in sections.headings(body)]
+            listed = f"Its headings: {', '.join(known)}." if known else "It has no headings."
+            raise NotFound(f'{path} has no section "{heading}".{names.close_to(heading, known)}', listed)
+        if len(found) > 1:
+            raise Invalid(f'{path} has {len(found)} sections "{heading}".', "Give one of them another heading.")
+        part = found[0]
         rest = sections.without(body, part)
         if not pages.without_budget(rest).strip():
             raise Invalid(f'Nothing would be left of {path} without "{heading}".', "Demote the rule as a whole.")
         text, stored = _plain(body[part.below : part.end]), None
         for hit in self._memory.find(Query(text=f'"{part.title}"', limit=100)) if not scope else ():
-            found, kind = hit.record, KINDS[hit.record.kind]
-            same = names.same(_title(found)) == names.same(part.title) and _text(found) == text
+            record, kind = hit.record, KINDS[hit.record.kind]
+            same = names.same(_title(record)) == names.same(part.title) and _text(record) == text
             if same and kind.layer == "warm" and kind.shape != "line":
-                stored = stored or _demoted(found)
+                stored = stored or _demoted(record)
         stored = stored or self._note(part.title, text, scope, {})
         self._memory.keep(Draft(id=path, text=rest, expect=document.version, op_id=op_id))
         return stored
@@ -322,19 +326,6 @@ def _body(path: str, document: Document) -> str:
     if page.fault:
         raise Damaged(f"{path}, line {page.fault_line}: {page.fault}.", "Fix it by hand first.")
     return page.body.lstrip("\r\n")
-
-
-def _section(path: str, body: str, heading: str) -> sections.Part:
-    """Return the section with this heading; the title of the page counts only if no section has that name."""
-    found = sections.headed(body, heading)
-    found = [part for part in found if part.level > 1] or found
-    if not found:
-        known = [part.title for part in sections.headings(body)]
-        listed = f"Its headings: {', '.join(known)}." if known else "It has no headings."
-        raise NotFound(f'{path} has no section "{heading}".{names.close_to(heading, known)}', listed)
-    if len(found) > 1:
-        raise Invalid(f'{path} has {len(found)} sections "{heading}".', "Give one of them another heading.")
-    return found[0]
 
 
 def _title(record: Record) -> str:

@@ -294,11 +294,9 @@ class Jobs:
         check_op(op_id)
 
         def decide(table: Table) -> list[dict[str, Any]]:
-            if op_id in table.ops:
-                if table.ops[op_id] != id:
-                    raise Conflict(f'The op_id "{op_id}" was used for another job.', "Use a new op_id.")
-                return []
-            entry = change(_known(table, id))
+            if table.ops.get(op_id, id) != id:
+                raise Conflict(f'The op_id "{op_id}" was used for another job.', "Use a new op_id.")
+            entry = None if op_id in table.ops else change(_known(table, id))
             return [entry] if entry else []
 
         self._change(decide, op_id)

@@ -27,6 +27,7 @@ from holdfast.model.tokens import count_tokens
 
 Tier = Literal["T0", "T1", "T2"]
 Entry = dict[str, Any]
+Reply = dict[str, Any]
 BUDGET = 20_000
 """Tokens of decisions and lessons in one reply, unless the caller says otherwise."""
 _MOST_WARNINGS = 20
@@ -57,7 +58,7 @@ class Knowledge:
 
     def plans(
         self, scope: Scope, status: Sequence[str] = (), tags: Sequence[str] = (), tier: Tier = "T0", budget: int = 0
-    ) -> dict[str, Any]:
+    ) -> Reply:
         """Return the plans at and below a scope, newest first."""
         records, warnings = self._survey(scope, "plan")
         known = (*PLAN_STATUS, *(text_of(record.fields.get("status")) for record in records))
@@ -79,7 +80,7 @@ class Knowledge:
         shown = _fitting((_plan(record, tier) for record in wanted), budget)
         return _reply({"plans": shown}, warnings + _left_out(len(wanted) - len(shown), "plan", "plans", budget))
 
-    def overviews(self, scope: Scope, tier: Tier = "T1") -> dict[str, Any]:
+    def overviews(self, scope: Scope, tier: Tier = "T1") -> Reply:
         """Return the overview of a scope in full, and those below it in a sentence each."""
         records, warnings = self._survey(scope, "overview", hidden=True)
         own = self._memory.layout.overview(scope.path)
@@ -90,7 +91,7 @@ class Knowledge:
         below.sort(key=lambda record: record.path)
         return _reply({"overviews": [*shown, *(self._overview(record, "T0") for record in below)]}, warnings)
 
-    def learnings(self, scope: Scope, wanted: Learned | None = None) -> dict[str, Any]:
+    def learnings(self, scope: Scope, wanted: Learned | None = None) -> Reply:
         """Return decisions and lessons of a scope, below it and above it, newest first."""
         wanted = wanted or Learned()
         records, warnings = self._survey(scope, *_LEARNED, above=True)
@@ -109,14 +110,10 @@ class Knowledge:
         kept = _fitting((_learning(record) for record in live), wanted.budget)
         warnings += _left_out(len(live) - len(kept), "entry", "entries", wanted.budget)
         shown = list(zip(live, kept, strict=False))
-        reply: dict[str, Any] = {
-            f"{kind}s": [entry for record, entry in shown if record.kind == kind] for kind in _LEARNED
-        }
+        reply: Reply = {f"{kind}s": [entry for record, entry in shown if record.kind == kind] for kind in _LEARNED}
         return _reply(reply | ({"archived": moved} if moved else {}), warnings)
 
-    def context(
-        self, scope: Scope, topics: Sequence[str] = (), tier: Tier = "T1", budget: int = BUDGET
-    ) -> dict[str, Any]:
+    def context(self, scope: Scope, topics: Sequence[str] = (), tier: Tier = "T1", budget: int = BUDGET) -> Reply:
         """Return it all at once: overview, plans, decisions, lessons, and the documents of some topics.
 
         Plans may take half of the budget; decisions and lessons get the rest.
@@ -124,19 +121,15 @@ class Knowledge:
         about, planned = self.overviews(scope), self.plans(scope, budget=budget // 2)
         rest = budget and max(budget // 2, budget - _cost(planned["plans"]))
         learned = self.learnings(scope, Learned(budget=rest))
-        own = self._memory.layout.overview(scope.path)
-        entries = about["overviews"]
+        own, entries = self._memory.layout.overview(scope.path), about["overviews"]
         found, warnings = self.topics(scope, topics, tier) if topics else ({}, [])
         earlier = [each for part in (about, planned, learned) for each in part.get("warnings", ())]
         return {
             "overview": next((entry for entry in entries if entry["_meta"]["document_path"] == own), None),
             "overviews": [entry for entry in entries if entry["_meta"]["document_path"] != own],
-            "plans": planned["plans"],
-            "decisions": learned["decisions"],
-            "lessons": learned["lessons"],
-            "topics": found,
-            "warnings": list(dict.fromkeys(earlier + warnings)),
-        }
+            "plans": planned["plans"], "decisions": learned["decisions"], "lessons": learned["lessons"],
+            "topics": found, "warnings": list(dict.fromkeys(earlier + warnings)),
+        }  # fmt: skip
 
     def topics(
         self, scope: Scope, topics: Sequence[str], tier: Tier = "T1"
@@ -337,7 +330,7 @@ def _created(record: Record) -> str:
     return text_of(record.fields.get("created")) or from_prefix(_stem(record))
 
 
-def _reply(data: dict[str, Any], warnings: list[str]) -> dict[str, Any]:
+def _reply(data: Reply, warnings: list[str]) -> Reply:
     return data | ({"warnings": warnings} if warnings else {})
 
 
@@ -352,8 +345,7 @@ def _tagged(record: Record, tags: Iterable[str]) -> bool:
 
 def _fitting(entries: Iterable[Entry], budget: int) -> list[Entry]:
     """Return the first entries that fit the budget, and always at least a part of the first one; 0 is no limit."""
-    kept: list[Entry] = []
-    spent = 0
+    kept, spent = list[Entry](), 0
     for entry in entries:
         spent += _cost([entry]) if budget else 0
         if kept and spent > budget:

@@ -75,23 +75,18 @@ def _archive(memory: Core, path: str, keep: int, dry_run: bool) -> list[Moved]:
         ]
         if dry_run or not moved:
             return moved
-        try:
-            _move(memory, live, archives)
+        going = {entry.start for entries in archives.values() for entry in entries}
+        rest = [entry.source for entry in live.entries if entry.start not in going]
+        try:  # everything is composed and checked before anything is written, the live file last
+            writes = [_extended(memory, name, entries, live.newline) for name, entries in sorted(archives.items())]
+            writes.append((path, _checked(path, live.head, rest), live.version))
+            for name, data, version in writes:
+                if data is not None:
+                    memory.replace(name, data, version, keep=name == path, known=True)
         except (Conflict, AlreadyExists):  # another process wrote meanwhile: start over with the files as they are now
             continue
         return moved
     raise Conflict(f"{path} is changed by others all the time; its entries are all there.", "Try again later.")
-
-
-def _move(memory: Core, live: _File, archives: dict[str, list[Section]]) -> None:
-    """Write the archives, then the live file; all of them are composed and checked before anything is written."""
-    going = {entry.start for entries in archives.values() for entry in entries}
-    rest = [entry.source for entry in live.entries if entry.start not in going]
-    writes = [_extended(memory, path, entries, live.newline) for path, entries in sorted(archives.items())]
-    writes.append((live.path, _checked(live.path, live.head, rest), live.version))
-    for path, data, version in writes:
-        if data is not None:
-            memory.replace(path, data, version, keep=path == live.path, known=True)
 
 
 def _extended(memory: Core, path: str, entries: list[Section], newline: str) -> tuple[str, bytes | None, str]:

@@ -22,7 +22,7 @@ from holdfast.core import Core
 from holdfast.errors import Invalid
 from holdfast.formats.summaries import Gist, head
 from holdfast.memories import compaction
-from holdfast.memories.compaction import Compacted, Said, Summariser, Summary, stated
+from holdfast.memories.compaction import Compacted, Said, Summaries, Summariser, Summary, stated
 from holdfast.model.kinds import KINDS, Kind
 from holdfast.model.names import check_given, close_to
 from holdfast.model.queries import Query, fold, parse
@@ -191,8 +191,6 @@ class Mind:
         self.warnings: list[str] = []
         """Warnings of lines that could not be read so far."""
 
-    # adding
-
     @_safely(lambda: "")
     def append(self, type: str, entry: Any, op_id: str = "") -> str:
         """Add an entry, text or any JSON object, and return its id; all but working memory is durable then."""
@@ -227,8 +225,6 @@ class Mind:
         given["key"] = _normal(key)
         return self._memory.keep(Draft(kind="fact", data=value, fields=given, scope=self._scope, op_id=op_id)).id
 
-    # finding
-
     @_safely(lambda: None)
     def recall(self, key: str, history: bool = False, as_of: str = "") -> Any:
         """Return what is known under a key, None when nothing is; or its whole history; or its value at a time."""
@@ -250,32 +246,23 @@ class Mind:
         """Return the best entries for some words, or with `{"last": n}` the last n, oldest first."""
         _check_type(type)
         last = query.get("last") if isinstance(query, Mapping) and set(query) == {"last"} else None
-        if last is not None:
-            return self._last(type, _number("last", last))
-        if not isinstance(query, str) or not query.strip():
+        if last is None and not (isinstance(query, str) and query.strip()):
             raise Invalid("A query is some words, or {last: n}.", "Give either.")
-        limit = _number("limit", limit)
+        most = _number("limit", limit) if last is None else _number("last", last)
         if type == "working":
-            return self.working.search(query, limit)
+            return self.working.search(query, most) if last is None else self.working.last(most)
         self._warn(type)
+        summary = self._summary(type)
+        whole = [Remembered(summary.id, summary.text, summary.time, summary=True)] if summary.id else []
+        if last is not None:
+            newest = itertools.islice(self._newest(type, summary.last), most)
+            entries = [_remembered(record, "") for record in newest][::-1]
+            return whole + entries if len(entries) < most else entries
         session = self.session if type == "episodic" else ""
-        found = self._memory.find(Query(text=query, kinds=(_KINDS[type].name,), session=session, limit=limit))
-        summary = self._summary(type)
+        found = self._memory.find(Query(text=query, kinds=(_KINDS[type].name,), session=session, limit=most))
         hits = [_remembered(hit.record, summary.last, hit.score) for hit in found]
-        if summary.id and len(hits) < limit and not parse(query).tokens.isdisjoint(fold(summary.text)):
-            hits.append(Remembered(summary.id, summary.text, summary.time, summary=True))
-        return hits
-
-    def _last(self, type: str, count: int) -> list[Remembered]:
-        if type == "working":
-            return self.working.last(count)
-        self._warn(type)
-        summary = self._summary(type)
-        newest = itertools.islice(self._newest(type, summary.last), count)
-        found = [_remembered(record, "") for record in newest][::-1]
-        if summary.id and len(found) < count:
-            found.insert(0, Remembered(summary.id, summary.text, summary.time, summary=True))
-        return found
+        fits = len(hits) < most and not parse(query).tokens.isdisjoint(fold(summary.text))
+        return hits + whole if fits else hits
 
     def _newest(self, type: str, after: str) -> Iterator[Record]:
         """Yield the entries that no summary covers, newest first."""
@@ -322,8 +309,6 @@ class Mind:
             "What happened": [line_of(hit.entry) for hit in self.search("episodic", task) if not hit.summary],
         }
         return compaction.within_budget(offers, Gist(summary.text, summary.said), budget)
-
-    # compaction and counts
 
     @_safely(Compacted)
     def compact(self, type: str, keep_last: int = 10, summarize_older: bool = True) -> Compacted:
@@ -383,7 +368,10 @@ class Mind:
 
     def _summary(self, type: str) -> Summary:
         """Return the summary of a memory; one without an id when there is none."""
-        return compaction.newest(self._memory, self._summaries(type), type) or Summary()
+        known = Summaries()
+        for entry in self._memory.newest_entries(self._summaries(type)):
+            known.add(entry)
+        return known.newest(type) or Summary()
 
 
 def _check_type(given: object) -> None:

@@ -28,6 +28,7 @@ from holdfast.storage.writer import check_op
 MOST_RESULT, MOST_WORKER, MOST_PROGRESS = 100_000, 100, 2_000
 _FIND = "Use task_list to see all tasks and their ids."
 Entry = dict[str, Any]
+Where = str | Scope | None
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -63,16 +64,15 @@ class Tasks:
 
     def create(
         self, title: str, instructions: str = "", *, after: Sequence[str] = (), tags: Sequence[str] = (),
-        graph: str = "", workspace: str | Scope | None = None, op_id: str = "", **more: Any,
+        graph: str = "", workspace: Where = None, op_id: str = "", **more: Any,
     ) -> Task:  # fmt: skip
         """Add one task; `more` are the other fields of `New`."""
         given = {"title": title, "instructions": instructions, "after": after, "tags": tags, **more}
         return self.create_all([given], graph=graph, workspace=workspace, op_id=op_id)[0]
 
     def create_all(
-        self, tasks: Sequence[New | Mapping[str, Any]], *, graph: str = "", workspace: str | Scope | None = None,
-        op_id: str = "",
-    ) -> list[Task]:  # fmt: skip
+        self, tasks: Sequence[New | Mapping[str, Any]], *, graph: str = "", workspace: Where = None, op_id: str = ""
+    ) -> list[Task]:
         """Add tasks, all or none; `after` has names of tasks in the same call, and ids of tasks that exist."""
         _check_op_given(op_id, graph=graph)
         forms.check_texts("graph", [graph] if graph else [])
@@ -87,16 +87,14 @@ class Tasks:
                 ids = [task for _, task, _ in repeated]
                 return []
             _check_known(outside, known.get(outside))
-            return [
-                _entry(forms.CREATED, id, now, op_id, **msgspec.structs.asdict(new), graph=named)
-                for id, new in ordered.items()
-            ]
+            fields = {id: msgspec.structs.asdict(new) | {"graph": named} for id, new in ordered.items()}
+            return [_entry(forms.CREATED, id, now, op_id, **given) for id, given in fields.items()]
 
         self._change(path, decide)
         found = self._tasks(path, ids)
         return [found[one] for one in ids if one in found]
 
-    def cancel(self, id: str, why: str = "", *, workspace: str | Scope | None = None, op_id: str = "") -> Task:
+    def cancel(self, id: str, why: str = "", *, workspace: Where = None, op_id: str = "") -> Task:
         """End a task that is not done; its worker learns it from its next heartbeat or report."""
         _check_op_given(op_id, id=id, why=why)
         _check_length("error", why, MOST_RESULT)
@@ -108,7 +106,7 @@ class Tasks:
 
         return self._change_one(id, workspace, forms.CANCELLED, op_id, decide)
 
-    def retry(self, id: str, *, workspace: str | Scope | None = None, op_id: str = "") -> Task:
+    def retry(self, id: str, *, workspace: Where = None, op_id: str = "") -> Task:
         """Give a task that failed or was cancelled all its attempts again, without a pause."""
         _check_op_given(op_id, id=id)
 
@@ -121,15 +119,14 @@ class Tasks:
 
         return self._change_one(id, workspace, forms.RETRIED, op_id, decide)
 
-    def get(self, id: str, workspace: str | Scope | None = None) -> Task:
+    def get(self, id: str, workspace: Where = None) -> Task:
         """Return one task by its id."""
         check_given(id=id)
         return self._tasks(self._home(id, workspace), [id])[id]
 
     def all(
-        self, status: Sequence[str] = (), *, graph: str = "", ids: Sequence[str] = (),
-        workspace: str | Scope | None = None,
-    ) -> Listed:  # fmt: skip
+        self, status: Sequence[str] = (), *, graph: str = "", ids: Sequence[str] = (), workspace: Where = None
+    ) -> Listed:
         """Return tasks with their statuses: all of a workspace, or of a graph, of some statuses, of these ids."""
         check_given(graph=graph, **{f"ids {number}": one for number, one in enumerate(ids)})
         if unknown := [one for one in status if one not in forms.STATUSES]:
@@ -153,16 +150,15 @@ class Tasks:
 
     def claim(
         self, worker: str, *, tags: Sequence[str] = (), graph: str = "", lease: float = 0.0,
-        workspace: str | Scope | None = None, op_id: str = "",
+        workspace: Where = None, op_id: str = "",
     ) -> Claim | None:  # fmt: skip
         """Claim the best task that is ready, for as long as the lease; None when none is, and `outlook` says why."""
         _check_op_given(op_id, worker=worker)
-        worker, wanted = " ".join(worker.split()), _wanted(tags, graph)
+        worker, wanted, path = " ".join(worker.split()), _wanted(tags, graph), self._path(workspace)
         if not worker:
             raise Invalid("worker is blank.", "Give a name that no other worker has, the same one every time.")
         _check_length("worker", worker, MOST_WORKER)
         _check_lease(lease)
-        path = self._path(workspace)
         claimed: list[tuple[str, str]] = []
 
         def decide(known: Graph, now: int) -> list[Entry]:
@@ -174,9 +170,8 @@ class Tasks:
             attempt = f"{number}-{secrets.token_hex(4)}"
             claimed[:] = [(task.id, attempt)]
             until = iso(now + int((lease or task.lease) * 1000))
-            return [
-                _entry(forms.CLAIMED, task.id, now, op_id, attempt=attempt, number=number, worker=worker, until=until)
-            ]
+            fields = {"attempt": attempt, "number": number, "worker": worker, "until": until}
+            return [_entry(forms.CLAIMED, task.id, now, op_id, **fields)]
 
         self._change(path, decide)
         if not claimed:
@@ -190,16 +185,14 @@ class Tasks:
 
         return self._logs.ask(path, made, self.warnings)
 
-    def outlook(
-        self, *, tags: Sequence[str] = (), graph: str = "", workspace: str | Scope | None = None
-    ) -> tuple[int, Outlook]:
+    def outlook(self, *, tags: Sequence[str] = (), graph: str = "", workspace: Where = None) -> tuple[int, Outlook]:
         """Return the current millisecond, and how many tasks there are when none is ready."""
         now, wanted = self._memory.clock(), _wanted(tags, graph)
         return now, self._logs.ask(self._path(workspace), lambda known: known.outlook(wanted, now), self.warnings)
 
     def heartbeat(
         self, id: str, attempt: str, *, progress: str = "", percent: float | None = None, lease: float = 0.0,
-        workspace: str | Scope | None = None, op_id: str = "",
+        workspace: Where = None, op_id: str = "",
     ) -> Task:  # fmt: skip
         """Extend the lease of a task from now on, and record its progress."""
         _check_op_given(op_id, id=id, attempt=attempt, progress=progress)
@@ -218,7 +211,7 @@ class Tasks:
 
     def report(
         self, id: str, attempt: str, status: str, *, result: Any = None, error: str = "",
-        workspace: str | Scope | None = None, op_id: str = "",
+        workspace: Where = None, op_id: str = "",
     ) -> Task:  # fmt: skip
         """Record how an attempt ended: `done` with its result, `failed` with its error, or `released` for others.
 
@@ -240,13 +233,13 @@ class Tasks:
 
         return self._change_one(id, workspace, forms.REPORTED, op_id, decide)
 
-    def _path(self, workspace: str | Scope | None) -> str:
+    def _path(self, workspace: Where) -> str:
         return self._memory.layout.path_for(KINDS["task"], self._memory.scopes.resolve(workspace))
 
     def _tasks(self, path: str, ids: Iterable[str]) -> dict[str, Task]:
         return self._logs.ask(path, lambda known: known.get(ids), self.warnings)
 
-    def _home(self, id: str, workspace: str | Scope | None) -> str:
+    def _home(self, id: str, workspace: Where) -> str:
         """Return the log that has a task: of this workspace, or else of any."""
         if self._tasks(path := self._path(workspace), [id]):
             return path
@@ -262,9 +255,8 @@ class Tasks:
         self._logs.transact(path, lambda known: decide(known, self._memory.clock()), self.warnings)
 
     def _change_one(
-        self, id: str, workspace: str | Scope | None, event: str, op_id: str,
-        decide: Callable[[Task, int], Entry | None],
-    ) -> Task:  # fmt: skip
+        self, id: str, workspace: Where, event: str, op_id: str, decide: Callable[[Task, int], Entry | None]
+    ) -> Task:
         """Add the event that `decide` returns the fields of to one task, which must exist; return the task."""
         path = self._home(id, workspace)
 

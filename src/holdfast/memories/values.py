@@ -50,10 +50,8 @@ class Values:
         if not (words := parse(query).tokens):
             raise Invalid("There is nothing to look for.", "Give some words.")
         found = [(start, line, sorted(words & set(fold(line)))) for start, line in _lines(self._text(ref, session))]
-        found.sort(key=lambda item: -len(item[2]))
-        return [
-            {"offset": start, "text": _around(line, hits), "why": hits} for start, line, hits in found[:limit] if hits
-        ]
+        best = sorted((one for one in found if one[2]), key=lambda one: -len(one[2]))[:limit]
+        return [{"offset": start, "text": _around(line, hits), "why": hits} for start, line, hits in best]
 
     def summarize(self, ref: str, budget: int = 500, session: str = "") -> str:
         """Return a summary of a value that consists of its own sentences."""

@@ -308,12 +308,9 @@ def activity(record: Record) -> dict[str, Any]:
     subjects = (params.get(name) for name in ("name", "title", "query", "key"))
     subject = next((value for value in subjects if isinstance(value, str)), "")
     shown = {
-        "time": record.time,
-        "what": f"{record.title} {subject}".strip(),
-        "goal": fields.get("goal") or "",
-        "sessionId": record.scope.session,
-        "success": fields.get("success") is not False,
-    }
+        "time": record.time, "what": f"{record.title} {subject}".strip(), "goal": fields.get("goal") or "",
+        "sessionId": record.scope.session, "success": fields.get("success") is not False,
+    }  # fmt: skip
     return shown | ({"error": fields["error"]} if fields.get("error") else {})
 
 

@@ -132,9 +132,8 @@ def _check_query(given: Mapping[str, Any]) -> None:
 
 
 def _saved(saved: Saved, what: str) -> dict[str, Any]:
-    text = f"{what} ({amount(saved.tokens, 'token')})."
-    if saved.warning:
-        text += f" Warning: {saved.warning}"
+    warning = f" Warning: {saved.warning}" if saved.warning else ""
+    text = f"{what} ({amount(saved.tokens, 'token')}).{warning}"
     reply = {"text": text, "status": saved.receipt.status, "where": saved.receipt.path, "tokens": saved.tokens}
     return reply | ({"warnings": [saved.warning]} if saved.warning else {})
 
@@ -151,15 +150,12 @@ def _job(call: Call, job: Job, what: str) -> dict[str, Any]:
 
 def _job_line(job: dict[str, Any]) -> str:
     parts = [
-        f'{job["id"]} "{job["name"]}"',
-        job["schedule"],
-        job["timezone"],
-        f"to {job['channel']}",
+        f'{job["id"]} "{job["name"]}"', job["schedule"], job["timezone"], f"to {job['channel']}",
         "enabled" if job["enabled"] is True else "disabled",
         job.get("fault") or (f"next {job['next']}" if job["next"] else "next: none"),
         f"last {job['last']} ({job['status']})" if job["last"] else "never run",
         f"missed {counted(job['missed'])}",
-    ]
+    ]  # fmt: skip
     return " | ".join(" ".join(str(part).split()) for part in parts)
 
 

@@ -98,15 +98,10 @@ def _check(given: Mapping[str, Any], **required: str) -> None:
 def _shown(entry: Entry) -> str:
     """Return an entry as text; the lines of a long value are indented, so that none looks like a field."""
     lines = {
-        "ID": entry.id,
-        "Content": entry.content,
-        "Category": entry.category,
-        "Tags": ", ".join(entry.tags),
+        "ID": entry.id, "Content": entry.content, "Category": entry.category, "Tags": ", ".join(entry.tags),
         "Metadata": ", ".join(f"{name}: {value}" for name, value in entry.metadata.items()),
-        "Priority": entry.priority,
-        "Created": entry.created_at,
-        "Updated": entry.updated_at,
+        "Priority": entry.priority, "Created": entry.created_at, "Updated": entry.updated_at,
         "Access Count": entry.access_count,
-    }
+    }  # fmt: skip
     shown = [f"{name}: {value}" for name, value in lines.items() if value or name.lower() not in _OPTIONAL]
     return "\n".join("\n  ".join(line.splitlines()) for line in shown)

@@ -35,9 +35,8 @@ def memory_search(
         return [{name: value for name, value in one.items() if name != "score"} for one in found]
     if query and last is None:
         return msgspec.to_builtins(_mind(call).search(type, query, limit))
-    raise Invalid(
-        "A query is some words; " + ("last: n is instead of it." if query else "or give last: n."), "Give either."
-    )
+    hint = "last: n is instead of it." if query else "or give last: n."
+    raise Invalid(f"A query is some words; {hint}", "Give either.")
 
 
 def memory_learn(call: Call, key: Annotated[str, "what it is about"], value: Annotated[Any, "what is known"]) -> Any:

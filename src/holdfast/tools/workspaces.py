@@ -80,8 +80,7 @@ def updateWorkspace(
     values = (description, rootFolder, purpose, workflows, keyFiles, preferences)
     changes = {field: value for field, value in zip(FIELDS, values, strict=True) if value is not None}
     given = {**changes, "newName": newName}
-    blank = [field for field, value in given.items() if isinstance(value, str) and not value.strip()]
-    if blank:
+    if blank := [field for field, value in given.items() if isinstance(value, str) and not value.strip()]:
         raise Invalid(f"Blank: {', '.join(blank)}.", "Give text, or leave it out.")
     workspaces, changed = call.runner.workspaces, bool(changes or newName)
     if not changed and isArchived is None:
