@@ -476,7 +476,7 @@ def test_a_reader_changes_nothing_with_any_tool(store: str) -> None:
         context = {"workspaceId": "alpha", "sessionId": "session-alpha", "runId": "r"}
         for compartment in ("run", "plan"):
             memory.call("save_memory", {"compartment": compartment, "content": "the medlar of a run"}, context)
-        dead = memory.compartments._runs.path("session-alpha", "dead")
+        dead = memory.compartments.runs.path("session-alpha", "dead")
         memory.tree.append(dead, lambda _end: b'{"content":"what nobody claims"}\n')
         before = written(memory)
         for tool in TOOLS:

@@ -19,8 +19,7 @@ from holdfast.memories.cold import Transcripts
 from holdfast.memories.compartments import Compartments, Run
 from holdfast.memories.hot import Hot
 from holdfast.memories.jobs import Jobs
-from holdfast.memories.knowledge import Knowledge
-from holdfast.memories.skills import Skills
+from holdfast.memories.knowledge import Knowledge, Skills
 from holdfast.memories.tasks import Tasks
 from holdfast.memories.values import Values
 from holdfast.memories.workspaces import States, Traces, Workspaces
@@ -109,7 +108,7 @@ class Memory(core.Core):
     def close(self) -> None:
         """End the runs that live here, bring the index up to what was written, and let go of everything."""
         try:
-            self.compartments.close()
+            self.compartments.runs.close()
         finally:
             super().close()
 
@@ -229,7 +228,7 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
 
 def _swept(memory: Memory) -> Memory:
     with contextlib.suppress(HoldfastError):
-        memory.compartments.sweep()  # what is left of runs whose process is gone
+        memory.compartments.runs.sweep_all()  # what is left of runs whose process is gone
     return memory
 
 

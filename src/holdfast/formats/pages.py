@@ -8,7 +8,7 @@ one possible meaning, the correct value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Literal
 
@@ -44,9 +44,6 @@ class Flaw(msgspec.Struct, frozen=True):
     meant: str = ""
 
 
-# prose
-
-
 def prose_lines(text: str) -> list[str]:
     """Return the lines of a text without its code blocks."""
     every = sections.lines_of(text)
@@ -61,11 +58,10 @@ def abstract(text: str, most: int = 200) -> str:
 
 def paragraph(lines: list[str]) -> str:
     """Return the first paragraph that is not a heading, list, table, quote or HTML, as one line."""
-    found: list[str] = []
-    inside = ""
+    found, comment = list[str](), False
     for line in lines:
-        if inside or line.lstrip().startswith("<!--"):
-            inside = "" if "-->" in line else "comment"
+        if comment or line.lstrip().startswith("<!--"):
+            comment = "-->" not in line
         elif not line.strip() or (_NO_PROSE.match(line) and not (found and line[:1] in " \t")):
             if found:
                 break
@@ -80,9 +76,6 @@ def shorten(text: str, most: int) -> str:
         return text
     ends = [found.end() for found in _SENTENCE.finditer(text, 0, most + 1) if found.end() <= most]
     return text[: ends[-1]] if ends else text[: most - 1].rpartition(" ")[0].rstrip(" ,;:") + "…"
-
-
-# budgets
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -122,10 +115,9 @@ def without_budget(body: str) -> str:
     return body[found.end() :].lstrip("\r\n") if found else body
 
 
-def total_budget(budgets: Iterable[Budget], most_lines: int, most_tokens: int) -> Budget:
+def total_budget(budgets: Sequence[Budget], most_lines: int, most_tokens: int) -> Budget:
     """Add up the sizes of rules."""
-    every = list(budgets)
-    return Budget(sum(one.lines for one in every), sum(one.tokens for one in every), most_lines, most_tokens)
+    return Budget(sum(one.lines for one in budgets), sum(one.tokens for one in budgets), most_lines, most_tokens)
 
 
 def budget_flaws(budget: Budget) -> list[Flaw]:
@@ -152,9 +144,6 @@ def _size_flaws(who: str, whose: str, budget: Budget) -> Iterator[Flaw]:
             yield Flaw("error", budget.line, f"{what}, {advice}", "budget")
         else:
             yield Flaw("warning", budget.line, f"{what}, {most - count} left: see `holdfast hot review`", "budget")
-
-
-# front matter and entries
 
 
 def front_matter_flaws(kind: Kind, page: markdown.Page, head: str) -> Iterator[Flaw]:

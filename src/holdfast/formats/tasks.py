@@ -73,6 +73,22 @@ class Attempt(msgspec.Struct, kw_only=True):
     result: Any = None
     error: str = ""
 
+    def add(self, event: str, entry: Mapping[str, Any], order: str, time: str) -> None:
+        """Apply one more entry."""
+        if event == REPORTED:
+            if not self.end or order < self.end:
+                self.end, self.ended, self.result = order, time, entry.get("result")
+                self.status, self.error = _text(entry, "status"), _text(entry, "error")
+                self.status = self.status if self.status in ENDS else FAILED
+            return
+        if event == CLAIMED:
+            self.order, self.time, self.worker = order, time, _text(entry, "worker")
+            self.number = int(_number(entry, "number", 1))
+        if order > self.beat:
+            percent = entry.get("percent")
+            self.beat, self.until, self.progress = order, _text(entry, "until"), _text(entry, "progress")
+            self.percent = float(percent) if isinstance(percent, int | float) and percent is not True else None
+
 
 class Task(msgspec.Struct, kw_only=True):
     id: str
@@ -106,8 +122,7 @@ class Task(msgspec.Struct, kw_only=True):
     @property
     def last(self) -> Attempt | None:
         """The newest attempt, the only one that can be reported."""
-        counting = self.counting
-        return counting[-1] if counting else None
+        return next(reversed(self.counting), None)
 
     @property
     def spent(self) -> int:
@@ -155,10 +170,11 @@ class Task(msgspec.Struct, kw_only=True):
         if event == CREATED:
             if not self.order or order < self.order:  # of two entries that create it, the first counts
                 self.order, self.time = order, time
-                self.title, self.instructions, self.name, self.graph = (
-                    _text(entry, name) for name in ("title", "instructions", "name", "graph")
-                )
-                self.after, self.tags = (_texts(entry, name) for name in ("after", "tags"))
+                for name in ("title", "instructions", "name", "graph"):
+                    setattr(self, name, _text(entry, name))
+                for name in ("after", "tags"):
+                    given = entry.get(name) if isinstance(entry.get(name), list) else []
+                    setattr(self, name, [*dict.fromkeys(one for one in given or () if isinstance(one, str))])
                 self.priority = priority_of(entry.get("priority"))
                 self.lease = _number(entry, "lease", USUAL_LEASE)
                 self.most = max(1, int(_number(entry, "attempts", USUAL_ATTEMPTS)))
@@ -169,25 +185,11 @@ class Task(msgspec.Struct, kw_only=True):
         elif event == RETRIED:
             self.retried = max(self.retried, order)
         else:
-            self._add_to_attempt(event, about, entry, order, time)
-
-    def _add_to_attempt(self, event: str, about: str, entry: Mapping[str, Any], order: str, time: str) -> None:
-        known = next((attempt for attempt in self.attempts if attempt.id == about), None)
-        attempt = copy.copy(known) if known else Attempt(id=about)  # copies of the task share their attempts
-        if event == REPORTED and (not attempt.end or order < attempt.end):
-            status = _text(entry, "status")
-            attempt.end, attempt.ended = order, time
-            attempt.status = status if status in ENDS else FAILED
-            attempt.result, attempt.error = entry.get("result"), _text(entry, "error")
-        if event == CLAIMED:
-            attempt.order, attempt.time, attempt.worker = order, time, _text(entry, "worker")
-            attempt.number = int(_number(entry, "number", 1))
-        if event != REPORTED and order > attempt.beat:
-            percent = entry.get("percent")
-            attempt.beat, attempt.until, attempt.progress = order, _text(entry, "until"), _text(entry, "progress")
-            attempt.percent = float(percent) if isinstance(percent, int | float) and percent is not True else None
-        others = [one for one in self.attempts if one is not known]
-        self.attempts = sorted([*others, attempt], key=lambda one: one.order)
+            known = next((attempt for attempt in self.attempts if attempt.id == about), None)
+            attempt = copy.copy(known) if known else Attempt(id=about)  # copies of the task share their attempts
+            attempt.add(event, entry, order, time)
+            others = [one for one in self.attempts if one is not known]
+            self.attempts = sorted([*others, attempt], key=lambda one: one.order)
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -384,9 +386,8 @@ def in_order(made: Mapping[str, New]) -> dict[str, New]:
         circle = error.args[1][:0:-1]
         first = circle.index(min(circle, key=list(made).index))
         names = [made[id].name for id in (*circle[first:], *circle[: first + 1])]
-        raise Invalid(
-            f"These tasks wait for each other: {' → '.join(names)}.", "Take one of them out of an after."
-        ) from None
+        what = f"These tasks wait for each other: {' → '.join(names)}."
+        raise Invalid(what, "Take one of them out of an after.") from None
 
 
 def _checked(given: New | Mapping[str, Any], number: int) -> New:
@@ -407,9 +408,8 @@ def _checked(given: New | Mapping[str, Any], number: int) -> New:
     check_texts(f"{what}: tags", task.tags)
     check_texts(f"{what}: after", task.after, MOST_AFTER)
     if task.priority not in PRIORITIES:
-        raise Invalid(
-            f"{what}: priority is {task.priority}.", f"Use {PRIORITIES[0]} to {PRIORITIES[-1]}; more is sooner."
-        )
+        advice = f"Use {PRIORITIES[0]} to {PRIORITIES[-1]}; more is sooner."
+        raise Invalid(f"{what}: priority is {task.priority}.", advice)
     for name, limits in (("lease", LEASES), ("pause", PAUSES), ("attempts", ATTEMPTS)):
         check_number(f"{what}: {name}", getattr(task, name), *limits)
     task.after, task.tags = [*dict.fromkeys(task.after)], [*dict.fromkeys(task.tags)]
@@ -434,11 +434,6 @@ def check_texts(what: str, values: Sequence[str], most: int = MOST_TAGS) -> None
 def _text(entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name)
     return value if isinstance(value, str) else ""
-
-
-def _texts(entry: Mapping[str, Any], name: str) -> list[str]:
-    value = entry.get(name)
-    return [*dict.fromkeys(one for one in value if isinstance(one, str))] if isinstance(value, list) else []
 
 
 def _number(entry: Mapping[str, Any], name: str, usual: float) -> float:

@@ -66,12 +66,21 @@ def turns(value: Mapping[str, Any], clean: Clean = lambda given: given) -> list[
     if is_id(value.get("id")) and value.get("role") in _ROLES.values() and isinstance(value.get("text"), str):
         own = {name: inner for name, inner in value.items() if name != "hide"}
         return [own | {"text": clean(value["text"])}]
-    found: list[dict[str, Any]] = []
-    seen: Counter[str] = Counter()
-    for turn in _conversation(value, clean):
-        alike = repr(turn)
-        seen[alike] += 1
-        found.append(turn | {"part": seen[alike]} if seen[alike] > 1 else turn)
+    about = _about(value, clean)
+    lines: list[tuple[dict[str, Any], Mapping[str, Any]]] = [(about, value)]
+    whole = next((value[name] for name in _WHOLE if isinstance(value.get(name), list)), None)
+    if whole is not None and "role" not in value:  # a whole conversation
+        named = value.get("id", value.get("uuid"))
+        if "session" not in about and isinstance(named, str) and named:
+            about["session"] = clean(named)
+        lines = [(about | _about(message, clean), message) for message in whole if isinstance(message, Mapping)]
+    found, seen = list[dict[str, Any]](), Counter[str]()
+    for known, line in lines:
+        for role, text in _line(line, clean):
+            turn = {"role": role, "text": text} | known
+            alike = repr(turn)
+            seen[alike] += 1
+            found.append(turn | {"part": seen[alike]} if seen[alike] > 1 else turn)
     return found
 
 
@@ -84,32 +93,14 @@ def header(value: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in found.items() if isinstance(text, str) and text}
 
 
-def _conversation(value: Mapping[str, Any], clean: Clean) -> Iterator[dict[str, Any]]:
-    """Yield the turns of a line, which may be a whole conversation."""
-    about = _about(value, clean)
-    whole = next((value[name] for name in _WHOLE if isinstance(value.get(name), list)), None)
-    if whole is None or "role" in value:
-        yield from ({"role": role, "text": text} | about for role, text in _line(value, clean))
-        return
-    named = value.get("id", value.get("uuid"))
-    if "session" not in about and isinstance(named, str) and named:
-        about["session"] = clean(named)
-    for message in whole:
-        if isinstance(message, Mapping):
-            inner = about | _about(message, clean)
-            yield from ({"role": role, "text": text} | inner for role, text in _line(message, clean))
-
-
 def _about(value: Mapping[str, Any], clean: Clean) -> dict[str, Any]:
     about: dict[str, Any] = {}
     time = next((value[name] for name in _TIMES if parse_ms(_number(value.get(name))) is not None), None)
     if time is not None:
         about["time"] = _number(time)
-    session = next(
-        (value[name] for name in _SESSIONS if type(value.get(name)) in (str, int) and value[name] != ""), None
-    )
-    if session is not None:
-        about["session"] = clean(str(session))
+    sessions = [value[name] for name in _SESSIONS if type(value.get(name)) in (str, int) and value[name] != ""]
+    if sessions:
+        about["session"] = clean(str(sessions[0]))
     for name, given in (("folder", value.get("cwd", value.get("folder"))), ("agent", value.get("agentId"))):
         if isinstance(given, str) and given:
             about[name] = clean(given)
@@ -202,7 +193,10 @@ def _spoken(role: str, content: Any, clean: Clean, calls: list[str] | None = Non
 
 def _joined(role: str, parts: list[str], clean: Clean) -> list[Said]:
     text = "\n".join(parts)
-    return [(role, _cut(text, clean) if role == "tool" else text)] if text.strip() else []
+    if role == "tool" and text.strip():
+        short = _head(text, clean)
+        text = short if len(text) <= MAX_TOOL else f"{short[:MAX_TOOL]}… ({len(text):,} characters)"
+    return [(role, text)] if text.strip() else []
 
 
 def _result(content: Any, clean: Clean) -> list[Said]:
@@ -242,11 +236,6 @@ def _function(call: Any) -> tuple[Any, Any] | None:
     function = call.get("function") if isinstance(call, Mapping) else None
     named = function if isinstance(function, Mapping) else call if isinstance(call, Mapping) else {}
     return (named["name"], named.get("arguments", named.get("args"))) if named.get("name") else None
-
-
-def _cut(text: str, clean: Clean) -> str:
-    short = _head(text, clean)
-    return short if len(text) <= MAX_TOOL else f"{short[:MAX_TOOL]}… ({len(text):,} characters)"
 
 
 def _head(text: str, clean: Clean) -> str:

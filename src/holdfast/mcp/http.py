@@ -261,7 +261,7 @@ def _ending_run(request: Request, caller: Caller, send: Send) -> Send:
     def end() -> None:
         if run:
             with contextlib.suppress(HoldfastError), caller.use() as memory:
-                memory.compartments.close(run)
+                memory.compartments.runs.close(run)
 
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] // 100 == 2:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import Invalid, NotFound, OverBudget, Unavailable
+from holdfast.errors import Invalid, NotFound, OverBudget
 from holdfast.formats import jsonl, prompts, transcripts
 from holdfast.formats.prompts import Message
 from holdfast.memories.cold import SUFFIX, TOO_LONG, Report, Source, numbered_lines, opened
@@ -78,13 +78,12 @@ class Chat:
         self._memory = memory
         self._settings = memory.settings.chat
         self._log = memory.layout.path_for(_KIND, Scope())
+        self._imported = self._log.removesuffix(SUFFIX)
         self._page = memory.layout.path_for(KINDS["memory"], Scope())
-
-    # messages
 
     def append_message(self, message: Message | Mapping[str, Any], op_id: str = "") -> str:
         """Add a message to the history and return its id: durable when this returns."""
-        return self._add([_line(message)], op_id)[0]
+        return self._memory.add(self._log, [_line(message)], op_id=op_id, time=_KIND.time)[0]
 
     def persist_exchange(
         self, channel: str, sender_id: str, user_message: str, assistant_reply: str, op_id: str = ""
@@ -93,13 +92,11 @@ class Chat:
         exchange = mint()
         question = {"role": "user", "content": user_message, "channel": channel, "sender_id": sender_id}
         answer = {"role": "assistant", "content": assistant_reply, "channel": channel}
-        ids = self._add([_line(each) | {"exchange": exchange} for each in (question, answer)], op_id)
+        lines = [_line(each) | {"exchange": exchange} for each in (question, answer)]
+        ids = self._memory.add(self._log, lines, op_id=op_id, time=_KIND.time)
         if op_id:  # it may have been stored before
             return str(self._memory.get(ids[-1]).fields.get("exchange") or exchange)
         return exchange
-
-    def _add(self, lines: list[dict[str, Any]], op_id: str) -> list[str]:
-        return self._memory.add(self._log, lines, op_id=op_id, time=_KIND.time)
 
     def load_history(self, last_n: int | None = None) -> History:
         """Return the last messages, or all of them, oldest first; lines that are no messages do not count."""
@@ -111,21 +108,11 @@ class Chat:
 
     def _newest(self, problems: list[Problem]) -> Iterator[Message]:
         """Yield messages from the newest on, imported ones included."""
-        paths = [self._log, *self._imported(problems)]
+        walked = self._memory.tree.walk(self._imported, (SUFFIX,), lambda *blocked: problems.append(Problem(*blocked)))
+        paths = [self._log, *sorted(path for path, _ in walked)]
         found = [self._memory.backwards(path, problems=problems) for path in paths]
         records = heapq.merge(*found, key=lambda record: record.order, reverse=True) if found[1:] else found[0]
         return map(_message, records)
-
-    def _imported(self, problems: list[Problem] | None = None) -> list[str]:
-        """Return the logs of imported messages."""
-
-        def blocked(path: str, why: str) -> None:
-            if problems is None:
-                raise Unavailable(f"{path}: {why}.", "Nothing was imported.")
-            problems.append(Problem(path, why))
-
-        folder = self._log.removesuffix(SUFFIX)
-        return sorted(path for path, _ in self._memory.tree.walk(folder, (SUFFIX,), blocked))
 
     def bring(self, files: Sequence[Source], channel: str = "", *, dry: bool = False) -> Report:
         """Import the messages of older files, each once; `channel` is for messages without one.
@@ -135,12 +122,11 @@ class Chat:
         """
         report = Report()
         longest = self._memory.settings.limits.line_bytes - _MARGIN
-        paths = [path for path in (self._log, *self._imported()) if self._memory.exists(path)]
+        paths = [self._log, *self._memory.paths(self._imported, SUFFIX)]
         known: set[str] = set()
         for entry in itertools.chain.from_iterable(map(self._memory.newest_entries, paths)):
             known |= {jsonl.identity(entry, _KIND.time)[0], _text(entry.get("origin"))}
-        fresh: dict[str, dict[str, Any]] = {}
-        size = 0
+        fresh, size = dict[str, dict[str, Any]](), 0
         for line in itertools.chain.from_iterable(_imported_lines(file, channel, longest, report) for file in files):
             report.turns += 1
             if line["id"] in known or line["origin"] in known:
@@ -157,8 +143,6 @@ class Chat:
             name = "" if last is None or last.order < ids[0] else short_hash("\n".join(ids))
             self._memory.bring(_KIND.name, name, [fresh[each] for each in ids])
         return report
-
-    # long-term memory
 
     def load_global_memory(self) -> str:
         """Return the text of `MEMORY.md`, "" when there is none."""
@@ -185,17 +169,13 @@ class Chat:
         size = f"It has {amount(tokens, 'token')} and should have at most {most:,}"
         return Saved(receipt, tokens, f"{size}: every prompt pays for it. Shorten it.")
 
-    # prompts
-
     def build_messages(self, user_message: str, system_prompt: str = "") -> list[dict[str, Any]]:
         """Return the prompt for a new user message; the same history, memory and settings give the same prompt."""
         for name, value in (("user_message", user_message), ("system_prompt", system_prompt)):
             if not isinstance(value, str):
                 raise Invalid(f"{name} is {type(value).__name__}.", "Give text.")
-        count = self._settings.history_context_messages
-        source = self._newest([])
-        taken: list[Message] = []
-        usable: list[Message] = []
+        count, source = self._settings.history_context_messages, self._newest([])
+        taken, usable = list[Message](), list[Message]()
         for _ in range(_MOST_STEPS):
             more = list(itertools.islice(source, count))
             taken += more
@@ -209,8 +189,6 @@ class Chat:
         """Return the sender and channel of a message as a prompt shows them; "" when unknown."""
         return prompts.label(message, self._settings.aliases())
 
-    # search
-
     def search(self, query: str, days: int | None = None, max_results: int = 10, channel: str = "") -> list[Match]:
         """Return the best matches, then the newest, each with its neighbours in the same channel."""
         for name, value in (("days", days if days is not None else 1), ("max_results", max_results)):
@@ -221,22 +199,20 @@ class Chat:
         wanted = Query(text=query, kinds=(_KIND.name,), session=channel, since=since, limit=limit)
         found = []
         for hit in self._memory.find(wanted):
-            message = _message(hit.record)
-            before, after = (self._neighbour(hit.record, message.channel, after=way) for way in (False, True))
-            found.append(Match(message, hit.snippet, hit.score, before, after))
+            before, after = (self._neighbour(hit.record, after=way) for way in (False, True))
+            found.append(Match(_message(hit.record), hit.snippet, hit.score, before, after))
         found.sort(key=lambda match: match.message.timestamp, reverse=True)
         found.sort(key=lambda match: -match.score)
         return found
 
-    def _neighbour(self, record: Record, channel: str, *, after: bool) -> Message | None:
+    def _neighbour(self, record: Record, *, after: bool) -> Message | None:
         """Return the nearest message before or after a record in the same channel."""
+        channel = _message(record).channel
         for count in _NEIGHBOURS:
             near = self._memory.beside(record, count, after=after)
-            for message in map(_message, near):
-                if message.channel == channel and message.content.strip():
-                    return message
-            if len(near) < count:
-                break
+            said = (one for one in map(_message, near) if one.channel == channel and one.content.strip())
+            if (found := next(said, None)) or len(near) < count:
+                return found
         return None
 
 
@@ -245,8 +221,7 @@ def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
     values = msgspec.structs.asdict(given) if isinstance(given, Message) else given
     if not isinstance(values, Mapping):
         raise Invalid(f"A message is {type(given).__name__}.", "Give {role, content}.")
-    unknown = [str(name) for name in values if name not in (*_TEXTS, "tool_calls", "exchange", "id")]
-    if unknown:
+    if unknown := [str(name) for name in values if name not in (*_TEXTS, "tool_calls", "exchange", "id")]:
         raise Invalid(f"A message has no {', '.join(unknown)}.", f"It takes {', '.join((*_TEXTS, 'tool_calls'))}.")
     calls = values.get("tool_calls") or None
     line: dict[str, Any] = {"role": values.get("role"), "content": values.get("content")}
@@ -255,15 +230,13 @@ def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
     line |= {name: values[name] for name in _TEXTS[2:] if values.get(name) not in (None, "")}
     if isinstance(line.get("timestamp"), datetime):
         line["timestamp"] = line["timestamp"].astimezone().isoformat()
-    wrong = [name for name, value in line.items() if not isinstance(value, str)]
-    if wrong:
+    if wrong := [name for name, value in line.items() if not isinstance(value, str)]:
         raise Invalid(f"{', '.join(wrong)} of a message must be text.", "Give it as text.")
     if line["role"] not in ROLES:
         raise Invalid(f"The role is {line['role']!r}.", f"Use one of: {', '.join(ROLES)}.")
     check_text(*line.values())
     if given_time := line.get("timestamp"):  # without a zone it is local
-        known = normal(given_time)
-        if not known:
+        if not (known := normal(given_time)):
             raise Invalid(f"{given_time!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
         zoned = len(given_time) > len("2026-02-23") and datetime.fromisoformat(given_time).tzinfo
         line["timestamp"] = given_time if zoned else known
@@ -276,19 +249,12 @@ def _line(given: Message | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _message(record: Record) -> Message:
-    fields = record.fields
-    calls = fields.get("tool_calls")
+    calls = record.fields.get("tool_calls")
+    texts = {name: _text(record.fields.get(name)) for name in ("channel", "sender_id", "tool_call_id", "exchange")}
     return Message(
-        role=str(fields["role"]),
-        content=record.text,
-        timestamp=record.time,
-        channel=_text(fields.get("channel")),
-        sender_id=_text(fields.get("sender_id")),
-        tool_calls=calls if isinstance(calls, list) and calls else None,
-        tool_call_id=_text(fields.get("tool_call_id")),
-        exchange=_text(fields.get("exchange")),
-        id=record.id,
-    )
+        role=str(record.fields["role"]), content=record.text, timestamp=record.time, id=record.id,
+        tool_calls=calls if isinstance(calls, list) and calls else None, **texts,
+    )  # fmt: skip
 
 
 def _text(value: object) -> str:
@@ -308,8 +274,7 @@ def _imported_lines(file: Source, channel: str, longest: int, report: Report) ->
         with opened(file.path) as fd:
             report.files += 1
             last = os.fstat(fd).st_mtime_ns // 1_000_000
-            place = 0
-            alike: Counter[bytes] = Counter()
+            place, alike = 0, Counter[bytes]()
             for number, line in numbered_lines(fd, longest):
                 values = TOO_LONG if line.cut else transcripts.parse(line.data)
                 if isinstance(values, str):
@@ -341,9 +306,7 @@ def _messages(value: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     content, calls = value.get("content"), value.get("tool_calls")
     if value.get("role") in ROLES and (isinstance(content, str) or (content is None and calls)):
         given = {"role": value["role"], "content": content or "", "time": value.get("timestamp")}
-        for name in ("id", *_OPTIONAL):
-            if known := value.get(name):
-                given[name] = str(known) if isinstance(known, int) and not isinstance(known, bool) else known
+        given |= {name: _text(known) or known for name in ("id", *_OPTIONAL) if (known := value.get(name))}
         yield given
         return
     for turn in transcripts.turns(value):

@@ -31,6 +31,10 @@ from holdfast.storage.files.lines import forwards
 from holdfast.storage.tree import Line
 
 SOURCES = ("claude-code", "codex", "jsonl")
+_HOMES = {
+    "claude-code": ("CLAUDE_CONFIG_DIR", "~/.claude", ("projects",)),
+    "codex": ("CODEX_HOME", "~/.codex", ("sessions", "archived_sessions")),
+}
 SUFFIX = ".jsonl"
 KIND = "transcript"
 TOO_LONG = "longer than a line may be"
@@ -68,22 +72,15 @@ class Report(msgspec.Struct, omit_defaults=True):
             self.problems.append(Problem(_printable(path), f"skipped: {why}", line))
 
 
-# files
-
-
 def find_sources(source: str, path: str = "") -> list[Source]:
     """Return the files of a source: in the folder of that program, or the given file or folder."""
     if source not in SOURCES:
         raise Invalid(f'There is no source "{source}".{names.close_to(source, SOURCES)}', f"Use {', '.join(SOURCES)}.")
     if path or source == "jsonl":
         return named(path)
-    if source == "claude-code":
-        home = os.environ.get("CLAUDE_CONFIG_DIR") or os.path.expanduser("~/.claude")
-        folders = [os.path.join(home, "projects")]
-    else:
-        home = os.environ.get("CODEX_HOME") or os.path.expanduser("~/.codex")
-        folders = [os.path.join(home, "sessions"), os.path.join(home, "archived_sessions")]
-    tops = [os.path.realpath(folder) for folder in folders]
+    variable, usual, folders = _HOMES[source]
+    home = os.environ.get(variable) or os.path.expanduser(usual)
+    tops = [os.path.realpath(os.path.join(home, folder)) for folder in folders]
     there = [top for top in tops if os.path.lexists(top)]
     if not there:
         raise NotFound(f"{tops[0]} is not there.", f"Name the folder in which {source} keeps them.")
@@ -159,9 +156,6 @@ def _size(path: str) -> int:
         return 0
 
 
-# turns
-
-
 class Transcripts:
     def __init__(self, memory: Core) -> None:
         self._memory = memory
@@ -214,8 +208,7 @@ class _Conversation:
         self._log = f"{names.slug(self._session)}-{names.short_hash(file.path)}" if source == "jsonl" else ""
         self._session = self._log or self._session  # a file's name alone is not unique
         self._alike: Counter[bytes] = Counter()
-        self._headed = False
-        self._folder = ""
+        self._headed, self._folder = False, ""
         self._modified = max(0, modified_ns) // 1_000_000
         self._timed = 0
         self._last: int | None = None
@@ -291,9 +284,8 @@ class _Batch:
     def write(self) -> None:
         """Write all turns; they are durable when this returns."""
         for log, lines in self._waiting.items():
-            if self._dry:
-                self._report.added += self._memory.missing(KIND, log, {line["id"] for line in lines})
-            else:
-                self._report.added += self._memory.bring(KIND, log, lines)
+            ids = {line["id"] for line in lines}
+            missing, bring = self._memory.missing, self._memory.bring
+            self._report.added += missing(KIND, log, ids) if self._dry else bring(KIND, log, lines)
         self._waiting.clear()
         self._count = self._bytes = 0

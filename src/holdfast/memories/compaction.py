@@ -143,30 +143,24 @@ class Summariser:
         self.by = settings.name or "model"
         if (size := count_tokens(made)) > budget:
             made = summaries.head(made, budget)
-            self.fallback = (
-                f"The model wrote {amount(size, 'token')}; {budget} are allowed, so its text is cut off there."
-            )
+            wrote = f"The model wrote {amount(size, 'token')}; {budget} are allowed"
+            self.fallback = f"{wrote}, so its text is cut off there."
         return Gist(made, tuple(("", line.strip()) for line in made.splitlines() if line.strip()))
 
 
-class SummaryLog(msgspec.Struct, frozen=True):
-    """Where the summaries of a memory are."""
-
-    path: str
-    type: str
-    session: str = ""
-
-
 def compact(
-    memory: Core, log: SummaryLog, live: Callable[[str], list[Record]], keep: int, summariser: Summariser,
-    warnings: list[str],
+    memory: Core, path: str, about: Mapping[str, str], live: Callable[[str], list[Record]], keep: int,
+    summariser: Summariser, warnings: list[str],
 ) -> Compacted:  # fmt: skip
-    """Cover all but the last `keep` entries; `live(after)` returns those that are not covered, oldest first."""
+    """Cover all but the last `keep` entries; `live(after)` returns those that are not covered, oldest first.
+
+    `path` is the log of summaries; `about` has the type of the memory and, if it belongs to one, the session.
+    """
     done = Compacted()
 
     def decide(known: Summaries) -> list[dict[str, Any]]:
         nonlocal done
-        before = known.newest(log.type) or Summary()
+        before = known.newest(about["type"]) or Summary()
         entries = live(before.last)
         older = entries[: max(0, len(entries) - keep)]
         if not older:
@@ -175,20 +169,11 @@ def compact(
         made = summariser.write([_recorded(record) for record in older], before.said)
         first = before.first if before.last else older[0].order
         covers = {"first": first, "last": older[-1].order, "count": len(older) + before.count}
-        line = {"type": log.type, "text": made.text, "said": made.said, "covers": covers, "by": summariser.by}
         done = Compacted(len(older), len(entries) - len(older), "", made.text, summariser.by, summariser.fallback)
-        return [line | ({"session": log.session} if log.session else {})]
+        return [{**about, "text": made.text, "said": made.said, "covers": covers, "by": summariser.by}]
 
-    ids = Logs(memory, Summaries).transact(log.path, decide, warnings)
+    ids = Logs(memory, Summaries).transact(path, decide, warnings)
     return msgspec.structs.replace(done, id=ids[0]) if ids else done
-
-
-def newest(memory: Core, path: str, type: str) -> Summary | None:
-    """Return the summary that covers the older entries of a memory."""
-    known = Summaries()
-    for entry in memory.newest_entries(path):
-        known.add(entry)
-    return known.newest(type)
 
 
 def entry(value: Any, time: str, id: str = "") -> Entry:
@@ -210,9 +195,6 @@ def _recorded(record: Record) -> Entry:
     if record.kind == "episode":
         return entry(value, record.time, record.id)
     return Entry(record.id, record.time, stated(record.kind, record.title, value), single=True)
-
-
-# what a prompt gets
 
 
 class _Section(msgspec.Struct):
@@ -252,9 +234,13 @@ def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) 
         if not part.chosen:
             cut = summaries.head(f"- {part.lines[0]}", min(room, share) - _cost(f"## {part.title}\n") - 1)
             part.chosen = {0: cut} if count_tokens(cut) >= _LEAST else {}
-    room = budget - sum(part.cost for part in parts)
-    if summary.cost > room:
-        summary = _shortened(gist, room)
+    room = max(0, budget - sum(part.cost for part in parts))
+    said = [Entry(str(place), day, text, single=True) for place, (day, text) in enumerate(gist.said)]
+    tokens = room - _cost(f"## {BEFORE}\n")
+    while summary.cost > room:
+        made = summaries.summarise(said, tokens, "earlier sentences")
+        summary = _part_of(made) if made.said else _Section(BEFORE, ())
+        tokens -= summary.cost - room
     texts = {
         part.title: "\n".join((f"## {part.title}", *(line for _, line in sorted(part.chosen.items()))))
         for part in (*parts, summary)
@@ -265,18 +251,6 @@ def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) 
 
 def _part_of(gist: Gist) -> _Section:
     return _Section(BEFORE, (), {place: f"- {line}" for place, line in enumerate(gist.text.splitlines())})
-
-
-def _shortened(gist: Gist, room: int) -> _Section:
-    """Return as much of a summary as fits into so many tokens, title included."""
-    said = [Entry(str(place), day, text, single=True) for place, (day, text) in enumerate(gist.said)]
-    tokens = room - _cost(f"## {BEFORE}\n")
-    while (made := summaries.summarise(said, tokens, "earlier sentences")).said:
-        part = _part_of(made)
-        if part.cost <= room:
-            return part
-        tokens -= part.cost - room
-    return _Section(BEFORE, ())
 
 
 def _cost(text: str) -> int:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import msgspec
 
@@ -27,7 +26,6 @@ from holdfast.model.times import mint
 from holdfast.storage.folds import Logs, Marks
 
 COMPARTMENTS = ("run", "session", "plan")
-Answer = TypeVar("Answer")
 
 _SYSTEM = """\
 <memory_system>
@@ -71,16 +69,11 @@ class Note(msgspec.Struct, frozen=True):
     priority: int = USUAL_PRIORITY
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(Note, frozen=True, kw_only=True):
     id: str
-    content: str
-    category: str = ""
-    tags: tuple[str, ...] = ()
-    metadata: Mapping[str, str] = {}
     created_at: str
     updated_at: str
     access_count: int = 0
-    priority: int = USUAL_PRIORITY
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -140,23 +133,30 @@ class Fold:
         return sorted(found, key=lambda entry: (-entry.priority, entry.created_at, entry.id))
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """The log of a compartment, and who uses it."""
+class _Log(msgspec.Struct, frozen=True):
+    """The log of a compartment as one owner uses it; `run` is empty for the log of a session."""
 
+    logs: Logs[Fold]
     path: str
-    owner: Owner
-    session: str
     run: str
-    """Empty when it is the log of the session."""
+    warnings: list[str]
+    locked: Callable[[], None]
+    """Called while the log is locked."""
+
+    def entries(self, compartment: str = "", wanted: Filter = EVERYTHING) -> list[Entry]:
+        return self.logs.ask(self.path, lambda fold: fold.entries(compartment, wanted), self.warnings)
+
+    def transact(self, decide: Callable[[Fold], list[dict[str, Any]]], *, durable: bool = True) -> list[str]:
+        return self.logs.transact(self.path, decide, self.warnings, durable=durable, locked=self.locked)
 
 
 class Compartments:
-    """All compartments of one memory. Close it to end the runs that live in this process."""
+    """All compartments of one memory. Close its `runs` to end those that live in this process."""
 
     def __init__(self, memory: Core) -> None:
         self._memory = memory
         self.settings = memory.settings.compartments
-        self._runs = Runs(memory.tree, memory.layout.memory)
+        self.runs = Runs(memory.tree, memory.layout.memory)
         self._run_logs = Logs(memory, lambda: Fold("run"))
         self._session_logs = Logs(memory, lambda: Fold("session"))
 
@@ -168,17 +168,10 @@ class Compartments:
         check_text(*note.tags, *note.metadata, *note.metadata.values())
         log, needs, most, saved = self._log(owner, compartment), _size(note), self.settings.max_chars, ""
         line = {
-            "session": log.session,
-            "run": log.run,
-            "workspace": owner.workspace,
-            "compartment": compartment,
-            "content": note.content,
-            "category": note.category,
-            "tags": list(note.tags),
-            "metadata": dict(note.metadata),
-            "priority": note.priority,
-            "op": owner.op_id,
-        }
+            "session": owner.session or DEFAULT, "run": log.run, "workspace": owner.workspace,
+            "compartment": compartment, "content": note.content, "category": note.category, "tags": list(note.tags),
+            "metadata": dict(note.metadata), "priority": note.priority, "op": owner.op_id,
+        }  # fmt: skip
 
         def decide(fold: Fold) -> list[dict[str, Any]]:
             nonlocal saved
@@ -192,7 +185,7 @@ class Compartments:
                 )
             return [{name: value for name, value in line.items() if value}]
 
-        ids = self._transact(log, decide)
+        ids = log.transact(decide)
         return ids[0] if ids else saved
 
     def get(self, owner: Owner, compartment: str, wanted: Filter = EVERYTHING) -> list[Entry]:
@@ -204,14 +197,14 @@ class Compartments:
             return [{"access": [entry.id for entry in found]}] if found else []
 
         try:
-            self._transact(log, decide, durable=False)
+            log.transact(decide, durable=False)
         except HoldfastError:  # entries can be read even where nothing can be written
-            return self._ask(log, lambda fold: fold.entries(compartment, wanted))
+            return log.entries(compartment, wanted)
         return [msgspec.structs.replace(entry, access_count=entry.access_count + 1) for entry in found]
 
     def peek(self, owner: Owner, compartment: str, wanted: Filter = EVERYTHING, *, join: bool = True) -> list[Entry]:
         """Return entries without counting them as accessed; with `join=False`, without changing anything."""
-        return self._ask(self._log(owner, compartment, join=join), lambda fold: fold.entries(compartment, wanted))
+        return self._log(owner, compartment, join=join).entries(compartment, wanted)
 
     def clear(self, owner: Owner, compartment: str, wanted: Filter = EVERYTHING) -> int:
         """Hide entries and return how many; the file of a run in which none are left is removed."""
@@ -225,11 +218,11 @@ class Compartments:
             count = fold.cleared[owner.op_id] if repeated else len(found)
             return [{"hide": entry.id, "hidden": True, **op} for entry in found]
 
-        self._transact(log, decide)
+        log.transact(decide)
         if log.run and not repeated:
-            removed = self._runs.end(log.path, lambda: bool(self._ask(log, Fold.entries)))
+            removed = self.runs.end(log.path, lambda: bool(log.entries()))
             if removed and op and count:
-                self._transact(log, lambda _fold: [{"cleared": count, **op}])
+                log.transact(lambda _fold: [{"cleared": count, **op}])
         return count
 
     def end_run(self, owner: Owner) -> int:
@@ -238,44 +231,24 @@ class Compartments:
 
         def counted() -> bool:
             nonlocal count
-            count = len(self._ask(log, Fold.entries))
+            count = len(log.entries())
             return False
 
-        self._runs.end(log.path, counted)
+        self.runs.end(log.path, counted)
         return count
 
-    def sweep(self) -> None:
-        """Remove the files of runs whose process is gone."""
-        self._runs.sweep_all()
-
-    def close(self, run: str = "") -> None:
-        """End the runs that live in this process, or the one of this name, in all its sessions."""
-        self._runs.close(run)
-
-    def _log(self, owner: Owner, compartment: str, *, join: bool = True) -> _Place:
+    def _log(self, owner: Owner, compartment: str, *, join: bool = True) -> _Log:
         check({"compartment": compartment})
         check_text(owner.session, owner.run, owner.workspace, owner.op_id)
         session = owner.session or DEFAULT
-        if compartment == "run" or (compartment == "plan" and self.settings.plan_scope == "run"):
-            run = owner.run or session
-            path = self._runs.path(session, run)
-            if join:
-                self._runs.join(path)
-            return _Place(path, owner, session, run)
-        return _Place(self._memory.layout.path_for(KINDS["entry"], Scope(), session=session), owner, session, "")
-
-    def _ask(self, log: _Place, question: Callable[[Fold], Answer]) -> Answer:
-        logs = self._run_logs if log.run else self._session_logs
-        return logs.ask(log.path, question, log.owner.warnings)
-
-    def _transact(
-        self, log: _Place, decide: Callable[[Fold], list[dict[str, Any]]], *, durable: bool = True
-    ) -> list[str]:
-        if not log.run:
-            return self._session_logs.transact(log.path, decide, log.owner.warnings, durable=durable)
-        return self._run_logs.transact(
-            log.path, decide, log.owner.warnings, durable=durable, locked=lambda: self._runs.claim(log.path)
-        )
+        if compartment == "session" or (compartment == "plan" and self.settings.plan_scope == "session"):
+            path = self._memory.layout.path_for(KINDS["entry"], Scope(), session=session)
+            return _Log(self._session_logs, path, "", owner.warnings, lambda: None)
+        run = owner.run or session
+        path = self.runs.path(session, run)
+        if join:
+            self.runs.join(path)
+        return _Log(self._run_logs, path, run, owner.warnings, lambda: self.runs.claim(path))
 
 
 class Run:
@@ -294,9 +267,7 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.end()
 
     def end(self) -> int:
@@ -369,9 +340,8 @@ def check(given: Mapping[str, Any]) -> None:
     if type(priority) is not int or priority not in PRIORITIES:
         raise Invalid("Priority must be between 1 and 10")
     metadata = given.get("metadata", {})
-    if not isinstance(metadata, Mapping) or not all(
-        isinstance(part, str) for pair in metadata.items() for part in pair
-    ):
+    parts = [part for pair in metadata.items() for part in pair] if isinstance(metadata, Mapping) else [metadata]
+    if not all(isinstance(part, str) for part in parts):
         raise Invalid("Metadata must be an object of strings.", 'Send it like {"source": "user"}.')
 
 
@@ -401,12 +371,8 @@ def _entry(line: Mapping[str, Any]) -> Entry:
     category, tags, metadata = (line.get(name) for name in ("category", "tags", "metadata"))
     metadata = metadata if isinstance(metadata, dict) else {}
     return Entry(
-        id=identifier,
-        content=line["content"],
-        category=category if isinstance(category, str) else "",
+        id=identifier, content=line["content"], category=category if isinstance(category, str) else "",
         tags=tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else (),
         metadata={name: value for name, value in metadata.items() if isinstance(value, str)},
-        created_at=time,
-        updated_at=time,
-        priority=priority_of(line.get("priority")),
-    )
+        created_at=time, updated_at=time, priority=priority_of(line.get("priority")),
+    )  # fmt: skip

@@ -66,13 +66,6 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str = ""
 
 
-class _Abstract(msgspec.Struct, frozen=True):
-    path: str
-    version: str
-    heading: str
-    text: str
-
-
 def plan_changes(memory: Core, scope: str | Scope | None = None, status: str = "") -> list[Change]:
     """Return what plans and overviews lack; `status` is for plans that do not show theirs."""
     if status and status not in PLAN_STATUS:
@@ -84,10 +77,7 @@ def plan_changes(memory: Core, scope: str | Scope | None = None, status: str = "
     for path, place in places.items():
         folder = path.rpartition("/")[0]
         if place.kind.name == "plan":
-            try:
-                changes += _plan(place, *_page(memory, path), status)
-            except HoldfastError as error:
-                changes.append(Change(path, fault=str(error)))
+            changes += _plan(memory, place, status)
         elif place.kind.name == "overview":
             changes += _overview(memory, place, f"{folder}/{ABSTRACT}" in places)
         elif path == f"{folder}/{ABSTRACT}" and f"{folder}/{OVERVIEW}" not in places:
@@ -105,12 +95,22 @@ def _page(memory: Core, path: str) -> tuple[Document, markdown.Page]:
     return document, page
 
 
-def _plan(place: Place, document: Document, page: markdown.Page, status: str) -> Iterator[Change]:
+def _plan(memory: Core, place: Place, status: str) -> Iterator[Change]:
+    try:
+        document, page = _page(memory, place.path)
+    except HoldfastError as error:
+        yield Change(place.path, fault=str(error))
+        return
     missing = pages.missing_fields(place.kind, page.fields)
     if not missing:
         return
     lines = pages.prose_lines(page.body)
-    name = _heading(lines) or _titled(re.sub(r"\A\d{6}-(?=.)", "", place.name))
+    words = re.split(r"[-_\s]+", re.sub(r"\A\d{6}-(?=.)", "", place.name))  # of the file name, for a title
+    words = [
+        word if word != word.lower() or (number and word in _SMALL) else word[:1].upper() + word[1:]
+        for number, word in enumerate(filter(None, words))
+    ]
+    name = _heading(lines) or " ".join(words)
     described, dated, shown = pages.paragraph(lines), from_prefix(place.name), _shown_status(lines)
     values = {
         "name": name,
@@ -119,17 +119,18 @@ def _plan(place: Place, document: Document, page: markdown.Page, status: str) ->
         "created": dated or datetime.fromtimestamp(document.stamp.mtime / 1e9).date().isoformat(),
     }
     found = {"name": name, "description": described, "status": shown, "created": dated}
-    fields = {field: values[field] for field in missing}
-    guessed = tuple(field for field in fields if not found[field])
-    yield Change(place.path, _with_tags(fields, page), guessed, version=document.version)
+    guessed = tuple(field for field in missing if not found[field])
+    fields = _with_tags({field: values[field] for field in missing}, page)
+    yield Change(place.path, fields, guessed, version=document.version)
 
 
 def _overview(memory: Core, place: Place, beside: bool) -> Iterator[Change]:
     """Yield what an overview lacks, with its abstract folded in if there is one beside it."""
-    abstract, document, page = None, None, markdown.Page({}, "")
+    abstract, heading, text, document, page = None, "", "", None, markdown.Page({}, "")
     path = f"{place.path.rpartition('/')[0]}/{ABSTRACT}"
     try:
-        abstract = _abstract(memory, path) if beside else None
+        if beside:
+            abstract, heading, text = _abstract(memory, path)
     except HoldfastError as error:
         yield Change(path, fault=str(error))
     try:
@@ -139,8 +140,8 @@ def _overview(memory: Core, place: Place, beside: bool) -> Iterator[Change]:
         yield Change(place.path, fault=str(error))
         return
     lines = pages.prose_lines(page.body)
-    name = _heading(lines) or (abstract.heading if abstract and not document else "") or place.path.rsplit("/", 2)[1]
-    known = " ".join(abstract.text.split()) if abstract else ""
+    name = _heading(lines) or ("" if document else heading) or place.path.rsplit("/", 2)[1]
+    known = " ".join(text.split())
     described = pages.shorten(known, _SHORTENED if len(known) > _LONG else _LONG)
     described = described or pages.shorten(pages.paragraph(lines), _SUMMARY)
     values = {"name": name, "description": described or name}
@@ -154,11 +155,11 @@ def _overview(memory: Core, place: Place, beside: bool) -> Iterator[Change]:
         return
     description = " ".join(str({**page.fields, **fields}["description"]).split())
     lost = known not in (description, "") and known not in " ".join(page.body.split())
-    section = abstract.text if lost else ""
-    yield Change(place.path, fields, guessed, abstract.path, section, version, abstract.version)
+    yield Change(place.path, fields, guessed, path, text if lost else "", version, abstract.version)
 
 
-def _abstract(memory: Core, path: str) -> _Abstract:
+def _abstract(memory: Core, path: str) -> tuple[Document, str, str]:
+    """Return an abstract with its heading and its text."""
     document, page = _page(memory, path)
     text = page.body.strip()
     first, _, rest = text.partition("\n")
@@ -166,7 +167,7 @@ def _abstract(memory: Core, path: str) -> _Abstract:
     text = rest.strip() if heading else text
     described = page.fields.get("description")
     text = text or (described.strip() if isinstance(described, str) else "")
-    return _Abstract(path, document.version, sections.heading_title(heading[1]) if heading else "", text)
+    return document, sections.heading_title(heading[1]) if heading else "", text
 
 
 def _with_tags(fields: dict[str, Any], page: markdown.Page) -> dict[str, Any]:
@@ -178,15 +179,6 @@ def _heading(lines: list[str]) -> str:
     """Return the text of the first heading of the first level."""
     found = (sections.heading_title(line[2:]) for line in lines if line.startswith(("# ", "#\t")))
     return next(filter(None, found), "")
-
-
-def _titled(stem: str) -> str:
-    """Make a title of a file name; words with capitals and small words are kept as they are."""
-    words = [word for word in re.split(r"[-_\s]+", stem) if word]
-    return " ".join(
-        word if word != word.lower() or (place and word in _SMALL) else word[:1].upper() + word[1:]
-        for place, word in enumerate(words)
-    )
 
 
 def _shown_status(lines: list[str]) -> str:
@@ -206,8 +198,7 @@ def apply(memory: Core, changes: list[Change], progress: Callable[[int, int], No
     results = []
     for number, change in enumerate(changes, 1):
         try:
-            status = _apply(memory, change)
-            results.append(Result(change.path, status, change.fault))
+            results.append(Result(change.path, _apply(memory, change), change.fault))
         except HoldfastError as error:
             results.append(Result(change.path, "skipped", str(error)))
         if progress:

@@ -93,8 +93,7 @@ class Hot:
 
     def texts(self) -> tuple[dict[str, str], list[Finding]]:
         """Return the text of each rule of this memory by path, without front matter and budget, and unreadable ones."""
-        found: list[Finding] = []
-        texts = {}
+        found, texts = list[Finding](), dict[str, str]()
         for path, document in self._documents(found):
             if path.startswith(f"{self._folder}/"):
                 text = document.data.decode("utf-8", "replace").removeprefix("\ufeff")
@@ -134,8 +133,7 @@ class Hot:
         def theirs(path: str, why: str) -> None:
             found.append(Finding("warning", path, 0, f"not counted: {why}", _stem(path)))
 
-        walked = self._memory.tree.walk(self._folder, (".md",), ours)
-        paths = [path for path, _ in walked if path.endswith(".md")]
+        paths = [path for path, _ in self._memory.tree.walk(self._folder, (".md",), ours)]
         for path in sorted([*paths, *client_rules(self._memory, theirs)]):
             try:
                 yield path, self._memory.read(path)
@@ -153,15 +151,13 @@ class Hot:
             line=size.line,
         )  # fmt: skip
 
-    # into hot memory
-
     def promote(self, identifier: str, into: str = "", budget: int = 0, op_id: str = "") -> Receipt:
         """Copy a record into a new rule, or as a section into the rule `into`; the record stays as it is."""
         record = self._memory.get(identifier)
         kind = KINDS[record.kind]
         if kind.layer != "warm" or kind.owned:
-            what = f"{identifier} is {kind.one.lower()}."
-            raise Invalid(what, "Promote a decision, a lesson, a note, a fact or the like.")
+            one = kind.one.lower()
+            raise Invalid(f"{identifier} is {one}.", "Promote a decision, a lesson, a note, a fact or the like.")
         if record.hidden or record.superseded:
             raise Invalid(f"{identifier} is hidden or superseded.", "Promote the current record, or show it again.")
         if not 0 <= budget <= _MOST_LINES:
@@ -223,8 +219,6 @@ class Hot:
             hint = f" Look first at {' and '.join(f'{path} ({why})' for path, why in reasons.items())}."
         raise OverBudget(f"With it, {'; '.join(faults)}.{hint}", "Nothing was changed.")
 
-    # out of hot memory
-
     def demote(self, name: str, scope: str | Scope | None = None, heading: str = "", op_id: str = "") -> Receipt:
         """Move a rule, or one section of it, out of hot memory; the receipt names the record that has the text now.
 
@@ -258,18 +252,24 @@ class Hot:
         """Demote one section; no note is needed if a warm record has the same title and text."""
         document = self._memory.read(path)
         body = _body(path, document)
-        part = _section(path, body, heading)
+        found = sections.headed(body, heading)
+        found = [part for part in found if part.level > 1] or found  # the title of the page only if nothing else fits
+        if not found:
+            known = [part.title for part in sections.headings(body)]
+            listed = f"Its headings: {', '.join(known)}." if known else "It has no headings."
+            raise NotFound(f'{path} has no section "{heading}".{names.close_to(heading, known)}', listed)
+        if len(found) > 1:
+            raise Invalid(f'{path} has {len(found)} sections "{heading}".', "Give one of them another heading.")
+        part = found[0]
         rest = sections.without(body, part)
         if not pages.without_budget(rest).strip():
             raise Invalid(f'Nothing would be left of {path} without "{heading}".', "Demote the rule as a whole.")
-        text = _plain(body[part.below : part.end])
-        stored = None
+        text, stored = _plain(body[part.below : part.end]), None
         for hit in self._memory.find(Query(text=f'"{part.title}"', limit=100)) if not scope else ():
-            found, kind = hit.record, KINDS[hit.record.kind]
-            same = names.same(_title(found)) == names.same(part.title) and _text(found) == text
+            record, kind = hit.record, KINDS[hit.record.kind]
+            same = names.same(_title(record)) == names.same(part.title) and _text(record) == text
             if same and kind.layer == "warm" and kind.shape != "line":
-                stored = _demoted(found)
-                break
+                stored = stored or _demoted(record)
         stored = stored or self._note(part.title, text, scope, {})
         self._memory.keep(Draft(id=path, text=rest, expect=document.version, op_id=op_id))
         return stored
@@ -286,8 +286,8 @@ class Hot:
                 return _demoted(note)
             if note is None:
                 with contextlib.suppress(AlreadyExists):  # a hidden note has that name
-                    done = self._memory.keep(Draft(kind="note", title=name, text=text, scope=where, fields=fields))
-                    return Receipt("demoted", done.id, done.path, done.version)
+                    draft = Draft(kind="note", title=name, text=text, scope=where, fields=fields)
+                    return _demoted(self._memory.keep(draft))
             number += 1
             name = f"{title} ({number})"
 
@@ -297,9 +297,8 @@ class Hot:
         if name in paths and not name.startswith(f"{self._folder}/"):
             raise Invalid(f"{name} belongs to one client.", "Edit it by hand.")
         ours = [path for path in paths if path.startswith(f"{self._folder}/")]
-        wanted = names.same(name.removesuffix(".md"))
-        short = {path: path.removeprefix(f"{self._folder}/").removesuffix(".md") for path in ours}
-        found = [path for path in ours if wanted in (names.same(path.removesuffix(".md")), names.same(short[path]))]
+        wanted, start = names.same(name.removesuffix(".md")), len(self._folder) + 1
+        found = [path for path in ours if wanted in (names.same(path[:-3]), names.same(path[start:-3]))]
         found = found or [path for path in ours if names.same(_stem(path)) == wanted]
         if not found:
             hint = names.close_to(name, map(_stem, ours))
@@ -309,7 +308,7 @@ class Hot:
         return found[0]
 
 
-def _demoted(record: Record) -> Receipt:
+def _demoted(record: Record | Receipt) -> Receipt:
     return Receipt("demoted", record.id, record.path, record.version)
 
 
@@ -327,19 +326,6 @@ def _body(path: str, document: Document) -> str:
     if page.fault:
         raise Damaged(f"{path}, line {page.fault_line}: {page.fault}.", "Fix it by hand first.")
     return page.body.lstrip("\r\n")
-
-
-def _section(path: str, body: str, heading: str) -> sections.Part:
-    """Return the section with this heading; the title of the page counts only if no section has that name."""
-    found = sections.headed(body, heading)
-    found = [part for part in found if part.level > 1] or found
-    if not found:
-        known = [part.title for part in sections.headings(body)]
-        listed = f"Its headings: {', '.join(known)}." if known else "It has no headings."
-        raise NotFound(f'{path} has no section "{heading}".{names.close_to(heading, known)}', listed)
-    if len(found) > 1:
-        raise Invalid(f'{path} has {len(found)} sections "{heading}".', "Give one of them another heading.")
-    return found[0]
 
 
 def _title(record: Record) -> str:

@@ -111,11 +111,10 @@ class JobRuns:
 
     def end(self, job: str, name: str, slot: datetime, how: Ended) -> None:
         """Record how a run ended."""
-        at, how = slot_text(slot), msgspec.structs.replace(how, output=self._memory.secrets.clean(how.output))
-        given = {"finish": f"{job}@{at}", "job": job, "name": name, "slot": at}
-        given |= msgspec.structs.asdict(how) | {"output": how.output[:MOST_OUTPUT]}
-        entry = {field: value for field, value in given.items() if value is not None}
-        self._memory.add(self._path(at[:7]), [entry])
+        at, output = slot_text(slot), self._memory.secrets.clean(how.output)[:MOST_OUTPUT]
+        entry = {"finish": f"{job}@{at}", "job": job, "name": name, "slot": at}
+        entry |= {field: value for field, value in msgspec.structs.asdict(how).items() if value is not None}
+        self._memory.add(self._path(at[:7]), [entry | {"output": output}])
 
     def newest(self, job: str, since: str, until: datetime) -> datetime | None:
         """Return the newest claimed slot of a job up to this one, as far back as its slots count."""

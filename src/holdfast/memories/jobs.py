@@ -11,7 +11,7 @@ import functools
 import itertools
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -74,8 +74,22 @@ def counted(missed: int) -> str:
 
 
 def fault(job: Job) -> str:
-    """Return all that keeps a job from being due, empty when it can be."""
-    return " ".join(_faults(job))
+    """Return all that keeps a job from being due, empty when it can be; its entry may have been written by hand."""
+    found = []
+    if not _ID.fullmatch(job.id):
+        found.append(f'The id "{job.id[:_SHOWN]}" cannot be used. {_ID_RULE}')
+    if parse_ms(job.since) is None:
+        found.append('Its line has no time: "since" says from when its slots count.')
+    if not job.message.strip():
+        found.append("It has no message.")
+    if not isinstance(job.enabled, bool):
+        found.append(f'"enabled" is {str(job.enabled)[:_SHOWN]!r}: use true or false.')
+    for parse, value in ((schedules.parse, job.schedule), (schedules.zone, job.timezone)):
+        try:
+            parse(value)
+        except HoldfastError as error:
+            found.append(str(error))
+    return " ".join(found)
 
 
 def due(jobs: Iterable[Job], claimed: Callable[[Job, datetime], datetime | None], now: datetime) -> list[Due]:
@@ -149,8 +163,6 @@ class Jobs:
         """The jobs as they were loaded or saved last: the difference to a given list is what its owner changed."""
         self.warnings = self._runs.warnings
 
-    # the list of jobs
-
     def all(self) -> list[Job]:
         """Return all jobs, in the order in which they were added."""
         return list(self._ask(Table.jobs).values())
@@ -172,11 +184,12 @@ class Jobs:
         """Add a job; its slots count from now on."""
         check_given(op_id=op_id)
         check_op(op_id)
-        given = Job(
-            name=name, message=message, schedule=schedule, channel=channel, timezone=timezone, enabled=enabled,
-            id=secrets.token_hex(4), since=utc_now(),
+        made = _checked(
+            Job(
+                name=name, message=message, schedule=schedule, channel=channel, timezone=timezone, enabled=enabled,
+                id=secrets.token_hex(4), since=utc_now(),
+            )
         )  # fmt: skip
-        made = _checked(given)
 
         def decide(table: Table) -> list[dict[str, Any]]:
             if op_id in table.ops:
@@ -195,12 +208,12 @@ class Jobs:
         """Enable or disable a job; slots that pass while it is disabled do not count as missed."""
         check_flag(enabled=enabled)
 
-        def changed(job: Job) -> dict[str, Any] | None:
+        def change(job: Job) -> dict[str, Any] | None:
             since = utc_now() if enabled else job.since
             changed = msgspec.structs.replace(job, enabled=enabled, since=since)
             return None if job.enabled is enabled else _entry(changed)
 
-        return self._change_one(id, changed, op_id)
+        return self._change_one(id, change, op_id)
 
     def save_cron_jobs(self, jobs: Iterable[Job | Mapping[str, Any]]) -> list[Job]:
         """Add, change and remove jobs so that they match the list; return them as stored.
@@ -226,8 +239,6 @@ class Jobs:
         self._loaded = {job.id: stored[job.id] for job in wanted if job.id in stored}
         return list(self._loaded.values())
 
-    # when they run
-
     def due(self, now: datetime | None = None) -> list[Due]:
         """Return the slots to run now, oldest first: of each job the newest one, unless it is claimed."""
         return due(self._ask(Table.jobs).values(), self._newest_claimed, _moment(now))
@@ -249,13 +260,9 @@ class Jobs:
         return _timetable(job).next(_moment(now))
 
     def missed(self, job: Job, now: datetime | None = None) -> int:
-        """Return how many slots passed without a run, since the last run or else before it.
-
-        Counting stops at `schedules.MOST_COUNTED`.
-        """
-        for one in due([_as_job(job)], self._newest_claimed, _moment(now)):
-            return one.missed
-        last = self.last(job)
+        """Return how many slots passed without a run, since the last run or else before it, up to a limit."""
+        waiting = due([_as_job(job)], self._newest_claimed, _moment(now))
+        last = waiting[0] if waiting else self.last(job)
         return last.missed if last else 0
 
     def last(self, job: Job) -> Run | None:
@@ -281,19 +288,15 @@ class Jobs:
     def _newest_claimed(self, job: Job, until: datetime) -> datetime | None:
         return self._runs.newest(job.id, job.since, until)
 
-    # the log
-
     def _change_one(self, id: str, change: Callable[[Job], dict[str, Any] | None], op_id: str) -> Job:
         """Add the entry that `change` returns for a job, which must be there; return the job as it is then."""
         check_given(id=id, op_id=op_id)
         check_op(op_id)
 
         def decide(table: Table) -> list[dict[str, Any]]:
-            if op_id in table.ops:
-                if table.ops[op_id] != id:
-                    raise Conflict(f'The op_id "{op_id}" was used for another job.', "Use a new op_id.")
-                return []
-            entry = change(_known(table, id))
+            if table.ops.get(op_id, id) != id:
+                raise Conflict(f'The op_id "{op_id}" was used for another job.', "Use a new op_id.")
+            entry = None if op_id in table.ops else change(_known(table, id))
             return [entry] if entry else []
 
         self._change(decide, op_id)
@@ -313,11 +316,8 @@ def _known(table: Table, id: str) -> Job:
         return job
     there = table.jobs()
     hint = close_to(id, there)
-    by_name: dict[str, list[str]] = {}
-    for job in there.values():
-        by_name.setdefault(job.name, []).append(job.id)
-    if not hint and (near := nearest(id, by_name)):
-        ids = by_name[near][:_MOST_IDS]
+    if not hint and (near := nearest(id, (job.name for job in there.values()))):
+        ids = [job.id for job in there.values() if job.name == near][:_MOST_IDS]
         which = " or ".join(f'"{one}"' for one in ids)
         hint = f' Did you mean {which}? {"That is the id" if len(ids) == 1 else "These are the ids"} of "{near}".'
     raise NotFound(f'There is no job "{id[:200]}".{hint}', "Use cron_list to see all jobs and their ids.")
@@ -351,23 +351,6 @@ def _timetable(job: Job) -> Timetable:
     return Timetable(schedules.parse(job.schedule), schedules.zone(job.timezone), since)
 
 
-def _faults(job: Job) -> Iterator[str]:
-    """Yield what is wrong with a job; its entry may have been written by hand."""
-    if not _ID.fullmatch(job.id):
-        yield f'The id "{job.id[:_SHOWN]}" cannot be used. {_ID_RULE}'
-    if parse_ms(job.since) is None:
-        yield 'Its line has no time: "since" says from when its slots count.'
-    if not job.message.strip():
-        yield "It has no message."
-    if not isinstance(job.enabled, bool):
-        yield f'"enabled" is {str(job.enabled)[:_SHOWN]!r}: use true or false.'
-    for parse, value in ((schedules.parse, job.schedule), (schedules.zone, job.timezone)):
-        try:
-            parse(value)
-        except HoldfastError as error:
-            yield str(error)
-
-
 def _checked(job: Job) -> Job:
     """Return a job as it is stored, or refuse it."""
     given = {name: getattr(job, name) for name in _LONGEST}
@@ -397,9 +380,8 @@ def _as_job(given: object) -> Job:
             raise Invalid(what, f"It has: {', '.join(Job.__struct_fields__)}.")
         given = Job(**_REQUIRED | dict(given))
     if not isinstance(given, Job):
-        raise Invalid(
-            f"{given!r:.200} is no job.", f"Give a Job, or a mapping with {', '.join(Job.__struct_fields__)}."
-        )
+        what = f"{given!r:.200} is no job."
+        raise Invalid(what, f"Give a Job, or a mapping with {', '.join(Job.__struct_fields__)}.")
     check_given(id=given.id)
     return given
 

@@ -1,4 +1,4 @@
-"""The knowledge tree: plans, overviews, decisions, lessons and topics, read by scope from Markdown files.
+"""The knowledge tree: plans, overviews, decisions, lessons, topics and skills, read by scope from Markdown files.
 
 What cannot be read becomes a warning in the reply. For clients without file tools, a decision or lesson can be added
 and the status of a plan can be set. `_meta` in an entry names its file; search ignores it. A tier says how much of a
@@ -27,10 +27,12 @@ from holdfast.model.tokens import count_tokens
 
 Tier = Literal["T0", "T1", "T2"]
 Entry = dict[str, Any]
+Reply = dict[str, Any]
 BUDGET = 20_000
 """Tokens of decisions and lessons in one reply, unless the caller says otherwise."""
 _MOST_WARNINGS = 20
 _LONGEST_TOPIC = 255
+_MOST_FILES = 100
 _LEARNED = ("decision", "lesson")
 _TOPICAL = tuple(row.name for row in KINDS.values() if row.shape == "document" and "{scope}" in row.place)
 _PAGES = 8_000
@@ -54,18 +56,15 @@ class Knowledge:
     def __init__(self, memory: Core) -> None:
         self._memory = memory
 
-    # reading
-
     def plans(
         self, scope: Scope, status: Sequence[str] = (), tags: Sequence[str] = (), tier: Tier = "T0", budget: int = 0
-    ) -> dict[str, Any]:
+    ) -> Reply:
         """Return the plans at and below a scope, newest first."""
         records, warnings = self._survey(scope, "plan")
         known = (*PLAN_STATUS, *(text_of(record.fields.get("status")) for record in records))
-        for each in status:
-            if each not in known:
-                what = f'No plan has the status "{each}".{names.close_to(each, PLAN_STATUS)}'
-                raise Invalid(what, f"Use one or several of: {', '.join(PLAN_STATUS)}.")
+        if strange := [each for each in status if each not in known]:
+            what = f'No plan has the status "{strange[0]}".{names.close_to(strange[0], PLAN_STATUS)}'
+            raise Invalid(what, f"Use one or several of: {', '.join(PLAN_STATUS)}.")
         warnings += _unknown("tag", tags, "plan", (tag for record in records for tag in record.tags))
         wanted = [
             record
@@ -81,7 +80,7 @@ class Knowledge:
         shown = _fitting((_plan(record, tier) for record in wanted), budget)
         return _reply({"plans": shown}, warnings + _left_out(len(wanted) - len(shown), "plan", "plans", budget))
 
-    def overviews(self, scope: Scope, tier: Tier = "T1") -> dict[str, Any]:
+    def overviews(self, scope: Scope, tier: Tier = "T1") -> Reply:
         """Return the overview of a scope in full, and those below it in a sentence each."""
         records, warnings = self._survey(scope, "overview", hidden=True)
         own = self._memory.layout.overview(scope.path)
@@ -92,7 +91,7 @@ class Knowledge:
         below.sort(key=lambda record: record.path)
         return _reply({"overviews": [*shown, *(self._overview(record, "T0") for record in below)]}, warnings)
 
-    def learnings(self, scope: Scope, wanted: Learned | None = None) -> dict[str, Any]:
+    def learnings(self, scope: Scope, wanted: Learned | None = None) -> Reply:
         """Return decisions and lessons of a scope, below it and above it, newest first."""
         wanted = wanted or Learned()
         records, warnings = self._survey(scope, *_LEARNED, above=True)
@@ -111,14 +110,10 @@ class Knowledge:
         kept = _fitting((_learning(record) for record in live), wanted.budget)
         warnings += _left_out(len(live) - len(kept), "entry", "entries", wanted.budget)
         shown = list(zip(live, kept, strict=False))
-        reply: dict[str, Any] = {
-            f"{kind}s": [entry for record, entry in shown if record.kind == kind] for kind in _LEARNED
-        }
+        reply: Reply = {f"{kind}s": [entry for record, entry in shown if record.kind == kind] for kind in _LEARNED}
         return _reply(reply | ({"archived": moved} if moved else {}), warnings)
 
-    def context(
-        self, scope: Scope, topics: Sequence[str] = (), tier: Tier = "T1", budget: int = BUDGET
-    ) -> dict[str, Any]:
+    def context(self, scope: Scope, topics: Sequence[str] = (), tier: Tier = "T1", budget: int = BUDGET) -> Reply:
         """Return it all at once: overview, plans, decisions, lessons, and the documents of some topics.
 
         Plans may take half of the budget; decisions and lessons get the rest.
@@ -126,19 +121,15 @@ class Knowledge:
         about, planned = self.overviews(scope), self.plans(scope, budget=budget // 2)
         rest = budget and max(budget // 2, budget - _cost(planned["plans"]))
         learned = self.learnings(scope, Learned(budget=rest))
-        own = self._memory.layout.overview(scope.path)
-        entries = about["overviews"]
+        own, entries = self._memory.layout.overview(scope.path), about["overviews"]
         found, warnings = self.topics(scope, topics, tier) if topics else ({}, [])
         earlier = [each for part in (about, planned, learned) for each in part.get("warnings", ())]
         return {
             "overview": next((entry for entry in entries if entry["_meta"]["document_path"] == own), None),
             "overviews": [entry for entry in entries if entry["_meta"]["document_path"] != own],
-            "plans": planned["plans"],
-            "decisions": learned["decisions"],
-            "lessons": learned["lessons"],
-            "topics": found,
-            "warnings": list(dict.fromkeys(earlier + warnings)),
-        }
+            "plans": planned["plans"], "decisions": learned["decisions"], "lessons": learned["lessons"],
+            "topics": found, "warnings": list(dict.fromkeys(earlier + warnings)),
+        }  # fmt: skip
 
     def topics(
         self, scope: Scope, topics: Sequence[str], tier: Tier = "T1"
@@ -153,10 +144,11 @@ class Knowledge:
                 by_topic.setdefault(names.same(part[1:]), []).append(record)
         warnings = _warnings(problems)
         warnings += _unknown("topic", [topic.removeprefix("_") for topic in topics], "folder", by_topic)
-        shown = {
-            topic: [_document(record, tier) for record in by_topic.get(names.same(topic.removeprefix("_")), ())]
-            for topic in topics
-        }
+        shown: dict[str, list[Entry]] = {topic: [] for topic in topics}
+        for topic, entries in shown.items():
+            for record in by_topic.get(names.same(topic.removeprefix("_")), ()):
+                known = {"title": record.title, "kind": record.kind, "abstract": _abstract(record)}
+                entries.append(_entry(record, known, tier))
         return shown, warnings
 
     def plan(self, name: str, scope: Scope | None = None) -> Record:
@@ -203,9 +195,7 @@ class Knowledge:
             entry["tags"] = list(record.tags)
         if record.hidden:
             entry["archived"] = True
-        return entry | meta(record, record.id)
-
-    # writing
+        return entry | _meta(record, record.id)
 
     def save(self, draft: Draft) -> Receipt:
         """Add a decision or a lesson; a duplicate of one that exists here or above is refused."""
@@ -225,36 +215,95 @@ class Knowledge:
         return self._memory.keep(Draft(id=plan.path, fields={"status": status, "updated": today()}, op_id=op_id))
 
 
-# entries of a reply
+class Skills:
+    """Instructions that agents write for themselves: one folder with a `SKILL.md` each, as in Agent Skills.
+
+    A list shows name and description; the text is loaded on demand. A scope also has the skills of those above it.
+    """
+
+    def __init__(self, memory: Core) -> None:
+        self._memory = memory
+
+    def all(self, scope: Scope) -> list[dict[str, Any]]:
+        """Return name and description of every skill at a scope, below it and above it, by name."""
+        found = sorted(self._known(scope), key=lambda record: (names.same(_skill_name(record)), record.path))
+        return [_skill(record) for record in found]
+
+    def load(self, scope: Scope, name: str) -> dict[str, Any]:
+        """Return a skill in full, with the files beside it: the nearest one, if several have the name."""
+        known = self._known(scope)
+        found = _named(known, name)
+        if not found:
+            there = sorted({_skill_name(record) for record in known})
+            hint = names.close_to(name, there)
+            raise NotFound(f'Skill "{name}" not found.', f"There are: {', '.join(there) or 'none'}.{hint}")
+        here = (scope.path, *scope.above)  # the scope first, then those above, then those below
+        order = {path: place for place, path in enumerate(here)}
+        record = min(found, key=lambda record: (order.get(record.scope.path, len(here)), record.path))
+        folder = record.path.rpartition("/")[0]
+        walked = self._memory.tree.walk(folder, ("",), lambda *_: None)
+        beside = [path for path, _ in walked if path != record.path]
+        loaded = _skill(record) | {"content": record.text.replace("\r\n", "\n"), "version": record.version}
+        return loaded | ({"files": beside[:_MOST_FILES]} if beside else {})
+
+    def save(self, draft: Draft) -> Receipt:
+        """Write a skill; to replace one, the draft must name its current version."""
+        folder = names.slug(draft.title, "")
+        if not folder:
+            raise Invalid(f'"{draft.title}" is no name for a skill.', "Use a few words, like deploy-to-staging.")
+        scope = self._memory.scopes.resolve(draft.scope)
+        here = [one for one in _named(self._known(scope), draft.title) if one.scope.path == scope.path]
+        if draft.expect:
+            if not here:
+                raise NotFound(f'Skill "{folder}" not found in {scope.path}.', "Leave expect out to save a new one.")
+            return self._memory.keep(msgspec.structs.replace(draft, kind="", title="", scope=None, id=here[0].id))
+        if here and not self._memory.knows_op(draft.op_id):
+            what = f'Skill "{_skill_name(here[0])}" already exists in {scope.path}.'
+            raise AlreadyExists(what, "Load it first; to replace it, send the version that it has as expect.")
+        return self._memory.keep(msgspec.structs.replace(draft, kind="skill", title=folder, scope=scope))
+
+    def _known(self, scope: Scope) -> list[Record]:
+        return self._memory.every(Query(kinds=("skill",), scope=_tree(scope), above=True))
 
 
-def meta(record: Record, identifier: str) -> Entry:
+def _meta(record: Record, identifier: str) -> Entry:
     return {"_meta": {"document_path": record.path, "document_id": identifier}}
 
 
 def _plan(record: Record, tier: Tier) -> Entry:
     known = {name: text_of(record.fields.get(name)) for name in ("description", "status", "created", "updated")}
     known["created"] = _created(record)
-    return _entry(record, {"name": record.title, **known}, tier) | meta(record, _stem(record))
-
-
-def _document(record: Record, tier: Tier) -> Entry:
-    known = {"title": record.title, "kind": record.kind, "abstract": _abstract(record)}
-    return _entry(record, known, tier) | meta(record, record.id)
+    return _entry(record, {"name": record.title, **known}, tier, _stem(record))
 
 
 def _learning(record: Record) -> Entry:
     known = {"title": record.title, "content": record.text.replace("\r\n", "\n")}
     known |= {name: text_of(record.fields.get(name)) for name in ("date", "category")}
-    return _entry(record, known, "T0") | meta(record, record.id)
+    return _entry(record, known)
 
 
-def _entry(record: Record, known: dict[str, Any], tier: Tier) -> Entry:
+def _entry(record: Record, known: dict[str, Any], tier: Tier = "T0", id: str = "") -> Entry:
     """Add tags and scope, above T0 also the content, and leave out empty fields; an empty content stays."""
     known |= {"tags": list(record.tags), "scope": record.scope.path}
     if tier != "T0":
         known["content"] = _content(record, tier)
-    return {name: value for name, value in known.items() if value or name == "content"}
+    shown = {name: value for name, value in known.items() if value or name == "content"}
+    return shown | _meta(record, id or record.id)
+
+
+def _named(records: list[Record], name: str) -> list[Record]:
+    wanted = {names.same(name), names.slug(name)}
+    forms = [{names.same(own := _skill_name(one)), names.slug(own), names.same(one.title)} for one in records]
+    return [record for record, form in zip(records, forms, strict=True) if wanted & form]
+
+
+def _skill_name(record: Record) -> str:
+    return record.path.rsplit("/", 2)[1]
+
+
+def _skill(record: Record) -> dict[str, Any]:
+    known = {"name": _skill_name(record), "description": text_of(record.fields.get("description"))}
+    return _entry(record, known)
 
 
 def _abstract(record: Record) -> str:
@@ -281,7 +330,7 @@ def _created(record: Record) -> str:
     return text_of(record.fields.get("created")) or from_prefix(_stem(record))
 
 
-def _reply(data: dict[str, Any], warnings: list[str]) -> dict[str, Any]:
+def _reply(data: Reply, warnings: list[str]) -> Reply:
     return data | ({"warnings": warnings} if warnings else {})
 
 
@@ -296,8 +345,7 @@ def _tagged(record: Record, tags: Iterable[str]) -> bool:
 
 def _fitting(entries: Iterable[Entry], budget: int) -> list[Entry]:
     """Return the first entries that fit the budget, and always at least a part of the first one; 0 is no limit."""
-    kept: list[Entry] = []
-    spent = 0
+    kept, spent = list[Entry](), 0
     for entry in entries:
         spent += _cost([entry]) if budget else 0
         if kept and spent > budget:

@@ -51,8 +51,7 @@ def archive(
     most = memory.settings.learnings.entries if keep is None else keep
     if most < 0:
         raise Invalid(f"keep is {most}.", "Use a number from 0 on.")
-    moved: list[Moved] = []
-    unreachable: list[Moved] = []
+    moved, unreachable = list[Moved](), list[Moved]()
     places = every_page(memory, scope, lambda path, why: unreachable.append(Moved(path, fault=why)))
     for place in places:
         if place.path.endswith(f"/{place.kind.name}s.md") and place.kind.shape == "section":
@@ -66,39 +65,28 @@ def archive(
 def _archive(memory: Core, path: str, keep: int, dry_run: bool) -> list[Moved]:
     for _ in range(_TRIES):
         live = _read(memory, path)
-        archives = _older(live, keep)
+        dated = sorted((one for one in live.entries if not one.fault), key=lambda entry: (entry.date, entry.start))
+        archives: dict[str, list[Section]] = {}
+        for entry in sorted(dated[: max(0, len(dated) - keep)], key=lambda entry: entry.start):
+            archives.setdefault(f"{path.removesuffix('.md')}-{entry.date[:4]}.md", []).append(entry)
         moved = [
             Moved(path, archive, tuple(f"{one.date} {one.title}".strip() for one in entries))
-            for archive, entries in archives.items()
+            for archive, entries in sorted(archives.items())
         ]
         if dry_run or not moved:
             return moved
-        try:
-            _move(memory, live, archives)
+        going = {entry.start for entries in archives.values() for entry in entries}
+        rest = [entry.source for entry in live.entries if entry.start not in going]
+        try:  # everything is composed and checked before anything is written, the live file last
+            writes = [_extended(memory, name, entries, live.newline) for name, entries in sorted(archives.items())]
+            writes.append((path, _checked(path, live.head, rest), live.version))
+            for name, data, version in writes:
+                if data is not None:
+                    memory.replace(name, data, version, keep=name == path, known=True)
         except (Conflict, AlreadyExists):  # another process wrote meanwhile: start over with the files as they are now
             continue
         return moved
     raise Conflict(f"{path} is changed by others all the time; its entries are all there.", "Try again later.")
-
-
-def _older(live: _File, keep: int) -> dict[str, list[Section]]:
-    """Return the entries to move by the path of their archive, in the order of the file."""
-    dated = sorted((entry for entry in live.entries if not entry.fault), key=lambda entry: (entry.date, entry.start))
-    archives: dict[str, list[Section]] = {}
-    for entry in sorted(dated[: max(0, len(dated) - keep)], key=lambda entry: entry.start):
-        archives.setdefault(f"{live.path.removesuffix('.md')}-{entry.date[:4]}.md", []).append(entry)
-    return dict(sorted(archives.items()))
-
-
-def _move(memory: Core, live: _File, archives: dict[str, list[Section]]) -> None:
-    """Write the archives, then the live file; all of them are composed and checked before anything is written."""
-    going = {entry.start for entries in archives.values() for entry in entries}
-    rest = [entry.source for entry in live.entries if entry.start not in going]
-    writes = [_extended(memory, path, entries, live.newline) for path, entries in archives.items()]
-    writes.append((live.path, _checked(live.path, live.head, rest), live.version))
-    for path, data, version in writes:
-        if data is not None:
-            memory.replace(path, data, version, keep=path == live.path, known=True)
 
 
 def _extended(memory: Core, path: str, entries: list[Section], newline: str) -> tuple[str, bytes | None, str]:

@@ -29,6 +29,7 @@ _ARCHIVE = re.compile(r"-\d{4}\.md\Z")
 _IN_A_SCOPE = ("overview", "decision")
 """Two kinds whose folders together cover a scope."""
 Blocked = Callable[[str, str], None]
+Progress = Callable[[int, int], None]
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -60,8 +61,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def warnings(self) -> int:
-        """The number of warnings that are left."""
-        return sum(fault.level == "warning" and not fault.fixed for fault in self.faults)
+        return len(self.faults) - self.errors - self.fixed
 
     @property
     def fixed(self) -> int:
@@ -80,12 +80,7 @@ def every_page(memory: Core, scope: str | Scope | None, blocked: Blocked) -> Ite
                 yield place
 
 
-def lint(
-    memory: Core,
-    scope: str | Scope | None = None,
-    fix: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> Report:
+def lint(memory: Core, scope: str | Scope | None = None, fix: bool = False, progress: Progress | None = None) -> Report:
     """Check every Markdown file of the tree, or of one scope; with `fix`, correct what is safe to correct."""
     linter = _Linter(memory, fix)
     places = list(every_page(memory, scope, lambda path, why: linter.error(path, 1, why, "unreadable")))
@@ -131,7 +126,15 @@ class _Linter:
             return
         if (other := merge.conflict_of(path)) and other[0] in self.paths:
             self._warning(path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict")
-        text = self._text(path, document.data)
+        if b"\0" in document.data:
+            line = document.data.count(b"\n", 0, document.data.index(b"\0")) + 1
+            self.error(path, line, "contains NUL bytes; save it as UTF-8 text", "encoding")
+        text = document.data.decode("utf-8", "replace")
+        try:
+            document.data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = document.data.count(b"\n", 0, error.start) + 1
+            self.error(path, line, f"is not UTF-8 at byte {error.start}; save it as UTF-8", "encoding")
         for found in self._memory.secrets.found(text):
             what = f"contains what looks like a secret: {found.name}; take it out and replace it where it is used"
             self._warning(path, found.line, what, "secret")
@@ -169,17 +172,6 @@ class _Linter:
             self.error(path, 1, str(error), "unreadable")
             return None
 
-    def _text(self, path: str, data: bytes) -> str:
-        if b"\0" in data:
-            line = data.count(b"\n", 0, data.index(b"\0")) + 1
-            self.error(path, line, "contains NUL bytes; save it as UTF-8 text", "encoding")
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            self.error(path, line, f"is not UTF-8 at byte {error.start}; save it as UTF-8", "encoding")
-            return data.decode("utf-8", "replace")
-
     def _check_front_matter(self, place: Place, version: str, page: markdown.Page, text: str) -> None:
         found = list(pages.front_matter_flaws(place.kind, page, text[: len(text) - len(page.body)]))
         meant = {flaw.field: flaw.meant for flaw in found if flaw.meant}
@@ -189,8 +181,7 @@ class _Linter:
                 self._memory.keep(Draft(id=place.path, fields=meant, expect=version))
                 written = True
         for flaw in found:
-            fixed = written and bool(flaw.meant)
-            fixable = bool(flaw.meant) and not fixed
+            fixed, fixable = bool(flaw.meant) and written, bool(flaw.meant) and not written
             self.faults.append(Fault(flaw.level, place.path, flaw.line, flaw.what, flaw.rule, fixed, fixable))
 
     def check_total_budget(self) -> None:
@@ -201,8 +192,6 @@ class _Linter:
                 self._budgets.append(pages.budget_of(document.data.decode("utf-8", "replace")))
         total = pages.total_budget(self._budgets, hot.lines, hot.tokens)
         self._flaws(self._memory.settings.paths.rules, pages.total_flaws(total))
-
-    # links
 
     def _check_links(self, path: str, page: markdown.Page, text: str, records: list[Record]) -> None:
         starts = [record.line for record in records]
@@ -216,22 +205,19 @@ class _Linter:
                     self._by_name.append((path, link))
             elif not front:
                 target = links.path_from(path, link.target)
-                if target and not self._exists(target):
+                if target and target not in self.paths and not self._exists(target):
                     self.error(path, link.line, f"links to {target}, which is not there", "link")
 
     def _exists(self, path: str) -> bool:
-        if path in self.paths or path == ".":
-            return True
         if path not in self._there:
             try:
-                there = self._memory.exists(path)
+                self._there[path] = path == "." or self._memory.exists(path)
             except Invalid:  # a folder, or not a path at all
-                there = False
+                self._there[path] = False
                 with contextlib.suppress(HoldfastError):
-                    there = bool(self._memory.tree.folder_stamp(path))
+                    self._there[path] = bool(self._memory.tree.folder_stamp(path))
             except HoldfastError:  # it is there, but cannot be read
-                there = True
-            self._there[path] = there
+                self._there[path] = True
         return self._there[path]
 
     def check_names(self, *, whole: bool) -> None:

@@ -22,7 +22,7 @@ from holdfast.core import Core
 from holdfast.errors import Invalid
 from holdfast.formats.summaries import Gist, head
 from holdfast.memories import compaction
-from holdfast.memories.compaction import Compacted, Said, Summariser, Summary, stated
+from holdfast.memories.compaction import Compacted, Said, Summaries, Summariser, Summary, stated
 from holdfast.model.kinds import KINDS, Kind
 from holdfast.model.names import check_given, close_to
 from holdfast.model.queries import Query, fold, parse
@@ -191,8 +191,6 @@ class Mind:
         self.warnings: list[str] = []
         """Warnings of lines that could not be read so far."""
 
-    # adding
-
     @_safely(lambda: "")
     def append(self, type: str, entry: Any, op_id: str = "") -> str:
         """Add an entry, text or any JSON object, and return its id; all but working memory is durable then."""
@@ -227,8 +225,6 @@ class Mind:
         given["key"] = _normal(key)
         return self._memory.keep(Draft(kind="fact", data=value, fields=given, scope=self._scope, op_id=op_id)).id
 
-    # finding
-
     @_safely(lambda: None)
     def recall(self, key: str, history: bool = False, as_of: str = "") -> Any:
         """Return what is known under a key, None when nothing is; or its whole history; or its value at a time."""
@@ -240,44 +236,33 @@ class Mind:
         if not history and not as_of:
             current = self._memory.held(kind, key)
             return _knowledge(current) if current else None
+        until = "" if history else bound(as_of, end=True)
         past = [record for record in self._memory.history(kind, key) if not record.hidden]
-        if history:
-            return [_knowledge(record) for record in past]
-        until = bound(as_of, end=True)
-        then = [record for record in past if record.time <= until]
-        return _knowledge(then[-1]) if then else None
+        known = [_knowledge(record) for record in past if not until or record.time <= until]
+        return known if history else known[-1] if known else None
 
     @_safely(list)
     def search(self, type: str, query: Any, limit: int = 10) -> list[Remembered]:
         """Return the best entries for some words, or with `{"last": n}` the last n, oldest first."""
         _check_type(type)
         last = query.get("last") if isinstance(query, Mapping) and set(query) == {"last"} else None
-        if last is not None:
-            return self._last(type, _number("last", last))
-        if not isinstance(query, str) or not query.strip():
+        if last is None and not (isinstance(query, str) and query.strip()):
             raise Invalid("A query is some words, or {last: n}.", "Give either.")
-        limit = _number("limit", limit)
+        most = _number("limit", limit) if last is None else _number("last", last)
         if type == "working":
-            return self.working.search(query, limit)
+            return self.working.search(query, most) if last is None else self.working.last(most)
         self._warn(type)
+        summary = self._summary(type)
+        whole = [Remembered(summary.id, summary.text, summary.time, summary=True)] if summary.id else []
+        if last is not None:
+            newest = itertools.islice(self._newest(type, summary.last), most)
+            entries = [_remembered(record, "") for record in newest][::-1]
+            return whole + entries if len(entries) < most else entries
         session = self.session if type == "episodic" else ""
-        found = self._memory.find(Query(text=query, kinds=(_KINDS[type].name,), session=session, limit=limit))
-        summary = self._summary(type)
+        found = self._memory.find(Query(text=query, kinds=(_KINDS[type].name,), session=session, limit=most))
         hits = [_remembered(hit.record, summary.last, hit.score) for hit in found]
-        if summary.id and len(hits) < limit and not parse(query).tokens.isdisjoint(fold(summary.text)):
-            hits.append(Remembered(summary.id, summary.text, summary.time, summary=True))
-        return hits
-
-    def _last(self, type: str, count: int) -> list[Remembered]:
-        if type == "working":
-            return self.working.last(count)
-        self._warn(type)
-        summary = self._summary(type)
-        newest = itertools.islice(self._newest(type, summary.last), count)
-        found = [_remembered(record, "") for record in newest][::-1]
-        if summary.id and len(found) < count:
-            found.insert(0, Remembered(summary.id, summary.text, summary.time, summary=True))
-        return found
+        fits = len(hits) < most and not parse(query).tokens.isdisjoint(fold(summary.text))
+        return hits + whole if fits else hits
 
     def _newest(self, type: str, after: str) -> Iterator[Record]:
         """Yield the entries that no summary covers, newest first."""
@@ -292,15 +277,13 @@ class Mind:
     def match(self, situation: str, limit: int = 5) -> list[dict[str, Any]]:
         """Return the procedures that apply to a situation, the one whose condition fits best first."""
         check_given(situation=situation)
-        words = set(fold(situation))
-        if not words:
+        if not (words := set(fold(situation))):
             raise Invalid("The situation is blank.", "Say what is going on.")
         self._warn("procedural")
         ranked = []
         for hit in self._memory.find(Query(text=situation, kinds=("procedure",), limit=_MOST)):
             condition = parse(hit.record.title).tokens
-            fits = len([word for word in condition if any(_alike(word, given) for given in words)])
-            if fits:
+            if fits := sum(any(_alike(word, given) for given in words) for word in condition):
                 ranked.append((-fits / len(condition), -hit.score, hit.record))
         ranked.sort(key=lambda item: item[2].order, reverse=True)
         ranked.sort(key=lambda item: item[:2])
@@ -327,8 +310,6 @@ class Mind:
         }
         return compaction.within_budget(offers, Gist(summary.text, summary.said), budget)
 
-    # compaction and counts
-
     @_safely(Compacted)
     def compact(self, type: str, keep_last: int = 10, summarize_older: bool = True) -> Compacted:
         """Summarise all but the last entries; doing it again changes nothing."""
@@ -339,10 +320,10 @@ class Mind:
             raise Invalid(f"summarizeOlder is {summarize_older!r}.", "Use true or false.")
         summariser = Summariser(self._memory, summarize=summarize_older)
         if type != "working":
-            log = compaction.SummaryLog(self._summaries(type), type, self.session if type == "episodic" else "")
+            about = {"type": type} | ({"session": self.session} if type == "episodic" else {})
             return compaction.compact(
-                self._memory, log, lambda after: list(self._newest(type, after))[::-1], keep_last, summariser,
-                self.warnings,
+                self._memory, self._summaries(type), about, lambda after: list(self._newest(type, after))[::-1],
+                keep_last, summariser, self.warnings,
             )  # fmt: skip
 
         def summarise(older: list[Remembered], said: Said, most: int) -> Gist:
@@ -357,16 +338,17 @@ class Mind:
     @_safely(lambda: dict.fromkeys(STATS, 0))
     def stats(self) -> dict[str, int]:
         """Return how much is remembered."""
-        tree, places = self._memory.tree, self._memory.layout
+        tree, session = self._memory.tree, self._path(_KINDS["episodic"]).rpartition("/")[0]
         self._warn(*_KINDS)
-        counts = []
+        counts, logs = [], set[str]()
         for type, kind in _KINDS.items():
             summary = self._summary(type)
             counts.append(self._memory.count(self._path(kind), summary.last) + bool(summary.id))
-        logs = {self._path(kind) for kind in _KINDS.values()} | {self._summaries(type) for type in _KINDS}
+            logs |= {self._path(kind), self._summaries(type)}
         size = sum(stamp.size for path in logs if (stamp := tree.stat(path)))
-        for folder in (f"{self._path(_KINDS['episodic']).rpartition('/')[0]}/values", f"{places.memory}/values"):
-            size += sum(stamp.size for _, stamp in tree.walk(folder, (".txt", ".json"), lambda _path, _why: None))
+        for folder in (session, self._memory.layout.memory):
+            walked = tree.walk(f"{folder}/values", (".txt", ".json"), lambda *_: None)
+            size += sum(stamp.size for _, stamp in walked)
         return dict(zip(STATS, (self.working.tokens, *counts, size), strict=True))
 
     def _warn(self, *types: str) -> None:
@@ -386,7 +368,10 @@ class Mind:
 
     def _summary(self, type: str) -> Summary:
         """Return the summary of a memory; one without an id when there is none."""
-        return compaction.newest(self._memory, self._summaries(type), type) or Summary()
+        known = Summaries()
+        for entry in self._memory.newest_entries(self._summaries(type)):
+            known.add(entry)
+        return known.newest(type) or Summary()
 
 
 def _check_type(given: object) -> None:

@@ -13,8 +13,6 @@ import functools
 import threading
 from collections.abc import Callable
 
-import msgspec
-
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.model import names
 from holdfast.model.layout import session_folder
@@ -24,19 +22,14 @@ from holdfast.storage.tree import LogEnd, Tree
 _FOLDER = "runs"
 
 
-class Held(msgspec.Struct, frozen=True):
-    inode: int
-    """Of the claimed file; the path may name another file by now."""
-    release: Callable[[], None]
-
-
 class Runs:
     """The runs that this process takes part in. `memory` is the folder of all sessions' logs."""
 
     def __init__(self, tree: Tree, memory: str) -> None:
         self._tree = tree
         self._sessions = f"{memory}/sessions"
-        self._claims: dict[str, Held] = {}
+        self._claims: dict[str, tuple[int, Callable[[], None]]] = {}
+        """The inode of each claimed file, since the path may name another file by now, and how to release it."""
         self._shared: set[str] = set()
         """Runs that another process has claimed."""
         self._lock = threading.Lock()
@@ -48,24 +41,24 @@ class Runs:
         """Take part in a run before its file is read; remove first what dead runs of the session left."""
         stamp = self._tree.stat(path)
         claim = self._claims.get(path)
-        if path in self._shared or (claim and stamp and claim.inode == stamp.inode):
+        if path in self._shared or (claim and stamp and claim[0] == stamp.inode):
             return
         self.sweep(path.rpartition("/")[0])
         if self._tree.stat(path):
             self._shared.add(path)
 
     def claim(self, path: str) -> None:
-        """Held the file of a run, unless that is done, so that no other process removes it. Its log must be locked."""
+        """Hold the file of a run, unless that is done, so that no other process removes it. Its log must be locked."""
         stamp = self._tree.stat(path)
         with self._lock:
             claim = self._claims.get(path)
-            if stamp is None or (claim and claim.inode == stamp.inode):
+            if stamp is None or (claim and claim[0] == stamp.inode):
                 return
             if claim:  # of a file that was removed since
                 del self._claims[path]
-                claim.release()
+                claim[1]()
             if release := self._tree.hold(path):
-                self._claims[path] = Held(stamp.inode, release)
+                self._claims[path] = (stamp.inode, release)
                 self._shared.discard(path)
             else:
                 self._shared.add(path)
@@ -129,4 +122,4 @@ class Runs:
             self._shared.discard(path)
             claim = self._claims.pop(path, None)
         if claim:
-            claim.release()
+            claim[1]()

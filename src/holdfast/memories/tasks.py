@@ -28,6 +28,7 @@ from holdfast.storage.writer import check_op
 MOST_RESULT, MOST_WORKER, MOST_PROGRESS = 100_000, 100, 2_000
 _FIND = "Use task_list to see all tasks and their ids."
 Entry = dict[str, Any]
+Where = str | Scope | None
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -61,20 +62,17 @@ class Tasks:
         self.warnings: list[str] = []
         """Warnings of lines that could not be read so far."""
 
-    # for orchestrators
-
     def create(
         self, title: str, instructions: str = "", *, after: Sequence[str] = (), tags: Sequence[str] = (),
-        graph: str = "", workspace: str | Scope | None = None, op_id: str = "", **more: Any,
+        graph: str = "", workspace: Where = None, op_id: str = "", **more: Any,
     ) -> Task:  # fmt: skip
         """Add one task; `more` are the other fields of `New`."""
         given = {"title": title, "instructions": instructions, "after": after, "tags": tags, **more}
         return self.create_all([given], graph=graph, workspace=workspace, op_id=op_id)[0]
 
     def create_all(
-        self, tasks: Sequence[New | Mapping[str, Any]], *, graph: str = "", workspace: str | Scope | None = None,
-        op_id: str = "",
-    ) -> list[Task]:  # fmt: skip
+        self, tasks: Sequence[New | Mapping[str, Any]], *, graph: str = "", workspace: Where = None, op_id: str = ""
+    ) -> list[Task]:
         """Add tasks, all or none; `after` has names of tasks in the same call, and ids of tasks that exist."""
         _check_op_given(op_id, graph=graph)
         forms.check_texts("graph", [graph] if graph else [])
@@ -89,16 +87,14 @@ class Tasks:
                 ids = [task for _, task, _ in repeated]
                 return []
             _check_known(outside, known.get(outside))
-            return [
-                _entry(forms.CREATED, id, now, op_id, **msgspec.structs.asdict(new), graph=named)
-                for id, new in ordered.items()
-            ]
+            fields = {id: msgspec.structs.asdict(new) | {"graph": named} for id, new in ordered.items()}
+            return [_entry(forms.CREATED, id, now, op_id, **given) for id, given in fields.items()]
 
         self._change(path, decide)
         found = self._tasks(path, ids)
         return [found[one] for one in ids if one in found]
 
-    def cancel(self, id: str, why: str = "", *, workspace: str | Scope | None = None, op_id: str = "") -> Task:
+    def cancel(self, id: str, why: str = "", *, workspace: Where = None, op_id: str = "") -> Task:
         """End a task that is not done; its worker learns it from its next heartbeat or report."""
         _check_op_given(op_id, id=id, why=why)
         _check_length("error", why, MOST_RESULT)
@@ -110,7 +106,7 @@ class Tasks:
 
         return self._change_one(id, workspace, forms.CANCELLED, op_id, decide)
 
-    def retry(self, id: str, *, workspace: str | Scope | None = None, op_id: str = "") -> Task:
+    def retry(self, id: str, *, workspace: Where = None, op_id: str = "") -> Task:
         """Give a task that failed or was cancelled all its attempts again, without a pause."""
         _check_op_given(op_id, id=id)
 
@@ -123,15 +119,14 @@ class Tasks:
 
         return self._change_one(id, workspace, forms.RETRIED, op_id, decide)
 
-    def get(self, id: str, workspace: str | Scope | None = None) -> Task:
+    def get(self, id: str, workspace: Where = None) -> Task:
         """Return one task by its id."""
         check_given(id=id)
         return self._tasks(self._home(id, workspace), [id])[id]
 
     def all(
-        self, status: Sequence[str] = (), *, graph: str = "", ids: Sequence[str] = (),
-        workspace: str | Scope | None = None,
-    ) -> Listed:  # fmt: skip
+        self, status: Sequence[str] = (), *, graph: str = "", ids: Sequence[str] = (), workspace: Where = None
+    ) -> Listed:
         """Return tasks with their statuses: all of a workspace, or of a graph, of some statuses, of these ids."""
         check_given(graph=graph, **{f"ids {number}": one for number, one in enumerate(ids)})
         if unknown := [one for one in status if one not in forms.STATUSES]:
@@ -146,28 +141,24 @@ class Tasks:
             if (not ids or one in ids) and (not status or stand[one].status in status)
         }
         counted = Counter(stand[one].status for one in of_graph)
+        counts = {one: counted[one] for one in forms.STATUSES if counted[one]}
         workers: dict[str, list[str]] = {}
         for one, task in of_graph.items():
             if stand[one].status == "running" and task.last:
                 workers.setdefault(task.last.worker, []).append(one)
-        return Listed(
-            now, forms.in_tree(wanted), stand, {one: counted[one] for one in forms.STATUSES if counted[one]}, workers
-        )
-
-    # for workers
+        return Listed(now, forms.in_tree(wanted), stand, counts, workers)
 
     def claim(
         self, worker: str, *, tags: Sequence[str] = (), graph: str = "", lease: float = 0.0,
-        workspace: str | Scope | None = None, op_id: str = "",
+        workspace: Where = None, op_id: str = "",
     ) -> Claim | None:  # fmt: skip
         """Claim the best task that is ready, for as long as the lease; None when none is, and `outlook` says why."""
         _check_op_given(op_id, worker=worker)
-        worker, wanted = " ".join(worker.split()), _wanted(tags, graph)
+        worker, wanted, path = " ".join(worker.split()), _wanted(tags, graph), self._path(workspace)
         if not worker:
             raise Invalid("worker is blank.", "Give a name that no other worker has, the same one every time.")
         _check_length("worker", worker, MOST_WORKER)
         _check_lease(lease)
-        path = self._path(workspace)
         claimed: list[tuple[str, str]] = []
 
         def decide(known: Graph, now: int) -> list[Entry]:
@@ -179,9 +170,8 @@ class Tasks:
             attempt = f"{number}-{secrets.token_hex(4)}"
             claimed[:] = [(task.id, attempt)]
             until = iso(now + int((lease or task.lease) * 1000))
-            return [
-                _entry(forms.CLAIMED, task.id, now, op_id, attempt=attempt, number=number, worker=worker, until=until)
-            ]
+            fields = {"attempt": attempt, "number": number, "worker": worker, "until": until}
+            return [_entry(forms.CLAIMED, task.id, now, op_id, **fields)]
 
         self._change(path, decide)
         if not claimed:
@@ -195,16 +185,14 @@ class Tasks:
 
         return self._logs.ask(path, made, self.warnings)
 
-    def outlook(
-        self, *, tags: Sequence[str] = (), graph: str = "", workspace: str | Scope | None = None
-    ) -> tuple[int, Outlook]:
+    def outlook(self, *, tags: Sequence[str] = (), graph: str = "", workspace: Where = None) -> tuple[int, Outlook]:
         """Return the current millisecond, and how many tasks there are when none is ready."""
         now, wanted = self._memory.clock(), _wanted(tags, graph)
         return now, self._logs.ask(self._path(workspace), lambda known: known.outlook(wanted, now), self.warnings)
 
     def heartbeat(
         self, id: str, attempt: str, *, progress: str = "", percent: float | None = None, lease: float = 0.0,
-        workspace: str | Scope | None = None, op_id: str = "",
+        workspace: Where = None, op_id: str = "",
     ) -> Task:  # fmt: skip
         """Extend the lease of a task from now on, and record its progress."""
         _check_op_given(op_id, id=id, attempt=attempt, progress=progress)
@@ -215,8 +203,6 @@ class Tasks:
 
         def decide(task: Task, now: int) -> Entry | None:
             mine = _own_attempt(task, attempt)
-            if mine.status:
-                raise _ended(task, mine)
             until = iso(now + int((lease or task.lease) * 1000))
             more = {"progress": progress or mine.progress, "percent": mine.percent if percent is None else percent}
             return {"attempt": attempt, "until": until, **more}
@@ -225,7 +211,7 @@ class Tasks:
 
     def report(
         self, id: str, attempt: str, status: str, *, result: Any = None, error: str = "",
-        workspace: str | Scope | None = None, op_id: str = "",
+        workspace: Where = None, op_id: str = "",
     ) -> Task:  # fmt: skip
         """Record how an attempt ended: `done` with its result, `failed` with its error, or `released` for others.
 
@@ -234,31 +220,26 @@ class Tasks:
         _check_op_given(op_id, id=id, attempt=attempt, status=status, error=error)
         check_plain(result)
         if status not in forms.ENDS:
-            raise Invalid(
-                f"status is {status!r}.{close_to(status, forms.ENDS)}", f"Use one of: {', '.join(forms.ENDS)}."
-            )
+            what = f"status is {status!r}.{close_to(status, forms.ENDS)}"
+            raise Invalid(what, f"Use one of: {', '.join(forms.ENDS)}.")
         _check_length("result", msgspec.json.encode(result).decode(), MOST_RESULT)
         _check_length("error", error, MOST_RESULT)
 
         def decide(task: Task, _now: int) -> Entry | None:
-            mine = _own_attempt(task, attempt)
-            if mine.status == status:
-                return None
+            mine = _own_attempt(task, attempt, repeats=status)
             if mine.status:
-                raise _ended(task, mine)
+                return None
             return {"attempt": attempt, "worker": mine.worker, "status": status, "result": result, "error": error}
 
         return self._change_one(id, workspace, forms.REPORTED, op_id, decide)
 
-    # the log
-
-    def _path(self, workspace: str | Scope | None) -> str:
+    def _path(self, workspace: Where) -> str:
         return self._memory.layout.path_for(KINDS["task"], self._memory.scopes.resolve(workspace))
 
     def _tasks(self, path: str, ids: Iterable[str]) -> dict[str, Task]:
         return self._logs.ask(path, lambda known: known.get(ids), self.warnings)
 
-    def _home(self, id: str, workspace: str | Scope | None) -> str:
+    def _home(self, id: str, workspace: Where) -> str:
         """Return the log that has a task: of this workspace, or else of any."""
         if self._tasks(path := self._path(workspace), [id]):
             return path
@@ -274,9 +255,8 @@ class Tasks:
         self._logs.transact(path, lambda known: decide(known, self._memory.clock()), self.warnings)
 
     def _change_one(
-        self, id: str, workspace: str | Scope | None, event: str, op_id: str,
-        decide: Callable[[Task, int], Entry | None],
-    ) -> Task:  # fmt: skip
+        self, id: str, workspace: Where, event: str, op_id: str, decide: Callable[[Task, int], Entry | None]
+    ) -> Task:
         """Add the event that `decide` returns the fields of to one task, which must exist; return the task."""
         path = self._home(id, workspace)
 
@@ -294,9 +274,7 @@ class Tasks:
 def _entry(event: str, task: str, now: int, op_id: str, **more: Any) -> Entry:
     """Return an entry of the log; empty fields are left out, except that an empty list may be a result."""
     given = {
-        name: value
-        for name, value in more.items()
-        if value is not None and value != "" and (value != [] or name == "result")
+        name: value for name, value in more.items() if value not in (None, "") and (value != [] or name == "result")
     }
     return {"time": iso(now), "event": event, "task": task, **given, **({"op": op_id} if op_id else {})}
 
@@ -309,14 +287,15 @@ def _repeated(known: Graph, op_id: str, event: str, task: str = "") -> list[tupl
     return found
 
 
-def _own_attempt(task: Task, token: str) -> Attempt:
-    """Return the attempt that a worker names, if it may still change the task."""
+def _own_attempt(task: Task, token: str, repeats: str = "") -> Attempt:
+    """Return the attempt that a worker names, if it may still change the task, or ended as it repeats."""
     mine = next((one for one in task.attempts if one.id == token), None)
     if mine is None:
-        raise NotFound(
-            f'Task {task.id} has no attempt "{token[:200]}".',
-            "Use the attempt id that task_claim returned with the task.",
-        )
+        what = f'Task {task.id} has no attempt "{token[:200]}".'
+        raise NotFound(what, "Use the attempt id that task_claim returned with the task.")
+    if mine.status not in ("", repeats):
+        what = f"Attempt {token} at task {task.id} was reported as {mine.status} before; nothing was written."
+        raise Conflict(what, "Use task_claim for another.")
     if mine.status or (mine is task.last and not task.is_cancelled):
         return mine
     if task.is_cancelled:
@@ -327,13 +306,6 @@ def _own_attempt(task: Task, token: str) -> Attempt:
     raise Conflict(
         f"Your attempt {token} at task {task.id} lost its lease, and {who}; nothing was written.",
         "Drop this work, or keep what is of use with remember; use task_claim for another, and heartbeat sooner.",
-    )
-
-
-def _ended(task: Task, attempt: Attempt) -> Conflict:
-    return Conflict(
-        f"Attempt {attempt.id} at task {task.id} was reported as {attempt.status} before; nothing was written.",
-        "Use task_claim for another.",
     )
 
 
@@ -367,7 +339,5 @@ def _check_lease(lease: float) -> None:
 
 def _check_length(name: str, text: str, most: int) -> None:
     if len(text) > most:
-        raise OverBudget(
-            f"{name} has {len(text):,} characters; {most:,} is the most.",
-            "Keep it elsewhere (remember, a file) and say where.",
-        )
+        what = f"{name} has {len(text):,} characters; {most:,} is the most."
+        raise OverBudget(what, "Keep it elsewhere (remember, a file) and say where.")

@@ -6,6 +6,7 @@ session, `history` that of the chat. A reference can name nothing outside the fo
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -34,9 +35,8 @@ class Values:
     def read(self, ref: str, offset: int = 0, limit: int = READ, session: str = "") -> dict[str, Any]:
         """Return a part of a value, how long the value is, and where the next part starts."""
         if type(offset) is not int or type(limit) is not int or offset < 0 or not 1 <= limit <= MOST:
-            raise Invalid(
-                f"offset is {offset!r}, limit is {limit!r}.", f"Use an offset from 0 and a limit of 1 to {MOST:,}."
-            )
+            what = f"offset is {offset!r}, limit is {limit!r}."
+            raise Invalid(what, f"Use an offset from 0 and a limit of 1 to {MOST:,}.")
         text = self._text(ref, session)
         part = text[offset : offset + limit]
         reply = {"ref": ref, "offset": offset, "text": part, "size": len(text)}
@@ -47,14 +47,11 @@ class Values:
         check_given(query=query)
         if type(limit) is not int or limit < 1:
             raise Invalid(f"limit is {limit!r}.", "Use a number from 1 on.")
-        words = parse(query).tokens
-        if not words:
+        if not (words := parse(query).tokens):
             raise Invalid("There is nothing to look for.", "Give some words.")
         found = [(start, line, sorted(words & set(fold(line)))) for start, line in _lines(self._text(ref, session))]
-        found.sort(key=lambda item: -len(item[2]))
-        return [
-            {"offset": start, "text": _around(line, hits), "why": hits} for start, line, hits in found[:limit] if hits
-        ]
+        best = sorted((one for one in found if one[2]), key=lambda one: -len(one[2]))[:limit]
+        return [{"offset": start, "text": _around(line, hits), "why": hits} for start, line, hits in best]
 
     def summarize(self, ref: str, budget: int = 500, session: str = "") -> str:
         """Return a summary of a value that consists of its own sentences."""
@@ -72,14 +69,10 @@ class Values:
                 role, text = record.fields.get("role"), " ".join(record.text.split())
                 lines.append(f"{record.time} {role}: {text}" if isinstance(role, str) else f"{record.time} {text}")
             return "\n".join(reversed(lines))
-        try:
-            if not ref.startswith(f"{places.memory}/") or not _REF.match(ref.removeprefix(f"{places.memory}/")):
-                raise NotFound(ref)
-            return self._memory.read(ref).data.decode("utf-8", "replace")
-        except NotFound:
-            raise NotFound(
-                f"There is no value {ref[:200]!r}.", "Use the ref that an entry shows, episodic or history."
-            ) from None
+        with contextlib.suppress(NotFound):
+            if ref.startswith(f"{places.memory}/") and _REF.match(ref.removeprefix(f"{places.memory}/")):
+                return self._memory.read(ref).data.decode("utf-8", "replace")
+        raise NotFound(f"There is no value {ref[:200]!r}.", "Use the ref that an entry shows, episodic or history.")
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

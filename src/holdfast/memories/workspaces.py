@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast import secrets
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound
+from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats import markdown
 from holdfast.model import names
 from holdfast.model.kinds import KINDS, LEDGER
@@ -113,8 +113,8 @@ class Workspaces:
 
     def _page(self, path: str) -> Mapping[str, Any]:
         try:
-            return markdown.parse(self._memory.tree.read(self._memory.layout.overview(path)).data).fields
-        except NotFound:
+            return markdown.parse(self._memory.read(self._memory.layout.overview(path)).data).fields
+        except (NotFound, OverBudget):
             return {}
 
     def _make_root(self, fields: Mapping[str, Any]) -> None:
@@ -173,14 +173,11 @@ class States:
     def create(self, scope: Scope, name: str, fields: Mapping[str, Any], session: str = "", op_id: str = "") -> None:
         """Write a save point; a name that was ever used in this workspace is refused."""
         given = {field: value for field, value in fields.items() if value is not None}
-        text = given.pop("conversationContext") + "\n"
-        tags = tuple(given.pop("tags", ()))
-        if session:
-            given["session"] = session
+        given |= {"session": session} if session else {}
+        text, tags = given.pop("conversationContext") + "\n", tuple(given.pop("tags", ()))
+        draft = Draft(kind="state", title=name, text=text, scope=scope, tags=tags, fields=given, op_id=op_id)
         try:
-            self._memory.keep(
-                Draft(kind="state", title=name, text=text, scope=scope, tags=tags, fields=given, op_id=op_id)
-            )
+            self._memory.keep(draft)
         except AlreadyExists:
             other = f'use a unique name like "{name}-v2" or "{name}-{today()[:7]}".'
             raise AlreadyExists(f'State "{name}" already exists.', f"States are immutable - {other}") from None
@@ -190,12 +187,10 @@ class States:
         folder = self._folder(scope)
         changed = self._memory.tree.folder_stamp(folder)
         stamp = (self._memory.tree.stat(f"{folder}/{LEDGER}"), changed)
-        known = self._listed.get(folder)
-        if known and known[0] == stamp:
-            items = known[1]
-        else:
+        known, items = self._listed.get(folder, (None, []))
+        if known != stamp:
             items = []
-            for record in self._records(scope, folder):
+            for record in self._records(scope):
                 description = str(record.fields.get("description") or record.fields.get("activeTask") or "")
                 items.append((record.hidden, {"name": record.title, "description": description}))
             if changed < time.time_ns() - YOUNG_NS:  # a file may still be added within the resolution of the stamp
@@ -224,16 +219,15 @@ class States:
         path = self._memory.layout.path_for(_STATE, scope, names.unique(name, _STATE.name, ignore_case=True))
         if self._memory.exists(path):
             return path
-        here = self._records(scope, self._folder(scope))
-        wanted = names.same(name)
+        here = self._records(scope)
         for record in here:
-            if names.same(record.title) == wanted:
+            if names.same(record.title) == names.same(name):
                 return record.path
         hint = names.close_to(name, [record.title for record in here])
         raise NotFound(f'State "{name}" not found.', f"Use listStates to see available states.{hint}")
 
-    def _records(self, scope: Scope, folder: str) -> list[Record]:
-        found = self._memory.every(Query(kinds=("state",), scope=scope, hidden=True))
+    def _records(self, scope: Scope) -> list[Record]:
+        found, folder = self._memory.every(Query(kinds=("state",), scope=scope, hidden=True)), self._folder(scope)
         return [record for record in found if record.path.rpartition("/")[0] == folder]
 
     def _folder(self, scope: Scope) -> str:
@@ -268,17 +262,15 @@ class Traces:
     def add(self, trace: Trace) -> None:
         """Append a trace; errors are ignored."""
         with contextlib.suppress(HoldfastError, OSError):
-            line = _short_line(trace) or self._cut_line(trace)
+            line: dict[str, Any] = {"success": True}
+            line |= msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
+            if _is_short(trace):
+                line["params"] = msgspec.Raw(msgspec.json.encode(trace.params, enc_hook=dict))
+            else:  # secrets are removed before values are cut, since half of one has no format
+                clean = self._memory.secrets.clean
+                line |= {name: clean(line[name])[:_MAX_RESULT] for name in ("error", "result", "goal") if name in line}
+                line["params"] = _cut(clean(_plain(trace.params)))
             self._memory.note_line(_TRACE, line, folder=trace.workspace.partition("/")[0] or UNRESOLVED)
-
-    def _cut_line(self, trace: Trace) -> dict[str, Any]:
-        """Return the line of a trace; secrets are removed before values are cut, since half of one has no format."""
-        clean = self._memory.secrets.clean
-        line: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
-        for name in ("error", "result", "goal"):
-            if name in line:
-                line[name] = clean(line[name])[:_MAX_RESULT]
-        return {"success": True} | line | {"params": _cut(clean(_plain(trace.params)))}
 
     def recent(self, scope: Scope, count: int = 10) -> list[dict[str, Any]]:
         """Return the last changes in a workspace, newest first, without calls that only read."""
@@ -290,9 +282,8 @@ class Traces:
         found = []
         for record in itertools.islice(self._newest(scope), count):
             shown = activity(record)
-            shown["session"] = shown.pop("sessionId")
-            more = {"tool": record.title, "ms": record.fields.get("ms", 0), "workspace": record.scope.path}
-            found.append(shown | more)
+            shown |= {"session": shown.pop("sessionId"), "tool": record.title, "ms": record.fields.get("ms", 0)}
+            found.append(shown | {"workspace": record.scope.path})
         return found[::-1]
 
     def _newest(self, scope: Scope | None) -> Iterator[Record]:
@@ -317,25 +308,19 @@ def activity(record: Record) -> dict[str, Any]:
     subjects = (params.get(name) for name in ("name", "title", "query", "key"))
     subject = next((value for value in subjects if isinstance(value, str)), "")
     shown = {
-        "time": record.time,
-        "what": f"{record.title} {subject}".strip(),
-        "goal": fields.get("goal") or "",
-        "sessionId": record.scope.session,
-        "success": fields.get("success") is not False,
-    }
+        "time": record.time, "what": f"{record.title} {subject}".strip(), "goal": fields.get("goal") or "",
+        "sessionId": record.scope.session, "success": fields.get("success") is not False,
+    }  # fmt: skip
     return shown | ({"error": fields["error"]} if fields.get("error") else {})
 
 
-def _short_line(trace: Trace) -> dict[str, Any] | None:
-    """Return the line of a call with plain, short parameters and nothing like a secret; None for any other."""
+def _is_short(trace: Trace) -> bool:
+    """Has a call plain, short parameters and nothing like a secret? Those of a refused call may be anything."""
     if not trace.success or len(trace.goal) > _MAX_RESULT:
-        return None  # the parameters of a refused call may be anything
+        return False
     data = msgspec.json.encode(trace, enc_hook=dict)
-    if len(data) > MAX_VALUE or data.count(b"{") + data.count(b"[") > _MAX_DEPTH or secrets.could_hold(data.decode()):
-        return None
-    params = msgspec.Raw(msgspec.json.encode(trace.params, enc_hook=dict))
-    line: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
-    return {"success": True} | line | {"params": params}
+    flat = len(data) <= MAX_VALUE and data.count(b"{") + data.count(b"[") <= _MAX_DEPTH
+    return flat and not secrets.could_hold(data.decode())
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

@@ -20,9 +20,8 @@ from holdfast.errors import HoldfastError, Invalid
 from holdfast.memories.chat import Chat
 from holdfast.memories.compartments import Compartments
 from holdfast.memories.jobs import Jobs
-from holdfast.memories.knowledge import Knowledge
+from holdfast.memories.knowledge import Knowledge, Skills
 from holdfast.memories.mind import Windows
-from holdfast.memories.skills import Skills
 from holdfast.memories.tasks import Tasks
 from holdfast.memories.values import Values
 from holdfast.memories.workspaces import States, Trace, Traces, Workspaces
@@ -93,12 +92,16 @@ def read_context(given: Any, *, required: bool = False) -> Context:
 
 def arguments(tool: Tool, given: Any) -> dict[str, Any]:
     """Check and convert the parameters of a call; one error names all faults of a kind."""
-    if given is None:
-        given = {}
+    given = {} if given is None else given
     if not isinstance(given, dict):
         raise Invalid(f"{tool.name} takes an object of parameters.", tool.takes)
-    if not given.keys() <= tool.params.keys():
-        _refuse_unknown(tool, [str(name) for name in given if name not in tool.params])
+    if unknown := [str(name) for name in given if name not in tool.params]:
+        if misplaced := [name for name in unknown if name in Context.__struct_fields__]:
+            where = ", ".join(f"context.{name}" for name in misplaced)
+            what = f"{tool.name} has no parameter {', '.join(misplaced)}: {where} says that."
+            raise Invalid(what, f"Send it inside context; {tool.takes}")
+        hint = close_to(unknown[0], tool.params) if len(unknown) == 1 else ""
+        raise Invalid(f"{tool.name} has no parameter {', '.join(unknown)}.{hint}", tool.takes)
     if tool.check:
         tool.check(given)
     missing = [
@@ -122,16 +125,6 @@ def arguments(tool: Tool, given: Any) -> dict[str, Any]:
                 faults.append(f"{name}: {error}{tool.params[name].choices}")
         raise Invalid("; ".join(faults) + ".", tool.takes) from None
     return values
-
-
-def _refuse_unknown(tool: Tool, unknown: list[str]) -> None:
-    misplaced = [name for name in unknown if name in Context.__struct_fields__]
-    if misplaced:
-        where = ", ".join(f"context.{name}" for name in misplaced)
-        what = f"{tool.name} has no parameter {', '.join(misplaced)}: {where} says that."
-        raise Invalid(what, f"Send it inside context; {tool.takes}")
-    hint = close_to(unknown[0], tool.params) if len(unknown) == 1 else ""
-    raise Invalid(f"{tool.name} has no parameter {', '.join(unknown)}.{hint}", tool.takes)
 
 
 def _is_plain(given: dict[str, Any]) -> bool:
@@ -201,10 +194,8 @@ class Runner:
         tool = self.registry.tools.get(name)
         if tool is None:
             known = self.registry.tools
-            error = Invalid(
-                f'There is no tool "{name}".{close_to(str(name), known)}', f"There are: {', '.join(known)}."
-            )
-            return self.refused(str(name), error)
+            what = f'There is no tool "{name}".{close_to(str(name), known)}'
+            return self.refused(str(name), Invalid(what, f"There are: {', '.join(known)}."))
         if context is None and isinstance(params, dict) and "context" in params and "context" not in tool.params:
             params = dict(params)
             context = params.pop("context")
@@ -232,8 +223,7 @@ class Runner:
             if refusal:
                 raise refusal
             values = arguments(tool, params)
-            traced = tool.name not in UNTRACED
-            if not tool.reads and traced and secrets.could_hold(_encode((params, context)).decode()):
+            if not tool.reads and tool.name not in UNTRACED and secrets.could_hold(_encode((params, context)).decode()):
                 self.memory.secrets.check({**(params or {}), "context": msgspec.to_builtins(context)})
             reply = answered(tool, tool.function(call, **values))
             if call.warnings:
@@ -241,14 +231,12 @@ class Runner:
         except HoldfastError as error:
             reply, outcome = failed(self.rephrase(error), tool), type(error).__name__
         except RecursionError:
-            reply = failed(Invalid("The parameters are nested too deeply.", "Flatten them."), tool)
-            outcome = Invalid.__name__
+            deep = Invalid("The parameters are nested too deeply.", "Flatten them.")
+            reply, outcome = failed(deep, tool), Invalid.__name__
         except Exception as error:  # an error of ours must not end the server
             outcome = type(error).__name__
-            fault = HoldfastError(
-                f"{tool.name} failed unexpectedly ({f'{outcome}: {error}'[:300]}).", "Please report this."
-            )
-            reply = failed(self.rephrase(fault), tool)
+            what = f"{tool.name} failed unexpectedly ({f'{outcome}: {error}'[:300]})."
+            reply = failed(self.rephrase(HoldfastError(what, "Please report this.")), tool)
         if tool.name not in UNTRACED:
             self._trace(tool, params, call, reply, begin, refused=refusal is not None)
             if self.on_call:
@@ -278,21 +266,13 @@ class Runner:
         success = reply.get("success") is not False
         self.traces.add(
             Trace(
-                tool=tool.name,
-                workspace=workspace,
-                bound=self.bound,
-                session=call.session,
-                run=call.context.runId,
-                agent=call.context.agentId,
-                goal="" if refused else call.context.goal,
-                params=given,
-                success=success,
+                tool=tool.name, workspace=workspace, bound=self.bound, session=call.session, run=call.context.runId,
+                agent=call.context.agentId, goal="" if refused else call.context.goal, params=given, success=success,
                 error="" if success else str(reply.get("error")),
                 result=_short(reply) if success and not tool.private else "",
-                ms=round((time.perf_counter() - begin) * 1000, 3),
-                read=tool.reads or self.reads_only or refused,
+                ms=round((time.perf_counter() - begin) * 1000, 3), read=tool.reads or self.reads_only or refused,
             )
-        )
+        )  # fmt: skip
 
 
 def answered(tool: Tool, result: Any) -> Reply:
@@ -313,9 +293,7 @@ def failed(error: HoldfastError, tool: Tool | None = None) -> Reply:
 
 def _short(reply: Reply) -> str:
     """Return a result in a few words, for the trace."""
-    if "text" in reply:
-        return str(reply["text"])[:300]
-    data = reply.get("data")
+    data = reply.get("text", reply.get("data"))
     if isinstance(data, list):
         return f"{len(data)} found"
     if isinstance(data, dict):

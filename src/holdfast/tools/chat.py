@@ -15,7 +15,7 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.formats import schedules
 from holdfast.formats.prompts import Message, one_line
-from holdfast.memories.chat import MOST, Match, Saved
+from holdfast.memories.chat import MOST, Saved
 from holdfast.memories.jobs import CHANNEL, Job, Jobs, counted, fault, is_more
 from holdfast.model.names import amount
 from holdfast.model.times import local
@@ -50,9 +50,12 @@ def search_history(
     found = chat.search(query, days, max_results, channel or "")
     parts = []
     for number, match in enumerate(found, 1):
-        said = match.message
+        said, before, after = match.message, match.before, match.after
         label = chat.label(said) or f"[{one_line(said.channel) or 'no channel'} / {said.role}]"
-        parts.append(f"## Match {number} - {label} | {local(said.timestamp) or 'no time'}\n\n{_lines(match)}\n---")
+        lines = [_line(before, before.content)] if before else []
+        lines += [f"**{_line(said, match.snippet)}**", *([_line(after, after.content)] if after else [])]
+        head = f"## Match {number} - {label} | {local(said.timestamp) or 'no time'}"
+        parts.append("\n".join((head, "", *lines, "---")))
     text = "\n\n".join(parts) or f"No matches found for '{query}'."
     return {"text": text, "matches": [msgspec.to_builtins(match) for match in found]}
 
@@ -91,7 +94,6 @@ def cron_set_enabled(call: Call, id: JobId, enabled: bool) -> dict[str, Any]:
 
 
 def register(registry: Registry) -> None:
-    """Add the tools in the order in which they are listed."""
     registry.add("chat", memory_write, render=_text, check=_check_content)
     registry.add("chat", memory_undo, render=_text)
     registry.add("chat", search_history, render=_text, reads=True, check=_check_query)
@@ -130,22 +132,15 @@ def _check_query(given: Mapping[str, Any]) -> None:
 
 
 def _saved(saved: Saved, what: str) -> dict[str, Any]:
-    text = f"{what} ({amount(saved.tokens, 'token')})."
-    if saved.warning:
-        text += f" Warning: {saved.warning}"
+    warning = f" Warning: {saved.warning}" if saved.warning else ""
+    text = f"{what} ({amount(saved.tokens, 'token')}).{warning}"
     reply = {"text": text, "status": saved.receipt.status, "where": saved.receipt.path, "tokens": saved.tokens}
     return reply | ({"warnings": [saved.warning]} if saved.warning else {})
 
 
-def _lines(match: Match) -> str:
-    """Return a match with the messages before and after it, one line each."""
-
-    def line(message: Message, text: str) -> str:
-        flat = " ".join(text.split())
-        return f"{message.role.upper()}: {flat if len(flat) <= _LINE else flat[: _LINE - 1] + '…'}"
-
-    before, after = ([line(near, near.content)] if near else [] for near in (match.before, match.after))
-    return "\n".join((*before, f"**{line(match.message, match.snippet)}**", *after))
+def _line(message: Message, text: str) -> str:
+    flat = " ".join(text.split())
+    return f"{message.role.upper()}: {flat if len(flat) <= _LINE else flat[: _LINE - 1] + '…'}"
 
 
 def _job(call: Call, job: Job, what: str) -> dict[str, Any]:
@@ -155,21 +150,17 @@ def _job(call: Call, job: Job, what: str) -> dict[str, Any]:
 
 def _job_line(job: dict[str, Any]) -> str:
     parts = [
-        f'{job["id"]} "{job["name"]}"',
-        job["schedule"],
-        job["timezone"],
-        f"to {job['channel']}",
+        f'{job["id"]} "{job["name"]}"', job["schedule"], job["timezone"], f"to {job['channel']}",
         "enabled" if job["enabled"] is True else "disabled",
         job.get("fault") or (f"next {job['next']}" if job["next"] else "next: none"),
         f"last {job['last']} ({job['status']})" if job["last"] else "never run",
         f"missed {counted(job['missed'])}",
-    ]
+    ]  # fmt: skip
     return " | ".join(" ".join(str(part).split()) for part in parts)
 
 
 def _text(reply: dict[str, Any]) -> str:
-    if "text" in reply:
-        return str(reply["text"])
+    """Return a list of jobs as text; the other replies have theirs."""
     lines = [_job_line(job) for job in reply["jobs"]] or ["No jobs yet. Use cron_add to schedule one."]
     return "\n".join([*lines, *reply.get("warnings", ())])
 

@@ -5,6 +5,8 @@ Replies are text, with the same as data. Without a run in the context, the sessi
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -49,11 +51,9 @@ def get_memory(
     tags: Tags = None,
 ) -> dict[str, Any]:
     """Read what was saved in a compartment: all of it, one entry, or those of a category or tag."""
-    owner, wanted, stored = _owner(call), filtered(id, category, tags), call.runner.compartments
-    reads_only = call.runner.reads_only
-    found = (
-        stored.peek(owner, compartment, wanted, join=False) if reads_only else stored.get(owner, compartment, wanted)
-    )
+    stored, wanted = call.runner.compartments, filtered(id, category, tags)
+    get = functools.partial(stored.peek, join=False) if call.runner.reads_only else stored.get
+    found = get(_owner(call), compartment, wanted)
     text = "\n---\n".join(map(_shown, found)) or "No memory entries found"
     text = "\n".join((text, *(f"Warning: {warning}" for warning in call.warnings)))
     entries = [msgspec.structs.asdict(entry) | {"tags": list(entry.tags)} for entry in found]
@@ -78,11 +78,10 @@ def end_run(call: Call) -> dict[str, Any]:
 
 
 def register(registry: Registry) -> None:
-    """Add the tools in the order in which they are listed."""
-    registry.add("compartments", save_memory, private=True, render=_text, check=_check_save)
-    registry.add("compartments", get_memory, private=True, render=_text, check=_check, reads=True)
-    registry.add("compartments", clear_memory, private=True, render=_text, check=_check)
-    registry.add("compartments", end_run, private=True, render=_text)
+    saves = functools.partial(_check, content="")
+    for function, check in ((save_memory, saves), (get_memory, _check), (clear_memory, _check), (end_run, None)):
+        options = {"private": True, "render": operator.itemgetter("text"), "reads": function is get_memory}
+        registry.add("compartments", function, check=check, **options)
 
 
 def _owner(call: Call) -> Owner:
@@ -91,31 +90,18 @@ def _owner(call: Call) -> Owner:
     return Owner(call.session, call.context.runId, workspace, call.op_id, call.warnings)
 
 
-def _check(given: Mapping[str, Any]) -> None:
+def _check(given: Mapping[str, Any], **required: str) -> None:
     """Check the parameters with the error texts of the contract; optional ones may be null."""
-    compartments.check({name: value for name, value in given.items() if value is not None})
-
-
-def _check_save(given: Mapping[str, Any]) -> None:
-    _check({"content": ""} | {name: value for name, value in given.items() if value is not None})
-
-
-def _text(reply: dict[str, Any]) -> str:
-    return str(reply["text"])
+    compartments.check(required | {name: value for name, value in given.items() if value is not None})
 
 
 def _shown(entry: Entry) -> str:
     """Return an entry as text; the lines of a long value are indented, so that none looks like a field."""
     lines = {
-        "ID": entry.id,
-        "Content": entry.content,
-        "Category": entry.category,
-        "Tags": ", ".join(entry.tags),
+        "ID": entry.id, "Content": entry.content, "Category": entry.category, "Tags": ", ".join(entry.tags),
         "Metadata": ", ".join(f"{name}: {value}" for name, value in entry.metadata.items()),
-        "Priority": entry.priority,
-        "Created": entry.created_at,
-        "Updated": entry.updated_at,
+        "Priority": entry.priority, "Created": entry.created_at, "Updated": entry.updated_at,
         "Access Count": entry.access_count,
-    }
+    }  # fmt: skip
     shown = [f"{name}: {value}" for name, value in lines.items() if value or name.lower() not in _OPTIONAL]
     return "\n".join("\n  ".join(line.splitlines()) for line in shown)

@@ -90,7 +90,6 @@ def remember(
 
 
 def register(registry: Registry) -> None:
-    """Add the tools in the order in which they are listed."""
     registry.add("memory", recall, reads=True, render=_recalled, within=True)
     registry.add("memory", remember, render=_remembered, within=True)
 
@@ -142,28 +141,19 @@ def _shared_sources(call: Call, records: list[Record]) -> dict[str, Source]:
 
 def _hit(hit: Hit, source: Source) -> dict[str, Any]:
     record = hit.record
+    related = [
+        {"id": tied.record.id, "title": tied.record.title or tied.record.text[:80], "how": ", ".join(tied.how)}
+        for tied in hit.related
+    ]
     shown = {
-        "id": f"{PREFIX}{record.id}" if hit.store else record.id,
-        "store": hit.store,
-        "kind": record.kind,
-        "title": record.title,
-        "text": hit.snippet or text_of(record.fields.get("params"))[:300],
-        "where": record.where,
-        "scope": record.scope.path,
-        "tags": list(record.tags),
+        "id": f"{PREFIX}{record.id}" if hit.store else record.id, "store": hit.store, "kind": record.kind,
+        "title": record.title, "text": hit.snippet or text_of(record.fields.get("params"))[:300],
+        "where": record.where, "scope": record.scope.path, "tags": list(record.tags),
         "status": text_of(record.fields.get("status")) if "status" in KINDS[record.kind].choices else "",
-        "age": hit.age,
-        "why": [*hit.why, *hit.because],
-        "related": [
-            {"id": tied.record.id, "title": tied.record.title or tied.record.text[:80], "how": ", ".join(tied.how)}
-            for tied in hit.related
-        ],
-        "score": hit.score,
-        "by": source.by,
-        "channel": source.channel,
-        "trust": source.trust,
+        "age": hit.age, "why": [*hit.why, *hit.because], "related": related, "score": hit.score,
+        "by": source.by, "channel": source.channel, "trust": source.trust,
         "unseen": invisible.sorts(f"{record.title}\n{record.text}"),
-    }
+    }  # fmt: skip
     return {name: value for name, value in shown.items() if value not in ("", [])}
 
 

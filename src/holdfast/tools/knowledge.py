@@ -143,7 +143,6 @@ def save_skill(
 
 
 def register(registry: Registry) -> None:
-    """Add the tools in the order in which they are listed."""
     for function in (retrieve_plans, retrieve_overview, retrieve_learnings, workspace_context, load_skill):
         registry.add("knowledge", function, reads=True, render=markdown.yaml, mirrored=True, within=True)
     for writes in (save_learning, set_plan_status, save_skill):

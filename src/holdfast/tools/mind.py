@@ -35,9 +35,8 @@ def memory_search(
         return [{name: value for name, value in one.items() if name != "score"} for one in found]
     if query and last is None:
         return msgspec.to_builtins(_mind(call).search(type, query, limit))
-    raise Invalid(
-        "A query is some words; " + ("last: n is instead of it." if query else "or give last: n."), "Give either."
-    )
+    hint = "last: n is instead of it." if query else "or give last: n."
+    raise Invalid(f"A query is some words; {hint}", "Give either.")
 
 
 def memory_learn(call: Call, key: Annotated[str, "what it is about"], value: Annotated[Any, "what is known"]) -> Any:
@@ -97,7 +96,6 @@ def value_summarize(call: Call, ref: Ref, budget: Annotated[int, msgspec.Meta(ge
 
 
 def register(registry: Registry) -> None:
-    """Add the tools in the order in which they are listed."""
     for function in (
         memory_append, memory_search, memory_learn, memory_recall, memory_match, memory_compact, memory_stats,
         value_read, value_search, value_summarize,

@@ -22,7 +22,6 @@ from holdfast.model.queries import MAX_LIMIT, Query
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.times import age
 from holdfast.model.tokens import count_tokens
-from holdfast.recall.answers import Hit
 from holdfast.tools.calling import Call, Context, Runner
 from holdfast.tools.workspaces import loadWorkspace
 
@@ -47,10 +46,8 @@ def gather(runner: Runner, context: Context, budget: int = prompts.BUDGET) -> It
     work = _Work(Call(runner, context.over(runner.defaults)), budget)
     if work.call.context.workspaceId:
         _ = work.call.scope
-    yield work.gathered("rules", work.rules)
-    yield work.gathered("memory", work.long_term)
-    yield work.gathered("run", work.run)
-    yield work.gathered("chat", work.chat)
+    for part, pieces in (("rules", work.rules), ("memory", work.long_term), ("run", work.run), ("chat", work.chat)):
+        yield work.gathered(part, pieces)
     yield msgspec.structs.replace(work.gathered("workspace", work.purpose), partial=True)
     yield work.gathered("workspace", work.workspace)
     yield work.gathered("recall", work.recall)
@@ -108,10 +105,8 @@ class _Work:
             if room < 0:
                 break
             self.shown.add(message.id)
-        return [
-            Piece(message.content, _joined(chat.label(message) or message.role, age(message.timestamp)))
-            for message in said
-        ]
+        heads = [_joined(chat.label(message) or message.role, age(message.timestamp)) for message in said]
+        return [Piece(message.content, head) for message, head in zip(said, heads, strict=True)]
 
     def purpose(self) -> list[Piece]:
         """Return what is known of the workspace from a few files."""
@@ -138,7 +133,14 @@ class _Work:
         self.warnings += [str(problem) for problem in found.problems[:_LISTED]]
         sources = self.memory.sources(hit.record for hit in found)
         fresh = [hit for hit in found if hit.record.id not in self.shown and sources[hit.record.id].trust != "other"]
-        return [_recalled(hit, str(sources[hit.record.id])) for hit in fresh[:_HITS]]
+        pieces = []
+        for hit in fresh[:_HITS]:
+            title = prompts.one_line(hit.record.title)
+            text = hit.snippet if not title or title in hit.snippet else f"{title}\n{hit.snippet}"
+            unseen = invisible.sorts(f"{hit.record.title}\n{hit.snippet}")
+            beware = f"beware, it has {unseen}" if unseen else ""
+            pieces.append(Piece(text, _joined(hit.record.where, hit.age, str(sources[hit.record.id]), beware)))
+        return pieces
 
 
 def _briefing(data: Mapping[str, Any]) -> Iterator[str]:
@@ -165,13 +167,6 @@ def _about(item: Mapping[str, str]) -> str:
 
 def _line(text: str) -> str:
     return head(prompts.one_line(text), _LINE)
-
-
-def _recalled(hit: Hit, source: str) -> Piece:
-    title = prompts.one_line(hit.record.title)
-    text = hit.snippet if not title or title in hit.snippet else f"{title}\n{hit.snippet}"
-    unseen = invisible.sorts(f"{hit.record.title}\n{hit.snippet}")
-    return Piece(text, _joined(hit.record.where, hit.age, source, f"beware, it has {unseen}" if unseen else ""))
 
 
 def _joined(*parts: str) -> str:

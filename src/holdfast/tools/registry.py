@@ -95,11 +95,20 @@ class Registry:
 
     def add(self, agent: str, function: Callable[..., Any], **options: Any) -> None:
         """Make a function a tool of an agent; `options` are the other fields of `Tool`."""
-        name, params = function.__name__, _params(function)
+        name, params = function.__name__, dict[str, Param]()
+        hints = typing.get_type_hints(function, include_extras=True)
+        for each, parameter in list(inspect.signature(function).parameters.items())[1:]:
+            hint, about = hints[each], ""
+            if get_origin(hint) is Annotated:
+                inner, *extras = get_args(hint)
+                about = next((extra for extra in extras if isinstance(extra, str)), "")
+                rest = [extra for extra in extras if not isinstance(extra, str)]
+                hint = Annotated[inner, *rest] if rest else inner
+            required = parameter.default is inspect.Parameter.empty
+            params[each] = Param(each, hint, required, None if required else parameter.default, about)
         types = typing.TypedDict(name, {each: param.type for each, param in params.items()}, total=False)  # type: ignore[misc]
-        self.tools[name] = Tool(
-            name, agent, function, inspect.cleandoc(function.__doc__ or ""), params, types, **options
-        )
+        about = inspect.cleandoc(function.__doc__ or "")
+        self.tools[name] = Tool(name, agent, function, about, params, types, **options)
 
     def agents(self) -> dict[str, list[str]]:
         """Return the tools of each agent."""
@@ -107,21 +116,6 @@ class Registry:
         for tool in self.tools.values():
             found.setdefault(tool.agent, []).append(tool.name)
         return found
-
-
-def _params(function: Callable[..., Any]) -> dict[str, Param]:
-    hints = typing.get_type_hints(function, include_extras=True)
-    params = {}
-    for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
-        hint, about = hints[name], ""
-        if get_origin(hint) is Annotated:
-            inner, *extras = get_args(hint)
-            about = next((extra for extra in extras if isinstance(extra, str)), "")
-            rest = [extra for extra in extras if not isinstance(extra, str)]
-            hint = Annotated[inner, *rest] if rest else inner
-        required = parameter.default is inspect.Parameter.empty
-        params[name] = Param(name, hint, required, None if required else parameter.default, about)
-    return params
 
 
 def _inline(schema: Any, definitions: Mapping[str, Any]) -> Any:

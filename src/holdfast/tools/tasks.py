@@ -10,17 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats.tasks import (
-    CANCELLED,
-    DONE,
-    USUAL_ATTEMPTS,
-    USUAL_LEASE,
-    USUAL_PAUSE,
-    Attempt,
-    New,
-    Outlook,
-    Task,
-)  # fmt: skip
+from holdfast.formats.tasks import CANCELLED, DONE, USUAL_ATTEMPTS, USUAL_LEASE, USUAL_PAUSE, Attempt, New, Task
 from holdfast.memories.tasks import Claim, Listed
 from holdfast.model.names import amount
 from holdfast.model.records import USUAL_PRIORITY
@@ -30,6 +20,12 @@ from holdfast.tools.registry import Registry
 
 MOST_LISTED = 200
 Id = Annotated[str, "the task's id"]
+_OUTCOMES = {
+    "done": "done; what waited for it can go on",
+    "released": "given back",
+    "cancelled": "cancelled; what waits for it is blocked",
+    "retry": "open again",
+}
 Status = Literal["ready", "running", "waiting", "later", "blocked", "done", "failed", "cancelled"]
 
 
@@ -74,11 +70,15 @@ def task_claim(
     """
     tasks = call.runner.tasks
     wanted: dict[str, Any] = {"tags": tags or [], "graph": graph, "workspace": call.scope}
-    claim = tasks.claim(worker, lease=lease, op_id=call.op_id, **wanted)
-    if claim is None:
-        now, outlook = tasks.outlook(**wanted)
-        return {"task": None, **msgspec.structs.asdict(outlook), "text": _none_ready(outlook, now)}
-    return _claimed(claim)
+    if claim := tasks.claim(worker, lease=lease, op_id=call.op_id, **wanted):
+        return _claimed(claim)
+    now, outlook = tasks.outlook(**wanted)
+    text = "there is no open task."
+    if outlook.running or outlook.later or outlook.waiting:
+        later = f"{outlook.later} to be tried again, " if outlook.later else ""
+        soon = f" Look again in {max(1, round((outlook.next_ms - now) / 1000))} s." if outlook.next_ms else ""
+        text = f"{outlook.running} running, {later}{outlook.waiting} waiting for others.{soon}"
+    return {"task": None, **msgspec.structs.asdict(outlook), "text": f"Nothing is ready: {text}"}
 
 
 def task_heartbeat(
@@ -119,7 +119,15 @@ def task_report(
         raise Invalid(f"{status} needs the attempt.", "Send the attempt id that task_claim returned.")
     else:
         task = tasks.report(id, attempt, status, result=result, error=error, **where)
-    return {"id": id, "status": status, **_after(task, status)}
+    reply = {"id": id, "status": status}
+    if status != "failed":
+        return reply | {"text": f"Task {id} is {_OUTCOMES[status]}."}
+    if task.due is None:
+        spent = amount(task.spent, "attempt")
+        text = f"Task {id} failed for good, after {spent}; what waits for it is blocked."
+        return reply | {"again": "", "text": text}
+    again = iso(task.due)
+    return reply | {"again": again, "text": f"Task {id} failed; it can be claimed again from {again} on."}
 
 
 def task_list(
@@ -141,7 +149,6 @@ def task_list(
 
 
 def register(registry: Registry) -> None:
-    """Add the tools in the order in which they are listed."""
     for function in (task_create, task_claim, task_heartbeat, task_report):
         registry.add("tasks", function, render=_text)
     registry.add("tasks", task_list, reads=True, render=_text)
@@ -159,7 +166,7 @@ def _claimed(claim: Claim) -> dict[str, Any]:
         "attempt": attempt.id, "number": attempt.number, "of": task.most, "until": attempt.until,
         "before": before, "earlier": [_attempt(one) for one in earlier],
     }  # fmt: skip
-    found = [one["result"] for one in before]
+    found = (one["result"] for one in before)
     results = [one if isinstance(one, str) else msgspec.json.encode(one).decode() for one in found]
     lines = [
         f"Task {task.id}: {task.title}",
@@ -174,31 +181,6 @@ def _claimed(claim: Claim) -> dict[str, Any]:
         "Otherwise status='failed' with error=…, or 'released' to give it back.",
     ]
     return data | {"text": "\n".join(lines)}
-
-
-def _none_ready(outlook: Outlook, now: int) -> str:
-    if not (outlook.running or outlook.later or outlook.waiting):
-        return "Nothing is ready: there is no open task."
-    later = f"{outlook.later} to be tried again, " if outlook.later else ""
-    soon = f" Look again in {max(1, round((outlook.next_ms - now) / 1000))} s." if outlook.next_ms else ""
-    return f"Nothing is ready: {outlook.running} running, {later}{outlook.waiting} waiting for others.{soon}"
-
-
-def _after(task: Task, status: str) -> dict[str, Any]:
-    """Return what happens to a task after a report."""
-    texts = {
-        "done": "done; what waited for it can go on",
-        "released": "given back",
-        "cancelled": "cancelled; what waits for it is blocked",
-        "retry": "open again",
-    }
-    if status != "failed":
-        return {"text": f"Task {task.id} is {texts[status]}."}
-    if task.due is None:
-        spent = amount(task.spent, "attempt")
-        return {"again": "", "text": f"Task {task.id} failed for good, after {spent}; what waits for it is blocked."}
-    again = iso(task.due)
-    return {"again": again, "text": f"Task {task.id} failed; it can be claimed again from {again} on."}
 
 
 def _shown(listed: Listed, depth: int, task: Task, *, whole: bool) -> dict[str, Any]:
@@ -242,8 +224,7 @@ def _how(attempt: Attempt) -> str:
 
 
 def _text(reply: dict[str, Any]) -> str:
-    if "text" in reply:
-        return str(reply["text"])
+    """Return a list of tasks as text; the other replies have theirs."""
     if not reply["tasks"]:
         return "No tasks." if reply["counts"] else "No tasks yet. Use task_create to add one."
     lines = [", ".join(f"{count} {status}" for status, count in reply["counts"].items())]

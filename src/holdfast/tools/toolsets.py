@@ -114,7 +114,12 @@ def use(runner: Runner, params: Any) -> Reply:
             ]
             replies = [each.result() for each in waiting]
     else:
-        replies = _serial(runner, calls, parts)
+        replies = []
+        for each, part in zip(calls, parts, strict=True):
+            replies.append(_one(runner, each, part))
+            if not _succeeded(replies[-1]) and not each.continueOnFailure:
+                break
+        replies += [{"success": False, "error": _NOT_RUN} for _ in calls[len(replies) :]]
     results = []
     for each, reply in zip(calls, replies, strict=True):
         tool = runner.registry.tools.get(each.tool)
@@ -124,16 +129,6 @@ def use(runner: Runner, params: Any) -> Reply:
     wrong = sum(not _succeeded(reply) and reply.get("error") != _NOT_RUN for reply in replies)
     done: Reply = {"success": not wrong, "data": {"results": results}}
     return done | ({"error": f"{wrong} of {len(calls)} failed"} if wrong else {})
-
-
-def _serial(runner: Runner, calls: list[Use], contexts: list[Context]) -> list[Reply]:
-    """Run calls in order, up to the first that fails without `continueOnFailure`."""
-    replies: list[Reply] = []
-    for each, context in zip(calls, contexts, strict=True):
-        replies.append(_one(runner, each, context))
-        if not _succeeded(replies[-1]) and not each.continueOnFailure:
-            break
-    return replies + [{"success": False, "error": _NOT_RUN} for _ in calls[len(replies) :]]
 
 
 def _one(runner: Runner, each: Use, context: Context) -> Reply:

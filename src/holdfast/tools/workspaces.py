@@ -10,7 +10,6 @@ from holdfast.errors import Invalid
 from holdfast.memories.workspaces import FIELDS, activity
 from holdfast.model.queries import Query
 from holdfast.model.records import text_of
-from holdfast.recall.answers import Hit
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
@@ -81,8 +80,7 @@ def updateWorkspace(
     values = (description, rootFolder, purpose, workflows, keyFiles, preferences)
     changes = {field: value for field, value in zip(FIELDS, values, strict=True) if value is not None}
     given = {**changes, "newName": newName}
-    blank = [field for field, value in given.items() if isinstance(value, str) and not value.strip()]
-    if blank:
+    if blank := [field for field, value in given.items() if isinstance(value, str) and not value.strip()]:
         raise Invalid(f"Blank: {', '.join(blank)}.", "Give text, or leave it out.")
     workspaces, changed = call.runner.workspaces, bool(changes or newName)
     if not changed and isArchived is None:
@@ -114,13 +112,9 @@ def createState(
 ) -> None:
     """Save where you are, so that any later conversation can resume. States never change: save a new one."""
     fields = {
-        "description": description,
-        "activeTask": activeTask,
-        "activeFiles": activeFiles,
-        "nextSteps": nextSteps,
-        "conversationContext": conversationContext,
-        "tags": tags,
-    }
+        "description": description, "activeTask": activeTask, "activeFiles": activeFiles, "nextSteps": nextSteps,
+        "conversationContext": conversationContext, "tags": tags,
+    }  # fmt: skip
     call.runner.states.create(call.scope, name, fields, call.session, call.op_id)
 
 
@@ -151,11 +145,25 @@ def searchMemory(
     kinds = tuple(name.removesuffix("s") for name in memoryTypes or ("states", "traces"))
     span = dateRange or DateRange()
     wanted = Query(text=query, kinds=kinds, scope=workspaceId, since=span.start, until=span.end, limit=limit)
-    return [_found(hit) for hit in call.memory.find(wanted)]
+    found = []
+    for hit in call.memory.find(wanted):
+        record, fields = hit.record, hit.record.fields
+        context = {
+            "workspaceId": record.scope.path, "sessionId": record.scope.session or fields.get("session"),
+            "goal": fields.get("goal"), "time": record.time, "source": record.where,
+        }  # fmt: skip
+        if record.kind == "trace":
+            done, about = activity(record), {"type": "trace", "tool": record.title}
+            parts = [done["what"], record.text, done.get("error", ""), text_of(fields.get("params"))[:300]]
+        else:
+            about = {"type": "state"}
+            parts = [record.title, text_of(fields.get("activeTask")), hit.snippet]
+        context = {name: value for name, value in context.items() if value}
+        found.append({"content": "\n".join(str(part) for part in parts if part), **about, "context": context})
+    return found
 
 
 def register(registry: Registry) -> None:
-    """Add the tools in the order in which they are listed."""
     reads = (listWorkspaces, loadWorkspace, listStates, loadState)
     # a token bound to one workspace may not create or rename one: names are unique among all workspaces
     within = (*reads, createState, archiveState)
@@ -165,23 +173,3 @@ def register(registry: Registry) -> None:
     ):  # fmt: skip
         registry.add("memoryManager", function, enveloped=True, reads=function in reads, within=function in within)
     registry.add("searchManager", searchMemory, enveloped=True, reads=True, within=True)
-
-
-def _found(hit: Hit) -> dict[str, Any]:
-    record = hit.record
-    context = {
-        "workspaceId": record.scope.path,
-        "sessionId": record.scope.session or record.fields.get("session"),
-        "goal": record.fields.get("goal"),
-        "time": record.time,
-        "source": record.where,
-    }
-    if record.kind == "trace":
-        done = activity(record)
-        parts = [done["what"], record.text, done.get("error", ""), text_of(record.fields.get("params"))[:300]]
-        found = {"type": "trace", "tool": record.title}
-    else:
-        parts = [record.title, text_of(record.fields.get("activeTask")), hit.snippet]
-        found = {"type": "state"}
-    content = "\n".join(str(part) for part in parts if part)
-    return {"content": content, **found, "context": {name: value for name, value in context.items() if value}}
