@@ -48,7 +48,7 @@ Event = dict[str, Any]
 @click.option("--once", is_flag=True, help="Run the jobs that are due now, and end.")
 @click.option("--command", default="", help="Program to run for a job, instead of [jobs] command.")
 @common
-def run(once: bool, command: str, root: str | None, as_json: bool) -> None:
+def run(once: bool, command: str) -> None:
     """Run jobs as they become due, until a signal comes.
 
     Each slot is run at most once, by one scheduler. Of several missed slots the newest is run and the others are
@@ -63,8 +63,8 @@ def run(once: bool, command: str, root: str | None, as_json: bool) -> None:
         words = tuple(shlex.split(command))
     except ValueError as error:
         raise Invalid(f"--command cannot be split into words: {error}.", "Close the quotes.") from None
-    in_json = show.wants_json(as_json)
-    with open_root(root) as memory:
+    in_json = show.wants_json()
+    with open_root() as memory:
         folder = memory.root if memory.in_files and not words else os.getcwd()
         resolve = functools.partial(_resolved, words or memory.settings.jobs.command, folder)
         ended = Scheduler(memory, resolve, lambda event: _print(event, in_json)).serve(once=once)
@@ -107,21 +107,18 @@ def _sentence(event: Event) -> str:
 @click.argument("id", required=False, default="")
 @click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
 @common
-def log(id: str, count: int, root: str | None, as_json: bool) -> None:
+def log(id: str, count: int) -> None:
     """Print the last runs of all jobs, or of the job ID, oldest first."""
-    with open_root(root) as memory:
+    with open_root() as memory:
         found = memory.jobs.log(count, id)
-    if show.wants_json(as_json):
-        show.as_json([msgspec.to_builtins(one) | missed_data(one.missed) for one in found])
-    elif not found:
-        click.echo("Nothing was run yet.")
-    else:
-        rows = []
-        for one in found:
-            ended = (one.status, "" if one.exit is None else one.exit, f"{one.seconds:.1f}", counted(one.missed))
-            rows.append((local(one.slot), one.job, one.name, *ended, " ".join(one.output.split())[:200]))
-        columns = ("slot", "job", "name", "ended", "exit", "seconds", "missed", "output")
-        show.table(columns, rows, whole=("job",), less=("seconds", "missed", "name", "exit"))
+    runs = [msgspec.to_builtins(one) | missed_data(one.missed) for one in found]
+    rows = []
+    for one in found:
+        ended = (one.status, "" if one.exit is None else one.exit, f"{one.seconds:.1f}", counted(one.missed))
+        rows.append((local(one.slot), one.job, one.name, *ended, " ".join(one.output.split())[:200]))
+    columns = ("slot", "job", "name", "ended", "exit", "seconds", "missed", "output")
+    less = ("seconds", "missed", "name", "exit")
+    show.listing(runs, "Nothing was run yet.", columns, rows, whole=("job",), less=less)
 
 
 def _resolved(words: Sequence[str], folder: str) -> list[str]:

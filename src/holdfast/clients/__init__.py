@@ -84,6 +84,12 @@ def find(client: Client, text: str) -> dict[str, Any] | None:
     return client.editor.find(text, client.key, NAME)
 
 
+def words(client: Client, text: str) -> list[str] | None:
+    """Return the command of our entry, None if there is none."""
+    known = find(client, text)
+    return None if known is None else [str(known.get("command", "")), *map(str, known.get("args") or [])]
+
+
 def merge(client: Client, text: str, wanted: dict[str, Any]) -> str:
     """Return the configuration with our entry; fields that the user added to the entry stay."""
     known = find(client, text) or {}

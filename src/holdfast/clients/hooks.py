@@ -33,12 +33,15 @@ def command(words: Sequence[str]) -> str:
     return f"{shlex.join(words)} 2>/dev/null || true"
 
 
-def words(line: str) -> list[str]:
-    """Return the words of such a command, [] if they cannot be read."""
+def words(text: str) -> list[str] | None:
+    """Return the command of our hook without its redirection, None if there is none."""
+    line = find(text)
+    if line is None:
+        return None
     try:
-        return shlex.split(line.partition(" 2>")[0])
+        return shlex.split(line.partition(" 2>")[0]) or [""]
     except ValueError:
-        return []
+        return [""]
 
 
 def fragment(line: str) -> str:
