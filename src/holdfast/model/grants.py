@@ -68,10 +68,19 @@ def create(
     """Create a grant and its token, which cannot be derived from the grant."""
     if not _NAME.match(name):
         raise Invalid(f"{name[:40]!r} is not a name for a token.", "Use up to 40 letters, digits, dots, - and _.")
+    end = ""
+    if expires:
+        found = _SPAN.match(expires.strip())
+        if not found:
+            raise Invalid(f"{expires[:20]!r} is not a span of time.", "Use a number and m, h, d, w or y, like 30d.")
+        last = now_ms() + int(found[1]) * _SECONDS[found[2]] * 1000
+        if last > _LAST:  # times are compared as text, which fails for years of five digits
+            raise Invalid(
+                f"{expires[:20]!r} ends after the year 9999.", "Use a shorter one, or none: then it never ends."
+            )
+        end = iso(last)
     identifier, secret = _base32(secrets.token_bytes(10)), secrets.token_urlsafe(32)
-    grant = Grant(
-        identifier, name, digest(secret), tenant, scope, reads_only, created=utc_now(), expires=_expiry(expires)
-    )
+    grant = Grant(identifier, name, digest(secret), tenant, scope, reads_only, created=utc_now(), expires=end)
     return grant, f"{START}_{_base32(tenant.encode())}_{identifier}_{secret}"
 
 
@@ -95,19 +104,6 @@ def matches(token: Token, grant: Grant | None) -> bool:
 
 def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _expiry(span: str) -> str:
-    """Return the end of a span from now, such as 30d; "" never ends."""
-    if not span:
-        return ""
-    found = _SPAN.match(span.strip())
-    if not found:
-        raise Invalid(f"{span[:20]!r} is not a span of time.", "Use a number and m, h, d, w or y, like 30d.")
-    end = now_ms() + int(found[1]) * _SECONDS[found[2]] * 1000
-    if end > _LAST:  # times are compared as text, which fails for years of five digits
-        raise Invalid(f"{span[:20]!r} ends after the year 9999.", "Use a shorter one, or none: then it never ends.")
-    return iso(end)
 
 
 def by_name(grants: list[Grant], wanted: str) -> Grant:
