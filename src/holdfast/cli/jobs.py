@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import Any
 
 import click
 import msgspec
@@ -64,23 +64,22 @@ def run(once: bool, command: str) -> None:
     except ValueError as error:
         raise Invalid(f"--command cannot be split into words: {error}.", "Close the quotes.") from None
     in_json = show.wants_json()
+
+    def on_event(event: Event) -> None:
+        known = {name: value for name, value in event.items() if value is not None}
+        try:
+            click.echo(msgspec.json.encode(known) if in_json else show.printable(_sentence(event)))
+        except BrokenPipeError:  # the scheduler goes on after the reader has closed the pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
     with open_root() as memory:
         folder = memory.root if memory.in_files and not words else os.getcwd()
         resolve = functools.partial(_resolved, words or memory.settings.jobs.command, folder)
-        ended = Scheduler(memory, resolve, lambda event: _print(event, in_json)).serve(once=once)
+        ended = Scheduler(memory, resolve, on_event).serve(once=once)
     if once and not (ended or in_json):
         click.echo("Nothing is due.")
     if once and any(status != "done" for status in ended):
         sys.exit(1)
-
-
-def _print(event: Event, in_json: bool) -> None:
-    """Print an event; the scheduler goes on after the reader has closed the pipe."""
-    known = {name: value for name, value in event.items() if value is not None}
-    try:
-        click.echo(msgspec.json.encode(known) if in_json else show.printable(_sentence(event)))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _sentence(event: Event) -> str:
@@ -191,24 +190,23 @@ class Scheduler:
             self._on_event({"event": "missed", **about, **missed_data(due.missed)})
         self._on_event({"event": "started", **about})
         begin = time.monotonic()
-        ended = self._execute(due, words) if words else self._add_message(due)
+        ended = self._execute(due, words)
         ended = msgspec.structs.replace(ended, seconds=round(time.monotonic() - begin, 3))
         self._jobs.finish(due.job, due.slot, ended)
         result = {name: getattr(ended, name) for name in ("status", "exit", "output", "seconds")}
         self._on_event({"event": "finished", **about, **result})
         return ended.status
 
-    def _add_message(self, due: Due) -> Ended:
-        slot = slot_text(due.slot)
-        fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
-        try:
-            self._memory.put("message", due.job.message, fields=fields, op_id=f"job:{due.job.id}@{slot}")
-        except HoldfastError as error:
-            return Ended(status="failed", output=str(error))
-        return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
-
     def _execute(self, due: Due, words: Sequence[str]) -> Ended:
-        """Run the owner's program with the message as its input."""
+        """Run the owner's program with the message as its input; without one, add the message to the chat history."""
+        if not words:
+            fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
+            try:
+                operation = f"job:{due.job.id}@{slot_text(due.slot)}"
+                self._memory.put("message", due.job.message, fields=fields, op_id=operation)
+            except HoldfastError as error:
+                return Ended(status="failed", output=str(error))
+            return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
         environment = os.environ | {
             "HOLDFAST_JOB_ID": due.job.id,
             "HOLDFAST_JOB_NAME": due.job.name,
@@ -236,9 +234,15 @@ class Scheduler:
 
 def _wait(process: subprocess.Popen[bytes], most_seconds: float) -> Ended:
     """Wait for a program; after the timeout, end it and its process group: SIGTERM first, then SIGKILL."""
-    assert process.stdout is not None  # it is a pipe
     head = bytearray()
-    reader = threading.Thread(target=_read_head, args=(process.stdout, head), daemon=True)
+
+    def read_head() -> None:
+        assert process.stdout is not None  # it is a pipe
+        with contextlib.suppress(OSError, ValueError), process.stdout as pipe:
+            while part := os.read(pipe.fileno(), 65_536):
+                head.extend(part[: MOST_OUTPUT - len(head)])
+
+    reader = threading.Thread(target=read_head, daemon=True)
     reader.start()
     timed_out = False
     try:
@@ -256,13 +260,6 @@ def _wait(process: subprocess.Popen[bytes], most_seconds: float) -> Ended:
         output = f"ended after {most_seconds:g} seconds\n{output}".strip()
     status = "timeout" if timed_out else "failed" if process.returncode else "done"
     return Ended(status=status, exit=process.returncode, output=output)
-
-
-def _read_head(pipe: IO[bytes], head: bytearray) -> None:
-    """Read all output of a program, and keep its beginning."""
-    with contextlib.suppress(OSError, ValueError), pipe:
-        while part := os.read(pipe.fileno(), 65_536):
-            head += part[: MOST_OUTPUT - len(head)]
 
 
 @contextlib.contextmanager

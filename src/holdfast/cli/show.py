@@ -245,23 +245,22 @@ def tasks(value: Mapping[str, Any]) -> None:
         click.echo("None.")
     else:
         columns = ("id", "status", "worker", "lease", "attempts", "progress", "title")
-        rows = [_task_row(task) for task in value["tasks"]]
+        rows = []
+        for task in value["tasks"]:
+            percent = f"{task['percent']:g} %" if "percent" in task else ""
+            progress = " ".join(filter(None, (percent, " ".join(task.get("progress", "").split())[:60])))
+            blocked = f"blocked by {', '.join(task['blockedBy'])}" if "blockedBy" in task else ""
+            problems = "; ".join(filter(None, (blocked, " ".join(task.get("error", "").split())[:200])))
+            title = "  " * task["depth"] + task["title"] + (f" ({problems})" if problems else "")
+            lease = f"{task['lease']} s" if "lease" in task else ""
+            begin = (task["id"], task["status"], task.get("worker", ""), lease, task["attempts"])
+            rows.append((*begin, progress, title))
         table(columns, rows, whole=("id", "status"), less=("progress", "lease", "attempts"))
     counts = [f"{count:,} {status}" for status, count in value["counts"].items()]
     if counts:
         more = [f"{value['left_off']:,} more are not shown"] if "left_off" in value else []
         click.secho(" · ".join([*counts, *more]), dim=True)
     warnings(value.get("warnings", ()))
-
-
-def _task_row(task: Mapping[str, Any]) -> list[object]:
-    percent = f"{task['percent']:g} %" if "percent" in task else ""
-    progress = " ".join(filter(None, (percent, " ".join(task.get("progress", "").split())[:60])))
-    blocked = f"blocked by {', '.join(task['blockedBy'])}" if "blockedBy" in task else ""
-    problems = "; ".join(filter(None, (blocked, " ".join(task.get("error", "").split())[:200])))
-    title = "  " * task["depth"] + task["title"] + (f" ({problems})" if problems else "")
-    lease = f"{task['lease']} s" if "lease" in task else ""
-    return [task["id"], task["status"], task.get("worker", ""), lease, task["attempts"], progress, title]
 
 
 def claim(value: Mapping[str, Any]) -> None:

@@ -115,7 +115,13 @@ def _command(name: str, tool: Tool) -> click.Command:
     def run(workspace: str, session: str, **given: Any) -> None:
         sent: dict[str, Any] = {}
         if argument:
-            given[argument.name] = _either(argument, given.pop(_ALONE), given[argument.name])
+            alone, named = given.pop(_ALONE), given[argument.name]
+            if alone is not None and named is not None:
+                raise click.UsageError(f"Give {argument.name} once: as the argument or with --{kebab(argument.name)}.")
+            if alone is None and named is None and argument.required:
+                raise click.UsageError(f"Missing argument '{argument.name.upper()}'.")
+            if alone is not None:
+                given[argument.name] = read_stdin() if alone == "-" else alone
         for name, value in given.items():
             param, inner = by_name[name]
             if value is not None and param is inner:
@@ -134,17 +140,6 @@ def _command(name: str, tool: Tool) -> click.Command:
     made = click.command(name, help=tool.about, context_settings={"ignore_unknown_options": lenient})(run)
     made.params[:0] = params
     return made
-
-
-def _either(param: Param, alone: str | None, named: Any) -> Any:
-    """Return the value of the argument, `-` for standard input, or of the option of the same name."""
-    if alone is not None and named is not None:
-        raise click.UsageError(f"Give {param.name} once: as the argument or with --{kebab(param.name)}.")
-    if alone is None and named is None and param.required:
-        raise click.UsageError(f"Missing argument '{param.name.upper()}'.")
-    if alone is None:
-        return named
-    return read_stdin() if alone == "-" else alone
 
 
 def _run(tool: Tool, params: dict[str, Any], context: Context) -> None:
@@ -227,9 +222,9 @@ def kebab(name: str) -> str:
 @click.argument("plan")
 @click.argument("status", type=click.Choice(PLAN_STATUS))
 @common
-def _plan_status(plan: str, status: str) -> None:
+def plan_status(plan: str, status: str) -> None:
     """Set the status of PLAN, given by path, id or name."""
-    _run(_TOOLS["set_plan_status"], {"path" if "/" in plan else "id": plan, "status": status}, Context())
+    _run(_TOOLS["setplan_status"], {"path" if "/" in plan else "id": plan, "status": status}, Context())
 
 
 def _switch(verb: str, about: str, *, enabled: bool) -> click.Command:
@@ -244,7 +239,7 @@ def _switch(verb: str, about: str, *, enabled: bool) -> click.Command:
 @click.command("list")
 @click.argument("scope", required=False)
 @common
-def _skill_list(scope: str | None) -> None:
+def skill_list(scope: str | None) -> None:
     """List the skills of SCOPE (default: every workspace)."""
     with open_root() as memory:
         tops = [scope] if scope else memory.scopes.children("")
@@ -256,7 +251,7 @@ def _skill_list(scope: str | None) -> None:
 @click.command("history")
 @click.option("-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="How many messages.")
 @common
-def _chat_history(last: int) -> None:
+def chat_history(last: int) -> None:
     """Show the last messages of all channels, oldest first."""
     with open_root() as memory:
         found = memory.chat.load_history(last)
@@ -273,7 +268,7 @@ def _chat_history(last: int) -> None:
 
 @click.command("memory")
 @common
-def _chat_memory() -> None:
+def chat_memory() -> None:
     """Show MEMORY.md, which is in every prompt."""
     with open_root() as memory:
         text = memory.chat.load_global_memory()
@@ -283,13 +278,13 @@ def _chat_memory() -> None:
 
 workspace = _group("workspace")
 state = _group("state")
-plan = _group("plan", _plan_status)
+plan = _group("plan", plan_status)
 learnings = _group("learnings", modules={"archive": "lint"})
-skill = _group("skill", _skill_list)
+skill = _group("skill", skill_list)
 compartment = _group("compartment")
 mind = _group("mind")
 value = _group("value")
-chat = _group("chat", _chat_history, _chat_memory)
+chat = _group("chat", chat_history, chat_memory)
 jobs = _group(
     "jobs",
     _switch("enable", "Enable the job ID from now on.", enabled=True),

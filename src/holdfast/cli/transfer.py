@@ -94,10 +94,18 @@ def _transfer(other: str, scope: str, *, dry_run: bool, yes: bool, push: bool) -
             except Unavailable as error:  # the server stopped, or the folder is gone
                 again = "push" if push else "pull"
                 raise Unavailable(error.message, f"What was moved stays; {again} again to finish.") from None
-    if on_terminal:
-        _result(done)
+    if show.in_json(done):
+        pass
+    elif not done.done:
+        click.echo("Nothing was written.")
+    elif done.nothing:
+        click.echo("There was nothing to move.")
     else:
-        show.as_json(done)
+        click.echo(f"{amount(done.records, 'record')} moved. {done.left[0].capitalize()}; {done.left[1]}.")
+    if on_terminal:
+        show.warnings([f"left out: {problem}" for problem in done.refused[:_SHOWN]])
+        if len(done.refused) > _SHOWN:
+            show.warnings([f"… and {len(done.refused) - _SHOWN} more; --json lists them all."])
     if done.refused and done.done:
         sys.exit(1)
 
@@ -116,18 +124,6 @@ def _plan(planned: Moved, *, push: bool) -> None:
         click.secho(text, fg="yellow")
     if len(planned.conflicts) > _SHOWN:
         click.echo(f"… and {len(planned.conflicts) - _SHOWN} more; --json lists them all.")
-
-
-def _result(done: Moved) -> None:
-    if not done.done:
-        click.echo("Nothing was written.")
-    elif done.nothing:
-        click.echo("There was nothing to move.")
-    else:
-        click.echo(f"{amount(done.records, 'record')} moved. {done.left[0].capitalize()}; {done.left[1]}.")
-    show.warnings([f"left out: {problem}" for problem in done.refused[:_SHOWN]])
-    if len(done.refused) > _SHOWN:
-        show.warnings([f"… and {len(done.refused) - _SHOWN} more; --json lists them all."])
 
 
 @click.command()

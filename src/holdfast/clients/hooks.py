@@ -79,9 +79,9 @@ def unmerge(text: str, before: str | None) -> str | None:
         group, number, _ = found
         groups = JSON.read(left)[_KEY][_EVENT]
         if len(groups[group][_KEY]) > 1:
-            left = JSON.remove_item(left, (_KEY, _EVENT, group, _KEY), number)
+            left = JSON.remove_value(left, (_KEY, _EVENT, group, _KEY, number))
         elif len(groups) > 1 or _EVENT in _hooks(JSON.read(before or "")):
-            left = JSON.remove_item(left, (_KEY, _EVENT), group)
+            left = JSON.remove_value(left, (_KEY, _EVENT, group))
         else:
             left = JSON.remove(left, _KEY, _EVENT, before)
     if left == text:
