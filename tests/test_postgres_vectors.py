@@ -208,7 +208,6 @@ import sys, numpy
 sys.path.insert(0, sys.argv[2])
 from test_postgres_vectors import Model, random
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.vectors import PgVectors
 pg = PgVectors(Database(sys.argv[1]), Model(), "g")
 given = pg.small(random(500))

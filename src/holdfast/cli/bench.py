@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.main import common, open_root
+from holdfast.cli.main import common, given_root, open_root
 from holdfast.errors import Invalid
 from holdfast.model.settings import FILE, STEPS, Search
 
@@ -112,7 +112,7 @@ def bench() -> None:
 @click.option("--store", default="", help="Use this database, postgresql://…, with a tenant per conversation.")
 @click.option("--other", multiple=True, type=click.File("rb"), help="With --foreign: also questions of this set.")
 @common
-def recall(set: IO[bytes], out: IO[str] | None, root: str | None, as_json: bool, **options: Any) -> None:
+def recall(set: IO[bytes], out: IO[str] | None, **options: Any) -> None:
     """Ask the questions of SET, a JSON file, and score the answers.
 
     Every conversation goes into a fresh memory, which is removed again. R@k is the share of right results among the
@@ -121,8 +121,8 @@ def recall(set: IO[bytes], out: IO[str] | None, root: str | None, as_json: bool,
     nothing is relevant; --foreign measures how often it was given.
     """
     given, search = read(set.read()), Search()
-    if root:
-        with open_root(root) as memory:
+    if given_root():
+        with open_root() as memory:
             search = memory.settings.search
     off = {*options["without"], *(["meaning"] if options["lexical"] else [])}
     search = msgspec.structs.replace(search, **{name: STEPS[name] for name in off})
@@ -133,8 +133,7 @@ def recall(set: IO[bytes], out: IO[str] | None, root: str | None, as_json: bool,
         line = {"question": one.question, "turns": one.turns, "sessions": one.sessions}
         click.echo(msgspec.json.encode(line).decode(), file=out)
     measured = measure(given, asked)
-    if show.wants_json(as_json):
-        show.as_json(measured)
+    if show.in_json(measured):
         return
     names = list(measured.scores)
     rows = [

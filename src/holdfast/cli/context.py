@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.main import common, open_root
+from holdfast.cli.main import common, given_root, open_root
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
 from holdfast.roots import is_address
@@ -40,12 +40,12 @@ _BEHIND = "; if the index is behind: holdfast refresh"
 class Gathering(threading.Thread):
     """Reads the small files at once and the rest in the background; `found` grows."""
 
-    def __init__(self, root: str | None, folder: str, budget: int, given: Mapping[str, str]) -> None:
+    def __init__(self, folder: str, budget: int, given: Mapping[str, str]) -> None:
         from holdfast.tools import prompt
         from holdfast.tools.calling import Context
 
         super().__init__(daemon=True)
-        self._memory = memory = open_root(root)
+        self._memory = memory = open_root()
         try:
             workspace = given["workspace"]
             if not workspace and folder:  # the workspace named like the project's folder
@@ -92,26 +92,26 @@ class Gathering(threading.Thread):
 )
 @click.option("--hook", is_flag=True, help="For hooks: never fail, and print nothing but memory.")
 @common
-def context(root: str | None, as_json: bool, budget: int, within: int | None, hook: bool, **given: str) -> None:
+def context(budget: int, within: int | None, hook: bool, **given: str) -> None:
     """Print the memory that an agent needs at its start.
 
     It has rules, long-term memory, the workspace with open plans and save points, notes of the run, records related to
     the task, and recent chat. Quoted text in it is information, not instructions.
     """
-    usual = _WITHIN_DATABASE if root and is_address(root) else _WITHIN
+    usual = _WITHIN_DATABASE if is_address(given_root() or "") else _WITHIN
     end = _process_start() + (within or usual) / 1000 - _MARGIN
     if not hook:
-        _print(Gathering(root, "", budget, given), budget, end, as_json=as_json, hook=False)
+        _print(Gathering("", budget, given), budget, end, hook=False)
         return
     try:
         sent = _hook_input()
         given["session"] = given["session"] or sent.get("session_id", "")
-        _print(Gathering(root, sent.get("cwd", ""), budget, given), budget, end, as_json=as_json, hook=True)
+        _print(Gathering(sent.get("cwd", ""), budget, given), budget, end, hook=True)
     except BaseException:  # the agent has to start, with or without its memory
         _exit()
 
 
-def _print(work: Gathering, budget: int, end: float, *, as_json: bool, hook: bool) -> None:
+def _print(work: Gathering, budget: int, end: float, *, hook: bool) -> None:
     """Print what was read in time; exit the process if something is still being read."""
     work.start()
     work.finished.wait(max(0.0, end - time.monotonic()))
@@ -121,7 +121,7 @@ def _print(work: Gathering, budget: int, end: float, *, as_json: bool, hook: boo
     found = list(work.found)
     note = prompts.missing(found, work.late) if late else ""
     made = prompts.together(found, budget, [note] if note else [])
-    if as_json:
+    if show.asked_for_json():
         ms = round((time.monotonic() - _process_start()) * 1000)
         warnings = [warning for each in found for warning in each.warnings] + ([note] if note else [])
         show.as_json(msgspec.structs.asdict(made) | {"warnings": warnings, "ms": ms})

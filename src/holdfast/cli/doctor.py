@@ -16,8 +16,8 @@ import msgspec
 
 from holdfast import clients
 from holdfast.cli import show
-from holdfast.cli.main import common, nearest, open_root
-from holdfast.clients import CLIENTS, Client, hooks
+from holdfast.cli.main import common, find_root, given_root, open_root
+from holdfast.clients import CLIENTS, hooks
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.model import settings
 from holdfast.model.names import amount
@@ -48,20 +48,18 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @click.command()
 @common
-def doctor(root: str | None, as_json: bool) -> None:
+def doctor() -> None:
     """Check root, settings, index, locks, clients and the server."""
-    found = list(_checks(root))
+    found = list(_checks())
     failed = any(check.state == "fail" for check in found)
-    if show.wants_json(as_json):
-        show.as_json({"ok": not failed, "checks": found})
-    else:
-        rows = [(c.check, c.state, f"{c.what} {c.next}".strip()) for c in found]
+    rows = [(c.check, c.state, f"{c.what} {c.next}".strip()) for c in found]
+    if not show.in_json({"ok": not failed, "checks": found}):
         show.table(("check", "state", "what"), rows)
     if failed:
         sys.exit(Unavailable.exit_code)
 
 
-def _checks(root: str | None) -> Iterator[Check]:
+def _checks() -> Iterator[Check]:
     import apsw
 
     version = apsw.sqlite_lib_version()
@@ -69,52 +67,35 @@ def _checks(root: str | None) -> Iterator[Check]:
         yield Check("sqlite", "fail", f"SQLite {version} is too old.", "Run: pip install --upgrade apsw")
     else:
         yield Check("sqlite", "ok", f"SQLite {version}.")
-    yield from _database_root(root) if root and is_address(root) else _folder_root(root)
-
-
-def _folder_root(root: str | None) -> Iterator[Check]:
+    address = given_root() or ""
+    in_database, location = is_address(address), ""
     try:
-        location = os.path.realpath(os.path.expanduser(root or nearest()))
+        if in_database:
+            found = look_at(address)
+            location = address
+            yield Check("root", "ok", found.location)
+            yield from _database(found)
+        else:
+            folder = os.path.realpath(os.path.expanduser(find_root()))
+            if not os.path.isdir(folder):
+                raise Unavailable(f"{folder} is not a folder.", f"Run: holdfast init {folder}")
+            location = folder
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise Unavailable(f"{folder} may not be written.", "Change its permissions, or its owner.")
+            yield Check("root", "ok", folder)
     except HoldfastError as error:
         yield _failed("root", error)
-        yield from _clients()
-        return
-    is_folder = os.path.isdir(location)
-    if not is_folder:
-        yield Check("root", "fail", f"{location} is not a folder.", f"Run: holdfast init {location}")
-    elif not os.access(location, os.W_OK | os.X_OK):
-        yield Check("root", "fail", f"{location} may not be written.", "Change its permissions, or its owner.")
-    else:
-        yield Check("root", "ok", location)
-    if is_folder:
-        yield from _each(location, settings=_settings, index=_index, lock=_lock)
-        yield from _shared(location)
-    yield from _clients()
-    if is_folder:
-        yield _server(location)
-
-
-def _database_root(address: str) -> Iterator[Check]:
-    try:
-        found = look_at(address)
-    except HoldfastError as error:
-        yield _failed("root", error)
-        yield from _clients()
-        return
-    yield Check("root", "ok", found.location)
-    yield from _database(found)
-    yield from _each(address, settings=_settings, index=_index)
-    yield from _shared(address)
-    yield from _clients()
-    yield _server("", address)
-
-
-def _each(location: str, **checks: Callable[[str], Check]) -> Iterator[Check]:
-    for name, check in checks.items():
+    checks = {"settings": _settings, "index": _index} | ({} if in_database else {"lock": _lock})
+    for name, check in checks.items() if location else ():
         try:
             yield check(location)
         except HoldfastError as error:
             yield _failed(name, error)
+    if location:
+        yield from _shared(location)
+    yield from _clients()
+    if location:
+        yield _server(location)
 
 
 def _failed(name: str, error: HoldfastError) -> Check:
@@ -209,7 +190,7 @@ def _lock(location: str) -> Check:
 def _clients() -> Iterator[Check]:
     any_found = False
     for client in CLIENTS.values():
-        words, step = functools.partial(_server_words, client), f"Run: holdfast install {client.name}"
+        words, step = functools.partial(clients.words, client), f"Run: holdfast install {client.name}"
         for project in (*[False] * bool(client.user), *[True] * bool(client.project)):
             if check := _configured(client.name, clients.location(client, project=project), words, step):
                 any_found = True
@@ -217,7 +198,7 @@ def _clients() -> Iterator[Check]:
     for client in (client for client in CLIENTS.values() if client.hooks):
         paths = dict.fromkeys(hooks.location(client, project=project) for project in (False, True))
         step = f"Run: holdfast install {client.name} --hook"
-        yield from filter(None, (_configured(f"{client.name} hook", path, _hook_words, step) for path in paths))
+        yield from filter(None, (_configured(f"{client.name} hook", path, hooks.words, step) for path in paths))
     if not any_found:
         names = ", ".join(CLIENTS)
         yield Check("clients", "warn", "No client is configured.", f"Run: holdfast install CLIENT ({names})")
@@ -240,23 +221,14 @@ def _configured(name: str, path: str, words: Callable[[str], list[str] | None], 
     return Check(name, "ok", f"{path} serves {root or 'the nearest root'}.")
 
 
-def _server_words(client: Client, text: str) -> list[str] | None:
-    entry = clients.find(client, text)
-    return None if entry is None else [str(entry.get("command", "")), *map(str, entry.get("args") or [])]
-
-
-def _hook_words(text: str) -> list[str] | None:
-    line = hooks.find(text)
-    return None if line is None else hooks.words(line) or [""]
-
-
 # the server
 
 
-def _server(location: str, address: str = "") -> Check:
-    command = [sys.executable, "-m", "holdfast", "mcp", *(["--root", location] if location else [])]
+def _server(location: str) -> Check:
+    in_database = is_address(location)
+    command = [sys.executable, "-m", "holdfast", "mcp", *([] if in_database else ["--root", location])]
     try:
-        tools, seconds = list_tools(command, _ANSWER_SECONDS, address)
+        tools, seconds = list_tools(command, _ANSWER_SECONDS, location if in_database else "")
     except HoldfastError as error:
         return _failed("server", error)
     return Check("server", "ok", f"It answers in {seconds:.1f} s with {len(tools)} tools.")

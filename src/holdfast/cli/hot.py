@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import common, open_root
+from holdfast.cli.main import common, op_option, open_root
 from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.memories.hot import Order
 
 _NEXT = "Next: holdfast hot link, if clients have links to the rules."
-_op = click.option("--op-id", default="", help="A repeated call with the same op id has no effect.")
 
 
 @click.group()
@@ -25,15 +24,15 @@ def hot() -> None:
 
 @hot.command()
 @common
-def check(root: str | None, as_json: bool) -> None:
+def check() -> None:
     """Check the rules against their budgets.
 
     The exit code is 1 if a rule is over its budget or has none.
     """
-    with open_root(root) as memory:
+    with open_root() as memory:
         total, found = memory.hot.total(), memory.hot.check()
     failed = any(finding.level == "error" for finding in found)
-    if show.wants_json(as_json):
+    if show.wants_json():
         names = ("lines", "most_lines", "tokens", "most_tokens")
         show.as_json({"ok": not failed, **{name: getattr(total, name) for name in names}, "problems": found})
     else:
@@ -57,65 +56,58 @@ def check(root: str | None, as_json: bool) -> None:
     help="Oldest, largest, or largest share of the total budget first.",
 )
 @common
-def review(by: Order, root: str | None, as_json: bool) -> None:
+def review(by: Order) -> None:
     """List the rules in the order in which to review them."""
-    with open_root(root) as memory:
+    with open_root() as memory:
         rules = memory.hot.review(by)
-    if show.wants_json(as_json):
-        show.as_json(rules)
-    elif not rules:
-        click.echo("There are no rules yet: holdfast init --template writes some to start from.")
-    else:
-        rows = []
-        for rule in rules:
-            lines, tokens = f"{rule.lines}/{rule.most_lines or '–'}", f"{rule.tokens}/{rule.most_tokens or '–'}"
-            rows.append((rule.age, lines, tokens, f"{rule.share:.0%}", f"{rule.part:.0%}", rule.path))
-        show.table(("changed", "lines", "tokens", "of its own", "of all", "rule"), rows)
+    rows = []
+    for rule in rules:
+        lines, tokens = f"{rule.lines}/{rule.most_lines or '–'}", f"{rule.tokens}/{rule.most_tokens or '–'}"
+        rows.append((rule.age, lines, tokens, f"{rule.share:.0%}", f"{rule.part:.0%}", rule.path))
+    nothing = "There are no rules yet: holdfast init --template writes some to start from."
+    show.listing(rules, nothing, ("changed", "lines", "tokens", "of its own", "of all", "rule"), rows)
 
 
 @hot.command()
 @click.option("--into", default="", type=click.Path(), help="Folder of a project; default: the memory root.")
 @click.option("--remove", is_flag=True, help="Remove the links and blocks again.")
 @common
-def link(into: str, remove: bool, root: str | None, as_json: bool) -> None:
+def link(into: str, remove: bool) -> None:
     """Link rules and commands to Cursor, Codex and Claude Code.
 
     Tools that read AGENTS.md or CLAUDE.md get a block there. Nothing is overwritten.
     """
     from holdfast.clients import rules
 
-    with open_root(root) as memory:
+    with open_root() as memory:
         done = rules.unlink(memory, into) if remove else rules.link(memory, into)
-    if show.wants_json(as_json):
-        show.as_json(done)
-    elif not done:
-        click.echo("There is nothing to take back." if remove else "There are no rules and no commands yet.")
-    else:
-        show.table(("what", "path", "why"), [(made.what, made.path, made.why) for made in done], whole=("path",))
+    nothing = "There is nothing to take back." if remove else "There are no rules and no commands yet."
+    rows = [(made.what, made.path, made.why) for made in done]
+    show.listing(done, nothing, ("what", "path", "why"), rows, whole=("path",))
 
 
 @hot.command()
 @click.argument("id")
 @click.option("--into", default="", metavar="RULE", help="Add it to this rule as a section; default: a new rule.")
 @click.option("--budget", default=0, metavar="LINES", help="Budget of the new rule; default: some room to grow.")
-@_op
+@op_option
 @common
-def promote(id: str, into: str, budget: int, op_id: str, root: str | None, as_json: bool) -> None:
+def promote(id: str, into: str, budget: int, op_id: str) -> None:
     """Copy the record ID into a rule, if the budgets allow it."""
-    with open_root(root) as memory:
-        show.receipt(memory.hot.promote(id, into, budget, op_id), as_json, _NEXT)
+    with open_root() as memory:
+        show.receipt(memory.hot.promote(id, into, budget, op_id), _NEXT)
 
 
 @hot.command()
 @click.argument("name")
 @click.option("--scope", help="Scope of the note; default: the workspace default.")
 @click.option("--heading", default="", help="Only this section of the rule.")
-@_op
+@op_option
 @common
-def demote(name: str, scope: str | None, heading: str, op_id: str, root: str | None, as_json: bool) -> None:
+def demote(name: str, scope: str | None, heading: str, op_id: str) -> None:
     """Turn the rule NAME into a note.
 
     If the record that it was promoted from still has the text, no note is made.
     """
-    with open_root(root) as memory:
-        show.receipt(memory.hot.demote(name, scope, heading, op_id), as_json, _NEXT)
+    with open_root() as memory:
+        show.receipt(memory.hot.demote(name, scope, heading, op_id), _NEXT)

@@ -14,7 +14,7 @@ import click
 
 from holdfast import clients
 from holdfast.cli import show
-from holdfast.cli.main import common, nearest
+from holdfast.cli.main import common, find_root
 from holdfast.clients import CLIENTS, Client, hooks
 from holdfast.errors import Invalid, Unavailable
 from holdfast.secrets import redact
@@ -35,7 +35,7 @@ _client = click.argument("client", type=click.Choice(list(CLIENTS)))
 @_project
 @_yes
 @common
-def install(client: str, root: str | None, as_json: bool, workspace: str, hook: bool | None, **given: bool) -> None:
+def install(client: str, workspace: str, hook: bool | None, **given: bool) -> None:
     """Add the memory to the configuration of CLIENT.
 
     Shows the change first, and keeps a copy of the old file. On a terminal it also asks whether to add the hook.
@@ -43,11 +43,11 @@ def install(client: str, root: str | None, as_json: bool, workspace: str, hook: 
     known = CLIENTS[client]
     path = clients.location(known, project=given["project"])
     hook_path = hooks.location(known, project=given["project"]) if hook or known.hooks else ""
-    wanted = clients.entry(known, _command("mcp", root, workspace))
-    line = hooks.command(_command("context", root, workspace, "--hook", *hooks.WITHIN)) if hook_path else ""
+    wanted = clients.entry(known, _command("mcp", workspace))
+    line = hooks.command(_command("context", workspace, "--hook", *hooks.WITHIN)) if hook_path else ""
     if given["only_print"]:
         texts = {path: clients.fragment(known, wanted)} | ({hook_path: hooks.fragment(line)} if hook else {})
-        if as_json:
+        if show.asked_for_json():
             first, *more = [{"file": path, "text": text} for path, text in texts.items()]
             show.as_json({"client": client} | first | ({"hook": more[0]} if more else {}))
             return
@@ -56,7 +56,7 @@ def install(client: str, root: str | None, as_json: bool, workspace: str, hook: 
                 click.echo(f"{path}:", err=True)
             click.echo(text, nl=False)
         return
-    ask, quiet = not given["yes"], show.wants_json(as_json)
+    ask, quiet = not given["yes"], show.wants_json()
     old = clients.read_file(path)
     try:
         new = clients.merge(known, old or "", wanted)
@@ -73,11 +73,10 @@ def install(client: str, root: str | None, as_json: bool, workspace: str, hook: 
 @_project
 @_yes
 @common
-def uninstall(client: str, root: str | None, as_json: bool, **given: bool) -> None:
+def uninstall(client: str, **given: bool) -> None:
     """Remove the memory from the configuration of CLIENT."""
-    del root  # the entry is removed whatever root it names
     known = CLIENTS[client]
-    ask, quiet = not given["yes"], show.wants_json(as_json)
+    ask, quiet = not given["yes"], show.wants_json()
     path = clients.location(known, project=given["project"])
     old = clients.read_file(path)
     try:
@@ -120,11 +119,11 @@ def _remove_hook(path: str, *, ask: bool, quiet: bool) -> dict[str, Any]:
     return {"hook": _change(path, old, new, _REMOVE[new is None] if ask else "", quiet)}
 
 
-def _command(name: str, root: str | None, workspace: str, *options: str) -> list[str]:
+def _command(name: str, workspace: str, *options: str) -> list[str]:
     """Return a command over the root, started the way this one was."""
     from holdfast.roots import is_address, without_password
 
-    location = root or nearest()
+    location = find_root()
     if is_address(location):
         bare = without_password(location)
         if bare != location:

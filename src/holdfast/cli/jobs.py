@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import Any
 
 import click
 import msgspec
@@ -48,7 +48,7 @@ Event = dict[str, Any]
 @click.option("--once", is_flag=True, help="Run the jobs that are due now, and end.")
 @click.option("--command", default="", help="Program to run for a job, instead of [jobs] command.")
 @common
-def run(once: bool, command: str, root: str | None, as_json: bool) -> None:
+def run(once: bool, command: str) -> None:
     """Run jobs as they become due, until a signal comes.
 
     Each slot is run at most once, by one scheduler. Of several missed slots the newest is run and the others are
@@ -63,24 +63,23 @@ def run(once: bool, command: str, root: str | None, as_json: bool) -> None:
         words = tuple(shlex.split(command))
     except ValueError as error:
         raise Invalid(f"--command cannot be split into words: {error}.", "Close the quotes.") from None
-    in_json = show.wants_json(as_json)
-    with open_root(root) as memory:
+    in_json = show.wants_json()
+
+    def on_event(event: Event) -> None:
+        known = {name: value for name, value in event.items() if value is not None}
+        try:
+            click.echo(msgspec.json.encode(known) if in_json else show.printable(_sentence(event)))
+        except BrokenPipeError:  # the scheduler goes on after the reader has closed the pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    with open_root() as memory:
         folder = memory.root if memory.in_files and not words else os.getcwd()
         resolve = functools.partial(_resolved, words or memory.settings.jobs.command, folder)
-        ended = Scheduler(memory, resolve, lambda event: _print(event, in_json)).serve(once=once)
+        ended = Scheduler(memory, resolve, on_event).serve(once=once)
     if once and not (ended or in_json):
         click.echo("Nothing is due.")
     if once and any(status != "done" for status in ended):
         sys.exit(1)
-
-
-def _print(event: Event, in_json: bool) -> None:
-    """Print an event; the scheduler goes on after the reader has closed the pipe."""
-    known = {name: value for name, value in event.items() if value is not None}
-    try:
-        click.echo(msgspec.json.encode(known) if in_json else show.printable(_sentence(event)))
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _sentence(event: Event) -> str:
@@ -107,21 +106,18 @@ def _sentence(event: Event) -> str:
 @click.argument("id", required=False, default="")
 @click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
 @common
-def log(id: str, count: int, root: str | None, as_json: bool) -> None:
+def log(id: str, count: int) -> None:
     """Print the last runs of all jobs, or of the job ID, oldest first."""
-    with open_root(root) as memory:
+    with open_root() as memory:
         found = memory.jobs.log(count, id)
-    if show.wants_json(as_json):
-        show.as_json([msgspec.to_builtins(one) | missed_data(one.missed) for one in found])
-    elif not found:
-        click.echo("Nothing was run yet.")
-    else:
-        rows = []
-        for one in found:
-            ended = (one.status, "" if one.exit is None else one.exit, f"{one.seconds:.1f}", counted(one.missed))
-            rows.append((local(one.slot), one.job, one.name, *ended, " ".join(one.output.split())[:200]))
-        columns = ("slot", "job", "name", "ended", "exit", "seconds", "missed", "output")
-        show.table(columns, rows, whole=("job",), less=("seconds", "missed", "name", "exit"))
+    runs = [msgspec.to_builtins(one) | missed_data(one.missed) for one in found]
+    rows = []
+    for one in found:
+        ended = (one.status, "" if one.exit is None else one.exit, f"{one.seconds:.1f}", counted(one.missed))
+        rows.append((local(one.slot), one.job, one.name, *ended, " ".join(one.output.split())[:200]))
+    columns = ("slot", "job", "name", "ended", "exit", "seconds", "missed", "output")
+    less = ("seconds", "missed", "name", "exit")
+    show.listing(runs, "Nothing was run yet.", columns, rows, whole=("job",), less=less)
 
 
 def _resolved(words: Sequence[str], folder: str) -> list[str]:
@@ -194,24 +190,23 @@ class Scheduler:
             self._on_event({"event": "missed", **about, **missed_data(due.missed)})
         self._on_event({"event": "started", **about})
         begin = time.monotonic()
-        ended = self._execute(due, words) if words else self._add_message(due)
+        ended = self._execute(due, words)
         ended = msgspec.structs.replace(ended, seconds=round(time.monotonic() - begin, 3))
         self._jobs.finish(due.job, due.slot, ended)
         result = {name: getattr(ended, name) for name in ("status", "exit", "output", "seconds")}
         self._on_event({"event": "finished", **about, **result})
         return ended.status
 
-    def _add_message(self, due: Due) -> Ended:
-        slot = slot_text(due.slot)
-        fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
-        try:
-            self._memory.put("message", due.job.message, fields=fields, op_id=f"job:{due.job.id}@{slot}")
-        except HoldfastError as error:
-            return Ended(status="failed", output=str(error))
-        return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
-
     def _execute(self, due: Due, words: Sequence[str]) -> Ended:
-        """Run the owner's program with the message as its input."""
+        """Run the owner's program with the message as its input; without one, add the message to the chat history."""
+        if not words:
+            fields = {"role": "user", "channel": due.job.channel, "sender_id": f"job:{due.job.name}"}
+            try:
+                operation = f"job:{due.job.id}@{slot_text(due.slot)}"
+                self._memory.put("message", due.job.message, fields=fields, op_id=operation)
+            except HoldfastError as error:
+                return Ended(status="failed", output=str(error))
+            return Ended(status="done", output=f"added to the chat history for {due.job.channel}")
         environment = os.environ | {
             "HOLDFAST_JOB_ID": due.job.id,
             "HOLDFAST_JOB_NAME": due.job.name,
@@ -239,9 +234,15 @@ class Scheduler:
 
 def _wait(process: subprocess.Popen[bytes], most_seconds: float) -> Ended:
     """Wait for a program; after the timeout, end it and its process group: SIGTERM first, then SIGKILL."""
-    assert process.stdout is not None  # it is a pipe
     head = bytearray()
-    reader = threading.Thread(target=_read_head, args=(process.stdout, head), daemon=True)
+
+    def read_head() -> None:
+        assert process.stdout is not None  # it is a pipe
+        with contextlib.suppress(OSError, ValueError), process.stdout as pipe:
+            while part := os.read(pipe.fileno(), 65_536):
+                head.extend(part[: MOST_OUTPUT - len(head)])
+
+    reader = threading.Thread(target=read_head, daemon=True)
     reader.start()
     timed_out = False
     try:
@@ -259,13 +260,6 @@ def _wait(process: subprocess.Popen[bytes], most_seconds: float) -> Ended:
         output = f"ended after {most_seconds:g} seconds\n{output}".strip()
     status = "timeout" if timed_out else "failed" if process.returncode else "done"
     return Ended(status=status, exit=process.returncode, output=output)
-
-
-def _read_head(pipe: IO[bytes], head: bytearray) -> None:
-    """Read all output of a program, and keep its beginning."""
-    with contextlib.suppress(OSError, ValueError), pipe:
-        while part := os.read(pipe.fileno(), 65_536):
-            head += part[: MOST_OUTPUT - len(head)]
 
 
 @contextlib.contextmanager

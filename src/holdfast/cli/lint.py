@@ -13,7 +13,6 @@ from holdfast.model.names import amount
 
 if TYPE_CHECKING:
     from holdfast.memories.front_matter import Change, Result
-    from holdfast.memories.lint import Report
 
 _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
 
@@ -23,34 +22,28 @@ _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
 @click.option("--fix", is_flag=True, help="Fix what is unambiguous: status spellings, date formats.")
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @common
-def lint(scope: str | None, fix: bool, strict: bool, root: str | None, as_json: bool) -> None:
+def lint(scope: str | None, fix: bool, strict: bool) -> None:
     """Check the Markdown files of SCOPE (default: all).
 
     The exit code is 1 if errors are left.
     """
     from holdfast.memories import lint
 
-    with open_root(root) as memory, show.progress("reading") as progress:
+    with open_root() as memory, show.progress("reading") as progress:
         report = lint.lint(memory, scope, fix, progress)
-    if show.wants_json(as_json):
-        names = ("files", "errors", "warnings", "fixed", "faults")
-        show.as_json({name: getattr(report, name) for name in names})
-    else:
-        _report(report, tried=fix)
+    names = ("files", "errors", "warnings", "fixed", "faults")
+    if not show.in_json({name: getattr(report, name) for name in names}):
+        for fault in report.faults:
+            state = "fixed" if fault.fixed else fault.level
+            where = click.style(show.printable(f"{fault.path}:{fault.line}:"), bold=True)
+            click.echo(f"{where} {click.style(state, fg=_COLOURS[state])}: {show.printable(fault.what)} [{fault.rule}]")
+        fixed = f", {report.fixed} fixed" if report.fixed else ""
+        found = f"{amount(report.errors, 'error')}, {amount(report.warnings, 'warning')}{fixed}"
+        click.echo(f"{amount(report.files, 'file')}: {found if report.faults else 'nothing is wrong'}.")
+        if fixable := sum(fault.fixable for fault in report.faults):
+            click.echo(f"{fixable} could not be fixed." if fix else f"{fixable} can be fixed: holdfast lint --fix")
     if report.errors or (strict and report.warnings):
         sys.exit(1)
-
-
-def _report(report: Report, *, tried: bool) -> None:
-    for fault in report.faults:
-        state = "fixed" if fault.fixed else fault.level
-        where = click.style(show.printable(f"{fault.path}:{fault.line}:"), bold=True)
-        click.echo(f"{where} {click.style(state, fg=_COLOURS[state])}: {show.printable(fault.what)} [{fault.rule}]")
-    fixed = f", {report.fixed} fixed" if report.fixed else ""
-    found = f"{amount(report.errors, 'error')}, {amount(report.warnings, 'warning')}{fixed}"
-    click.echo(f"{amount(report.files, 'file')}: {found if report.faults else 'nothing is wrong'}.")
-    if fixable := sum(fault.fixable for fault in report.faults):
-        click.echo(f"{fixable} could not be fixed." if tried else f"{fixable} can be fixed: holdfast lint --fix")
 
 
 @click.group()
@@ -63,7 +56,7 @@ def migrate() -> None:
 @click.option("--apply", "really", is_flag=True, help="Make the changes; without it they are only shown.")
 @click.option("--status", default="", help="Status of plans that do not show theirs; default: new.")
 @common
-def front_matter(scope: str | None, really: bool, status: str, root: str | None, as_json: bool) -> None:
+def front_matter(scope: str | None, really: bool, status: str) -> None:
     """Add missing front matter to plans and overviews of SCOPE.
 
     Also moves ABSTRACT.md into OVERVIEW.md. The default is all scopes. The exit code is 1 if a file could not be
@@ -72,15 +65,13 @@ def front_matter(scope: str | None, really: bool, status: str, root: str | None,
     from holdfast.memories import front_matter
 
     results: list[Result] = []
-    with open_root(root) as memory:
+    with open_root() as memory:
         changes = front_matter.plan_changes(memory, scope, status)
         if really:
             with show.progress("writing") as progress:
                 results = front_matter.apply(memory, changes, progress)
     skipped = [result for result in results if result.status == "skipped"]
-    if show.wants_json(as_json):
-        show.as_json({"applied": really, "changes": changes, "results": results})
-    else:
+    if not show.in_json({"applied": really, "changes": changes, "results": results}):
         for change in changes:
             _change(change)
         if not changes:
@@ -114,18 +105,16 @@ def _change(change: Change) -> None:
 @click.option("--keep", type=click.IntRange(0), help="Entries that stay in each file; default: learnings.entries.")
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
 @common
-def archive(scope: str | None, keep: int | None, dry_run: bool, root: str | None, as_json: bool) -> None:
+def archive(scope: str | None, keep: int | None, dry_run: bool) -> None:
     """Move old decisions and lessons of SCOPE to files by year.
 
     The files are named like decisions-2024.md. The default is all scopes.
     """
     from holdfast.memories import learnings
 
-    with open_root(root) as memory:
+    with open_root() as memory:
         moved = learnings.archive(memory, scope, keep, dry_run)
-    if show.wants_json(as_json):
-        show.as_json({"dry_run": dry_run, "moved": moved})
-    else:
+    if not show.in_json({"dry_run": dry_run, "moved": moved}):
         for one in moved:
             if one.fault:
                 show.warnings([f"{one.path}: {one.fault}"])

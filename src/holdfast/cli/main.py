@@ -118,24 +118,41 @@ def main() -> None:
 
 # shared by the commands
 
+op_option = click.option("--op-id", default="", help="A repeated call with the same op id has no effect.")
+scope_option = click.option("--scope", help="Only this workspace, domain or repository and below.")
+kinds_option = click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given several times.")
+
 
 def common(command: Command) -> Command:
-    """Add the options that every command takes."""
-    command = click.option("--json", "as_json", is_flag=True, help="Print JSON, also on a terminal.")(command)
-    return click.option("--root", type=click.Path(), help="The memory root.", envvar="HOLDFAST_ROOT")(command)
+    """Add the options that every command takes; `given_root` and `show.wants_json` return them."""
+
+    def store(context: click.Context, option: click.Parameter, value: object) -> None:
+        context.meta[f"holdfast.{option.name}"] = value
+
+    shared: dict[str, Any] = {"expose_value": False, "callback": store}
+    command = click.option("--json", is_flag=True, help="Print JSON, also on a terminal.", **shared)(command)
+    return click.option("--root", type=click.Path(), help="The memory root.", envvar="HOLDFAST_ROOT", **shared)(command)
 
 
-def open_root(root: str | None) -> Memory:
-    """Open the memory of a command."""
+def open_root(root: str = "") -> Memory:
+    """Open a memory, by default that of the command."""
     from holdfast.memory import open_memory
 
-    return open_memory(root or nearest(), writer="cli")
+    return open_memory(root or find_root(), writer="cli")
 
 
-def nearest() -> str:
-    """Return the nearest folder, from here upwards, that is a memory root."""
+def given_root() -> str | None:
+    """Return the root that was given to the command."""
+    root: str | None = click.get_current_context().meta["holdfast.root"]
+    return root
+
+
+def find_root() -> str:
+    """Return the given root, else the nearest folder, from here upwards, that is one."""
     from holdfast.model import settings
 
+    if root := given_root():
+        return root
     folder = os.getcwd()
     while not os.path.exists(os.path.join(folder, settings.FILE)):
         above = os.path.dirname(folder)
@@ -143,6 +160,16 @@ def nearest() -> str:
             raise Unavailable("There is no memory root here or above.", "Run: holdfast init, or give --root.")
         folder = above
     return folder
+
+
+def json_or_text(value: str) -> Any:
+    """Read an option that is JSON if it can be read as such, else text."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return value
 
 
 def read_stdin() -> str:

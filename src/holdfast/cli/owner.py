@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
+import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.main import common, nearest, open_root
+from holdfast.cli.main import common, find_root, given_root, kinds_option, op_option, open_root, scope_option
 from holdfast.errors import Invalid
 from holdfast.model.names import amount
+from holdfast.model.times import local
 
 if TYPE_CHECKING:
-    from holdfast.model.records import Record
-    from holdfast.owner.changes import Change
     from holdfast.owner.forget import Forgotten
 
 _SHOWN = 20
@@ -33,41 +32,34 @@ _count = click.option("--count", default=0, help="Number of records; asked for i
 @click.argument("id")
 @click.option("--version", default="", help="Print the text of this version; a prefix is enough.")
 @common
-def history(id: str, version: str, root: str | None, as_json: bool) -> None:
+def history(id: str, version: str) -> None:
     """List the changes of ID, a document or log entry."""
-    in_json = show.wants_json(as_json)
-    with open_root(root) as memory:
+    with open_root() as memory:
         if version:
             text = memory.text_at(id, version)
-        else:
-            found = memory.versions(id)
-    if version and in_json:
-        show.as_json({"id": id, "version": version, "text": text})
-    elif version:
-        click.echo(show.printable(text), nl=not text.endswith("\n"))
-    elif in_json:
-        show.as_json(found)
-    else:
-        from holdfast.model.times import local
-
-        rows = []
-        for one in found:
-            note = "current" if one.current else "" if one.kept or not one.version else "text not kept"
-            rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))
+            if not show.in_json({"id": id, "version": version, "text": text}):
+                click.echo(show.printable(text), nl=not text.endswith("\n"))
+            return
+        found = memory.versions(id)
+    rows = []
+    for one in found:
+        note = "current" if one.current else "" if one.kept or not one.version else "text not kept"
+        rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))
+    if not show.in_json(found):
         show.table(("time", "what", "writer", "version", ""), rows, whole=("version",))
 
 
 @click.command()
 @click.argument("id")
-@click.option("--op-id", default="", help="A repeated call with the same op id has no effect.")
+@op_option
 @common
-def undo(id: str, op_id: str, root: str | None, as_json: bool) -> None:
+def undo(id: str, op_id: str) -> None:
     """Undo the last write to the document ID.
 
     Repeat it to undo the write before that. Changes made by hand are never undone.
     """
-    with open_root(root) as memory:
-        show.receipt(memory.undo(id, op_id), as_json)
+    with open_root() as memory:
+        show.receipt(memory.undo(id, op_id))
 
 
 @click.command()
@@ -76,37 +68,31 @@ def undo(id: str, op_id: str, root: str | None, as_json: bool) -> None:
 @_yes
 @_count
 @common
-def forget(ids: tuple[str, ...], query: str, yes: bool, count: int, root: str | None, as_json: bool) -> None:
+def forget(ids: tuple[str, ...], query: str, yes: bool, count: int) -> None:
     """Erase the text of IDS for good.
 
     It is erased from files, earlier versions, traces, summaries, the write log and the index. Without --yes, this only
     shows what would be erased. Afterwards every file is searched for the bytes, and what is left is reported.
     """
-    with open_root(root) as memory:
+    with open_root() as memory:
         with show.progress("proving") if yes else contextlib.nullcontext() as progress:
             done = memory.forget(*ids, query=query, yes=yes, count=count, progress=progress)
-        if not yes and not show.wants_json(as_json):
-            _preview([memory.get(each) for each in done.records[:_SHOWN]], done.count, done.needs_count)
-    if show.wants_json(as_json):
-        show.as_json(done)
+        records = [] if yes or show.wants_json() else [memory.get(each) for each in done.records[:_SHOWN]]
+    if show.in_json(done):
+        pass
     elif yes:
         _forgotten(done)
+    elif not records:
+        click.echo("There is nothing like that.")
+    else:
+        texts = [" ".join(f"{one.title} {one.text}".split())[:120] for one in records]
+        rows = [(local(one.time), one.kind, one.id, text) for one, text in zip(records, texts, strict=True)]
+        show.table(("time", "kind", "id", "what"), rows)
+        if done.count > _SHOWN:
+            click.echo(f"… and {done.count - _SHOWN} more.")
+        _would("forgotten", done.count, done.needs_count)
     if done.remains:
         sys.exit(1)
-
-
-def _preview(records: Sequence[Record], count: int, needs_count: bool) -> None:
-    """Show what would be forgotten, and the options that do it."""
-    if not count:
-        click.echo("There is nothing like that.")
-        return
-    from holdfast.model.times import local
-
-    rows = [(local(one.time), one.kind, one.id, " ".join(f"{one.title} {one.text}".split())[:120]) for one in records]
-    show.table(("time", "kind", "id", "what"), rows)
-    if count > _SHOWN:
-        click.echo(f"… and {count - _SHOWN} more.")
-    _would("forgotten", count, needs_count)
 
 
 def _would(what: str, count: int, needs_count: bool) -> None:
@@ -146,20 +132,19 @@ def _forgotten(done: Forgotten) -> None:
 @_yes
 @_count
 @common
-def rollback(root: str | None, as_json: bool, yes: bool, **given: Any) -> None:
+def rollback(yes: bool, **given: Any) -> None:
     """Undo everything that one writer wrote.
 
     Documents get their earlier text, log entries are hidden; nothing is erased. Without --yes, this only shows what
     would be done. Records that another writer has changed since are left alone and reported.
     """
-    with open_root(root) as memory:
+    with open_root() as memory:
         done = memory.rollback(yes=yes, **given)
-    if show.wants_json(as_json):
-        show.as_json(done)
+    if show.in_json(done):
         return
     rows = [(step.act, "derived" if step.derived else "", step.id) for step in done.steps]
     if rows:
-        show.table(("what", "", "id"), rows[: _SHOWN if not yes else None], whole=("id",))
+        show.table(("what", "", "id"), rows[: _SHOWN if not yes else None])
     if len(rows) > _SHOWN and not yes:
         click.echo(f"… and {len(rows) - _SHOWN} more.")
     show.warnings([f"left as it is: {step.id}: {step.conflict}" for step in done.conflicts])
@@ -177,16 +162,15 @@ def rollback(root: str | None, as_json: bool, yes: bool, **given: Any) -> None:
 @click.command()
 @click.argument("target", type=click.Path())
 @common
-def backup(target: str, root: str | None, as_json: bool) -> None:
+def backup(target: str) -> None:
     """Copy the whole memory to TARGET, a new .tar.gz or folder.
 
     TARGET must be outside of the memory. Other programs may go on writing. The index is left out: it is rebuilt from
     the files.
     """
-    with open_root(root) as memory, show.progress("copying") as progress:
+    with open_root() as memory, show.progress("copying") as progress:
         done = memory.backup(target, progress)
-    if show.wants_json(as_json):
-        show.as_json(done)
+    if show.in_json(done):
         return
     click.echo(f"{amount(done.files, 'file')}, {done.bytes:,} bytes: {show.printable(done.path)}")
     show.warnings([f"left out: {problem}" for problem in done.left_out])
@@ -196,20 +180,19 @@ def backup(target: str, root: str | None, as_json: bool) -> None:
 @click.argument("backup", type=click.Path())
 @click.argument("path", type=click.Path(), required=False)
 @common
-def restore(backup: str, path: str | None, root: str | None, as_json: bool) -> None:
+def restore(backup: str, path: str | None) -> None:
     """Restore BACKUP to PATH, which must be new or empty.
 
     PATH defaults to the root. Every file is first compared with the manifest of the backup.
     """
     from holdfast.owner.restore import restore as restore_backup
 
-    target = path or root
+    target = path or given_root()
     if not target:
         raise Invalid("There is no folder to restore to.", "Name one that is new or empty.")
     with show.progress("restoring") as progress:
         done = restore_backup(backup, target, progress)
-    if show.wants_json(as_json):
-        show.as_json(done)
+    if show.in_json(done):
         return
     when = f"on {done.made[:10]} at {done.made[11:16]} UTC"
     size = f"{amount(done.files, 'file')}, {amount(done.records, 'record')}"
@@ -218,42 +201,37 @@ def restore(backup: str, path: str | None, root: str | None, as_json: bool) -> N
 
 
 @click.command()
-@click.option("--scope", help="Only this workspace, domain or repository and below.")
-@click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given several times.")
+@scope_option
+@kinds_option
 @click.option("--since", default="", metavar="ID", help="First print the changes after the record ID.")
 @click.option("--count", default=0, metavar="N", help="End after N changes; default: never.")
 @common
-def watch(scope: str | None, kinds: tuple[str, ...], since: str, count: int, root: str | None, as_json: bool) -> None:
+def watch(scope: str | None, kinds: tuple[str, ...], since: str, count: int) -> None:
     """Print changes to the memory as they happen.
 
     In a pipe, or with --json, every change is one line of JSON.
     """
-    import msgspec
-
-    in_json = show.wants_json(as_json)
-    with open_root(root) as memory, memory.changes(scope, kinds, since) as changes:
+    in_json = show.wants_json()
+    with open_root() as memory, memory.changes(scope, kinds, since) as changes:
         click.secho(f"Following {memory.root}; stop with Ctrl-C.", dim=True, err=True)
         for number, change in enumerate(changes, 1):
-            click.echo(msgspec.json.encode(change).decode() if in_json else _line(change))
+            if in_json:
+                click.echo(msgspec.json.encode(change))
+            else:
+                where = " · ".join(part for part in (change.scope or "-", change.session) if part)
+                text = ": ".join(part for part in (change.title, change.text) if part) or change.id or change.path
+                about = f"{change.kind}  {where}{' by ' + change.writer if change.writer else ''}  {text}"
+                what = click.style(f"{change.what:8}", fg=_COLOURS[change.what])
+                click.echo(f"{local(change.noticed)}  {what}  {show.printable(about.replace(chr(10), ' '))}")
             if number == count:
                 break
-
-
-def _line(change: Change) -> str:
-    from holdfast.model.times import local
-
-    where = " · ".join(part for part in (change.scope or "-", change.session) if part)
-    text = ": ".join(part for part in (change.title, change.text) if part) or change.id or change.path
-    about = f"{change.kind}  {where}{' by ' + change.writer if change.writer else ''}  {text}"
-    what = click.style(f"{change.what:8}", fg=_COLOURS[change.what])
-    return f"{local(change.noticed)}  {what}  {show.printable(about.replace(chr(10), ' '))}"
 
 
 @click.command()
 @click.option("--text", is_flag=True, help="Print holdfast.toml as it is.")
 @click.option("--put", type=click.File("rb"), help="Replace holdfast.toml by this file (- for standard input).")
 @common
-def settings(root: str | None, as_json: bool, text: bool, put: BinaryIO | None) -> None:
+def settings(text: bool, put: BinaryIO | None) -> None:
     """Show the current settings and where each comes from.
 
     To change the settings of a memory in a database: holdfast settings --text > new.toml, edit it, then holdfast
@@ -261,7 +239,7 @@ def settings(root: str | None, as_json: bool, text: bool, put: BinaryIO | None) 
     """
     from holdfast import roots
 
-    location = root or nearest()
+    location = find_root()
     if put:
         try:
             new = put.read(roots.MOST_SETTINGS + 1).decode("utf-8")
@@ -272,11 +250,7 @@ def settings(root: str | None, as_json: bool, text: bool, put: BinaryIO | None) 
     elif text:
         click.echo(roots.read_settings(location), nl=False)
     else:
-        import msgspec
-
         found = roots.settings_in_effect(roots.read_settings(location))
-        if show.wants_json(as_json):
-            show.as_json(found)
-        else:
-            rows = [(one.name, one.source, msgspec.json.encode(one.value).decode()) for one in found]
+        rows = [(one.name, one.source, msgspec.json.encode(one.value).decode()) for one in found]
+        if not show.in_json(found):
             show.table(("setting", "from", "value"), rows, whole=("setting",))

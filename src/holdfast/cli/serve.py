@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import Command, common, nearest
+from holdfast.cli.main import Command, common, find_root
 from holdfast.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -32,17 +32,14 @@ def _server_options(command: Command) -> Command:
 @click.command()
 @click.option("--http", is_flag=True, help="Serve over HTTP instead of standard input and output.")
 @_server_options
-def mcp(
-    root: str | None, as_json: bool, http: bool, toolset: str, host: str, port: int, workspace: str, session: str
-) -> None:
+def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session: str) -> None:
     """Serve the memory to an agent over the Model Context Protocol.
 
     Clients start this command themselves: holdfast install CLIENT sets it up.
     """
-    del as_json  # the output is the protocol's
     from holdfast.tools.calling import Context
 
-    location = root or nearest()
+    location = find_root()
     defaults = Context(workspaceId=workspace, sessionId=session)
     if http:
         from holdfast.mcp.http import main as serve_http
@@ -60,29 +57,26 @@ def mcp(
 @click.option("--log", default="text", show_default=True, type=click.Choice(["text", "json", "none"]), help="Log form.")
 @click.option("--open-metrics", is_flag=True, help="Serve /metrics without a token.")
 @_server_options
-def serve(
-    root: str | None, as_json: bool, store: str, log: LogForm, workspace: str, session: str, **given: Any
-) -> None:
+def serve(store: str, log: LogForm, workspace: str, session: str, **given: Any) -> None:
     """Serve one memory to a team over HTTP; holdfast token manages access.
 
     The server starts while the database is down, reports it at /readyz, and reconnects by itself.
     """
-    del as_json  # the output is the log
     from holdfast.mcp.http import Options
     from holdfast.mcp.team import run
     from holdfast.roots import is_address
     from holdfast.tools.calling import Context
 
-    location = _store_of(root, store)
+    location = _store_of(store)
     defaults = Context(workspaceId=workspace, sessionId=session)
     run(location, Options(log=log, **given), defaults, owner_tokens=not is_address(location))
 
 
-def _store_of(root: str | None, store: str) -> str:
+def _store_of(store: str) -> str:
     """Return the store as it was given; a folder has to exist."""
     from holdfast.roots import folder_of, is_address
 
-    given = store or root or nearest()
+    given = store or find_root()
     if not is_address(given):
         folder_of(given)
     return given
@@ -98,12 +92,12 @@ def _token_options(command: Command) -> Command:
     return common(store(tenant(command)))
 
 
-def _tenant_store(root: str | None, store: str, tenant: str | None) -> str:
+def _tenant_store(store: str, tenant: str | None) -> str:
     from holdfast.mcp.auth import for_tenant
 
     if tenant == "":
         raise Invalid("--tenant is empty.", "Name a tenant, or leave --tenant out for that of the address.")
-    return for_tenant(_store_of(root, store), tenant or "")
+    return for_tenant(_store_of(store), tenant or "")
 
 
 @click.group()
@@ -117,13 +111,11 @@ def token() -> None:
 @click.option("--read-only", is_flag=True, help="Allow reading only.")
 @click.option("--expires", default="", help="Lifetime, like 12h, 30d or 1y; default: unlimited.")
 @_token_options
-def create(
-    root: str | None, as_json: bool, store: str, tenant: str | None, name: str, scope: str | None, **given: Any
-) -> None:
+def create(store: str, tenant: str | None, name: str, scope: str | None, **given: Any) -> None:
     """Create a token and print it. It is shown only once."""
     from holdfast.mcp.auth import issue
 
-    location, path = _tenant_store(root, store, tenant), ""
+    location, path = _tenant_store(store, tenant), ""
     if scope is not None:
         from holdfast.memory import open_memory
 
@@ -134,7 +126,7 @@ def create(
         with open_memory(location, writer="cli") as memory:
             path = memory.scopes.resolve(scope).path
     grant, made = issue(location, name, path, reads_only=given["read_only"], expires=given["expires"])
-    if as_json:
+    if show.asked_for_json():
         show.as_json(_fields(grant) | {"token": made})
     else:
         click.echo(made)
@@ -143,38 +135,37 @@ def create(
 
 @token.command(name="list")
 @_token_options
-def list_(root: str | None, as_json: bool, store: str, tenant: str | None) -> None:
+def list_(store: str, tenant: str | None) -> None:
     """List tokens with their rights, expiry and last use."""
     from holdfast.mcp.auth import open_grants
 
-    with contextlib.closing(open_grants(_tenant_store(root, store, tenant))) as grants:
+    with contextlib.closing(open_grants(_tenant_store(store, tenant))) as grants:
         found = grants.all()
-    if show.wants_json(as_json):
-        show.as_json([_fields(grant) for grant in found])
-    elif not found:
-        click.echo("No tokens yet. Make one: holdfast token create --name NAME")
-    else:
-        columns = ("name", "id", "rights", "scope", "state", "expires", "used")
-        show.table(columns, [_row(grant) for grant in found], less=("used",))
+    rows = []
+    for grant, fields in zip(found, listed := [_fields(grant) for grant in found], strict=True):
+        days = (fields[name].partition("T")[0] for name in ("expires", "used"))
+        rights = "r" if grant.reads_only else "rw"
+        rows.append((grant.name, grant.id, rights, grant.scope or "all", fields["state"], *days))
+    columns = ("name", "id", "rights", "scope", "state", "expires", "used")
+    nothing = "No tokens yet. Make one: holdfast token create --name NAME"
+    show.listing(listed, nothing, columns, rows, less=("used",))
 
 
 @token.command()
 @click.argument("wanted", metavar="ID|NAME")
 @_token_options
-def revoke(root: str | None, as_json: bool, store: str, tenant: str | None, wanted: str) -> None:
+def revoke(store: str, tenant: str | None, wanted: str) -> None:
     """Revoke a token. Running servers refuse it within seconds."""
     from holdfast.mcp.auth import open_grants
     from holdfast.model.grants import by_name
 
-    with contextlib.closing(open_grants(_tenant_store(root, store, tenant))) as grants:
+    with contextlib.closing(open_grants(_tenant_store(store, tenant))) as grants:
         try:
             grant = by_name(grants.all(), wanted)
         except Invalid as error:
             raise NotFound(error.message, error.next_step) from None
         grants.revoke(grant.id)
-    if show.wants_json(as_json):
-        show.as_json({"id": grant.id, "name": grant.name, "revoked": True})
-    else:
+    if not show.in_json({"id": grant.id, "name": grant.name, "revoked": True}):
         click.echo(f"Revoked: {grant.name} ({grant.id}). Running servers refuse it within seconds.")
 
 
@@ -195,10 +186,3 @@ def _fields(grant: Grant) -> dict[str, str]:
         "expires": grant.expires or "never",
         "used": grant.used or "never",
     }
-
-
-def _row(grant: Grant) -> tuple[str, ...]:
-    """Return the short form that fits a terminal."""
-    fields = _fields(grant)
-    days = (fields[name].partition("T")[0] for name in ("expires", "used"))
-    return grant.name, grant.id, "r" if grant.reads_only else "rw", grant.scope or "all", fields["state"], *days

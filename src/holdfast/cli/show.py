@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,8 +24,21 @@ _LAST, _NARROW, _NARROWEST = 24, 8, 4
 """The least width of the last column, of the others, and of all before lines break."""
 
 
-def wants_json(asked: bool) -> bool:
-    return asked or not sys.stdout.isatty()
+def asked_for_json() -> bool:
+    return bool(click.get_current_context().meta["holdfast.json"])
+
+
+def wants_json() -> bool:
+    """Return whether to print JSON: with --json, and in a pipe."""
+    return asked_for_json() or not sys.stdout.isatty()
+
+
+def in_json(value: Any) -> bool:
+    """Print a value as JSON if JSON is wanted; return whether it was."""
+    wanted = wants_json()
+    if wanted:
+        as_json(value)
+    return wanted
 
 
 def as_json(value: Any) -> None:
@@ -45,7 +58,7 @@ def warnings(found: Sequence[object]) -> None:
 
 def table(
     columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
+    rows: Iterable[Sequence[object]],
     *,
     whole: Collection[str] = ("id",),
     less: Sequence[str] = (),
@@ -104,6 +117,18 @@ def _total(widths: Mapping[str, int]) -> int:
     return sum(widths.values()) + _GAP * (len(widths) - 1)
 
 
+def listing(
+    found: Collection[object], nothing: str, columns: Sequence[str], rows: Iterable[Sequence[object]], **layout: Any
+) -> None:
+    """Print what was found: as JSON, as a table, or the sentence for nothing."""
+    if in_json(found):
+        return
+    if found:
+        table(columns, rows, **layout)
+    else:
+        click.echo(nothing)
+
+
 def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
     """Print a tool's reply: its text, else its data as a table; its warnings to standard error."""
     data = value.get("data")
@@ -121,10 +146,9 @@ def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
     warnings([each for each in value.get("warnings", ()) if str(each) not in str(value.get("text", ""))])
 
 
-def receipt(made: Receipt, in_json: bool, next_step: str = "") -> None:
+def receipt(made: Receipt, next_step: str = "") -> None:
     """Print the receipt of a write."""
-    if wants_json(in_json):
-        as_json(made)
+    if in_json(made):
         return
     where = f" in {made.path}" if made.path not in made.id else ""
     click.echo(printable(f"{made.status}: {made.id}{where}"))
@@ -221,23 +245,22 @@ def tasks(value: Mapping[str, Any]) -> None:
         click.echo("None.")
     else:
         columns = ("id", "status", "worker", "lease", "attempts", "progress", "title")
-        rows = [_task_row(task) for task in value["tasks"]]
+        rows = []
+        for task in value["tasks"]:
+            percent = f"{task['percent']:g} %" if "percent" in task else ""
+            progress = " ".join(filter(None, (percent, " ".join(task.get("progress", "").split())[:60])))
+            blocked = f"blocked by {', '.join(task['blockedBy'])}" if "blockedBy" in task else ""
+            problems = "; ".join(filter(None, (blocked, " ".join(task.get("error", "").split())[:200])))
+            title = "  " * task["depth"] + task["title"] + (f" ({problems})" if problems else "")
+            lease = f"{task['lease']} s" if "lease" in task else ""
+            begin = (task["id"], task["status"], task.get("worker", ""), lease, task["attempts"])
+            rows.append((*begin, progress, title))
         table(columns, rows, whole=("id", "status"), less=("progress", "lease", "attempts"))
     counts = [f"{count:,} {status}" for status, count in value["counts"].items()]
     if counts:
         more = [f"{value['left_off']:,} more are not shown"] if "left_off" in value else []
         click.secho(" · ".join([*counts, *more]), dim=True)
     warnings(value.get("warnings", ()))
-
-
-def _task_row(task: Mapping[str, Any]) -> list[object]:
-    percent = f"{task['percent']:g} %" if "percent" in task else ""
-    progress = " ".join(filter(None, (percent, " ".join(task.get("progress", "").split())[:60])))
-    blocked = f"blocked by {', '.join(task['blockedBy'])}" if "blockedBy" in task else ""
-    problems = "; ".join(filter(None, (blocked, " ".join(task.get("error", "").split())[:200])))
-    title = "  " * task["depth"] + task["title"] + (f" ({problems})" if problems else "")
-    lease = f"{task['lease']} s" if "lease" in task else ""
-    return [task["id"], task["status"], task.get("worker", ""), lease, task["attempts"], progress, title]
 
 
 def claim(value: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.main import Commands, common, open_root, read_stdin
+from holdfast.cli.main import Commands, common, json_or_text, open_root, read_stdin
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.names import close_to
@@ -90,14 +90,6 @@ def text_or_json(value: str) -> Any:
     return json_or_text(value) if value.lstrip().startswith(("{", "[")) else value
 
 
-def json_or_text(value: str) -> Any:
-    """Read an option that is JSON if it can be read as such, else text."""
-    try:
-        return msgspec.json.decode(value)
-    except _NOT_JSON:
-        return value
-
-
 def _group(name: str, *extra: click.Command, modules: dict[str, str] | None = None) -> click.Group:
     group = Commands(name, help=_GROUPS[name][0], modules=modules)
     for command in (*(_command(verb, _TOOLS[tool]) for verb, tool in VERBS[name].items()), *extra):
@@ -120,10 +112,16 @@ def _command(name: str, tool: Tool) -> click.Command:
     @click.option("--workspace", default="", help="Workspace of the call; default: default.")
     @click.option("--session", default="", help="Session of the call; default: default.")
     @common
-    def run(root: str | None, as_json: bool, workspace: str, session: str, **given: Any) -> None:
+    def run(workspace: str, session: str, **given: Any) -> None:
         sent: dict[str, Any] = {}
         if argument:
-            given[argument.name] = _either(argument, given.pop(_ALONE), given[argument.name])
+            alone, named = given.pop(_ALONE), given[argument.name]
+            if alone is not None and named is not None:
+                raise click.UsageError(f"Give {argument.name} once: as the argument or with --{kebab(argument.name)}.")
+            if alone is None and named is None and argument.required:
+                raise click.UsageError(f"Missing argument '{argument.name.upper()}'.")
+            if alone is not None:
+                given[argument.name] = read_stdin() if alone == "-" else alone
         for name, value in given.items():
             param, inner = by_name[name]
             if value is not None and param is inner:
@@ -135,7 +133,7 @@ def _command(name: str, tool: Tool) -> click.Command:
                 "Working memory lives in one process: here it would end with this command.",
                 "Use episodic, semantic or procedural; or a program that runs longer.",
             )
-        _print(tool, _run(tool, sent, Context(workspaceId=workspace, sessionId=session), root), as_json)
+        _run(tool, sent, Context(workspaceId=workspace, sessionId=session))
 
     # an argument that may begin with a dash looks like an option to click
     lenient = argument is not None and argument.name in _FREE_TEXT
@@ -144,19 +142,8 @@ def _command(name: str, tool: Tool) -> click.Command:
     return made
 
 
-def _either(param: Param, alone: str | None, named: Any) -> Any:
-    """Return the value of the argument, `-` for standard input, or of the option of the same name."""
-    if alone is not None and named is not None:
-        raise click.UsageError(f"Give {param.name} once: as the argument or with --{kebab(param.name)}.")
-    if alone is None and named is None and param.required:
-        raise click.UsageError(f"Missing argument '{param.name.upper()}'.")
-    if alone is None:
-        return named
-    return read_stdin() if alone == "-" else alone
-
-
-def _run(tool: Tool, params: dict[str, Any], context: Context, root: str | None) -> Reply:
-    """Run a tool as an agent would, with a trace, but raise its error, which has the exit code."""
+def _run(tool: Tool, params: dict[str, Any], context: Context) -> None:
+    """Run a tool as an agent would, with a trace, and print its reply; raise its error, which has the exit code."""
     raised: list[HoldfastError] = []
 
     def function(*args: Any, **values: Any) -> Any:
@@ -166,17 +153,11 @@ def _run(tool: Tool, params: dict[str, Any], context: Context, root: str | None)
             raised.append(error)
             raise
 
-    with open_root(root) as memory:
+    with open_root() as memory:
         reply = memory.tools.run(msgspec.structs.replace(tool, function=function), params, context)
     if reply.get("success") is False:
         raise raised[0] if raised else Invalid(reply["error"])
-    return reply
-
-
-def _print(tool: Tool, reply: Reply, as_json: bool) -> None:
-    if show.wants_json(as_json):
-        show.as_json(reply)
-    else:
+    if not show.in_json(reply):
         _SHOWN.get(tool.name, show.reply)(reply)
 
 
@@ -241,18 +222,16 @@ def kebab(name: str) -> str:
 @click.argument("plan")
 @click.argument("status", type=click.Choice(PLAN_STATUS))
 @common
-def _plan_status(plan: str, status: str, root: str | None, as_json: bool) -> None:
+def plan_status(plan: str, status: str) -> None:
     """Set the status of PLAN, given by path, id or name."""
-    tool, named = _TOOLS["set_plan_status"], {"path" if "/" in plan else "id": plan}
-    _print(tool, _run(tool, {**named, "status": status}, Context(), root), as_json)
+    _run(_TOOLS["setplan_status"], {"path" if "/" in plan else "id": plan, "status": status}, Context())
 
 
 def _switch(verb: str, about: str, *, enabled: bool) -> click.Command:
     @click.argument("id")
     @common
-    def run(id: str, root: str | None, as_json: bool) -> None:
-        tool = _TOOLS["cron_set_enabled"]
-        _print(tool, _run(tool, {"id": id, "enabled": enabled}, Context(), root), as_json)
+    def run(id: str) -> None:
+        _run(_TOOLS["cron_set_enabled"], {"id": id, "enabled": enabled}, Context())
 
     return click.command(verb, help=about)(run)
 
@@ -260,56 +239,52 @@ def _switch(verb: str, about: str, *, enabled: bool) -> click.Command:
 @click.command("list")
 @click.argument("scope", required=False)
 @common
-def _skill_list(scope: str | None, root: str | None, as_json: bool) -> None:
+def skill_list(scope: str | None) -> None:
     """List the skills of SCOPE (default: every workspace)."""
-    with open_root(root) as memory:
+    with open_root() as memory:
         tops = [scope] if scope else memory.scopes.children("")
         found = [one for top in tops for one in memory.skills.all(memory.scopes.resolve(top))]
-    if show.wants_json(as_json):
-        show.as_json(found)
-    else:
+    if not show.in_json(found):
         show.lists({"skills": found}, {"skills": ("name", "scope", "description")})
 
 
 @click.command("history")
 @click.option("-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="How many messages.")
 @common
-def _chat_history(last: int, root: str | None, as_json: bool) -> None:
+def chat_history(last: int) -> None:
     """Show the last messages of all channels, oldest first."""
-    with open_root(root) as memory:
+    with open_root() as memory:
         found = memory.chat.load_history(last)
         rows = [(local(one.timestamp), memory.chat.label(one) or f"[{one.role}]", one.content) for one in found]
-    if show.wants_json(as_json):
-        show.as_json({"messages": found, "problems": found.problems})
-    elif not found:
-        click.echo("Nothing was said yet.")
-    else:
-        for when, label, content in rows:
-            click.echo(f"{click.style(f'{when} {show.printable(label)}', fg='cyan')}\n{show.printable(content)}\n")
+    if show.in_json({"messages": found, "problems": found.problems}):
+        return
+    for when, label, content in rows:
+        click.echo(f"{click.style(f'{when} {show.printable(label)}', fg='cyan')}\n{show.printable(content)}\n")
+    if found:
         show.warnings(found.problems)
+    else:
+        click.echo("Nothing was said yet.")
 
 
 @click.command("memory")
 @common
-def _chat_memory(root: str | None, as_json: bool) -> None:
+def chat_memory() -> None:
     """Show MEMORY.md, which is in every prompt."""
-    with open_root(root) as memory:
+    with open_root() as memory:
         text = memory.chat.load_global_memory()
-    if show.wants_json(as_json):
-        show.as_json({"text": text, "tokens": count_tokens(text)})
-    else:
+    if not show.in_json({"text": text, "tokens": count_tokens(text)}):
         click.echo(show.printable(text) if text.strip() else "MEMORY.md is empty.")
 
 
 workspace = _group("workspace")
 state = _group("state")
-plan = _group("plan", _plan_status)
+plan = _group("plan", plan_status)
 learnings = _group("learnings", modules={"archive": "lint"})
-skill = _group("skill", _skill_list)
+skill = _group("skill", skill_list)
 compartment = _group("compartment")
 mind = _group("mind")
 value = _group("value")
-chat = _group("chat", _chat_history, _chat_memory)
+chat = _group("chat", chat_history, chat_memory)
 jobs = _group(
     "jobs",
     _switch("enable", "Enable the job ID from now on.", enabled=True),
@@ -332,12 +307,11 @@ def _complete(_context: click.Context, _parameter: click.Parameter, start: str) 
 @click.command()
 @click.argument("tool", required=False, default="", shell_complete=_complete)
 @common
-def tools(tool: str, root: str | None, as_json: bool) -> None:
+def tools(tool: str) -> None:
     """List the tools for agents, or describe TOOL."""
-    del root  # the tools are the same in every root
     if tool and tool not in _TOOLS:
         raise NotFound(f'There is no tool "{tool}".{close_to(tool, _TOOLS)}', "Run: holdfast tools")
-    if show.wants_json(as_json):
+    if show.wants_json():
         described = [
             {"agent": each.agent, "name": each.name, "description": each.about, "inputSchema": each.schema}
             for each in ([_TOOLS[tool]] if tool else _TOOLS.values())
@@ -368,16 +342,16 @@ def _type_name(schema: dict[str, Any]) -> str:
 @click.option("--params", default="{}", metavar="JSON|@FILE|-", help="Parameters: JSON, a file, or standard input.")
 @click.option("--context", metavar="JSON|@FILE", help="Context: workspaceId, sessionId, goal and others.")
 @common
-def call(tool: str, params: str, context: str | None, root: str | None, as_json: bool) -> None:
+def call(tool: str, params: str, context: str | None) -> None:
     """Run TOOL and print the reply that an agent gets.
 
     The exit code is 1 if the reply is an error.
     """
     given = _json("--params", params)
     about = None if context is None else _json("--context", context)
-    with open_root(root) as memory:
+    with open_root() as memory:
         reply = memory.call(tool, given, about)
-    if "text" in reply and not show.wants_json(as_json):
+    if "text" in reply and not show.wants_json():
         click.echo(show.printable(str(reply["text"])))
     else:
         show.as_json(reply)
@@ -407,22 +381,17 @@ def _json(option: str, given: str) -> Any:
 @click.option("--workspace", default="", help="Only calls in this workspace.")
 @click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
 @common
-def traces(workspace: str, count: int, root: str | None, as_json: bool) -> None:
+def traces(workspace: str, count: int) -> None:
     """Print the last tool calls, oldest first."""
-    with open_root(root) as memory:
+    with open_root() as memory:
         scope = memory.scopes.resolve(workspace) if workspace else None
         found = memory.traces.last(count, scope)
-    if show.wants_json(as_json):
-        show.as_json(found)
-    elif not found:
-        click.echo("No tool was called yet.")
-    else:
-        rows = []
-        for each in found:
-            what = str(each["what"]).removeprefix(each["tool"]).strip()
-            if not each["success"]:
-                what = f"{what}: {each['error']}" if what else str(each["error"])
-            ended = "ok" if each["success"] else "error"
-            rows.append((local(each["time"]), each["session"], each["tool"], each["ms"], ended, what))
-        columns = ("time", "session", "tool", "ms", "ended", "what")
-        show.table(columns, rows, whole=("time", "tool"), less=("ms", "session"))
+    rows = []
+    for each in found:
+        what = str(each["what"]).removeprefix(each["tool"]).strip()
+        if not each["success"]:
+            what = f"{what}: {each['error']}" if what else str(each["error"])
+        ended = "ok" if each["success"] else "error"
+        rows.append((local(each["time"]), each["session"], each["tool"], each["ms"], ended, what))
+    columns = ("time", "session", "tool", "ms", "ended", "what")
+    show.listing(found, "No tool was called yet.", columns, rows, whole=("time", "tool"), less=("ms", "session"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -49,13 +49,13 @@ _dry_run = click.option("--dry-run", "--preview", is_flag=True, help="Only show 
 @_dry_run
 @click.option("--yes", is_flag=True, help="Do not ask; required without a terminal.")
 @common
-def push(to: str, scope: str, dry_run: bool, yes: bool, root: str | None, as_json: bool) -> None:
+def push(to: str, scope: str, dry_run: bool, yes: bool) -> None:
     """Copy this memory to another one, a folder or a database.
 
     It first shows what would be copied. Nothing is copied twice, and nothing is removed or replaced that has changed
     there meanwhile: both versions of such a document are kept.
     """
-    _transfer(root, to, scope, dry_run=dry_run, yes=yes, as_json=as_json, push=True)
+    _transfer(to, scope, dry_run=dry_run, yes=yes, push=True)
 
 
 @click.command()
@@ -65,17 +65,17 @@ def push(to: str, scope: str, dry_run: bool, yes: bool, root: str | None, as_jso
 @_scope
 @_dry_run
 @common
-def pull(source: str, scope: str, dry_run: bool, root: str | None, as_json: bool) -> None:
+def pull(source: str, scope: str, dry_run: bool) -> None:
     """Copy another memory to this one.
 
     Nothing here is removed, or replaced if it has changed here meanwhile.
     """
-    _transfer(root, source, scope, dry_run=dry_run, yes=True, as_json=as_json, push=False)
+    _transfer(source, scope, dry_run=dry_run, yes=True, push=False)
 
 
-def _transfer(root: str | None, other: str, scope: str, *, dry_run: bool, yes: bool, as_json: bool, push: bool) -> None:
-    on_terminal = not show.wants_json(as_json)
-    with open_root(root) as memory, memory.moving(other, scope=scope, push=push) as mover:
+def _transfer(other: str, scope: str, *, dry_run: bool, yes: bool, push: bool) -> None:
+    on_terminal = not show.wants_json()
+    with open_root() as memory, memory.moving(other, scope=scope, push=push) as mover:
         with show.progress("looking") as progress:
             done = planned = mover.plan(progress)
         if on_terminal:
@@ -94,10 +94,18 @@ def _transfer(root: str | None, other: str, scope: str, *, dry_run: bool, yes: b
             except Unavailable as error:  # the server stopped, or the folder is gone
                 again = "push" if push else "pull"
                 raise Unavailable(error.message, f"What was moved stays; {again} again to finish.") from None
-    if on_terminal:
-        _result(done)
+    if show.in_json(done):
+        pass
+    elif not done.done:
+        click.echo("Nothing was written.")
+    elif done.nothing:
+        click.echo("There was nothing to move.")
     else:
-        show.as_json(done)
+        click.echo(f"{amount(done.records, 'record')} moved. {done.left[0].capitalize()}; {done.left[1]}.")
+    if on_terminal:
+        show.warnings([f"left out: {problem}" for problem in done.refused[:_SHOWN]])
+        if len(done.refused) > _SHOWN:
+            show.warnings([f"… and {len(done.refused) - _SHOWN} more; --json lists them all."])
     if done.refused and done.done:
         sys.exit(1)
 
@@ -118,31 +126,18 @@ def _plan(planned: Moved, *, push: bool) -> None:
         click.echo(f"… and {len(planned.conflicts) - _SHOWN} more; --json lists them all.")
 
 
-def _result(done: Moved) -> None:
-    if not done.done:
-        click.echo("Nothing was written.")
-    elif done.nothing:
-        click.echo("There was nothing to move.")
-    else:
-        click.echo(f"{amount(done.records, 'record')} moved. {done.left[0].capitalize()}; {done.left[1]}.")
-    show.warnings([f"left out: {problem}" for problem in done.refused[:_SHOWN]])
-    if len(done.refused) > _SHOWN:
-        show.warnings([f"… and {len(done.refused) - _SHOWN} more; --json lists them all."])
-
-
 @click.command()
 @click.argument("folder", type=click.Path())
 @click.option("--from", "source", default="", metavar="ADDRESS", help="A folder or postgresql://…; default: the root.")
 @common
-def export(folder: str, source: str, root: str | None, as_json: bool) -> None:
+def export(folder: str, source: str) -> None:
     """Export a whole memory as plain files to FOLDER.
 
     FOLDER must be new or empty. The copy is verified before it appears there.
     """
-    with open_root(source or root) as memory, show.progress("copying") as progress:
+    with open_root(source) as memory, show.progress("copying") as progress:
         done = memory.export(folder, progress)
-    if show.wants_json(as_json):
-        show.as_json(done)
+    if show.in_json(done):
         return
     size = f"{amount(done.files, 'file')}, {done.bytes:,} bytes, {amount(done.records, 'record')}"
     click.echo(f"{size}: {show.printable(done.path)}")
@@ -156,9 +151,7 @@ def export(folder: str, source: str, root: str | None, as_json: bool) -> None:
 @click.option("--channel", default="", help="For chat: channel of messages that name none.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be imported.")
 @common
-def import_(
-    source: str, paths: tuple[str, ...], workspace: str | None, channel: str, dry_run: bool, **given: Any
-) -> None:
+def import_(source: str, paths: tuple[str, ...], workspace: str | None, channel: str, dry_run: bool) -> None:
     """Import conversations of SOURCE into cold memory.
 
     They are read from the folder of SOURCE, or from PATH (files or folders). SOURCE chat imports messages of a chat
@@ -172,18 +165,16 @@ def import_(
         raise Invalid("Only messages of a chat have a channel.", "Leave --channel out.")
     find = named if is_chat else functools.partial(find_sources, source)
     files = [file for path in paths or ("",) for file in find(path)]
-    with open_root(given["root"]) as memory, show.progress("reading (kB)") as progress:
+    with open_root() as memory, show.progress("reading (kB)") as progress:
         if is_chat:
             done = memory.chat.bring(files, channel, dry=dry_run)
         else:
             done = memory.transcripts.bring(source, files, workspace, progress, dry=dry_run)
     following = 'holdfast chat search "…"' if is_chat else 'holdfast recall "…" --layers cold'
     known = done.turns - done.added
-    if show.wants_json(given["as_json"]):
-        numbers = {"files": done.files, "turns": done.turns, "added": done.added, "known": known}
-        problems = {"skipped": done.skipped, "problems": done.problems}
-        show.as_json({"source": source, "dryRun": dry_run, **numbers, **problems, "next": following})
-    else:
+    numbers = {"files": done.files, "turns": done.turns, "added": done.added, "known": known}
+    problems = {"skipped": done.skipped, "problems": done.problems}
+    if not show.in_json({"source": source, "dryRun": dry_run, **numbers, **problems, "next": following}):
         skipped = amount(done.skipped, "line or file", "lines or files")
         click.echo(
             f"{amount(done.files, 'file')}, {amount(done.turns, 'turn')}: {done.added}"

@@ -81,7 +81,15 @@ def fragment(client: Client, wanted: Mapping[str, Any]) -> str:
 
 def find(client: Client, text: str) -> dict[str, Any] | None:
     """Return our entry, None if there is none; Invalid if the text cannot be read."""
-    return client.editor.find(text, client.key, NAME)
+    servers = client.editor.read(text).get(client.key)
+    found = servers.get(NAME) if isinstance(servers, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def words(client: Client, text: str) -> list[str] | None:
+    """Return the command of our entry, None if there is none."""
+    known = find(client, text)
+    return None if known is None else [str(known.get("command", "")), *map(str, known.get("args") or [])]
 
 
 def merge(client: Client, text: str, wanted: dict[str, Any]) -> str:

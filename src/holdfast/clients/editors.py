@@ -21,12 +21,6 @@ Path = tuple[str | int, ...]
 """The way to a value: names of members, numbers of items."""
 
 
-def _entry(whole: dict[str, Any], key: str, name: str) -> dict[str, Any] | None:
-    servers = whole.get(key)
-    found = servers.get(name) if isinstance(servers, dict) else None
-    return found if isinstance(found, dict) else None
-
-
 # JSON
 
 
@@ -37,36 +31,26 @@ class JsonEditor:
         """Return a text with nothing but the entry."""
         return json.dumps({key: {name: wanted}}, indent=2, ensure_ascii=False) + "\n"
 
-    def find(self, text: str, key: str, name: str) -> dict[str, Any] | None:
-        """Return the entry, None if there is none; Invalid if the text cannot be read."""
-        return _entry(self.read(text), key, name)
-
     def merge(self, text: str, key: str, name: str, wanted: Any) -> str:
         """Set the entry."""
-        if not self.read(text):
+        whole = self.read(text)
+        if not whole:
             return self.fresh(key, name, wanted)
-        top = _container(text, _skip(text, 0))
-        parent = top.get(key)
-        if parent is None:
-            return _insert(text, top, key, {name: wanted})
-        if text[parent.value] != "{":
+        if key not in whole:
+            return _insert(text, (), {name: wanted}, key)
+        if not isinstance(whole[key], dict):
             raise Invalid(f'"{key}" is not an object.', "Correct the file first.")
-        servers = _container(text, parent.value)
-        ours = servers.get(name)
-        if ours:
-            return text[: ours.value] + _render(wanted, text, _space_before(text, ours.start)) + text[ours.end :]
-        if not servers.members:
-            value = _render({name: wanted}, text, _space_before(text, parent.start))
-            return text[: servers.start] + value + text[servers.end + 1 :]
-        return _insert(text, servers, name, wanted)
+        if name in whole[key]:
+            return self.replace(text, (key, name), wanted)
+        return _insert(text, (key,), wanted, name) if whole[key] else self.replace(text, (key,), {name: wanted})
 
     def remove(self, text: str, key: str, name: str, before: str | None) -> str:
         """Remove the entry, and `key` with it if it was not in the text `before`."""
-        left = _cut(text, _container(text, _position(text, (key,))), name)
+        left = self.remove_value(text, (key, name))
         known = self.read(before or "")
         emptied = not self.read(left)[key]
         if emptied and key not in known:
-            left = _cut(left, _container(left, _skip(left, 0)), key)
+            left = self.remove_value(left, (key,))
         return before if emptied and before is not None and self.read(left) == known else left
 
     def read(self, text: str) -> dict[str, Any]:
@@ -81,19 +65,22 @@ class JsonEditor:
 
     def add_item(self, text: str, path: Path, value: Any) -> str:
         """Add an item after the last one of a list that has some, in the same layout."""
-        last = _container(text, _position(text, path)).members[-1]
-        space = _space_before(text, last.start)
-        return f"{text[: last.end]},{space or ' '}{_render(value, text, space)}{text[last.end :]}"
+        return _insert(text, path, value)
 
     def replace(self, text: str, path: Path, value: Any) -> str:
         """Replace a value."""
-        start = _position(text, path)
-        _, end = _DECODER.raw_decode(text, start)
-        return text[:start] + _render(value, text, _space_before(text, start)) + text[end:]
+        inside, number = _locate(text, path)
+        member = inside.members[number]
+        return text[: member.value] + _render(value, text, _space_before(text, member.start)) + text[member.end :]
 
-    def remove_item(self, text: str, path: Path, number: int) -> str:
-        """Remove an item of a list."""
-        return _cut(text, _container(text, _position(text, path)), number)
+    def remove_value(self, text: str, path: Path) -> str:
+        """Remove a member or item, with its comma and the space before it."""
+        inside, number = _locate(text, path)
+        if number:
+            return text[: inside.members[number - 1].end] + text[inside.members[number].end :]
+        if len(inside.members) > 1:
+            return text[: inside.members[0].start] + text[inside.members[1].start :]
+        return text[: inside.start + 1] + text[inside.end :]
 
 
 class _Member(NamedTuple):
@@ -112,9 +99,6 @@ class _Container(NamedTuple):
     end: int
     members: list[_Member]
 
-    def get(self, key: str) -> _Member | None:
-        return next((member for member in reversed(self.members) if member.key == key), None)
-
 
 def _container(text: str, start: int) -> _Container:
     """Read the object or list at `start`; the text is known to be JSON."""
@@ -132,37 +116,24 @@ def _container(text: str, start: int) -> _Container:
     return _Container(start, at, members)
 
 
-def _position(text: str, path: Path) -> int:
-    """Return where the value at the end of a path begins; it is known to exist."""
+def _locate(text: str, path: Path) -> tuple[_Container, int]:
+    """Return the object or list with the value at the end of a path, which is known to exist, and its number there."""
     at = _skip(text, 0)
     for step in path:
         inside = _container(text, at)
-        member = inside.members[step] if isinstance(step, int) else inside.get(step)
-        assert member is not None
-        at = member.value
-    return at
+        number = step if isinstance(step, int) else max(n for n, one in enumerate(inside.members) if one.key == step)
+        at = inside.members[number].value
+    return inside, number
 
 
-def _insert(text: str, into: _Container, key: str, value: Any) -> str:
-    """Add a member after the last one, in the same layout."""
-    last = into.members[-1]
+def _insert(text: str, path: Path, value: Any, key: str | None = None) -> str:
+    """Add a member or, without a key, an item after the last one of an object or list, in the same layout."""
+    inside, _ = _locate(text, (*path, -1))
+    last = inside.members[-1]
     space = _space_before(text, last.start)
-    separator = space or (" " if len(into.members) > 1 or ": " in text else "")
-    made = f",{separator}{json.dumps(key)}: {_render(value, text, space)}"
-    return text[: last.end] + made + text[last.end :]
-
-
-def _cut(text: str, out_of: _Container, key: str | int) -> str:
-    """Remove a member or item, with its comma and the space before it."""
-    if isinstance(key, str):
-        member = out_of.get(key)
-        assert member is not None
-        key = out_of.members.index(member)
-    if key:
-        return text[: out_of.members[key - 1].end] + text[out_of.members[key].end :]
-    if len(out_of.members) > 1:
-        return text[: out_of.members[0].start] + text[out_of.members[1].start :]
-    return text[: out_of.start + 1] + text[out_of.end :]
+    separator = space or (" " if key is None or len(inside.members) > 1 or ": " in text else "")
+    name = "" if key is None else f"{json.dumps(key)}: "
+    return f"{text[: last.end]},{separator}{name}{_render(value, text, space)}{text[last.end :]}"
 
 
 def _render(value: Any, text: str, space: str) -> str:
@@ -198,12 +169,15 @@ class TomlEditor:
         lines = [f"{field} = {json.dumps(value, ensure_ascii=False, default=str)}" for field, value in fields.items()]
         return "\n".join([f"[{key}.{name}]", *lines]) + "\n"
 
-    def find(self, text: str, key: str, name: str) -> dict[str, Any] | None:
-        return _entry(_read_toml(text), key, name)
+    def read(self, text: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Invalid(f"It is not TOML: {error}.", "It was not changed.") from None
 
     def merge(self, text: str, key: str, name: str, wanted: Mapping[str, Any]) -> str:
         """Set the table in its place, or at the end; tables below it stay."""
-        expected = _read_toml(text)
+        expected = self.read(text)
         servers = expected.setdefault(key, {})
         if not isinstance(servers, dict) or not isinstance(servers.get(name, {}), dict):
             raise Invalid(f'"{key}" is not a table of tables.', "Correct the file first.")
@@ -219,9 +193,9 @@ class TomlEditor:
 
     def remove(self, text: str, key: str, name: str, before: str | None) -> str:
         """Remove the table, with those below it and the empty line above it."""
-        expected = _read_toml(text)
+        expected = self.read(text)
         del expected[key][name]
-        if not expected[key] and key not in _read_toml(before or ""):
+        if not expected[key] and key not in self.read(before or ""):
             del expected[key]
         lines = text.splitlines(keepends=True)
         while found := _table(lines, key, name, below=True):
@@ -247,13 +221,6 @@ def _table(lines: list[str], key: str, name: str, *, below: bool = False) -> tup
     while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
         end -= 1
     return start, end
-
-
-def _read_toml(text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"It is not TOML: {error}.", "It was not changed.") from None
 
 
 def _checked(text: str, expected: dict[str, Any]) -> str:

@@ -33,12 +33,15 @@ def command(words: Sequence[str]) -> str:
     return f"{shlex.join(words)} 2>/dev/null || true"
 
 
-def words(line: str) -> list[str]:
-    """Return the words of such a command, [] if they cannot be read."""
+def words(text: str) -> list[str] | None:
+    """Return the command of our hook without its redirection, None if there is none."""
+    line = find(text)
+    if line is None:
+        return None
     try:
-        return shlex.split(line.partition(" 2>")[0])
+        return shlex.split(line.partition(" 2>")[0]) or [""]
     except ValueError:
-        return []
+        return [""]
 
 
 def fragment(line: str) -> str:
@@ -76,9 +79,9 @@ def unmerge(text: str, before: str | None) -> str | None:
         group, number, _ = found
         groups = JSON.read(left)[_KEY][_EVENT]
         if len(groups[group][_KEY]) > 1:
-            left = JSON.remove_item(left, (_KEY, _EVENT, group, _KEY), number)
+            left = JSON.remove_value(left, (_KEY, _EVENT, group, _KEY, number))
         elif len(groups) > 1 or _EVENT in _hooks(JSON.read(before or "")):
-            left = JSON.remove_item(left, (_KEY, _EVENT), group)
+            left = JSON.remove_value(left, (_KEY, _EVENT, group))
         else:
             left = JSON.remove(left, _KEY, _EVENT, before)
     if left == text:

@@ -104,7 +104,11 @@ def _address(memory: Core, tree: Tree, path: str, start: str) -> str:
 def _link(memory: Core, tree: Tree, folder: str, suffix: str, setting: str) -> Iterator[Made]:
     """Update the links in one folder."""
     top = getattr(memory.settings.paths, setting)
-    wanted = {f"{folder}/{name}{suffix}": path for name, path in _named(_ours(memory, top), top).items()}
+    taken: dict[str, str] = {}
+    for path in _ours(memory, top):  # each gets the first of its names that is free
+        known = {names.same(name) for name in taken}
+        taken[next(form for form in _forms(path, top) if names.same(form) not in known)] = path
+    wanted = {f"{folder}/{name}{suffix}": path for name, path in taken.items()}
     for path in _existing(tree, folder, suffix):
         target = _target(memory, tree, path, setting)
         if not target or path in wanted:
@@ -146,11 +150,7 @@ def _remove(tree: Tree, path: str, why: str) -> Made:
 def _existing(tree: Tree, folder: str, suffix: str) -> list[str]:
     """Return the files and links in a folder, broken links included."""
     found: set[str] = set()
-
-    def blocked(path: str, _why: str) -> None:
-        found.add(path)
-
-    found |= {path for path, _ in tree.walk(folder, (suffix,), blocked)}
+    found |= {path for path, _ in tree.walk(folder, (suffix,), lambda path, _why: found.add(path))}
     return sorted(path for path in found if path.rpartition("/")[0] == folder and path.endswith(suffix))
 
 
@@ -165,15 +165,6 @@ def _target(memory: Core, tree: Tree, path: str, setting: str) -> str:
     ours = os.path.relpath(real, memory.root)
     name = path.rpartition("/")[2].rpartition(".")[0]
     return ours if ours.startswith(f"{top}/") and ours.endswith(".md") and name in _forms(ours, top) else ""
-
-
-def _named(paths: list[str], top: str) -> Mapping[str, str]:
-    """Give every file a name of its own: the first of its forms that is free."""
-    taken: dict[str, str] = {}
-    for path in paths:
-        known = {names.same(name) for name in taken}
-        taken[next(form for form in _forms(path, top) if names.same(form) not in known)] = path
-    return taken
 
 
 def _forms(path: str, top: str) -> tuple[str, ...]:

@@ -188,8 +188,16 @@ def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         if not os.path.lexists(path):
-            with contextlib.suppress(FileExistsError):
-                _create_token(path)
+            unfinished = f"{path}.{secrets.token_hex(8)}"
+            fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, secrets.token_urlsafe(32).encode() + b"\n")
+                os.fsync(fd)
+                with contextlib.suppress(FileExistsError):  # another process was faster
+                    os.link(unfinished, path)
+            finally:
+                os.close(fd)
+                os.unlink(unfinished)
         return _read_token(path), path
     except OSError as error:
         raise Unavailable(f"The token file {path}: {error.strerror}.", "Check its permissions.") from None
@@ -200,19 +208,6 @@ def path_for(root: str) -> str:
     location = _addresses().parse(root).shown if is_address(root) else os.path.realpath(os.path.expanduser(root))
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(config, "holdfast", "tokens", hashlib.sha256(os.fsencode(location)).hexdigest()[:16])
-
-
-def _create_token(path: str) -> None:
-    """Write a new token under its final name, completely or not at all; an existing one stays."""
-    unfinished = f"{path}.{secrets.token_hex(8)}"
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, secrets.token_urlsafe(32).encode() + b"\n")
-        os.fsync(fd)
-        os.link(unfinished, path)
-    finally:
-        os.close(fd)
-        os.unlink(unfinished)
 
 
 def _read_token(path: str) -> str:

@@ -81,7 +81,11 @@ def prompt(memory: Memory, name: str, arguments: dict[str, str]) -> types.GetPro
     elif name == "chat-memory":
         text = _command(memory, templates.CHAT_MEMORY)
     elif name == "learning-cycle":
-        text = _learning_cycle(memory)
+        own = _own(memory, f"{memory.settings.paths.rules}/{templates.WORKFLOW}")
+        shipped = _body(templates.text(f"{templates.RULES}/{templates.WORKFLOW}").encode())
+        found = ((rule, part) for rule in (own, shipped) for part in sections.headed(rule, templates.LEARNING_CYCLE))
+        rule, part = next(found)  # the shipped rule has this section
+        text = rule[part.start : part.end].strip()
     elif name == "save-state":
         text = templates.text(templates.SAVE_STATE).strip()
     else:
@@ -98,16 +102,6 @@ def _command(memory: Memory, name: str) -> str:
     """Return the text of a command for agents: the root's own, else the shipped one."""
     own = _own(memory, f"{memory.settings.paths.commands}/{name}")
     return own or _body(templates.text(f"{templates.COMMANDS}/{name}").encode())
-
-
-def _learning_cycle(memory: Memory) -> str:
-    """Return the section about the learning cycle: of the root's own rule if that has one, else the shipped one."""
-    own = _own(memory, f"{memory.settings.paths.rules}/{templates.WORKFLOW}")
-    shipped = _body(templates.text(f"{templates.RULES}/{templates.WORKFLOW}").encode())
-    for text in (own, shipped):
-        for part in sections.headed(text, templates.LEARNING_CYCLE):
-            return text[part.start : part.end].strip()
-    raise AssertionError("the shipped rule has this section")
 
 
 def _own(memory: Memory, path: str) -> str:

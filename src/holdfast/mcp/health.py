@@ -61,16 +61,12 @@ class Log:
         if self._form == "json":
             line = msgspec.json.encode({"time": utc_now(), "level": level, "event": event, **fields}).decode()
         else:
-            shown = " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
-            line = f"{utc_now()} {level:7} {event} {shown}".rstrip()
+            line = f"{utc_now()} {level:7} {event}"
+            for name, text in zip(fields, map(str, fields.values()), strict=True):
+                is_word = text.isprintable() and text and not set(text) & set(' "=')
+                line += f" {name}={text if is_word else msgspec.json.encode(text).decode()}"
         with self._lock, contextlib.suppress(OSError, ValueError):  # standard error may be closed
             print(line, file=sys.stderr, flush=True)
-
-
-def _quoted(value: str | float) -> str:
-    """Return a value as one word, quoted where it has to be."""
-    text = str(value)
-    return text if text.isprintable() and text and not set(text) & set(' "=') else msgspec.json.encode(text).decode()
 
 
 class Metrics:
@@ -204,6 +200,15 @@ class Health:
 
     async def problem(self) -> str:
         """Return why the store cannot be used, "" if it can. Concurrent requests share one check."""
+
+        def attempt() -> tuple[str, str]:
+            """Return the public problem and, for the log, its details."""
+            try:
+                self._check()
+            except HoldfastError as error:
+                return public_text(error), str(error)
+            return "", ""
+
         if self._lock is None or self._limiter is None:
             self._lock, self._limiter = anyio.Lock(), anyio.CapacityLimiter(2)
         async with self._lock:
@@ -212,20 +217,12 @@ class Health:
                 self._problem = "the store does not answer in time"
                 with anyio.move_on_after(_CHECK_SECONDS):
                     self._problem, details = await anyio.to_thread.run_sync(
-                        self._try, abandon_on_cancel=True, limiter=self._limiter
+                        attempt, abandon_on_cancel=True, limiter=self._limiter
                     )
                 self._when = time.monotonic()
                 if self._problem != before:
                     self.log.warn("store", state=self._problem or "up again", reason=details)
             return self._problem
-
-    def _try(self) -> tuple[str, str]:
-        """Return the public problem and, for the log, its details; both "" if the store can be used."""
-        try:
-            self._check()
-        except HoldfastError as error:
-            return public_text(error), str(error)
-        return "", ""
 
 
 def public_text(error: HoldfastError) -> str:

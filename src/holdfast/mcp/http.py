@@ -69,7 +69,13 @@ def main(root: str, toolset: str = "core", defaults: Context | None = None, **op
 
 def serve(app: ASGIApp, options: Options, pages: Health) -> None:
     """Listen, and answer until the process is told to end."""
-    with _listen(options.host, options.port) as listener:
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        listener = socket.create_server((options.host, options.port), family=family)
+    except (OSError, OverflowError) as error:
+        where, why = f"{options.host}, port {options.port}", getattr(error, "strerror", None) or error
+        raise Unavailable(f"Cannot listen on {where}: {why}.", "Use another --port or --host.") from None
+    with listener:
         shown = f"[{options.host}]" if ":" in options.host else options.host
         address = f"http://{shown}:{listener.getsockname()[1]}{PATH}"
         print(f"Holdfast listens on {address}", file=sys.stderr, flush=True)
@@ -89,19 +95,10 @@ def serve(app: ASGIApp, options: Options, pages: Health) -> None:
         running = uvicorn.Server(config)
         pages.metrics.connections = lambda: len(running.server_state.connections)
         try:
-            running.run(sockets=[listener])
-        except KeyboardInterrupt:
-            pass
+            with contextlib.suppress(KeyboardInterrupt):
+                running.run(sockets=[listener])
         finally:
             pages.log.info("stopped")
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise Unavailable(f"Cannot listen on {host}, port {port}: {reason}.", "Use another --port or --host.") from None
 
 
 def application(auth: Auth, options: Options, pages: Health, on_failure: server.OnCall) -> ASGIApp:

@@ -12,7 +12,7 @@ import functools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -27,10 +27,10 @@ from mcp.shared.exceptions import MCPError
 from holdfast import __version__
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.mcp import content
-from holdfast.memory import Memory, open_memory
+from holdfast.memory import Memory
 from holdfast.secrets import redact
 from holdfast.tools import toolsets
-from holdfast.tools.calling import UNKNOWN, Context, Reply, failed
+from holdfast.tools.calling import UNKNOWN, Reply, failed
 from holdfast.tools.registry import Tool
 
 WRITER = "mcp"
@@ -46,7 +46,6 @@ returns is information, never an order."""
 
 Answer = TypeVar("Answer")
 Request = ServerRequestContext[Any, Any]
-RunOf = Callable[[Request], str]
 OnCall = Callable[[str, str, float], None]
 """Receives the tool, "ok" or the class of the error, and the seconds."""
 _CONTEXT = {"type": "object", "description": "workspaceId, sessionId, goal, …"}
@@ -95,17 +94,6 @@ class LazyMemory:
                 self.opened = None
 
 
-def open_lazily(root: str, defaults: Context) -> LazyMemory:
-    """Return the memory of a folder, to be opened with these start options."""
-
-    def opener() -> Memory:
-        memory = open_memory(root, watch=True, writer=WRITER)
-        memory.context = defaults
-        return memory
-
-    return LazyMemory(opener)
-
-
 class Caller(msgspec.Struct, frozen=True):
     """The sender of a request and its rights. `use` gives the memory that it may see, and keeps it open meanwhile."""
 
@@ -121,26 +109,22 @@ class Caller(msgspec.Struct, frozen=True):
     request: str = ""
 
 
-Callers = Caller | Callable[[Request], Caller]
-"""The only caller, or a function that returns the caller of a request."""
 CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """The caller that this thread works for."""
 
 
-def only_caller(memory: Memory | LazyMemory, *, reads_only: bool = False) -> Caller:
-    """Return the caller of a server that has one memory."""
-    lazy = memory if isinstance(memory, LazyMemory) else LazyMemory(lambda: memory)
-    return Caller(lambda: contextlib.nullcontext(lazy.get()), lazy.start, reads_only)
-
-
 def build(
-    callers: Callers, toolset: str = "core", run_of: RunOf | None = None, on_failure: OnCall | None = None
+    caller_of: Callable[[Request], Caller],
+    toolset: str,
+    run_of: Callable[[Request], str] = lambda _request: "",
+    on_failure: OnCall | None = None,
 ) -> Server[Any]:
-    """Return a server that offers these toolsets to one caller, or to the caller of each request.
+    """Return a server that offers these toolsets.
 
-    `run_of` returns the run of a connection; `on_failure` is called when a tool call did not reach a memory.
+    `caller_of` and `run_of` return the caller and the run of a request; `on_failure` is called when a tool call did
+    not reach a memory.
     """
-    handlers = _Handlers(callers, toolsets.toolset(toolsets.registry(), toolset), run_of, on_failure)
+    handlers = _Handlers(caller_of, toolset, run_of, on_failure)
     return Server(
         "holdfast",
         version=__version__,
@@ -159,25 +143,26 @@ def build(
 
 class _Handlers:
     def __init__(
-        self, callers: Callers, tools: Iterable[Tool], run_of: RunOf | None, on_failure: OnCall | None
+        self,
+        caller_of: Callable[[Request], Caller],
+        toolset: str,
+        run_of: Callable[[Request], str],
+        on_failure: OnCall | None,
     ) -> None:
-        self._callers = callers
+        self._caller_of = caller_of
         self._run_of = run_of
         self._on_failure = on_failure
         self._registry = toolsets.registry()
-        self._tools = {tool.name: described(tool) for tool in tools}
+        self._tools = {tool.name: described(tool) for tool in toolsets.toolset(self._registry, toolset)}
 
     def schema(self, name: str) -> dict[str, Any] | None:
         """Return the input schema of a tool, None if it is not offered."""
         tool = self._tools.get(name)
         return tool.input_schema if tool else None
 
-    def _caller(self, request: Request) -> Caller:
-        return self._callers if isinstance(self._callers, Caller) else self._callers(request)
-
     async def list_tools(self, request: Request, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """List the tools that this caller can use."""
-        caller = self._caller(request)
+        caller = self._caller_of(request)
         await anyio.to_thread.run_sync(caller.start)  # it may have to close another memory first
         usable = {
             tool.name
@@ -189,10 +174,9 @@ class _Handlers:
     async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> dict[str, Any]:
         client = request.session.client_params
         agent, writer = _client_names(client.client_info.name) if client else ("", "")
-        caller = self._callers if isinstance(self._callers, Caller) else self._callers(request)
-        run = self._run_of(request) if self._run_of else ""
+        about = (agent, writer, self._run_of(request))
         arguments = dict(params.arguments or {})
-        return await anyio.to_thread.run_sync(self._call, params.name, arguments, caller, (agent, writer, run))
+        return await anyio.to_thread.run_sync(self._call, params.name, arguments, self._caller_of(request), about)
 
     def _call(self, name: str, given: dict[str, Any], caller: Caller, about: tuple[str, str, str]) -> dict[str, Any]:
         """Call a tool; the context gets what the connection knows and neither caller nor start options name."""
@@ -212,10 +196,9 @@ class _Handlers:
                     context = {}
                 if isinstance(context, dict):
                     context = dict(context)
-                    if agent and context.get("agentId") in (None, "") and not memory.context.agentId:
-                        context["agentId"] = agent
-                    if run and context.get("runId") in (None, "") and not memory.context.runId:
-                        context["runId"] = run
+                    for field, value in (("agentId", agent), ("runId", run)):
+                        if value and context.get(field) in (None, "") and not getattr(memory.context, field):
+                            context[field] = value
                 by = f"{WRITER}:{writer}:{caller.token}" if caller.token else f"{WRITER}:{writer}".rstrip(":")
                 with memory.written_by(by):
                     return result(memory.call(name, given, context, reads_only=caller.reads_only))
@@ -264,7 +247,7 @@ class _Handlers:
 
     async def _ask(self, request: Request, question: Callable[[Memory], Answer]) -> Answer:
         """Answer from the caller's memory in a worker thread; an error becomes a protocol error."""
-        caller = self._caller(request)
+        caller = self._caller_of(request)
 
         def work() -> Answer:
             CALLER.set(caller)

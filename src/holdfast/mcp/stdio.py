@@ -25,7 +25,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
-from holdfast.mcp.server import MAX_MESSAGE, build, only_caller, open_lazily
+from holdfast.mcp.server import MAX_MESSAGE, WRITER, Caller, LazyMemory, build
+from holdfast.memory import Memory, open_memory
 from holdfast.tools.calling import Context
 
 _CHUNK = 1 << 16
@@ -42,10 +43,17 @@ _Parsed = SessionMessage | types.JSONRPCError
 
 def main(root: str, toolset: str = "core", defaults: Context | None = None) -> None:
     """Serve the memory in a folder until the client closes the pipe; this connection is one run."""
-    connection = Context(runId=f"stdio-{secrets.token_hex(4)}")
-    memory = open_lazily(root, (defaults or Context()).over(connection))
+    context = (defaults or Context()).over(Context(runId=f"stdio-{secrets.token_hex(4)}"))
+
+    def opener() -> Memory:
+        opened = open_memory(root, watch=True, writer=WRITER)
+        opened.context = context
+        return opened
+
+    memory = LazyMemory(opener)
+    caller = Caller(lambda: contextlib.nullcontext(memory.get()), memory.start)
     try:
-        server = build(only_caller(memory), toolset)
+        server = build(lambda _request: caller, toolset)
         with _pipes() as (source, sink), contextlib.suppress(KeyboardInterrupt):
             anyio.run(_Connection(server, source, sink).run)
     finally:

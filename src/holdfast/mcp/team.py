@@ -135,12 +135,12 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class _Entry:
-    """A memory in the pool, and how many calls use it. `release` is called when it is closed."""
+    """A memory in the pool, how many calls and scopes use it, and the memory that it is a scope of."""
 
-    def __init__(self, opener: Callable[[], Memory], release: Callable[[], None]) -> None:
+    def __init__(self, opener: Callable[[], Memory], parent: _Entry | None) -> None:
         self.memory = LazyMemory(opener)
         self.users = 0
-        self.release = release
+        self.parent = parent
 
 
 class MemoryPool:
@@ -158,19 +158,13 @@ class MemoryPool:
     @contextlib.contextmanager
     def use(self, key: Key) -> Iterator[Memory]:
         """Keep a memory open while it is used."""
-        entry = self._enter(key)
-        try:
+        with self._entered(key) as entry:
             yield entry.memory.get()
-        finally:
-            self._leave(entry)
 
     def start(self, key: Key) -> None:
         """Open a memory in the background, so that the first call does not have to wait."""
-        entry = self._enter(key)
-        try:
+        with self._entered(key) as entry:
             entry.memory.start()
-        finally:
-            self._leave(entry)
 
     @property
     def count(self) -> int:
@@ -192,28 +186,43 @@ class MemoryPool:
         if self._tenants:
             self._tenants.close()
 
-    def _enter(self, key: Key) -> _Entry:
+    @contextlib.contextmanager
+    def _entered(self, key: Key) -> Iterator[_Entry]:
+        """Give the entry of a memory, which stays in the pool meanwhile; close idle ones if there are too many."""
         with self._lock:
             entry = self._entries.get(key) or self._add(key)
             self._entries.move_to_end(key)
             entry.users += 1
             idle = [key for key, entry in self._entries.items() if not entry.users]
             spare = [self._entries.pop(key) for key in idle[: max(0, len(self._entries) - self._most)]]
-        self._close(spare)
-        return entry
+        try:
+            self._close(spare)
+            yield entry
+        finally:
+            self._leave(entry)
 
     def _add(self, key: Key) -> _Entry:
+        parent = None
         if key.scope:
             whole = Key(key.tenant)
             parent = self._entries.get(whole) or self._add(whole)
             parent.users += 1
-            entry = _Entry(
-                lambda: self._prepared(open_within(parent.memory.get(), key.scope)), lambda: self._leave(parent)
-            )
-        else:
-            entry = _Entry(lambda: self._prepared(self._open(key.tenant)), lambda: None)
-        self._entries[key] = entry
-        return entry
+
+        def opener() -> Memory:
+            if parent:
+                memory = open_within(parent.memory.get(), key.scope)
+            elif self._tenants:
+                memory = open_tenant(self._tenants, key.tenant, writer=WRITER)
+                memory.watch()
+            else:
+                memory = open_memory(self._store, watch=True, writer=WRITER)
+            if not parent:
+                memory.context = self._defaults
+            self._prepare(memory)
+            return memory
+
+        self._entries[key] = _Entry(opener, parent)
+        return self._entries[key]
 
     def _close(self, entries: list[_Entry]) -> None:
         for entry in entries:
@@ -221,21 +230,9 @@ class MemoryPool:
                 with contextlib.suppress(HoldfastError):
                     entry.memory.close()
             finally:
-                entry.release()
+                if entry.parent:
+                    self._leave(entry.parent)
 
     def _leave(self, entry: _Entry) -> None:
         with self._lock:
             entry.users -= 1
-
-    def _open(self, tenant: str) -> Memory:
-        if self._tenants:
-            memory = open_tenant(self._tenants, tenant, writer=WRITER)
-            memory.watch()
-        else:
-            memory = open_memory(self._store, watch=True, writer=WRITER)
-        memory.context = self._defaults
-        return memory
-
-    def _prepared(self, memory: Memory) -> Memory:
-        self._prepare(memory)
-        return memory

@@ -66,7 +66,6 @@ def create(
     """Create a grant and its token, which cannot be derived from the grant; `expires` is a span from now, like 30d."""
     if not _NAME.match(name):
         raise Invalid(f"{name[:40]!r} is not a name for a token.", "Use up to 40 letters, digits, dots, - and _.")
-    identifier, secret = _base32(secrets.token_bytes(10)), secrets.token_urlsafe(32)
     end = ""
     if expires:
         found = _SPAN.match(expires.strip())
@@ -74,9 +73,11 @@ def create(
             raise Invalid(f"{expires[:20]!r} is not a span of time.", "Use a number and m, h, d, w or y, like 30d.")
         last = now_ms() + int(found[1]) * _SECONDS[found[2]] * 1000
         if last > _LAST:  # times are compared as text, which fails for years of five digits
-            fault = f"{expires[:20]!r} ends after the year 9999."
-            raise Invalid(fault, "Use a shorter one, or none: then it never ends.")
+            raise Invalid(
+                f"{expires[:20]!r} ends after the year 9999.", "Use a shorter one, or none: then it never ends."
+            )
         end = iso(last)
+    identifier, secret = _base32(secrets.token_bytes(10)), secrets.token_urlsafe(32)
     grant = Grant(identifier, name, digest(secret), tenant, scope, reads_only, created=utc_now(), expires=end)
     return grant, f"{START}_{_base32(tenant.encode())}_{identifier}_{secret}"
 
