@@ -316,21 +316,16 @@ def _sentences(text: str) -> Iterator[str]:
     for line in text.splitlines():
         start = found.end() if (found := _BULLET.match(line)) else 0
         for end in _END.finditer(line):
-            if end.start() > start and not _goes_on(line[max(start, end.start() - 8) : end.start()]):
+            before = line[max(start, end.start() - 8) : end.start()]
+            last = (before[:-1].split() or [""])[-1].strip("(\"'")
+            # the period of an abbreviation, an initial or a list number does not end a sentence
+            initial = (len(last) == 1 and last.isupper()) or (len(last) < 3 and last.isdecimal())
+            goes_on = before.endswith(".") and (initial or last.casefold() in _SHORT_FORMS)
+            if end.start() > start and not goes_on:
                 yield line[start : end.start()].strip()
                 start = end.end()
         if rest := line[start:].strip():
             yield rest
-
-
-def _goes_on(before: str) -> bool:
-    """Check for an abbreviation, an initial or a list number, whose period does not end a sentence."""
-    if not before.endswith("."):
-        return False
-    last = (before[:-1].split()[-1:] or [""])[0].strip("(\"'")
-    if len(last) == 1:
-        return last.isupper() or last.isdecimal()
-    return last.casefold() in _SHORT_FORMS or (len(last) == 2 and last.isdecimal())
 
 
 def _pieces(sentence: str) -> Iterator[str]:

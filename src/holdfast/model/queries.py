@@ -114,8 +114,10 @@ def parse(text: str) -> Terms:
             phrase = tuple(fold(quoted))
             if phrase:
                 phrases[phrase] = None
-        else:
-            words.update(dict.fromkeys(_runs(plain)))
+        else:  # of wide characters, each pair of neighbours, since such scripts do not mark where words begin
+            for wide, tokens in itertools.groupby(fold(plain), lambda token: bool(WIDE.match(token))):
+                run = list(tokens)
+                words |= dict.fromkeys(itertools.pairwise(run) if wide and len(run) > 1 else zip(run, strict=True))
     subject = [run for run in words if not (len(run) == 1 and run[0] in QUESTION_WORDS)]
     chosen = subject or ([] if phrases else list(words))
     return Terms(tuple(chosen[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"]))
@@ -164,18 +166,3 @@ def fold(text: str) -> list[str]:
 def plain(text: str) -> str:
     """Return the tokens of a text, lower case, separated by one space."""
     return " ".join(_WORD.findall(spaced(text))).casefold()
-
-
-def _runs(word: str) -> list[tuple[str, ...]]:
-    """Return the search terms of one word of a query.
-
-    `src/auth.py` gives its parts. A run of wide characters gives each pair of neighbours, since such scripts do not
-    mark where words begin.
-    """
-    if word.isascii():
-        return [(token,) for token in _WORD.findall(word.lower())]
-    found: list[tuple[str, ...]] = []
-    for wide, tokens in itertools.groupby(fold(word), lambda token: bool(WIDE.match(token))):
-        run = list(tokens)
-        found += itertools.pairwise(run) if wide and len(run) > 1 else [(token,) for token in run]
-    return found
