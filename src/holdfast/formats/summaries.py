@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.model.queries import QUESTION_WORDS, fold
+from holdfast.model.queries import QUESTION_WORDS, fold, runs
 from holdfast.model.tokens import WIDE, count_tokens
 
 _LONGEST = 240
@@ -139,7 +139,7 @@ def summarise(entries: Sequence[Entry], budget: int, noun: str = "entries") -> G
             if (same := found.get(key)) is not None:
                 same.entries.append(number)
                 useful = True
-            elif (words := _words(sentence)) and not (
+            elif (words := ["".join(run) for run in runs(sentence)]) and not (
                 _GREETINGS.issuperset(words) or (not sentence.isascii() and "".join(fold(sentence)) in _GREETINGS)
             ):
                 found[key] = _Sentence(sentence, tuple(words), [number])
@@ -342,19 +342,3 @@ def _pieces(sentence: str) -> Iterator[str]:
         yield (_CUT if start else "") + sentence[start:cut].strip() + _CUT
         start = cut
     yield (_CUT if start else "") + sentence[start:].strip()
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text; in a script without spaces, every pair of neighbouring characters."""
-    found = list(fold(text))
-    if text.isascii():
-        return found
-    result: list[str] = []
-    for place, word in enumerate(found):
-        if not WIDE.match(word):
-            result.append(word)
-        elif place + 1 < len(found) and WIDE.match(found[place + 1]):
-            result.append(word + found[place + 1])
-        elif not place or not WIDE.match(found[place - 1]):
-            result.append(word)
-    return result

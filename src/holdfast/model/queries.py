@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -114,10 +115,8 @@ def parse(text: str) -> Terms:
             phrase = tuple(fold(quoted))
             if phrase:
                 phrases[phrase] = None
-        else:  # of wide characters, each pair of neighbours, since such scripts do not mark where words begin
-            for wide, tokens in itertools.groupby(fold(plain), lambda token: bool(WIDE.match(token))):
-                run = list(tokens)
-                words |= dict.fromkeys(itertools.pairwise(run) if wide and len(run) > 1 else zip(run, strict=True))
+        else:
+            words |= dict.fromkeys(runs(plain))
     subject = [run for run in words if not (len(run) == 1 and run[0] in QUESTION_WORDS)]
     chosen = subject or ([] if phrases else list(words))
     return Terms(tuple(chosen[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"]))
@@ -166,3 +165,10 @@ def fold(text: str) -> list[str]:
 def plain(text: str) -> str:
     """Return the tokens of a text, lower case, separated by one space."""
     return " ".join(_WORD.findall(spaced(text))).casefold()
+
+
+def runs(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield each token of a text; of wide characters, each pair of neighbours, since spaces do not separate words."""
+    for wide, tokens in itertools.groupby(fold(text), lambda token: bool(WIDE.match(token))):
+        run = list(tokens)
+        yield from itertools.pairwise(run) if wide and len(run) > 1 else zip(run, strict=True)
