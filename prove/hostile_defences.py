@@ -80,7 +80,7 @@ def _bare_words() -> None:
     from holdfast.storage.files import search
 
     search.quoted = " ".join  # type: ignore[assignment]
-    queries._runs = lambda word: [(word,)]
+    queries.runs = lambda text: iter([(text,)])
 
 
 @_defence("lines", "a line that is no message costs an error, not the server", "frames")

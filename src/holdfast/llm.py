@@ -122,6 +122,8 @@ class Model:
 
     def _send(self, target: _Target, body: bytes, prompt: int, most: int) -> tuple[_Answer, str]:
         """Send a request once within the budget of the day, and count it if it was sent."""
+        import http.client
+
         day = times.utc_now()[:10]
         with self._lock:
             left = self._settings.day_tokens - self._ledger.spent(day) - self._reserved
@@ -131,8 +133,15 @@ class Model:
             self._reserved += prompt + most
         used = 0
         try:
-            connection = _connect(target, self._settings.timeout_seconds)
+            kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
+            connection = kind(target.host, target.port, timeout=self._settings.timeout_seconds)
             with contextlib.closing(connection):
+                try:
+                    connection.connect()
+                except (OSError, UnicodeError) as error:
+                    why = "it took too long" if isinstance(error, TimeoutError) else getattr(error, "strerror", None)
+                    fault = f"The model's server cannot be reached: {why or 'no such host'}."
+                    raise Unavailable(fault, _LATER) from None
                 used = prompt
                 answer = _post(connection, target, body)
             if answer.status != 200:
@@ -199,21 +208,6 @@ def _target(url: str, key_env: str) -> _Target:
 
 def _plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and " " not in text
-
-
-def _connect(target: _Target, seconds: float) -> HTTPConnection:
-    """Connect to the server; the timeout also applies to every later step."""
-    import http.client
-
-    kind = http.client.HTTPSConnection if target.tls else http.client.HTTPConnection
-    connection = kind(target.host, target.port, timeout=seconds)
-    try:
-        connection.connect()
-    except (OSError, UnicodeError) as error:
-        connection.close()
-        reason = "it took too long" if isinstance(error, TimeoutError) else getattr(error, "strerror", None)
-        raise Unavailable(f"The model's server cannot be reached: {reason or 'no such host'}.", _LATER) from None
-    return connection
 
 
 def _post(connection: HTTPConnection, target: _Target, body: bytes) -> _Answer:

@@ -6,7 +6,6 @@ nothing else changed. Structured values are written as JSON on one line, which i
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -108,7 +107,7 @@ def line_of(head: str, field: str) -> int:
 
 
 def render(fields: Mapping[str, Any], body: str) -> bytes:
-    head = "".join(f"{_name(name)}: {scalar(value)}\n" for name, value in fields.items() if value is not None)
+    head = "".join(f"{scalar(name)}: {scalar(value)}\n" for name, value in fields.items() if value is not None)
     if len(head) > _MAX_FRONT:
         raise OverBudget(f"The fields have {len(head):,} characters; {_MAX_FRONT:,} fit.", "Move text into the body.")
     text = f"---\n{head}---\n\n{body}" if head or _FENCE.match(body.removeprefix(_BOM)) else body
@@ -222,7 +221,7 @@ def _patch(block: str, changes: Mapping[str, Any], newline: str) -> str:
         else:
             result.extend(lines[position:end])
         position = end
-    result.extend(f"{_name(name)}: {scalar(value)}{newline}" for name, value in left.items() if value is not None)
+    result.extend(f"{scalar(name)}: {scalar(value)}{newline}" for name, value in left.items() if value is not None)
     return "".join(result)
 
 
@@ -282,11 +281,6 @@ def scalar(value: Any, *, quoted: bool = False) -> str:
         return _BREAKS.sub(lambda found: f"\\u{ord(found.group()):04x}", msgspec.json.encode(value).decode("utf-8"))
     except (TypeError, ValueError) as error:
         raise Invalid(f"A field cannot contain {value!r}: {error}.", "Use text, numbers, lists or mappings.") from None
-
-
-@functools.lru_cache(maxsize=1024)
-def _name(name: str) -> str:
-    return scalar(name)
 
 
 def _decode(data: bytes) -> str:

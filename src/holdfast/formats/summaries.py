@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from holdfast.model.queries import QUESTION_WORDS, fold
+from holdfast.model.queries import QUESTION_WORDS, fold, runs
 from holdfast.model.tokens import WIDE, count_tokens
 
 _LONGEST = 240
@@ -139,7 +139,7 @@ def summarise(entries: Sequence[Entry], budget: int, noun: str = "entries") -> G
             if (same := found.get(key)) is not None:
                 same.entries.append(number)
                 useful = True
-            elif (words := _words(sentence)) and not (
+            elif (words := ["".join(run) for run in runs(sentence)]) and not (
                 _GREETINGS.issuperset(words) or (not sentence.isascii() and "".join(fold(sentence)) in _GREETINGS)
             ):
                 found[key] = _Sentence(sentence, tuple(words), [number])
@@ -316,21 +316,16 @@ def _sentences(text: str) -> Iterator[str]:
     for line in text.splitlines():
         start = found.end() if (found := _BULLET.match(line)) else 0
         for end in _END.finditer(line):
-            if end.start() > start and not _goes_on(line[max(start, end.start() - 8) : end.start()]):
+            before = line[max(start, end.start() - 8) : end.start()]
+            last = (before[:-1].split() or [""])[-1].strip("(\"'")
+            # the period of an abbreviation, an initial or a list number does not end a sentence
+            initial = (len(last) == 1 and last.isupper()) or (len(last) < 3 and last.isdecimal())
+            goes_on = before.endswith(".") and (initial or last.casefold() in _SHORT_FORMS)
+            if end.start() > start and not goes_on:
                 yield line[start : end.start()].strip()
                 start = end.end()
         if rest := line[start:].strip():
             yield rest
-
-
-def _goes_on(before: str) -> bool:
-    """Check for an abbreviation, an initial or a list number, whose period does not end a sentence."""
-    if not before.endswith("."):
-        return False
-    last = (before[:-1].split()[-1:] or [""])[0].strip("(\"'")
-    if len(last) == 1:
-        return last.isupper() or last.isdecimal()
-    return last.casefold() in _SHORT_FORMS or (len(last) == 2 and last.isdecimal())
 
 
 def _pieces(sentence: str) -> Iterator[str]:
@@ -347,19 +342,3 @@ def _pieces(sentence: str) -> Iterator[str]:
         yield (_CUT if start else "") + sentence[start:cut].strip() + _CUT
         start = cut
     yield (_CUT if start else "") + sentence[start:].strip()
-
-
-def _words(text: str) -> list[str]:
-    """Return the words of a text; in a script without spaces, every pair of neighbouring characters."""
-    found = list(fold(text))
-    if text.isascii():
-        return found
-    result: list[str] = []
-    for place, word in enumerate(found):
-        if not WIDE.match(word):
-            result.append(word)
-        elif place + 1 < len(found) and WIDE.match(found[place + 1]):
-            result.append(word + found[place + 1])
-        elif not place or not WIDE.match(found[place - 1]):
-            result.append(word)
-    return result

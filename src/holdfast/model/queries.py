@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -115,7 +116,7 @@ def parse(text: str) -> Terms:
             if phrase:
                 phrases[phrase] = None
         else:
-            words.update(dict.fromkeys(_runs(plain)))
+            words |= dict.fromkeys(runs(plain))
     subject = [run for run in words if not (len(run) == 1 and run[0] in QUESTION_WORDS)]
     chosen = subject or ([] if phrases else list(words))
     return Terms(tuple(chosen[:MAX_WORDS]), tuple(phrases)[:MAX_WORDS], tuple(filters["tag"]), tuple(filters["kind"]))
@@ -166,16 +167,8 @@ def plain(text: str) -> str:
     return " ".join(_WORD.findall(spaced(text))).casefold()
 
 
-def _runs(word: str) -> list[tuple[str, ...]]:
-    """Return the search terms of one word of a query.
-
-    `src/auth.py` gives its parts. A run of wide characters gives each pair of neighbours, since such scripts do not
-    mark where words begin.
-    """
-    if word.isascii():
-        return [(token,) for token in _WORD.findall(word.lower())]
-    found: list[tuple[str, ...]] = []
-    for wide, tokens in itertools.groupby(fold(word), lambda token: bool(WIDE.match(token))):
+def runs(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield each token of a text; of wide characters, each pair of neighbours, since spaces do not separate words."""
+    for wide, tokens in itertools.groupby(fold(text), lambda token: bool(WIDE.match(token))):
         run = list(tokens)
-        found += itertools.pairwise(run) if wide and len(run) > 1 else [(token,) for token in run]
-    return found
+        yield from itertools.pairwise(run) if wide and len(run) > 1 else zip(run, strict=True)
