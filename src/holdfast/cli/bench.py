@@ -150,7 +150,6 @@ def recall(set: IO[bytes], out: IO[str] | None, **options: Any) -> None:
 
 
 def read(data: bytes) -> Set:
-    """Read a set of conversations and questions."""
     try:
         return msgspec.json.decode(data, type=Set)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -215,11 +214,8 @@ def load(memory: Memory, turns: Sequence[Turn]) -> dict[str, Turn]:
     result: dict[str, Turn] = {}
     for start in range(0, len(turns), _BATCH):
         batch = turns[start : start + _BATCH]
-        lines = [
-            {"role": one.role, "content": one.text, "timestamp": one.time}
-            | {"channel": one.session, "sender_id": one.speaker}
-            for one in batch
-        ]
+        names = {"role": "role", "content": "text", "timestamp": "time", "channel": "session", "sender_id": "speaker"}
+        lines = [{name: getattr(one, field) for name, field in names.items()} for one in batch]
         result |= zip(memory.add(_LOG, lines, time="timestamp", durable=False), batch, strict=True)
     memory.refresh()
     if memory.embedder:

@@ -12,7 +12,7 @@ from holdfast.cli.main import common, open_root
 from holdfast.model.names import amount
 
 if TYPE_CHECKING:
-    from holdfast.memories.front_matter import Change, Result
+    from holdfast.memories.front_matter import Result
 
 _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
 
@@ -62,6 +62,7 @@ def front_matter(scope: str | None, really: bool, status: str) -> None:
     Also moves ABSTRACT.md into OVERVIEW.md. The default is all scopes. The exit code is 1 if a file could not be
     changed.
     """
+    from holdfast.formats.markdown import scalar
     from holdfast.memories import front_matter
 
     results: list[Result] = []
@@ -73,7 +74,16 @@ def front_matter(scope: str | None, really: bool, status: str) -> None:
     skipped = [result for result in results if result.status == "skipped"]
     if not show.in_json({"applied": really, "changes": changes, "results": results}):
         for change in changes:
-            _change(change)
+            click.secho(show.printable(change.path), bold=True)
+            if change.fault:
+                click.secho(f"  skipped: {show.printable(change.fault)}", fg="yellow")
+            for name, value in change.fields.items():
+                guess = click.style("  (a guess)", dim=True) if name in change.guessed else ""
+                click.echo(click.style(show.printable(f"  + {name}: {scalar(value)}"), fg="green") + guess)
+            for line in (["## Abstract", "", *change.section.splitlines()]) if change.section else ():
+                click.secho(show.printable(f"  + {line}"), fg="green")
+            if change.folds:
+                click.secho(show.printable(f"  - {change.folds}"), fg="red")
         if not changes:
             click.echo("Nothing is missing.")
         elif really:
@@ -83,21 +93,6 @@ def front_matter(scope: str | None, really: bool, status: str) -> None:
             click.echo(f"{amount(len(changes), 'file')}. Nothing was changed; add --apply.")
     if skipped:
         sys.exit(1)
-
-
-def _change(change: Change) -> None:
-    from holdfast.formats.markdown import scalar
-
-    click.secho(show.printable(change.path), bold=True)
-    if change.fault:
-        click.secho(f"  skipped: {show.printable(change.fault)}", fg="yellow")
-    for name, value in change.fields.items():
-        guess = click.style("  (a guess)", dim=True) if name in change.guessed else ""
-        click.echo(click.style(show.printable(f"  + {name}: {scalar(value)}"), fg="green") + guess)
-    for line in (["## Abstract", "", *change.section.splitlines()]) if change.section else ():
-        click.secho(show.printable(f"  + {line}"), fg="green")
-    if change.folds:
-        click.secho(show.printable(f"  - {change.folds}"), fg="red")
 
 
 @click.command()

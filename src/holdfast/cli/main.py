@@ -173,7 +173,6 @@ def json_or_text(value: str) -> Any:
 
 
 def read_stdin() -> str:
-    """Return all of standard input as text."""
     try:
         return sys.stdin.buffer.read().decode("utf-8").rstrip("\n")
     except UnicodeDecodeError:

@@ -24,6 +24,7 @@ from holdfast.errors import Damaged, Invalid, Unavailable
 from holdfast.model.names import amount
 from holdfast.model.times import local
 
+_ALL = "holdfast verify lists them all"
 _limit = click.option("--limit", default=20, show_default=True, help="The most results.")
 
 
@@ -167,7 +168,7 @@ def search(query: str, **given: Any) -> None:
         click.echo(f"{found.left_out} more did not fit the budget.", err=True)
     if found.behind:
         click.echo(f"The index is behind by {amount(found.behind, 'file')}; repeat the search in a moment.", err=True)
-    _problems(found.problems)
+    show.warnings(found.problems, 5, _ALL)
     if found.damaged:
         damaged = amount(found.damaged, "line or file", "lines or files")
         click.echo(f"{damaged} cannot be read: holdfast verify names them.", err=True)
@@ -271,7 +272,7 @@ def refresh(rebuild: bool) -> None:
         f"{amount(done.files, 'file')} looked at, {done.changed} read, {done.removed} gone, "
         f"{amount(done.records, 'record')} indexed."
     )
-    _problems(done.problems)
+    show.warnings(done.problems, 5, _ALL)
 
 
 @click.command()
@@ -305,14 +306,12 @@ def verify() -> None:
     """Compare index and files, and list damage. Changes nothing."""
     with open_root() as memory, show.progress("comparing") as progress:
         report = memory.verify(progress)
-    if show.wants_json():
-        names = ("sound", "files", "records", "differences", "damage")
-        fields = {name: getattr(report, name) for name in names}
-        show.as_json(fields | ({} if report.sound else {"next": report.next_step}))
-    else:
+    names = ("sound", "files", "records", "differences", "damage")
+    fields = {name: getattr(report, name) for name in names} | ({} if report.sound else {"next": report.next_step})
+    if not show.in_json(fields):
         size = f"{amount(report.files, 'file')}, {amount(report.records, 'record')}"
         click.echo(f"{size}: {'all sound' if report.sound else 'not sound'}.")
-        _problems([*report.differences, *report.damage], most=1000)
+        show.warnings([*report.differences, *report.damage], all_of_them=_ALL)
         if not report.sound:
             click.echo(report.next_step, err=True)
     if not report.sound:
@@ -333,9 +332,3 @@ def stats() -> None:
     if kinds:
         click.echo()
         show.table(("kind", "records"), list(kinds.items()))
-
-
-def _problems(problems: list[Any], most: int = 5) -> None:
-    show.warnings(problems[:most])
-    if len(problems) > most:
-        click.secho(f"… and {len(problems) - most} more; holdfast verify lists them all.", fg="yellow", err=True)

@@ -82,9 +82,6 @@ def _store_of(store: str) -> str:
     return given
 
 
-# tokens
-
-
 def _token_options(command: Command) -> Command:
     """Add the options that name the store of a token."""
     tenant = click.option("--tenant", default=None, help="Tenant of a database; default: that of its address.")

@@ -50,9 +50,10 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text.replace("\r\n", "\n"))
 
 
-def warnings(found: Sequence[object]) -> None:
-    """Print warnings to standard error."""
-    for warning in found:
+def warnings(found: Sequence[object], most: int = 1000, all_of_them: str = "--json lists them all") -> None:
+    """Print warnings to standard error; above `most`, the number of the others."""
+    more = [f"… and {len(found) - most} more; {all_of_them}."] if len(found) > most else []
+    for warning in (*found[:most], *more):
         click.secho(printable(str(warning)), fg="yellow", err=True)
 
 
@@ -147,7 +148,6 @@ def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
 
 
 def receipt(made: Receipt, next_step: str = "") -> None:
-    """Print the receipt of a write."""
     if in_json(made):
         return
     where = f" in {made.path}" if made.path not in made.id else ""

@@ -82,10 +82,7 @@ def _transfer(other: str, scope: str, *, dry_run: bool, yes: bool, push: bool) -
             _plan(planned, push=push)
         if not dry_run and not planned.nothing and not yes:
             if not (on_terminal and sys.stdin.isatty()):
-                raise Invalid(
-                    "Nothing was copied: there is no terminal to ask on.",
-                    "Use --dry-run first, then --yes.",
-                )
+                raise Invalid("Nothing was copied: there is no terminal to ask on.", "Use --dry-run first, then --yes.")
             click.confirm(f"Move {amount(planned.records, 'record')} to {planned.target}?", abort=True)
         if not dry_run:
             try:
@@ -103,9 +100,7 @@ def _transfer(other: str, scope: str, *, dry_run: bool, yes: bool, push: bool) -
     else:
         click.echo(f"{amount(done.records, 'record')} moved. {done.left[0].capitalize()}; {done.left[1]}.")
     if on_terminal:
-        show.warnings([f"left out: {problem}" for problem in done.refused[:_SHOWN]])
-        if len(done.refused) > _SHOWN:
-            show.warnings([f"… and {len(done.refused) - _SHOWN} more; --json lists them all."])
+        show.warnings([f"left out: {problem}" for problem in done.refused], _SHOWN)
     if done.refused and done.done:
         sys.exit(1)
 

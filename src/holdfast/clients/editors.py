@@ -68,7 +68,6 @@ class JsonEditor:
         return _insert(text, path, value)
 
     def replace(self, text: str, path: Path, value: Any) -> str:
-        """Replace a value."""
         inside, number = _locate(text, path)
         member = inside.members[number]
         return text[: member.value] + _render(value, text, _space_before(text, member.start)) + text[member.end :]

@@ -283,11 +283,10 @@ class FileGrants:
 
     def find(self, tenant: str, identifier: str) -> Grant | None:
         """Return a grant of a tenant by its id."""
-        found = [grant for grant in self.all() if grant.id == identifier]
-        return found[0] if found and not tenant else None
+        return next((grant for grant in self.all() if grant.id == identifier and not tenant), None)
 
     def all(self) -> list[Grant]:
-        """Return the grants of the current tenant, oldest first."""
+        """Return all grants, oldest first."""
         return self._load()[0]
 
     def add(self, grant: Grant) -> None:

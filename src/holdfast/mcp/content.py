@@ -70,7 +70,6 @@ TEMPLATES = (
 
 
 def prompt(memory: Memory, name: str, arguments: dict[str, str]) -> types.GetPromptResult:
-    """Return a prompt with its text."""
     known = {prompt.name: prompt for prompt in PROMPTS}
     if name not in known:
         raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {name[:200]}. There are: {', '.join(known)}.")

@@ -95,12 +95,10 @@ class Metrics:
                 self._errors[outcome] += 1
 
     def answered(self, status: int) -> None:
-        """Count an HTTP response."""
         with self._lock:
             self._answers[str(status)] += 1
 
     def render(self, *, up: bool, behind: int, memories: int) -> str:
-        """Return all metrics as text."""
         with self._lock:
             calls = [((("tool", tool), ("outcome", end)), n) for (tool, end), n in sorted(self._calls.items())]
             parts = [

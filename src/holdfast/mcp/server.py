@@ -124,7 +124,9 @@ def build(
     `caller_of` and `run_of` return the caller and the run of a request; `on_failure` is called when a tool call did
     not reach a memory.
     """
-    handlers = _Handlers(caller_of, toolset, run_of, on_failure)
+    registry = toolsets.registry()
+    offered = {tool.name: described(tool) for tool in toolsets.toolset(registry, toolset)}
+    handlers = _Handlers(caller_of, run_of, on_failure, registry.tools, offered)
     return Server(
         "holdfast",
         version=__version__,
@@ -141,53 +143,46 @@ def build(
     )
 
 
-class _Handlers:
-    def __init__(
-        self,
-        caller_of: Callable[[Request], Caller],
-        toolset: str,
-        run_of: Callable[[Request], str],
-        on_failure: OnCall | None,
-    ) -> None:
-        self._caller_of = caller_of
-        self._run_of = run_of
-        self._on_failure = on_failure
-        self._registry = toolsets.registry()
-        self._tools = {tool.name: described(tool) for tool in toolsets.toolset(self._registry, toolset)}
+class _Handlers(msgspec.Struct):
+    caller_of: Callable[[Request], Caller]
+    run_of: Callable[[Request], str]
+    on_failure: OnCall | None
+    known: dict[str, Tool]
+    offered: dict[str, types.Tool]
 
     def schema(self, name: str) -> dict[str, Any] | None:
         """Return the input schema of a tool, None if it is not offered."""
-        tool = self._tools.get(name)
+        tool = self.offered.get(name)
         return tool.input_schema if tool else None
 
     async def list_tools(self, request: Request, _params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         """List the tools that this caller can use."""
-        caller = self._caller_of(request)
+        caller = self.caller_of(request)
         await anyio.to_thread.run_sync(caller.start)  # it may have to close another memory first
         usable = {
             tool.name
-            for tool in self._registry.tools.values()
+            for tool in self.known.values()
             if (tool.harmless or not caller.reads_only) and (tool.within or not caller.bound)
         }
-        return types.ListToolsResult(tools=[tool for name, tool in self._tools.items() if name in usable])
+        return types.ListToolsResult(tools=[tool for name, tool in self.offered.items() if name in usable])
 
     async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> dict[str, Any]:
         client = request.session.client_params
         agent, writer = _client_names(client.client_info.name) if client else ("", "")
-        about = (agent, writer, self._run_of(request))
+        about = (agent, writer, self.run_of(request))
         arguments = dict(params.arguments or {})
-        return await anyio.to_thread.run_sync(self._call, params.name, arguments, self._caller_of(request), about)
+        return await anyio.to_thread.run_sync(self._call, params.name, arguments, self.caller_of(request), about)
 
     def _call(self, name: str, given: dict[str, Any], caller: Caller, about: tuple[str, str, str]) -> dict[str, Any]:
         """Call a tool; the context gets what the connection knows and neither caller nor start options name."""
         begin = time.perf_counter()
         CALLER.set(caller)
         agent, writer, run = about
-        tool = self._registry.tools.get(name)
+        tool = self.known.get(name)
         try:
-            if tool is not None and name not in self._tools:
+            if tool is not None and name not in self.offered:
                 other = "Start the server with --toolset all."
-                if "useTools" in self._tools:
+                if "useTools" in self.offered:
                     other = f'Call useTools with {{agent: "{tool.agent}", tool: "{name}", params}}.'
                 raise Invalid(f"{name} is not offered directly.", other)
             with caller.use() as memory:
@@ -203,9 +198,9 @@ class _Handlers:
                 with memory.written_by(by):
                     return result(memory.call(name, given, context, reads_only=caller.reads_only))
         except HoldfastError as error:  # no tool raises: the tool is not offered, or the memory is not available
-            if self._on_failure:
+            if self.on_failure:
                 known = name if tool else UNKNOWN
-                self._on_failure(known, type(error).__name__, time.perf_counter() - begin)
+                self.on_failure(known, type(error).__name__, time.perf_counter() - begin)
             return result(failed(error))
 
     async def list_prompts(
@@ -247,7 +242,7 @@ class _Handlers:
 
     async def _ask(self, request: Request, question: Callable[[Memory], Answer]) -> Answer:
         """Answer from the caller's memory in a worker thread; an error becomes a protocol error."""
-        caller = self._caller_of(request)
+        caller = self.caller_of(request)
 
         def work() -> Answer:
             CALLER.set(caller)

@@ -78,7 +78,6 @@ class Team:
         self.auth.close()
 
     def on_call(self, tool: str, outcome: str, seconds: float) -> None:
-        """Count and log a tool call."""
         self.health.metrics.called(tool, outcome, seconds)
         write = self.health.log.info if outcome == "ok" else self.health.log.warn
         write("call", tool=tool, outcome=outcome, ms=round(seconds * 1000, 1), **_caller_fields())
@@ -157,7 +156,6 @@ class MemoryPool:
 
     @contextlib.contextmanager
     def use(self, key: Key) -> Iterator[Memory]:
-        """Keep a memory open while it is used."""
         with self._entered(key) as entry:
             yield entry.memory.get()
 

@@ -31,6 +31,5 @@ def files() -> dict[str, str]:
 
 
 def text(path: str) -> str:
-    """Return the text of one template."""
     with open(os.path.join(_TOP, path), encoding="utf-8") as file:
         return file.read()
