@@ -152,7 +152,7 @@ def test_a_shared_memory_that_is_away_is_told_and_not_asked_again_for_a_while(ro
             memory.put("note", "We deploy on Tuesdays.", title="Deploys")
             first = memory.call("recall", {"query": "deploy"})
             assert hits(first) == {("here", "Deploys")}
-            assert "shared: The shared memory was not asked: It gave no answer" in first["warnings"][0]
+            assert "shared: The shared memory could not be searched: It gave no answer" in first["warnings"][0]
             assert "shared memory" in first["text"]
             again = memory.call("recall", {"query": "deploy"})
             assert sum(thread.name == "holdfast-shared" for thread in threading.enumerate()) <= 1

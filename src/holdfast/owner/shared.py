@@ -120,7 +120,7 @@ class Shared:
                 self._error, self._pause = None, _FIRST_PAUSE
                 return found
             if isinstance(error, Unavailable):  # begin a pause, a longer one each time
-                error = Unavailable(f"The shared memory was not asked: {error.message}", error.next_step)
+                error = Unavailable(f"The shared memory could not be searched: {error.message}", error.next_step)
                 self._error, self._until = error, monotonic() + self._pause
                 self._pause = min(self._pause * 2, _LONGEST_PAUSE)
             else:
