@@ -202,8 +202,8 @@ class Tenants:
 
 def _database(address: str) -> Database:
     with driver():
-        from holdfast.storage.postgres.engine import open_database
-    return open_database(address)
+        from holdfast.storage.postgres import database
+    return database.Database(address)
 
 
 def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:

@@ -123,20 +123,15 @@ def _bare(given: Mapping[str, object], tenant: str) -> str:
     if public.get("require_auth") == _NOT_CLEAR:  # added by `without_clear_passwords`
         del public["require_auth"]
     user, name = (quote(public.pop(key, ""), safe="") for key in ("user", "dbname"))
-    place = _place(public)
+    hosts, ports, place = public.get("host", "").split(","), public.get("port", "").split(","), ""
+    ports = ports if any(ports) else [""] * len(hosts)
+    if len(hosts) == len(ports) and all(map(_HOST.match, hosts)):  # they fit at the front of an address
+        place = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
+        del public["host"]
+        public.pop("port", "")
     query = [f"{key}={quote(value, safe=_SAFE)}" for key, value in public.items()]
     query += [f"tenant={quote(tenant, safe='')}"] if tenant else []
     return f"postgresql://{user}{'@' if user else ''}{place}/{name}{'?' if query else ''}{'&'.join(query)}"
-
-
-def _place(parts: dict[str, str]) -> str:
-    """Remove hosts and ports from the parts if they fit at the front of an address, and return them."""
-    hosts, ports = parts.get("host", "").split(","), parts.get("port", "").split(",")
-    ports = ports if any(ports) else [""] * len(hosts)
-    if len(hosts) != len(ports) or not all(map(_HOST.match, hosts)):
-        return ""
-    parts.pop("host"), parts.pop("port", "")
-    return ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
 
 
 def _shown(given: Mapping[str, object], tenant: str) -> str:

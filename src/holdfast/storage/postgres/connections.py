@@ -212,10 +212,6 @@ def is_read_only(error: psycopg.Error) -> bool:
     return isinstance(error, pg.ReadOnlySqlTransaction)
 
 
-def is_lock_timeout(error: psycopg.Error) -> bool:
-    return isinstance(error, pg.LockNotAvailable)
-
-
 def is_lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
     """Return whether the connection can no longer be used."""
     return isinstance(error, _DISCONNECTED) or is_read_only(error) or connection.closed

@@ -83,11 +83,6 @@ WHERE tenant = %(tenant)s AND (channel = %(channel)s OR until < clock_timestamp(
 Tell = Callable[[list[str], set[str]], None]
 
 
-def open_database(address: str) -> Database:
-    """Open one tenant's part of a database, setting it up if it is empty."""
-    return Database(address)
-
-
 class OnDatabase:
     """The engine of a database; the tree closes the connections when it is closed."""
 

@@ -194,24 +194,19 @@ class Rewrite:
         if not changed:
             tx.unchanged = True
         elif row.log:
-            self._replace_pieces(tx, row, read, changed)
+            inode = rows.new_inode()
+            tx.change(_RENUMBER, inode=inode, path=self._path, op=self._author.op, writer=self._author.writer)
+            if all(len(new) == len(line.data) for line, new in changed):
+                rows.copy_pieces(tx, row.inode, inode)
+                for line, new in changed:
+                    tx.change(_PATCH, inode=inode, offset=line.offset, end=line.offset + len(new), data=new)
+            else:
+                pieces = rows.resized(_spliced(read, row.size, changed))
+                rows.write_pieces(tx, self._path, inode, pieces, self._author)
+            rows.drop_pieces(tx, row.inode)
         else:
             rows.replace(tx, self._path, row, b"".join(_spliced(read, row.size, changed)), self._author)
         return self._count
-
-    def _replace_pieces(
-        self, tx: Transaction, row: FileRow, read: lines.Read, changed: list[tuple[Line, bytes]]
-    ) -> None:
-        inode = rows.new_inode()
-        tx.change(_RENUMBER, inode=inode, path=self._path, op=self._author.op, writer=self._author.writer)
-        if all(len(new) == len(line.data) for line, new in changed):
-            rows.copy_pieces(tx, row.inode, inode)
-            for line, new in changed:
-                tx.change(_PATCH, inode=inode, offset=line.offset, end=line.offset + len(new), data=new)
-        else:
-            pieces = rows.resized(_spliced(read, row.size, changed))
-            rows.write_pieces(tx, self._path, inode, pieces, self._author)
-        rows.drop_pieces(tx, row.inode)
 
 
 def _spliced(read: lines.Read, size: int, changed: Changed) -> Iterator[bytes]:
@@ -286,7 +281,11 @@ class Claims:
         """Check the connection while there are claims: at once when the server sends something on it."""
         complete = True
         while not self._closed.is_set():
-            _wait_for(self._session if complete else None)
+            session = self._session if complete else None
+            try:  # wait for an unexpected message of the server, which is usually its last, or for a while
+                select.select([session] if session else [], [], [], _CHECK_SECONDS if session else _PAUSE_SECONDS)
+            except (OSError, ValueError, psycopg.Error):  # it was closed
+                time.sleep(_PAUSE_SECONDS)
             with self._lock:
                 if not self._wanted or self._closed.is_set():
                     self._watcher = None
@@ -313,12 +312,3 @@ class Claims:
 def _try_lock(session: Session, inode: int) -> bool:
     row = session.execute("SELECT pg_try_advisory_lock(%s)", [inode]).fetchone()
     return bool(row and row[0])
-
-
-def _wait_for(session: Session | None) -> None:
-    """Wait for an unexpected message of the server, which is usually its last, or for a while."""
-    with contextlib.suppress(OSError, ValueError, psycopg.Error):
-        if session and not session.closed:
-            select.select([session.pgconn.socket], [], [], _CHECK_SECONDS)
-            return
-    time.sleep(_PAUSE_SECONDS)

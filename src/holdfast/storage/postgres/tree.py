@@ -25,7 +25,6 @@ from holdfast.storage.postgres.rows import Author, FileRow
 from holdfast.storage.tree import ABSENT, Appended, Document, Line, LogEnd, Snapshot, Stamp
 
 _CHUNK = 1 << 20
-_BACK = 1 << 16
 _PAGE = 1000
 _TRIES = 100
 _READ_AT_ONCE = 8 << 20
@@ -198,7 +197,7 @@ class PgTree:
             return
         read = rows.reader(self._database, path, row)
         if log and row.torn:
-            size = _end_of_lines(read, size)
+            size = next(lines.backwards(read, size, self._line_bytes)).offset
         yield Snapshot(size, row.stamp.mtime, logs.chunks(read, 0, size))
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
@@ -388,14 +387,3 @@ def _expected(tx: Transaction, path: str, row: FileRow | None, expect: str) -> F
     raise Conflict(
         f"{path} was changed since version {expect[:8]}; nothing was written.", "Read it again and redo the edit."
     )
-
-
-def _end_of_lines(read: lines.Read, end: int) -> int:
-    """Return the offset after the last newline."""
-    while end > 0:
-        start = max(0, end - _BACK)
-        found = read(end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
