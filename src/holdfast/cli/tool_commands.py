@@ -74,15 +74,15 @@ _ALONE = "alone"
 _FREE_TEXT = ("query", "content", "situation", "title")
 """Arguments that may begin with a dash."""
 _TOOLS = toolsets.registry().tools
-_NOT_JSON = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 
 
-def json(value: str) -> Any:
+def json(value: str, option: str = "") -> Any:
     """Read an option whose value is JSON; the help shows the name of this function."""
     try:
         return msgspec.json.decode(value)
-    except _NOT_JSON as error:
-        raise Invalid(f"{value[:80]!r} is not JSON: {error}.", 'Write it like {"name": "value"}.') from None
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        what = option or repr(value[:80])
+        raise Invalid(f"{what} is not JSON: {error}.", 'Write it like {"name": "value"}.') from None
 
 
 def text_or_json(value: str) -> Any:
@@ -371,10 +371,7 @@ def _json(option: str, given: str) -> Any:
             raise Unavailable(f"{given[1:]}: {error.strerror}.", f"Give {option} a file that can be read.") from None
         except UnicodeDecodeError:
             raise Invalid(f"{given[1:]} is not UTF-8.", "Save it as UTF-8.") from None
-    try:
-        return msgspec.json.decode(given)
-    except _NOT_JSON as error:
-        raise Invalid(f"{option} is not JSON: {error}.", 'Write it like {"name": "alpha"}.') from None
+    return json(given, option)
 
 
 @click.command()
