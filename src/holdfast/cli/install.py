@@ -14,7 +14,7 @@ import click
 
 from holdfast import clients
 from holdfast.cli import show
-from holdfast.cli.main import common, find_root
+from holdfast.cli.main import command, find_root
 from holdfast.clients import CLIENTS, Client, hooks
 from holdfast.errors import Invalid, Unavailable
 from holdfast.secrets import redact
@@ -25,7 +25,7 @@ _REMOVE = ("Write this?", "Remove the file?")
 _client = click.argument("client", type=click.Choice(list(CLIENTS)))
 
 
-@click.command()
+@command()
 @_client
 @click.option("--workspace", default="", help="Workspace of calls that name none.")
 @click.option("--print", "only_print", is_flag=True, help="Only print what belongs into the file.")
@@ -34,7 +34,6 @@ _client = click.argument("client", type=click.Choice(list(CLIENTS)))
 )
 @_project
 @_yes
-@common
 def install(client: str, workspace: str, hook: bool | None, **given: bool) -> None:
     """Add the memory to the configuration of CLIENT.
 
@@ -68,11 +67,10 @@ def install(client: str, workspace: str, hook: bool | None, **given: bool) -> No
     _report(known, done)
 
 
-@click.command()
+@command()
 @_client
 @_project
 @_yes
-@common
 def uninstall(client: str, **given: bool) -> None:
     """Remove the memory from the configuration of CLIENT."""
     known = CLIENTS[client]
