@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.main import common, given_root, open_root
+from holdfast.cli.main import Commands, given_root, open_root
 from holdfast.errors import Invalid
 from holdfast.model.settings import FILE, STEPS, Search
 
@@ -98,7 +98,7 @@ class Measured(msgspec.Struct, frozen=True):
     foreign_silent: int = 0
 
 
-@click.group()
+@click.group(cls=Commands)
 def bench() -> None:
     """Measure how good recall is."""
 
@@ -111,7 +111,6 @@ def bench() -> None:
 @click.option("--foreign", is_flag=True, help="Also ask questions of other conversations.")
 @click.option("--store", default="", help="Use this database, postgresql://…, with a tenant per conversation.")
 @click.option("--other", multiple=True, type=click.File("rb"), help="With --foreign: also questions of this set.")
-@common
 def recall(set: IO[bytes], out: IO[str] | None, **options: Any) -> None:
     """Ask the questions of SET, a JSON file, and score the answers.
 

@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.main import common, given_root, open_root
+from holdfast.cli.main import command, given_root, open_root
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
 from holdfast.roots import is_address
@@ -45,7 +45,7 @@ class Gathering(threading.Thread):
         from holdfast.tools.calling import Context
 
         super().__init__(daemon=True)
-        self._memory = memory = open_root()
+        self.memory = memory = open_root()
         try:
             workspace = given["workspace"]
             if not workspace and folder:  # the workspace named like the project's folder
@@ -61,14 +61,9 @@ class Gathering(threading.Thread):
         self.finished = threading.Event()
         """Set when everything was read, or after an error."""
 
-    @property
-    def late(self) -> str:
-        """The advice for when the time was too short."""
-        return _LATE + (_BEHIND if self._memory.in_files or self._memory.waiting else "")
-
     def run(self) -> None:
         try:
-            with self._memory:
+            with self.memory:
                 for part in self._parts:
                     self.found.append(part)
                 self.finished.set()
@@ -78,7 +73,7 @@ class Gathering(threading.Thread):
             self.finished.set()
 
 
-@click.command()
+@command()
 @click.option("--workspace", default="", help="The agent's workspace.")
 @click.option("--session", default="", help="The agent's session.")
 @click.option("--run", default="", help="The agent's run; its notes are included.")
@@ -91,7 +86,6 @@ class Gathering(threading.Thread):
     help=f"Time limit in milliseconds; default: {_WITHIN}, with a database {_WITHIN_DATABASE}.",
 )
 @click.option("--hook", is_flag=True, help="For hooks: never fail, and print nothing but memory.")
-@common
 def context(budget: int, within: int | None, hook: bool, **given: str) -> None:
     """Print the memory that an agent needs at its start.
 
@@ -119,7 +113,8 @@ def _print(work: Gathering, budget: int, end: float, *, hook: bool) -> None:
     if work.error and not hook:
         raise work.error
     found = list(work.found)
-    note = prompts.missing(found, work.late) if late else ""
+    advice = _LATE + (_BEHIND if work.memory.in_files or work.memory.waiting else "")
+    note = prompts.missing(found, advice) if late else ""
     made = prompts.together(found, budget, [note] if note else [])
     if show.asked_for_json():
         ms = round((time.monotonic() - _process_start()) * 1000)

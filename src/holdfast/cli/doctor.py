@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
 import msgspec
 
 from holdfast import clients
 from holdfast.cli import show
-from holdfast.cli.main import common, find_root, given_root, open_root
+from holdfast.cli.main import command, find_root, given_root, open_root
 from holdfast.clients import CLIENTS, hooks
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.model import settings
@@ -46,8 +45,7 @@ class Check(msgspec.Struct, frozen=True, omit_defaults=True):
     next: str = ""
 
 
-@click.command()
-@common
+@command()
 def doctor() -> None:
     """Check root, settings, index, locks, clients and the server."""
     found = list(_checks())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import common, op_option, open_root
+from holdfast.cli.main import Commands, op_option, open_root
 from holdfast.model.names import amount
 
 if TYPE_CHECKING:
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 _NEXT = "Next: holdfast hot link, if clients have links to the rules."
 
 
-@click.group()
+@click.group(cls=Commands)
 def hot() -> None:
     """Manage the rules that every conversation loads."""
 
 
 @hot.command()
-@common
 def check() -> None:
     """Check the rules against their budgets.
 
@@ -55,7 +54,6 @@ def check() -> None:
     show_default=True,
     help="Oldest, largest, or largest share of the total budget first.",
 )
-@common
 def review(by: Order) -> None:
     """List the rules in the order in which to review them."""
     with open_root() as memory:
@@ -71,7 +69,6 @@ def review(by: Order) -> None:
 @hot.command()
 @click.option("--into", default="", type=click.Path(), help="Folder of a project; default: the memory root.")
 @click.option("--remove", is_flag=True, help="Remove the links and blocks again.")
-@common
 def link(into: str, remove: bool) -> None:
     """Link rules and commands to Cursor, Codex and Claude Code.
 
@@ -91,7 +88,6 @@ def link(into: str, remove: bool) -> None:
 @click.option("--into", default="", metavar="RULE", help="Add it to this rule as a section; default: a new rule.")
 @click.option("--budget", default=0, metavar="LINES", help="Budget of the new rule; default: some room to grow.")
 @op_option
-@common
 def promote(id: str, into: str, budget: int, op_id: str) -> None:
     """Copy the record ID into a rule, if the budgets allow it."""
     with open_root() as memory:
@@ -103,7 +99,6 @@ def promote(id: str, into: str, budget: int, op_id: str) -> None:
 @click.option("--scope", help="Scope of the note; default: the workspace default.")
 @click.option("--heading", default="", help="Only this section of the rule.")
 @op_option
-@common
 def demote(name: str, scope: str | None, heading: str, op_id: str) -> None:
     """Turn the rule NAME into a note.
 

@@ -14,7 +14,7 @@ import click
 
 from holdfast import clients
 from holdfast.cli import show
-from holdfast.cli.main import common, find_root
+from holdfast.cli.main import command, find_root
 from holdfast.clients import CLIENTS, Client, hooks
 from holdfast.errors import Invalid, Unavailable
 from holdfast.secrets import redact
@@ -25,7 +25,7 @@ _REMOVE = ("Write this?", "Remove the file?")
 _client = click.argument("client", type=click.Choice(list(CLIENTS)))
 
 
-@click.command()
+@command()
 @_client
 @click.option("--workspace", default="", help="Workspace of calls that name none.")
 @click.option("--print", "only_print", is_flag=True, help="Only print what belongs into the file.")
@@ -34,7 +34,6 @@ _client = click.argument("client", type=click.Choice(list(CLIENTS)))
 )
 @_project
 @_yes
-@common
 def install(client: str, workspace: str, hook: bool | None, **given: bool) -> None:
     """Add the memory to the configuration of CLIENT.
 
@@ -56,27 +55,26 @@ def install(client: str, workspace: str, hook: bool | None, **given: bool) -> No
                 click.echo(f"{path}:", err=True)
             click.echo(text, nl=False)
         return
-    ask, quiet = not given["yes"], show.wants_json()
+    ask = not given["yes"]
     old = clients.read_file(path)
     try:
         new = clients.merge(known, old or "", wanted)
     except Invalid as error:
         raise Invalid(f"{path}: {error}", f"Paste into it:\n{clients.fragment(known, wanted)}") from None
-    done = {"client": client} | _change(path, old, new, "Write this?" if ask else "", quiet)
+    done = {"client": client} | _change(path, old, new, "Write this?" if ask else "")
     if hook_path and hook is not False:
-        done |= _add_hook(hook_path, line, ask=ask, wanted=bool(hook), quiet=quiet)
-    _report(known, done, quiet)
+        done |= _add_hook(hook_path, line, ask=ask, wanted=bool(hook))
+    _report(known, done)
 
 
-@click.command()
+@command()
 @_client
 @_project
 @_yes
-@common
 def uninstall(client: str, **given: bool) -> None:
     """Remove the memory from the configuration of CLIENT."""
     known = CLIENTS[client]
-    ask, quiet = not given["yes"], show.wants_json()
+    ask = not given["yes"]
     path = clients.location(known, project=given["project"])
     old = clients.read_file(path)
     try:
@@ -84,13 +82,13 @@ def uninstall(client: str, **given: bool) -> None:
         new = None if old is None else clients.unmerge(known, old, _before(path, find))
     except Invalid as error:
         raise Invalid(f"{path}: {error}", f'Remove "{clients.NAME}" from "{known.key}" in it.') from None
-    done = {"client": client} | _change(path, old, new, _REMOVE[new is None] if ask else "", quiet)
+    done = {"client": client} | _change(path, old, new, _REMOVE[new is None] if ask else "")
     if known.hooks:
-        done |= _remove_hook(hooks.location(known, project=given["project"]), ask=ask, quiet=quiet)
-    _report(known, done, quiet)
+        done |= _remove_hook(hooks.location(known, project=given["project"]), ask=ask)
+    _report(known, done)
 
 
-def _add_hook(path: str, line: str, *, ask: bool, wanted: bool, quiet: bool) -> dict[str, Any]:
+def _add_hook(path: str, line: str, *, ask: bool, wanted: bool) -> dict[str, Any]:
     """Add or update the hook; without --hook or --no-hook, ask on a terminal."""
     old = clients.read_file(path)
     try:
@@ -103,10 +101,10 @@ def _add_hook(path: str, line: str, *, ask: bool, wanted: bool, quiet: bool) -> 
             return {}
         raise Invalid(f"{path}: {error}", f"Paste into it:\n{hooks.fragment(line)}") from None
     question = "Write this?" if wanted or there else "Also show the memory to the agent when a session starts?"
-    return {"hook": _change(path, old, new, question if ask else "", quiet, needed=wanted or there)}
+    return {"hook": _change(path, old, new, question if ask else "", needed=wanted or there)}
 
 
-def _remove_hook(path: str, *, ask: bool, quiet: bool) -> dict[str, Any]:
+def _remove_hook(path: str, *, ask: bool) -> dict[str, Any]:
     old = clients.read_file(path)
     try:
         if old is None or hooks.find(old) is None:
@@ -116,7 +114,7 @@ def _remove_hook(path: str, *, ask: bool, quiet: bool) -> dict[str, Any]:
         if old is None or clients.NAME not in old:
             return {}
         raise Invalid(f"{path}: {error}", f'Remove the hook with "{clients.NAME}" from it.') from None
-    return {"hook": _change(path, old, new, _REMOVE[new is None] if ask else "", quiet)}
+    return {"hook": _change(path, old, new, _REMOVE[new is None] if ask else "")}
 
 
 def _command(name: str, workspace: str, *options: str) -> list[str]:
@@ -155,20 +153,18 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _change(
-    path: str, old: str | None, new: str | None, question: str, quiet: bool, *, needed: bool = True
-) -> dict[str, Any]:
+def _change(path: str, old: str | None, new: str | None, question: str, *, needed: bool = True) -> dict[str, Any]:
     """Show a change, ask the question if there is one, and write it; exit if a needed change is declined."""
     done: dict[str, Any] = {"file": path, "changed": old != new}
     if old == new:
-        if not quiet:
+        if not show.wants_json():
             click.echo(f"{path} is up to date; nothing was changed.")
         return done
     lines = difflib.unified_diff(
         (old or "").splitlines(), (new or "").splitlines(), f"{path} (now)", f"{path} (then)", lineterm=""
     )
     diff = redact("\n".join(lines))
-    if not quiet:
+    if not show.wants_json():
         click.echo(show.printable(diff))
         if os.path.islink(path):
             click.echo(f"{path} is a link; what changes is {os.path.realpath(path)}.")
@@ -183,13 +179,11 @@ def _change(
                 sys.exit(1)
             return done | {"changed": False}
     backup = clients.replace_file(path, old, new)
-    if not quiet:
+    if not show.wants_json():
         click.echo(f"{path} was {'removed' if new is None else 'written'}." + (f" Before: {backup}" if backup else ""))
     return done | {"diff": diff} | ({"backup": backup} if backup else {})
 
 
-def _report(client: Client, done: dict[str, Any], quiet: bool) -> None:
-    if quiet:
-        show.as_json(done)
-    elif done["changed"] or done.get("hook", {}).get("changed"):
+def _report(client: Client, done: dict[str, Any]) -> None:
+    if not show.in_json(done) and (done["changed"] or done.get("hook", {}).get("changed")):
         click.echo(f"{client.title}: {client.next_step}")

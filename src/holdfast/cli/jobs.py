@@ -28,7 +28,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.main import common, open_root
+from holdfast.cli.main import command, open_root
 from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.memories.job_runs import MOST_OUTPUT, Ended, slot_text
 from holdfast.memories.jobs import Due, counted, fault, is_more
@@ -44,10 +44,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 Event = dict[str, Any]
 
 
-@click.command()
+@command()
 @click.option("--once", is_flag=True, help="Run the jobs that are due now, and end.")
 @click.option("--command", default="", help="Program to run for a job, instead of [jobs] command.")
-@common
 def run(once: bool, command: str) -> None:
     """Run jobs as they become due, until a signal comes.
 
@@ -102,10 +101,9 @@ def _sentence(event: Event) -> str:
     return f"{local(utc_now())}  {about}  {what}" if about else f"{local(utc_now())}  {what}"
 
 
-@click.command()
+@command()
 @click.argument("id", required=False, default="")
 @click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
-@common
 def log(id: str, count: int) -> None:
     """Print the last runs of all jobs, or of the job ID, oldest first."""
     with open_root() as memory:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import common, open_root
+from holdfast.cli.main import Commands, command, open_root
 from holdfast.model.names import amount
 
 if TYPE_CHECKING:
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
 
 
-@click.command()
+@command()
 @click.argument("scope", required=False)
 @click.option("--fix", is_flag=True, help="Fix what is unambiguous: status spellings, date formats.")
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
-@common
 def lint(scope: str | None, fix: bool, strict: bool) -> None:
     """Check the Markdown files of SCOPE (default: all).
 
@@ -46,7 +45,7 @@ def lint(scope: str | None, fix: bool, strict: bool) -> None:
         sys.exit(1)
 
 
-@click.group()
+@click.group(cls=Commands)
 def migrate() -> None:
     """Update older files to the current format."""
 
@@ -55,7 +54,6 @@ def migrate() -> None:
 @click.argument("scope", required=False)
 @click.option("--apply", "really", is_flag=True, help="Make the changes; without it they are only shown.")
 @click.option("--status", default="", help="Status of plans that do not show theirs; default: new.")
-@common
 def front_matter(scope: str | None, really: bool, status: str) -> None:
     """Add missing front matter to plans and overviews of SCOPE.
 
@@ -95,11 +93,10 @@ def front_matter(scope: str | None, really: bool, status: str) -> None:
         sys.exit(1)
 
 
-@click.command()
+@command()
 @click.argument("scope", required=False)
 @click.option("--keep", type=click.IntRange(0), help="Entries that stay in each file; default: learnings.entries.")
 @click.option("--dry-run", is_flag=True, help="Only show what would move.")
-@common
 def archive(scope: str | None, keep: int | None, dry_run: bool) -> None:
     """Move old decisions and lessons of SCOPE to files by year.
 

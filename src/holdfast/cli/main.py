@@ -40,8 +40,25 @@ _MODULES = {
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+class RootCommand(click.Command):
+    """A command that takes --root and --json; `given_root` and `show.wants_json` return them."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+
+        def store(context: click.Context, option: click.Parameter, value: object) -> None:
+            context.meta[f"holdfast.{option.name}"] = value
+
+        shared: dict[str, Any] = {"expose_value": False, "callback": store}
+        root = click.Option(["--root"], type=click.Path(), help="The memory root.", envvar="HOLDFAST_ROOT", **shared)
+        json = click.Option(["--json"], is_flag=True, help="Print JSON, also on a terminal.", **shared)
+        self.params += [root, json]
+
+
 class Commands(click.Group):
-    """A group whose commands are in `modules`, which are imported when they are used."""
+    """A group whose commands may be in `modules`, which are imported when they are used."""
+
+    command_class = RootCommand
 
     def __init__(self, *args: Any, modules: dict[str, str] | None = None, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -73,7 +90,7 @@ def cli(root: str | None) -> None:
         os.environ["HOLDFAST_ROOT"] = root
 
 
-@cli.command()
+@cli.command(cls=click.Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script for SHELL."""
@@ -123,15 +140,9 @@ scope_option = click.option("--scope", help="Only this workspace, domain or repo
 kinds_option = click.option("--kind", "kinds", multiple=True, help="Only this kind; may be given several times.")
 
 
-def common(command: Command) -> Command:
-    """Add the options that every command takes; `given_root` and `show.wants_json` return them."""
-
-    def store(context: click.Context, option: click.Parameter, value: object) -> None:
-        context.meta[f"holdfast.{option.name}"] = value
-
-    shared: dict[str, Any] = {"expose_value": False, "callback": store}
-    command = click.option("--json", is_flag=True, help="Print JSON, also on a terminal.", **shared)(command)
-    return click.option("--root", type=click.Path(), help="The memory root.", envvar="HOLDFAST_ROOT", **shared)(command)
+def command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command that takes --root and --json."""
+    return click.command(name, cls=RootCommand, **attributes)
 
 
 def open_root(root: str = "") -> Memory:

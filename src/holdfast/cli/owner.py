@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.main import common, find_root, given_root, kinds_option, op_option, open_root, scope_option
+from holdfast.cli.main import command, find_root, given_root, kinds_option, op_option, open_root, scope_option
 from holdfast.errors import Invalid
 from holdfast.model.names import amount
 from holdfast.model.times import local
@@ -28,10 +28,9 @@ _yes = click.option("--yes", is_flag=True, help="Do it; without this, only show 
 _count = click.option("--count", default=0, help="Number of records; asked for if there are many.")
 
 
-@click.command()
+@command()
 @click.argument("id")
 @click.option("--version", default="", help="Print the text of this version; a prefix is enough.")
-@common
 def history(id: str, version: str) -> None:
     """List the changes of ID, a document or log entry."""
     with open_root() as memory:
@@ -49,10 +48,9 @@ def history(id: str, version: str) -> None:
         show.table(("time", "what", "writer", "version", ""), rows, whole=("version",))
 
 
-@click.command()
+@command()
 @click.argument("id")
 @op_option
-@common
 def undo(id: str, op_id: str) -> None:
     """Undo the last write to the document ID.
 
@@ -62,12 +60,11 @@ def undo(id: str, op_id: str) -> None:
         show.receipt(memory.undo(id, op_id))
 
 
-@click.command()
+@command()
 @click.argument("ids", nargs=-1)
 @click.option("--query", default="", metavar="TEXT", help="All records with exactly this text.")
 @_yes
 @_count
-@common
 def forget(ids: tuple[str, ...], query: str, yes: bool, count: int) -> None:
     """Erase the text of IDS for good.
 
@@ -125,13 +122,12 @@ def _forgotten(done: Forgotten) -> None:
     click.echo("Out of reach: " + "; ".join(done.out_of_reach) + ".")
 
 
-@click.command()
+@command()
 @click.option("--writer", default="", help="The writer, as history and get show it.")
 @click.option("--since", default="", help="Only writes from this date or time on.")
 @click.option("--back", default="", metavar="ID", help="Undo the rollback with this id instead, at once.")
 @_yes
 @_count
-@common
 def rollback(yes: bool, **given: Any) -> None:
     """Undo everything that one writer wrote.
 
@@ -159,9 +155,8 @@ def rollback(yes: bool, **given: Any) -> None:
         _would("undone", done.count, done.needs_count)
 
 
-@click.command()
+@command()
 @click.argument("target", type=click.Path())
-@common
 def backup(target: str) -> None:
     """Copy the whole memory to TARGET, a new .tar.gz or folder.
 
@@ -176,10 +171,9 @@ def backup(target: str) -> None:
     show.warnings([f"left out: {problem}" for problem in done.left_out])
 
 
-@click.command()
+@command()
 @click.argument("backup", type=click.Path())
 @click.argument("path", type=click.Path(), required=False)
-@common
 def restore(backup: str, path: str | None) -> None:
     """Restore BACKUP to PATH, which must be new or empty.
 
@@ -200,12 +194,11 @@ def restore(backup: str, path: str | None) -> None:
     show.warnings([f"damaged in the backup as well: {problem}" for problem in done.damage])
 
 
-@click.command()
+@command()
 @scope_option
 @kinds_option
 @click.option("--since", default="", metavar="ID", help="First print the changes after the record ID.")
 @click.option("--count", default=0, metavar="N", help="End after N changes; default: never.")
-@common
 def watch(scope: str | None, kinds: tuple[str, ...], since: str, count: int) -> None:
     """Print changes to the memory as they happen.
 
@@ -227,10 +220,9 @@ def watch(scope: str | None, kinds: tuple[str, ...], since: str, count: int) -> 
                 break
 
 
-@click.command()
+@command()
 @click.option("--text", is_flag=True, help="Print holdfast.toml as it is.")
 @click.option("--put", type=click.File("rb"), help="Replace holdfast.toml by this file (- for standard input).")
-@common
 def settings(text: bool, put: BinaryIO | None) -> None:
     """Show the current settings and where each comes from.
 

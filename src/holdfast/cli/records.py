@@ -11,7 +11,7 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.main import (
-    common,
+    command,
     given_root,
     json_or_text,
     kinds_option,
@@ -34,10 +34,9 @@ def _complete_kind(_context: click.Context, _parameter: click.Parameter, start: 
     return [name for name, row in KINDS.items() if name.startswith(start) and not row.owned]
 
 
-@click.command()
+@command()
 @click.argument("path", type=click.Path(), required=False)
 @click.option("--template", is_flag=True, help="Also write first rules and the save-memory command.")
-@common
 def init(path: str | None, template: bool) -> None:
     """Create a memory in PATH (default: here).
 
@@ -63,7 +62,7 @@ def init(path: str | None, template: bool) -> None:
         click.echo('Next: holdfast put note "What should be remembered" --title "A title"')
 
 
-@click.command()
+@command()
 @click.argument("kind", required=False, default="", shell_complete=_complete_kind)
 @click.argument("text", required=False)
 @click.option("--title", default="", help="Title; for an overview, the name of the workspace.")
@@ -75,7 +74,6 @@ def init(path: str | None, template: bool) -> None:
 @click.option("--id", "identifier", default="", help="Change this record, or create it at this path.")
 @click.option("--expect", default="", help="The version that you have read.")
 @op_option
-@common
 def put(kind: str, text: str | None, **given: Any) -> None:
     """Save a record of KIND, or change one with --id.
 
@@ -102,9 +100,8 @@ def put(kind: str, text: str | None, **given: Any) -> None:
         show.receipt(memory.put(kind, text, tags=tags, fields=fields, id=identifier, **given))
 
 
-@click.command()
+@command()
 @click.argument("id")
-@common
 def get(id: str) -> None:
     """Print a record by its ID.
 
@@ -137,7 +134,7 @@ def get(id: str) -> None:
     click.echo("\n" + show.printable(record.text))
 
 
-@click.command()
+@command()
 @click.argument("query", required=False, default="")
 @kinds_option
 @scope_option
@@ -149,7 +146,6 @@ def get(id: str) -> None:
 @_limit
 @click.option("--budget", default=0, help="The most tokens of text.")
 @click.option("--where", type=click.Choice(["here", "shared", "both"]), help="Which memory; default: all there are.")
-@common
 def search(query: str, **given: Any) -> None:
     """Search records for QUERY; without words, list the newest.
 
@@ -174,14 +170,13 @@ def search(query: str, **given: Any) -> None:
         click.echo(f"{damaged} cannot be read: holdfast verify names them.", err=True)
 
 
-@click.command()
+@command()
 @click.argument("query")
 @click.argument("id")
 @kinds_option
 @click.option("--scope", help="Only this workspace, domain or repository, and those above.")
 @click.option("--asked", default="", help="As if asked at this date or time.")
 @click.option("--level", type=click.Choice(["records", "sessions"]), default="records", help="Rank these.")
-@common
 def why(query: str, id: str, **given: Any) -> None:
     """Explain the rank of the record ID for QUERY, step by step."""
     from holdfast.model.queries import Query
@@ -204,11 +199,10 @@ def why(query: str, id: str, **given: Any) -> None:
     show.table(("", ""), [fact for fact in facts.items() if fact[1]])
 
 
-@click.command()
+@command()
 @click.argument("what")
 @scope_option
 @_limit
-@common
 def related(what: str, scope: str | None, limit: int) -> None:
     """List records related to WHAT, an id or a name.
 
@@ -226,12 +220,11 @@ def related(what: str, scope: str | None, limit: int) -> None:
         click.echo(f"Nothing has to do with {show.printable(what)}.")
 
 
-@click.command()
+@command()
 @click.argument("kind", shell_complete=_complete_kind)
 @click.option("-n", "--count", default=20, show_default=True, help="How many.")
 @click.option("--session", default="", help="Session, for kinds that are stored per session.")
 @scope_option
-@common
 def tail(kind: str, count: int, session: str, scope: str | None) -> None:
     """Print the last entries of a log (message, fact, …), oldest first."""
     with open_root() as memory:
@@ -244,20 +237,18 @@ def tail(kind: str, count: int, session: str, scope: str | None) -> None:
     show.listing(records, f"No {kind} was kept yet{where}.", ("time", "id", "what"), rows)
 
 
-@click.command()
+@command()
 @click.argument("id")
 @click.option("--restore", is_flag=True, help="Show it again.")
 @op_option
-@common
 def hide(id: str, restore: bool, op_id: str) -> None:
     """Hide the record ID from search and lists. Its text stays in its file."""
     with open_root() as memory:
         show.receipt(memory.hide(id, restore=restore, op_id=op_id))
 
 
-@click.command()
+@command()
 @click.option("--rebuild", is_flag=True, help="Delete the index and read every file again.")
-@common
 def refresh(rebuild: bool) -> None:
     """Update the index and, with an embedder, the vectors."""
     with open_root() as memory:
@@ -275,9 +266,8 @@ def refresh(rebuild: bool) -> None:
     show.warnings(done.problems, 5, _ALL)
 
 
-@click.command()
+@command()
 @click.option("--status", is_flag=True, help="Only show the state of the vectors.")
-@common
 def embed(status: bool) -> None:
     """Create the vectors for search by meaning.
 
@@ -300,8 +290,7 @@ def embed(status: bool) -> None:
         )
 
 
-@click.command()
-@common
+@command()
 def verify() -> None:
     """Compare index and files, and list damage. Changes nothing."""
     with open_root() as memory, show.progress("comparing") as progress:
@@ -318,8 +307,7 @@ def verify() -> None:
         sys.exit(Damaged.exit_code)
 
 
-@click.command()
-@common
+@command()
 def stats() -> None:
     """Show what the memory contains and the state of its index."""
     with open_root() as memory:

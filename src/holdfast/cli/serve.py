@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import Command, common, find_root
+from holdfast.cli.main import Command, Commands, command, find_root
 from holdfast.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ def _server_options(command: Command) -> Command:
         click.option("--host", default="127.0.0.1", show_default=True, help="HTTP address to listen on."),
     ):
         command = option(command)
-    return common(command)
+    return command
 
 
-@click.command()
+@command()
 @click.option("--http", is_flag=True, help="Serve over HTTP instead of standard input and output.")
 @_server_options
 def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session: str) -> None:
@@ -51,7 +51,7 @@ def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session:
         serve_stdio(location, toolset, defaults)
 
 
-@click.command()
+@command()
 @click.option("--store", default="", help="A folder or postgresql://user@host/name; default: the memory root.")
 @click.option("--name", "names", multiple=True, help="Another host name that clients use; repeatable.")
 @click.option("--log", default="text", show_default=True, type=click.Choice(["text", "json", "none"]), help="Log form.")
@@ -86,7 +86,7 @@ def _token_options(command: Command) -> Command:
     """Add the options that name the store of a token."""
     tenant = click.option("--tenant", default=None, help="Tenant of a database; default: that of its address.")
     store = click.option("--store", default="", help="A folder or postgresql://…; default: the memory root.")
-    return common(store(tenant(command)))
+    return store(tenant(command))
 
 
 def _tenant_store(store: str, tenant: str | None) -> str:
@@ -97,7 +97,7 @@ def _tenant_store(store: str, tenant: str | None) -> str:
     return for_tenant(_store_of(store), tenant or "")
 
 
-@click.group()
+@click.group(cls=Commands)
 def token() -> None:
     """Manage the tokens for holdfast serve."""
 

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,16 +59,20 @@ def warnings(found: Sequence[object], most: int = 1000, all_of_them: str = "--js
 
 def table(
     columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
+    rows: Sequence[Sequence[object]],
     *,
     whole: Collection[str] = ("id",),
     less: Sequence[str] = (),
+    nothing: str = "",
 ) -> None:
-    """Print a table; the last column takes the remaining width and wraps.
+    """Print a table, or the sentence `nothing` if it has no rows.
 
-    Columns in `whole` are never cut, so that they can be copied. Empty columns are left out, and those in `less`, one
-    after the other, when the terminal is too narrow.
+    The last column takes the remaining width and wraps. Columns in `whole` are never cut, so that they can be copied.
+    Empty columns are left out, and those in `less`, one after the other, when the terminal is too narrow.
     """
+    if nothing and not rows:
+        click.echo(nothing)
+        return
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
@@ -119,15 +123,11 @@ def _total(widths: Mapping[str, int]) -> int:
 
 
 def listing(
-    found: Collection[object], nothing: str, columns: Sequence[str], rows: Iterable[Sequence[object]], **layout: Any
+    found: Collection[object], nothing: str, columns: Sequence[str], rows: Sequence[Sequence[object]], **layout: Any
 ) -> None:
     """Print what was found: as JSON, as a table, or the sentence for nothing."""
-    if in_json(found):
-        return
-    if found:
-        table(columns, rows, **layout)
-    else:
-        click.echo(nothing)
+    if not in_json(found):
+        table(columns, rows, nothing=nothing, **layout)
 
 
 def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
@@ -135,11 +135,9 @@ def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
     data = value.get("data")
     if "text" in value:
         click.echo(printable(str(value["text"])))
-    elif isinstance(data, list) and data:
-        columns = list(dict.fromkeys(name for item in data for name in item))
-        table(columns, [[_lines(item.get(name)) for name in columns] for item in data])
     elif isinstance(data, list):
-        click.echo("None yet.")
+        columns = list(dict.fromkeys(name for item in data for name in item))
+        table(columns, [[_lines(item.get(name)) for name in columns] for item in data], nothing="None yet.")
     elif isinstance(data, dict):
         table(("field", "value"), [(name, text) for name, inner in data.items() if (text := _lines(inner))])
     else:
@@ -161,11 +159,9 @@ def lists(value: Mapping[str, Any], columns: Mapping[str, Sequence[str]]) -> Non
     for name, fields in columns.items():
         if len(columns) > 1:
             click.secho(name, bold=True)
-        if value.get(name):
-            rows = [item | {"id": item.get("_meta", {}).get("document_id", item.get("id"))} for item in value[name]]
-            table(fields, [[_flat(row.get(field)) for field in fields] for row in rows])
-        else:
-            click.echo("None.")
+        items = value.get(name) or ()
+        rows = [item | {"id": item.get("_meta", {}).get("document_id", item.get("id"))} for item in items]
+        table(fields, [[_flat(row.get(field)) for field in fields] for row in rows], nothing="None.")
     warnings(value.get("warnings", ()))
 
 
@@ -219,21 +215,15 @@ def jobs(value: Mapping[str, Any]) -> None:
     """Print a list of jobs, and the faults of jobs that can never be due."""
     from holdfast.memories.jobs import counted
 
-    found = value["jobs"]
-    if not found:
-        click.echo("None.")
-    else:
-        columns = ("id", "name", "schedule", "timezone", "enabled", "next", "last", "status", "missed", "channel")
-        less = ("channel", "last", "timezone", "missed", "status", "next")
-        shown = [
-            job
-            | {"enabled": "faulty" if "fault" in job else "yes" if job["enabled"] else "no"}
-            | {"missed": counted(job["missed"])}
-            for job in found
-        ]
-        rows = [[job.get(column, "") for column in columns] for job in shown]
-        table(columns, rows, whole=("id", "schedule", "next", "last"), less=less)
-    for job in found:
+    columns = ("id", "name", "schedule", "timezone", "enabled", "next", "last", "status", "missed", "channel")
+    less = ("channel", "last", "timezone", "missed", "status", "next")
+    rows = []
+    for job in value["jobs"]:
+        enabled = "faulty" if "fault" in job else "yes" if job["enabled"] else "no"
+        shown = job | {"enabled": enabled, "missed": counted(job["missed"])}
+        rows.append([shown.get(column, "") for column in columns])
+    table(columns, rows, whole=("id", "schedule", "next", "last"), less=less, nothing="None.")
+    for job in value["jobs"]:
         if "fault" in job:
             click.secho(printable(f"{job['id']} is faulty: {job['fault']}"), fg="red")
     warnings(value.get("warnings", ()))
@@ -241,21 +231,18 @@ def jobs(value: Mapping[str, Any]) -> None:
 
 def tasks(value: Mapping[str, Any]) -> None:
     """Print a list of tasks, each below the one it waits for, and the number of tasks in each status."""
-    if not value["tasks"]:
-        click.echo("None.")
-    else:
-        columns = ("id", "status", "worker", "lease", "attempts", "progress", "title")
-        rows = []
-        for task in value["tasks"]:
-            percent = f"{task['percent']:g} %" if "percent" in task else ""
-            progress = " ".join(filter(None, (percent, " ".join(task.get("progress", "").split())[:60])))
-            blocked = f"blocked by {', '.join(task['blockedBy'])}" if "blockedBy" in task else ""
-            problems = "; ".join(filter(None, (blocked, " ".join(task.get("error", "").split())[:200])))
-            title = "  " * task["depth"] + task["title"] + (f" ({problems})" if problems else "")
-            lease = f"{task['lease']} s" if "lease" in task else ""
-            begin = (task["id"], task["status"], task.get("worker", ""), lease, task["attempts"])
-            rows.append((*begin, progress, title))
-        table(columns, rows, whole=("id", "status"), less=("progress", "lease", "attempts"))
+    columns = ("id", "status", "worker", "lease", "attempts", "progress", "title")
+    rows = []
+    for task in value["tasks"]:
+        percent = f"{task['percent']:g} %" if "percent" in task else ""
+        progress = " ".join(filter(None, (percent, " ".join(task.get("progress", "").split())[:60])))
+        blocked = f"blocked by {', '.join(task['blockedBy'])}" if "blockedBy" in task else ""
+        problems = "; ".join(filter(None, (blocked, " ".join(task.get("error", "").split())[:200])))
+        title = "  " * task["depth"] + task["title"] + (f" ({problems})" if problems else "")
+        lease = f"{task['lease']} s" if "lease" in task else ""
+        begin = (task["id"], task["status"], task.get("worker", ""), lease, task["attempts"])
+        rows.append((*begin, progress, title))
+    table(columns, rows, whole=("id", "status"), less=("progress", "lease", "attempts"), nothing="None.")
     counts = [f"{count:,} {status}" for status, count in value["counts"].items()]
     if counts:
         more = [f"{value['left_off']:,} more are not shown"] if "left_off" in value else []

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from holdfast.cli import show
-from holdfast.cli.main import Commands, common, json_or_text, open_root, read_stdin
+from holdfast.cli.main import Commands, command, json_or_text, open_root, read_stdin
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.names import close_to
@@ -74,15 +74,15 @@ _ALONE = "alone"
 _FREE_TEXT = ("query", "content", "situation", "title")
 """Arguments that may begin with a dash."""
 _TOOLS = toolsets.registry().tools
-_NOT_JSON = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 
 
-def json(value: str) -> Any:
+def json(value: str, option: str = "") -> Any:
     """Read an option whose value is JSON; the help shows the name of this function."""
     try:
         return msgspec.json.decode(value)
-    except _NOT_JSON as error:
-        raise Invalid(f"{value[:80]!r} is not JSON: {error}.", 'Write it like {"name": "value"}.') from None
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        what = option or repr(value[:80])
+        raise Invalid(f"{what} is not JSON: {error}.", 'Write it like {"name": "value"}.') from None
 
 
 def text_or_json(value: str) -> Any:
@@ -92,8 +92,8 @@ def text_or_json(value: str) -> Any:
 
 def _group(name: str, *extra: click.Command, modules: dict[str, str] | None = None) -> click.Group:
     group = Commands(name, help=_GROUPS[name][0], modules=modules)
-    for command in (*(_command(verb, _TOOLS[tool]) for verb, tool in VERBS[name].items()), *extra):
-        group.add_command(command)
+    for made in (*(_command(verb, _TOOLS[tool]) for verb, tool in VERBS[name].items()), *extra):
+        group.add_command(made)
     return group
 
 
@@ -111,7 +111,6 @@ def _command(name: str, tool: Tool) -> click.Command:
 
     @click.option("--workspace", default="", help="Workspace of the call; default: default.")
     @click.option("--session", default="", help="Session of the call; default: default.")
-    @common
     def run(workspace: str, session: str, **given: Any) -> None:
         sent: dict[str, Any] = {}
         if argument:
@@ -137,7 +136,7 @@ def _command(name: str, tool: Tool) -> click.Command:
 
     # an argument that may begin with a dash looks like an option to click
     lenient = argument is not None and argument.name in _FREE_TEXT
-    made = click.command(name, help=tool.about, context_settings={"ignore_unknown_options": lenient})(run)
+    made = command(name, help=tool.about, context_settings={"ignore_unknown_options": lenient})(run)
     made.params[:0] = params
     return made
 
@@ -218,10 +217,9 @@ def kebab(name: str) -> str:
 # commands over tools that need arguments of their own
 
 
-@click.command("status")
+@command("status")
 @click.argument("plan")
 @click.argument("status", type=click.Choice(PLAN_STATUS))
-@common
 def plan_status(plan: str, status: str) -> None:
     """Set the status of PLAN, given by path, id or name."""
     _run(_TOOLS["setplan_status"], {"path" if "/" in plan else "id": plan, "status": status}, Context())
@@ -229,16 +227,14 @@ def plan_status(plan: str, status: str) -> None:
 
 def _switch(verb: str, about: str, *, enabled: bool) -> click.Command:
     @click.argument("id")
-    @common
     def run(id: str) -> None:
         _run(_TOOLS["cron_set_enabled"], {"id": id, "enabled": enabled}, Context())
 
-    return click.command(verb, help=about)(run)
+    return command(verb, help=about)(run)
 
 
-@click.command("list")
+@command("list")
 @click.argument("scope", required=False)
-@common
 def skill_list(scope: str | None) -> None:
     """List the skills of SCOPE (default: every workspace)."""
     with open_root() as memory:
@@ -248,9 +244,8 @@ def skill_list(scope: str | None) -> None:
         show.lists({"skills": found}, {"skills": ("name", "scope", "description")})
 
 
-@click.command("history")
+@command("history")
 @click.option("-n", "--last", type=click.IntRange(1), default=20, show_default=True, help="How many messages.")
-@common
 def chat_history(last: int) -> None:
     """Show the last messages of all channels, oldest first."""
     with open_root() as memory:
@@ -266,8 +261,7 @@ def chat_history(last: int) -> None:
         click.echo("Nothing was said yet.")
 
 
-@click.command("memory")
-@common
+@command("memory")
 def chat_memory() -> None:
     """Show MEMORY.md, which is in every prompt."""
     with open_root() as memory:
@@ -304,9 +298,8 @@ def _complete(_context: click.Context, _parameter: click.Parameter, start: str) 
     return [name for name in _TOOLS if name.startswith(start)]
 
 
-@click.command()
+@command()
 @click.argument("tool", required=False, default="", shell_complete=_complete)
-@common
 def tools(tool: str) -> None:
     """List the tools for agents, or describe TOOL."""
     if tool and tool not in _TOOLS:
@@ -337,11 +330,10 @@ def _type_name(schema: dict[str, Any]) -> str:
     )
 
 
-@click.command()
+@command()
 @click.argument("tool", shell_complete=_complete)
 @click.option("--params", default="{}", metavar="JSON|@FILE|-", help="Parameters: JSON, a file, or standard input.")
 @click.option("--context", metavar="JSON|@FILE", help="Context: workspaceId, sessionId, goal and others.")
-@common
 def call(tool: str, params: str, context: str | None) -> None:
     """Run TOOL and print the reply that an agent gets.
 
@@ -371,16 +363,12 @@ def _json(option: str, given: str) -> Any:
             raise Unavailable(f"{given[1:]}: {error.strerror}.", f"Give {option} a file that can be read.") from None
         except UnicodeDecodeError:
             raise Invalid(f"{given[1:]} is not UTF-8.", "Save it as UTF-8.") from None
-    try:
-        return msgspec.json.decode(given)
-    except _NOT_JSON as error:
-        raise Invalid(f"{option} is not JSON: {error}.", 'Write it like {"name": "alpha"}.') from None
+    return json(given, option)
 
 
-@click.command()
+@command()
 @click.option("--workspace", default="", help="Only calls in this workspace.")
 @click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
-@common
 def traces(workspace: str, count: int) -> None:
     """Print the last tool calls, oldest first."""
     with open_root() as memory:

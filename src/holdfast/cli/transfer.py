@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import common, open_root
+from holdfast.cli.main import command, open_root
 from holdfast.errors import Invalid, Unavailable
 from holdfast.memories.cold import SOURCES, find_sources, named
 from holdfast.model.names import amount
@@ -43,12 +43,11 @@ _scope = click.option("--scope", default="", help="Only this workspace, domain o
 _dry_run = click.option("--dry-run", "--preview", is_flag=True, help="Only show what would be copied.")
 
 
-@click.command()
+@command()
 @click.option("--to", default="", metavar="ADDRESS", help="A folder or postgresql://…; default: the shared memory.")
 @_scope
 @_dry_run
 @click.option("--yes", is_flag=True, help="Do not ask; required without a terminal.")
-@common
 def push(to: str, scope: str, dry_run: bool, yes: bool) -> None:
     """Copy this memory to another one, a folder or a database.
 
@@ -58,13 +57,12 @@ def push(to: str, scope: str, dry_run: bool, yes: bool) -> None:
     _transfer(to, scope, dry_run=dry_run, yes=yes, push=True)
 
 
-@click.command()
+@command()
 @click.option(
     "--from", "source", default="", metavar="ADDRESS", help="A folder or postgresql://…; default: the shared memory."
 )
 @_scope
 @_dry_run
-@common
 def pull(source: str, scope: str, dry_run: bool) -> None:
     """Copy another memory to this one.
 
@@ -121,10 +119,9 @@ def _plan(planned: Moved, *, push: bool) -> None:
         click.echo(f"… and {len(planned.conflicts) - _SHOWN} more; --json lists them all.")
 
 
-@click.command()
+@command()
 @click.argument("folder", type=click.Path())
 @click.option("--from", "source", default="", metavar="ADDRESS", help="A folder or postgresql://…; default: the root.")
-@common
 def export(folder: str, source: str) -> None:
     """Export a whole memory as plain files to FOLDER.
 
@@ -139,13 +136,12 @@ def export(folder: str, source: str) -> None:
     show.warnings([f"could not be read there either: {problem}" for problem in done.damage])
 
 
-@click.command("import")
+@command("import")
 @click.argument("source", type=click.Choice([*SOURCES, _CHAT]))
 @click.argument("paths", type=click.Path(), nargs=-1, metavar="[PATH]...")
 @click.option("--workspace", help="Workspace, domain or repository of the conversations.")
 @click.option("--channel", default="", help="For chat: channel of messages that name none.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be imported.")
-@common
 def import_(source: str, paths: tuple[str, ...], workspace: str | None, channel: str, dry_run: bool) -> None:
     """Import conversations of SOURCE into cold memory.
 

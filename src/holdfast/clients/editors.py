@@ -37,12 +37,12 @@ class JsonEditor:
         if not whole:
             return self.fresh(key, name, wanted)
         if key not in whole:
-            return _insert(text, (), {name: wanted}, key)
+            return self.insert(text, (), {name: wanted}, key)
         if not isinstance(whole[key], dict):
             raise Invalid(f'"{key}" is not an object.', "Correct the file first.")
         if name in whole[key]:
             return self.replace(text, (key, name), wanted)
-        return _insert(text, (key,), wanted, name) if whole[key] else self.replace(text, (key,), {name: wanted})
+        return self.insert(text, (key,), wanted, name) if whole[key] else self.replace(text, (key,), {name: wanted})
 
     def remove(self, text: str, key: str, name: str, before: str | None) -> str:
         """Remove the entry, and `key` with it if it was not in the text `before`."""
@@ -63,9 +63,14 @@ class JsonEditor:
             raise Invalid("It is not a JSON object.", "It was not changed.")
         return value
 
-    def add_item(self, text: str, path: Path, value: Any) -> str:
-        """Add an item after the last one of a list that has some, in the same layout."""
-        return _insert(text, path, value)
+    def insert(self, text: str, path: Path, value: Any, key: str | None = None) -> str:
+        """Add a member or, without a key, an item after the last one of an object or list, in the same layout."""
+        inside, _ = _locate(text, (*path, -1))
+        last = inside.members[-1]
+        space = _space_before(text, last.start)
+        separator = space or (" " if key is None or len(inside.members) > 1 or ": " in text else "")
+        name = "" if key is None else f"{json.dumps(key)}: "
+        return f"{text[: last.end]},{separator}{name}{_render(value, text, space)}{text[last.end :]}"
 
     def replace(self, text: str, path: Path, value: Any) -> str:
         inside, number = _locate(text, path)
@@ -123,16 +128,6 @@ def _locate(text: str, path: Path) -> tuple[_Container, int]:
         number = step if isinstance(step, int) else max(n for n, one in enumerate(inside.members) if one.key == step)
         at = inside.members[number].value
     return inside, number
-
-
-def _insert(text: str, path: Path, value: Any, key: str | None = None) -> str:
-    """Add a member or, without a key, an item after the last one of an object or list, in the same layout."""
-    inside, _ = _locate(text, (*path, -1))
-    last = inside.members[-1]
-    space = _space_before(text, last.start)
-    separator = space or (" " if key is None or len(inside.members) > 1 or ": " in text else "")
-    name = "" if key is None else f"{json.dumps(key)}: "
-    return f"{text[: last.end]},{separator}{name}{_render(value, text, space)}{text[last.end :]}"
 
 
 def _render(value: Any, text: str, space: str) -> str:

@@ -65,7 +65,7 @@ def merge(text: str, line: str) -> str:
     if not isinstance(known, list):
         raise Invalid(f'"{_KEY}" does not have the form that it should have.', "Correct the file first.")
     if known:
-        return JSON.add_item(text, (_KEY, _EVENT), _group(line))
+        return JSON.insert(text, (_KEY, _EVENT), _group(line))
     return JSON.merge(text, _KEY, _EVENT, [_group(line)])
 
 

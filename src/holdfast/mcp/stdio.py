@@ -27,6 +27,7 @@ from mcp.shared.message import SessionMessage
 
 from holdfast.mcp.server import MAX_MESSAGE, WRITER, Caller, LazyMemory, build
 from holdfast.memory import Memory, open_memory
+from holdfast.storage.files.descriptors import write_all
 from holdfast.tools.calling import Context
 
 _CHUNK = 1 << 16
@@ -127,7 +128,7 @@ class _Connection:
                 message = answer.message
                 frame = message.model_dump_json(by_alias=True, exclude_unset=True).encode("utf-8") + b"\n"
                 try:
-                    await anyio.to_thread.run_sync(_write_all, self._sink, frame)
+                    await anyio.to_thread.run_sync(write_all, self._sink, frame)
                 except OSError:
                     scope.cancel()  # the client has closed the pipe
                     return
@@ -195,9 +196,3 @@ def _pipes() -> Iterator[tuple[int, int]]:
         os.close(nothing)
         os.dup2(source, 0)  # both stay open: a thread may still be reading
         os.dup2(sink, 1)
-
-
-def _write_all(sink: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(sink, rest) :]
