@@ -138,8 +138,8 @@ def list_(store: str, tenant: str | None) -> None:
 
     with contextlib.closing(open_grants(_tenant_store(store, tenant))) as grants:
         found = grants.all()
-    rows = []
-    for grant, fields in zip(found, listed := [_fields(grant) for grant in found], strict=True):
+    rows, listed = [], [_fields(grant) for grant in found]
+    for grant, fields in zip(found, listed, strict=True):
         days = (fields[name].partition("T")[0] for name in ("expires", "used"))
         rights = "r" if grant.reads_only else "rw"
         rows.append((grant.name, grant.id, rights, grant.scope or "all", fields["state"], *days))

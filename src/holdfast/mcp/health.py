@@ -172,9 +172,6 @@ class Health:
         self._lock: anyio.Lock | None = None
         self._problem, self._when = "", -_CHECK_SECONDS
 
-    def health_page(self) -> Response:
-        return Response("ok\n", media_type="text/plain")
-
     async def ready_page(self) -> Response:
         if problem := await self.problem():
             return Response(f"not ready: {problem}\n", 503, {"Retry-After": "1"}, media_type="text/plain")

@@ -194,7 +194,7 @@ class Guard:
         if request.method not in ("GET", "HEAD"):
             return None
         if path == health.HEALTH:
-            return self._pages.health_page()
+            return Response("ok\n", media_type="text/plain")
         if path == health.READY:
             return await self._pages.ready_page() if self._strangers.take() else _too_many()
         if path != health.METRICS:
