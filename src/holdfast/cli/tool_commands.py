@@ -222,7 +222,7 @@ def kebab(name: str) -> str:
 @click.argument("status", type=click.Choice(PLAN_STATUS))
 def plan_status(plan: str, status: str) -> None:
     """Set the status of PLAN, given by path, id or name."""
-    _run(_TOOLS["setplan_status"], {"path" if "/" in plan else "id": plan, "status": status}, Context())
+    _run(_TOOLS["set_plan_status"], {"path" if "/" in plan else "id": plan, "status": status}, Context())
 
 
 def _switch(verb: str, about: str, *, enabled: bool) -> click.Command:

@@ -156,23 +156,24 @@ def compact(
 
     `path` is the log of summaries; `about` has the type of the memory and, if it belongs to one, the session.
     """
-    done = Compacted()
+    done, made, source = Compacted(), Gist(""), None
 
     def decide(known: Summaries) -> list[dict[str, Any]]:
-        nonlocal done
+        nonlocal done, made, source
         before = known.newest(about["type"]) or Summary()
         entries = live(before.last)
         older = entries[: max(0, len(entries) - keep)]
         if not older:
             done = Compacted(kept=len(entries))
             return []
-        made = summariser.write([_recorded(record) for record in older], before.said)
+        if source != (source := (before.id, older[-1].order)):  # else another memory's summary was added: same text
+            made = summariser.write([_recorded(record) for record in older], before.said)
         first = before.first if before.last else older[0].order
         covers = {"first": first, "last": older[-1].order, "count": len(older) + before.count}
         done = Compacted(len(older), len(entries) - len(older), "", made.text, summariser.by, summariser.fallback)
         return [{**about, "text": made.text, "said": made.said, "covers": covers, "by": summariser.by}]
 
-    ids = Logs(memory, Summaries).transact(path, decide, warnings)
+    ids = Logs(memory, Summaries).transact(path, decide, warnings, slow=True)
     return msgspec.structs.replace(done, id=ids[0]) if ids else done
 
 

@@ -245,7 +245,7 @@ class Tasks:
             return path
         places = self._memory.layout
         for folder in places.below((KINDS["task"].name,), ""):
-            for path in self._memory.paths(folder, ".jsonl"):
+            for path, _ in self._memory.tree.walk(folder, (".jsonl",), lambda _path, _why: None):
                 place = places.classify(path)
                 if place and place.kind is KINDS["task"] and self._tasks(path, [id]):
                     return path

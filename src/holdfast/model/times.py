@@ -145,6 +145,15 @@ def mint(after: str = "", ms: int | None = None) -> str:
     return _pack(payload + 1 + (noise >> 40))  # a random step, so that two copies of a log never mint the same id
 
 
+def mint_many(after: str, count: int) -> list[str]:
+    """Make ascending ids that are greater than `after`."""
+    ids = []
+    for _ in range(count):
+        after = mint(after)
+        ids.append(after)
+    return ids
+
+
 def derived_id(ms: int, content: bytes) -> str:
     """Return the id of a line that has none, made from its time and a hash of its bytes."""
     digest = int.from_bytes(hashlib.blake2b(content, digest_size=10).digest(), "big")

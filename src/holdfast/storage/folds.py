@@ -22,6 +22,7 @@ from holdfast.storage.log import Cursor, attempts
 from holdfast.storage.tree import ABSENT, Line, Stamp, Tree
 
 _MOST_LOGS = 256
+_OPTIMISTIC_TRIES = 5
 _MOST_NAMED = 5
 Answer = TypeVar("Answer")
 
@@ -44,6 +45,10 @@ class Appender(Protocol):
         self, path: str, lines: Sequence[Mapping[str, Any]], *, after: str = "", durable: bool = True,
         unless: Cursor | None = None, locked: Callable[[], None] = lambda: None,
     ) -> list[str]: ...  # fmt: skip
+
+    def add_decided(
+        self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True
+    ) -> list[str]: ...
 
 
 class _State(msgspec.Struct, Generic[F]):
@@ -94,14 +99,24 @@ class Logs(Generic[F]):
 
     def transact(
         self, path: str, decide: Callable[[F], Sequence[Mapping[str, Any]]], warnings: list[str], *,
-        durable: bool = True, locked: Callable[[], None] = lambda: None,
+        durable: bool = True, locked: Callable[[], None] = lambda: None, slow: bool = False,
     ) -> list[str]:  # fmt: skip
         """Append the entries that `decide` returns for the fold, all or none, and return their ids.
 
-        When another writer changes the log in between, `decide` is called again; it may raise. `locked` is called
-        while the log is locked, before the entries are added.
+        When another writer changes the log in between, `decide` is called again; it may raise. After a few tries it is
+        called while the log is locked, so that a large change gets through beside many small ones; not if it is `slow`.
+        `locked` is called while the log is locked, before the entries are added.
         """
-        for _ in attempts(path):
+
+        def decided() -> tuple[Sequence[Mapping[str, Any]], str]:
+            locked()
+            with self._lock:
+                known = self._read(path, warnings)
+                return decide(known.fold), known.order
+
+        for attempt in attempts(path):
+            if attempt == _OPTIMISTIC_TRIES and not slow:
+                return self._memory.add_decided(path, decided, durable=durable)
             with self._lock:
                 known = self._read(path, warnings)
                 entries, cursor, order = decide(known.fold), known.cursor, known.order

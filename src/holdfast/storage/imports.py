@@ -47,7 +47,7 @@ class Importer:
                 self._reset()
             self._ids.update(key for line in end.lines(self._offset) for key in jsonl.keys(line))
             self._remember(path, end.size)
-            new.extend(line for line in lines if not self._ids or not self._ids.issuperset(jsonl.keys(line)))
+            new.extend(line for line in lines if not self._ids.issuperset(jsonl.keys(line)))
             return b"".join(line + b"\n" for line in new)
 
         with self._lock:

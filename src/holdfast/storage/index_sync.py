@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -41,8 +40,8 @@ class IndexSync:
         self._tree = engine.tree
         self._layout = places
         self.refresher = Refresher(engine.tree, places, settings.limits)
-        self._noted: deque[str] = deque()
-        self.note = self._noted.append
+        self._noted: dict[str, None] = {}
+        self.note = self._noted.setdefault
         """Note that a path changed; the next question indexes it."""
         self._moved_lock = threading.Lock()
         self._turns = threading.RLock()
@@ -180,10 +179,10 @@ class IndexSync:
                 try:
                     self.ask(lambda index: self._apply(index, paths, done))
                 except BaseException:
-                    self._noted.extend(paths)
+                    self._noted.update(dict.fromkeys(paths))
                     raise
                 if done.behind:
-                    self._noted.extend(paths)
+                    self._noted.update(dict.fromkeys(paths))
             return done
 
     def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
@@ -204,10 +203,10 @@ class IndexSync:
             try:
                 done = self.ask(work, progress)
             except BaseException:
-                self._noted.extend(noted)
+                self._noted.update(dict.fromkeys(noted))
                 raise
             if done.behind:
-                self._noted.extend(noted)
+                self._noted.update(dict.fromkeys(noted))
             return done
 
     def rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
@@ -243,7 +242,7 @@ class IndexSync:
     @property
     def waiting(self) -> int:
         """How many noted paths are not indexed yet."""
-        return len(set(self._noted))
+        return len(self._noted)
 
     def watch(self) -> None:
         """Watch the files from now on, so that a search need not check every file."""
@@ -318,14 +317,14 @@ class IndexSync:
     def _take_notes(self) -> list[str]:
         """Return the noted paths and clear the notes; the caller indexes them."""
         noted = set()
-        with contextlib.suppress(IndexError):
+        with contextlib.suppress(KeyError):
             while True:
-                noted.add(self._noted.popleft())
+                noted.add(self._noted.popitem()[0])
         return sorted(noted)
 
     def _note_events(self, paths: list[str], folders: set[str]) -> None:
         """Note what the watcher saw; below a folder that appeared or vanished, every file must be checked."""
-        self._noted.extend(paths)
+        self._noted.update(dict.fromkeys(paths))
         self._note_moved({path if self._layout.watched(path) else "" for path in folders})
 
     def _note_moved(self, folders: set[str]) -> None:

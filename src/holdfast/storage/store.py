@@ -12,6 +12,8 @@ entry carries its op_id itself.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -26,7 +28,7 @@ from holdfast.model.layout import Layout
 from holdfast.model.records import Problem, Receipt, Record, path_of, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
-from holdfast.model.times import is_id, mint, utc_now
+from holdfast.model.times import is_id, mint_many, utc_now
 from holdfast.storage import log, parsing, write_log
 from holdfast.storage.engine import Engine
 from holdfast.storage.index import Filter, Index, Known
@@ -37,10 +39,8 @@ from holdfast.storage.tree import ABSENT, Document, LogEnd
 
 ANY = "any"
 """Write over whatever version is there."""
-_LOOK_BACK = 1_000
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 Answer = TypeVar("Answer")
-_KEYS = tuple(row.key for row in KINDS.values() if row.key)
 _WRITER: ContextVar[str] = ContextVar("writer", default="")
 
 
@@ -162,9 +162,12 @@ class Store:
         if op_id:
             self.log_write(entry | {"intent": True}, op_id)
         self.tree.remove(path, expect=expect, keep=self.kept(expect) if keep else "")
-        with contextlib.suppress(HoldfastError):
-            self.log_write(entry, op_id)
         self.changed(path)
+        try:
+            self.log_write(entry, op_id)
+        except HoldfastError:
+            if not keep:  # erasing for good must be on record
+                raise
 
     def kept(self, version: str) -> str:
         """Return the path under which the text of an earlier version is kept."""
@@ -205,7 +208,8 @@ class Store:
             after = str(line.get("after") or ABSENT)
             if "intent" in line and self._now(path)[0] != after:
                 writes = write_log.about(self.tree, self._layout.memory, path)
-                if not any(one.get("before") == after and str(one.get("id")) > applied.id for one in writes):
+                since = functools.partial(_is_after, applied.id)
+                if not any(one.get("before") == after for one in itertools.takewhile(since, writes)):
                     continue  # announced, and never written
             return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
@@ -227,7 +231,8 @@ class Store:
         """Append entries in one piece and return their ids.
 
         An id is greater than that of the last entry, than `after`, and than those of all entries about `target` (a key
-        or an id). An op_id has effect once. `guard` sees the locked path and may raise. `time` is the field for when.
+        or an id). An op_id has effect once. `unless` is a cursor: Changed when the log has changed since; then `locked`
+        is called while the log is locked. `time` is the field for when.
         """
         if not entries:
             return Appended([])
@@ -240,14 +245,7 @@ class Store:
             return Appended([applied.id for applied in known.applied][-len(entries) :], repeated=True)
         if any(len(entries) > 1 and "exchange" not in applied.fields for applied in known.applied):
             raise _other_use(op_id, path)
-        more = ({"op": op_id} if op_id else {}) | ({"writer": self.writer} if self.writer else {})
-        now = utc_now()
-        rendered = [jsonl.render({time: now, **entry, **more}) for entry in entries]
-        if (longest := max(map(len, rendered))) > self._limits.line_bytes - 100:
-            raise OverBudget(
-                f"The line would have {longest:,} bytes; the limit is {self._limits.line_bytes:,}.",
-                "Shorten its fields.",
-            )
+        rendered = self._rendered(entries, time, op_id)
         done = Appended([])
 
         def compose(end: LogEnd) -> bytes:
@@ -259,19 +257,43 @@ class Store:
             if op_id and len(before := log.ids_of_op(end, known.offset, op_id)) >= len(rendered):
                 done = Appended(before[-len(rendered) :], repeated=True)
                 return b""
-            last = max(
-                log.last_id(end), after, known.order, log.newest_order(end, known.offset, target) if target else ""
-            )
-            ids = []
-            for _ in rendered:
-                last = mint(last)
-                ids.append(last)
-            done = Appended(ids)
-            return b"".join(map(jsonl.with_id, ids, rendered))
+            last = max(log.last_id(end), after, known.order)
+            if target:
+                last = max(last, log.newest_order(end, known.offset, target))
+            done = Appended(mint_many(last, len(rendered)))
+            return b"".join(map(jsonl.with_id, done.ids, rendered))
 
         self.tree.append(path, compose, durable=durable, again=unless is None)
         self.changed(path)
         return done
+
+    def append_decided(
+        self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True
+    ) -> list[str]:
+        """Append the entries that `decide` returns while the log is locked, with ids after the one it returns."""
+        ids: list[str] = []
+
+        def compose(end: LogEnd) -> bytes:
+            entries, after = decide()
+            rendered = self._rendered(entries)
+            ids[:] = mint_many(max(log.last_id(end), after), len(rendered))
+            return b"".join(map(jsonl.with_id, ids, rendered))
+
+        if self.tree.append(path, compose, durable=durable):
+            self.changed(path)
+        return ids
+
+    def _rendered(self, entries: Sequence[Mapping[str, Any]], time: str = "time", op_id: str = "") -> list[bytes]:
+        """Render entries without their ids; OverBudget when one is too long."""
+        more = ({"op": op_id} if op_id else {}) | ({"writer": self.writer} if self.writer else {})
+        now = utc_now()
+        rendered = [jsonl.render({time: now, **entry, **more}) for entry in entries]
+        if (longest := max(map(len, rendered), default=0)) > self._limits.line_bytes - 100:
+            raise OverBudget(
+                f"The line would have {longest:,} bytes; the limit is {self._limits.line_bytes:,}.",
+                "Shorten its fields.",
+            )
+        return rendered
 
     def newest(self, path: str, problems: list[Problem] | None = None) -> Iterator[Record]:
         """Yield the records of a path from its end, without hidden ones; add to `problems` what cannot be read."""
@@ -364,6 +386,10 @@ class Store:
 
 def _unknown(identifier: str) -> NotFound:
     return NotFound(f"There is no record {identifier!r}.", "Use search to find its id.")
+
+
+def _is_after(identifier: str, entry: Mapping[str, Any]) -> bool:
+    return str(entry.get("id", "")) > identifier
 
 
 def _other_use(op_id: str, where: str) -> Conflict:

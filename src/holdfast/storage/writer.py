@@ -100,8 +100,7 @@ class Writer:
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
             entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version}
             self.store.append(f"{path.rpartition('/')[0]}/{LEDGER}", [entry])
-        made = Made(data, path, version)
-        return self.store.update(path, lambda _: made, expect=ABSENT, op_id=draft.op_id, status="stored")
+        return self.store.write(path, data, expect=ABSENT, op_id=draft.op_id)
 
     def _new_path(self, kind: Kind, draft: Draft) -> str:
         if "{any}" in kind.place:
@@ -401,6 +400,18 @@ class Writer:
         return self.store.append(
             path, entries, op_id=op_id, time=time, after=after, durable=durable, unless=unless, locked=locked
         ).ids
+
+    def add_decided(
+        self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True
+    ) -> list[str]:
+        """Append the entries that `decide` returns while the log is locked; see `Store.append_decided`."""
+        kind = self._kind(path)
+
+        def checked() -> tuple[Sequence[Mapping[str, Any]], str]:
+            entries, after = decide()
+            return [self.secrets.line(kind, entry) for entry in entries], after
+
+        return self.store.append_decided(path, checked, durable=durable)
 
 
 _NOWHERE = Scope()

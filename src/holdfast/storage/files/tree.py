@@ -354,6 +354,8 @@ class Files:
             if not stat.S_ISREG(now.st_mode):
                 raise Invalid(f"{path} is not a file.", "Name a regular file.")
             return raw.stamp(now)
+        except OSError as error:
+            raise raw.unavailable(error, path) from None
         finally:
             os.close(fd)
 
