@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -56,8 +58,30 @@ def test_a_log_that_keeps_changing_is_busy_and_gets_nothing(memory: holdfast.Mem
         return [{"n": 1_000}]
 
     with pytest.raises(Busy, match="nothing was written"):
-        logs.transact(LOG, decide, [])
+        logs.transact(LOG, decide, [], slow=True)
     assert total(logs) < 1_000
+
+
+def test_a_large_change_gets_through_beside_many_small_ones(memory: holdfast.Memory) -> None:
+    logs, busy, done = Logs(memory, Total), threading.Event(), threading.Event()
+
+    def small_changes() -> None:
+        while not done.is_set():
+            memory.add(LOG, [{"n": 1}], durable=False)
+            busy.set()
+
+    def decide(fold: Total) -> list[dict[str, Any]]:
+        time.sleep(0.05)  # longer than the small changes are apart
+        return [{"n": 0, "seen": fold.sum}] * 3
+
+    with ThreadPoolExecutor(1) as pool:
+        small = pool.submit(small_changes)
+        try:
+            busy.wait(30)
+            assert len(logs.transact(LOG, decide, [])) == 3
+        finally:
+            done.set()
+        small.result(30)
 
 
 def test_a_decision_may_be_nothing_or_an_error_and_makes_no_log(memory: holdfast.Memory) -> None:

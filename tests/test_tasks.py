@@ -22,6 +22,7 @@ import holdfast
 from holdfast.errors import Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats.jsonl import parse
 from holdfast.formats.tasks import Graph, Task
+from holdfast.roots import make_root
 from holdfast.tools import toolsets
 from terminal import on_terminal
 
@@ -565,3 +566,16 @@ def test_what_the_dead_and_the_paused_held_is_done_by_others(where: str) -> None
         for task, attempt in again:
             memory.tasks.report(task.id, attempt, "done", result="otto")
         assert [task.done.result for _, task in memory.tasks.all().tasks if task.done] == ["otto"] * 4
+
+
+def test_a_link_out_of_the_root_hides_no_task(tmp_path: Path) -> None:
+    """A task is found in any workspace, also beside a folder that cannot be read."""
+    root = tmp_path / "root"
+    make_root(str(root))
+    with holdfast.open(root) as memory:
+        made = memory.tasks.create("Paint the fence")
+        (root / "user/memory/workspaces/stray").symlink_to("/etc")
+        memory.call("createWorkspace", {"name": "W", "description": "d", "rootFolder": "w", "purpose": "p"})
+        assert memory.tasks.get(made.id, "W").title == "Paint the fence"
+        with pytest.raises(NotFound):
+            memory.tasks.get("unknown", "W")

@@ -200,3 +200,14 @@ def test_records_follow_documents_and_entries(memory: holdfast.Memory) -> None:
     assert {hit.record.path for hit in memory.find("deploy")} == {LOG, PAGE}
     memory.store.remove(PAGE, expect=memory.store.read(PAGE).version)
     assert {hit.record.path for hit in memory.find("deploy")} == {LOG}
+
+
+def test_an_announced_write_that_never_happened_is_not_taken_for_done(store: Store) -> None:
+    """A line without an id, as another program may write it, proves nothing about an earlier intent."""
+    first = store.write(PAGE, b"one", expect=ABSENT)
+    store.log_write({"path": PAGE, "before": first.version, "after": version_of(b"two"), "intent": True}, "op-1")
+    (log,) = store.paths("user/memory/writes", ".jsonl")
+    stray = jsonl.render({"path": PAGE, "before": version_of(b"two"), "after": first.version})
+    store.tree.append(log, lambda _end: stray)
+    assert store.write(PAGE, b"two", expect=first.version, op_id="op-1").status == "changed"
+    assert store.read(PAGE).data == b"two"
