@@ -250,8 +250,8 @@ _NAMING = ("ecret", "ECRET", "oken", "OKEN", "assw", "ASSW", "phrase", "PHRASE",
 """Words that name a secret before it follows."""
 _SHORTEST = 8
 """Characters of the shortest secret."""
-_long_word = re.compile(r"(?s).{15}").match
-"""Matches words long enough to contain a secret."""
+_LONG = 15
+"""Characters of the shortest word that contains a secret."""
 
 
 def _alternatives(marks: Collection[str]) -> str:
@@ -296,23 +296,26 @@ def marked(value: Any, shortest: int = _SHORTEST) -> bool:
 
     `shortest` is the length from which the value of a field that is named after a secret counts.
     """
-    texts, waiting = [], [value]
+    texts: list[str] = []
+    waiting: list[Any] = [(value,)]
     while waiting:
         item = waiting.pop()
-        if isinstance(item, str):
-            texts.append(item)
-        elif isinstance(item, list | tuple):
-            waiting += item
-        elif isinstance(item, dict | Mapping):
-            for name, inner in item.items():
-                if isinstance(inner, str) and len(inner) >= shortest and _secret_field(name):
+        if not isinstance(item, list | tuple):  # a mapping
+            texts += [name for name in item if isinstance(name, str)]
+            for name, part in item.items():
+                if isinstance(part, str) and len(part) >= shortest and _secret_field(name):
                     return True
-            waiting += item
-            waiting += item.values()
+            item = item.values()
+        for part in item:
+            if isinstance(part, str):
+                texts.append(part)
+            elif part and isinstance(part, list | tuple | dict | Mapping):
+                waiting.append(part)
     text = "\n".join(texts)
-    if any(map(text.__contains__, _SHORT)):
-        return True
-    words = list(filter(_long_word, text.split()))
+    for mark in _SHORT:
+        if mark in text:
+            return True
+    words = [word for word in text.split() if len(word) >= _LONG]
     return bool(words) and (any(map(text.__contains__, _NAMING)) or any(map(_marks(inner=True).search, words)))
 
 

@@ -21,6 +21,7 @@ _NEXT = (
     "Take it out and say where it is kept instead; if it is none, its owner can allow it: [secrets] in holdfast.toml."
 )
 _LONGEST = 120
+_SCANNED = ("text", "title", "tags", "session", "id", "data", "fields")
 
 
 class SecretPolicy:
@@ -66,13 +67,10 @@ class SecretPolicy:
 
     def draft(self, kind: Kind, draft: Draft) -> Draft:
         """Return a draft as it may be written, or refuse it."""
-        given = {
-            "text": draft.text, "title": draft.title, "tags": draft.tags, "session": draft.session, "id": draft.id,
-            "data": draft.data, "fields": draft.fields,
-        }  # fmt: skip
         action = self._action(kind)
         keyed = {str(draft.fields[kind.key]): draft.text} if kind.key and kind.key in draft.fields else {}
-        if action == "keep" or not secrets.marked([given, keyed]):
+        given: dict[str, Any] = {name: getattr(draft, name) for name in _SCANNED}
+        if action == "keep" or not secrets.marked((*given.values(), keyed)):
             return draft
         if action == "refuse":
             fields = {name: value for name, value in given.items() if name != "fields"} | dict(draft.fields)

@@ -39,6 +39,7 @@ from holdfast.storage.tree import ABSENT, Document, LogEnd
 
 ANY = "any"
 """Write over whatever version is there."""
+_NOTHING = Known()
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 Answer = TypeVar("Answer")
 _WRITER: ContextVar[str] = ContextVar("writer", default="")
@@ -236,7 +237,7 @@ class Store:
         """
         if not entries:
             return Appended([])
-        known = self.sync.known(op_id, path, target) if op_id or target else Known()
+        known = self.sync.known(op_id, path, target) if op_id or target else _NOTHING
         about = target if "hide" in entries[0] else ""
         for applied in known.applied:
             if applied.path != path or (applied.id != about if about else applied.marks):
@@ -285,7 +286,9 @@ class Store:
 
     def _rendered(self, entries: Sequence[Mapping[str, Any]], time: str = "time", op_id: str = "") -> list[bytes]:
         """Render entries without their ids; OverBudget when one is too long."""
-        more = ({"op": op_id} if op_id else {}) | ({"writer": self.writer} if self.writer else {})
+        more = {"op": op_id} if op_id else {}
+        if writer := self.writer:
+            more["writer"] = writer
         now = utc_now()
         rendered = [jsonl.render({time: now, **entry, **more}) for entry in entries]
         if (longest := max(map(len, rendered), default=0)) > self._limits.line_bytes - 100:

@@ -63,7 +63,8 @@ class Writer:
         check_text(draft.kind, draft.text or "", draft.title, draft.session, draft.id, *(draft.tags or ()))
         if draft.fields:
             check_plain(draft.fields)
-        check_op(draft.op_id)
+        if draft.op_id:
+            check_op(draft.op_id)
         if draft.id and (draft.expect or not draft.kind):
             place = self.layout.classify(path_of(draft.id))
             if place is None:
@@ -72,7 +73,7 @@ class Writer:
             if draft.kind and place.kind is not kinds.kind(draft.kind):
                 raise Invalid(f"{draft.id} is a {place.kind.name}, not a {draft.kind}.", "Leave the kind out.")
             return self._change(place, draft)
-        kind = kinds.kind(draft.kind)
+        kind = KINDS.get(draft.kind) or kinds.kind(draft.kind)
         drafts.check_fit(kind, draft)
         if kind.owned:
             raise Invalid(f"{kind.one} is written by Holdfast itself.", "Choose another kind.")
@@ -334,7 +335,8 @@ class Writer:
         if kind.key:
             line[kind.key] = draft.fields.get(kind.key)
         line |= self._text(kind, path, draft.text or "") if draft.data is None else self._data(kind, path, draft.data)
-        line |= {name: value for name, value in draft.fields.items() if name not in line}
+        if draft.fields:
+            line |= {name: value for name, value in draft.fields.items() if name not in line}
         if draft.title and kind.title not in line:
             line[kind.title] = draft.title
         if draft.tags:
