@@ -47,7 +47,8 @@ class Importer:
                 self._reset()
             self._ids.update(key for line in end.lines(self._offset) for key in jsonl.keys(line))
             self._remember(path, end.size)
-            new.extend(line for line in lines if not self._ids.issuperset(jsonl.keys(line)))
+            # into an empty log everything is copied, so that it becomes the same byte by byte, blank lines too
+            new.extend(line for line in lines if not self._ids or not self._ids.issuperset(jsonl.keys(line)))
             return b"".join(line + b"\n" for line in new)
 
         with self._lock:
