@@ -149,7 +149,10 @@ class Pool:
 
     def give_back(self, session: Session) -> None:
         with contextlib.suppress(psycopg.Error):
-            if session.info.transaction_status != pq.TransactionStatus.IDLE:
+            if session.info.transaction_status == pq.TransactionStatus.ACTIVE:  # interrupted while it waited
+                session.cancel_safe(timeout=_CANCEL_SECONDS)
+                session.close()
+            elif session.info.transaction_status != pq.TransactionStatus.IDLE:
                 session.rollback()
         self._pool.putconn(session)
 
