@@ -1,5 +1,1 @@
-"""The store: one `Memory` over a tree and an index.
-
-`memory` is what callers hold; `reading` turns files into records, `writing` drafts into files, `refreshing` brings the
-index up to the files, `recalling` answers queries, `verifying` proves that files and index agree.
-"""
+"""Where a memory is kept: `Store` (documents, logs, records), and the engines of files and PostgreSQL behind it."""
