@@ -126,7 +126,7 @@ def _command(name: str, workspace: str, *options: str) -> list[str]:
         bare = without_password(location)
         if bare != location:
             raise Invalid(
-                "The address has a password, which would stand in the client's file.",
+                "The address has a password, which would be written to the client's file.",
                 f"Put the password into ~/.pgpass, and give the address without it: {bare}",
             )
     else:

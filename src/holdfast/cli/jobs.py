@@ -262,7 +262,7 @@ def _wait(process: subprocess.Popen[bytes], most_seconds: float) -> Ended:
 
 @contextlib.contextmanager
 def _signals(stop: Callable[[], None]) -> Iterator[int]:
-    """Call `stop` when the process is told to end; give a descriptor that becomes readable then."""
+    """Call `stop` on SIGINT or SIGTERM; yield a descriptor that becomes readable then."""
     wake, write_end = os.pipe()
     os.set_blocking(write_end, False)
 

@@ -61,14 +61,14 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def main(root: str, toolset: str = "core", defaults: Context | None = None, **options: Any) -> None:
-    """Serve the memory in a folder, with the owner's two tokens, until the process is told to end."""
+    """Serve the memory in a folder, with the owner's two tokens, until a signal ends the process."""
     from holdfast.mcp.team import run
 
     run(root, Options(toolset, **options), defaults or Context(), owner_tokens=True)
 
 
 def serve(app: ASGIApp, options: Options, pages: Health) -> None:
-    """Listen, and answer until the process is told to end."""
+    """Listen and answer until a signal ends the process."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         listener = socket.create_server((options.host, options.port), family=family)

@@ -32,7 +32,7 @@ MOST_OPEN = 32
 
 
 def run(store: str, options: http.Options, defaults: Context, *, owner_tokens: bool) -> None:
-    """Serve a store until the process is told to end; with `owner_tokens`, accept the tokens in files too."""
+    """Serve a store until a signal ends the process; with `owner_tokens`, accept the tokens in files too."""
     tokens = {}
     if owner_tokens:
         (token, path), (reading, reading_path) = token_for(store), token_for(store, read_only=True)

@@ -29,7 +29,7 @@ def memory_search(
     last: Annotated[int | None, "instead: the last n entries, oldest first"] = None,
     limit: Annotated[int, "most entries to return"] = 10,
 ) -> Any:
-    """Search a memory by words, or read its last entries. Covered entries are those that a summary stands for."""
+    """Search a memory by words, or read its last entries. Covered entries are those that a summary replaces."""
     if last is not None and not query:
         found: list[dict[str, Any]] = msgspec.to_builtins(_mind(call).search(type, {"last": last}, limit))
         return [{name: value for name, value in one.items() if name != "score"} for one in found]

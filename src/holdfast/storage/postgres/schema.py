@@ -97,7 +97,7 @@ GRANT SELECT ON {name} TO {READER};
 VAULT = _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")
 TOKENS = _TOKENS + tenanted("tokens")
 
-# Which files changed, and who wants to be notified (docs/decisions/022).
+# Changed files, and the listeners to notify (docs/decisions/022).
 _CHANGES = """
 CREATE TABLE holdfast.changes (
     tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
