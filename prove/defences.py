@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.storage import log, refresh
-from holdfast.storage.files import descriptors, index, lines
+from holdfast.storage import refresh
+from holdfast.storage.files import descriptors, index, lines, log
 from holdfast.storage.files.tree import Files
 from holdfast.storage.index import Known
 from holdfast.storage.index_sync import IndexSync

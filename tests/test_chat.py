@@ -668,7 +668,7 @@ def test_an_op_id_that_is_sent_at_the_same_time_has_effect_once(root: Path) -> N
     assert [worker.wait() for worker in workers] == [0] * 4
     assert sorted(line["content"] for line in lines(root)) == sorted(f"{x}{n}" for n in range(60) for x in "qa")
     with holdfast.open(root) as memory:
-        assert memory.count(memory.tail("episode", 1, session="s")[0].path) == 60
+        assert memory.store.count(memory.tail("episode", 1, session="s")[0].path) == 60
 
 
 def test_a_write_that_never_happened_is_not_called_repeated(memory: holdfast.Memory, root: Path) -> None:

@@ -21,6 +21,7 @@ import holdfast
 from holdfast import Memory
 from holdfast.errors import Unavailable
 from holdfast.recall import embedders
+from holdfast.storage.files.store import FileStore
 
 if not embedders.is_installed("semantic"):
     pytest.skip("the extra semantic is not installed", allow_module_level=True)
@@ -319,7 +320,8 @@ def test_where_the_disk_refuses_vectors_they_are_kept_in_memory(root: Path) -> N
     with holdfast.open(root) as memory:
         fill(memory)
         memory.refresh()
-        path = Path(memory._semantic._open(memory.store.sync._index)[1].path)  # type: ignore[union-attr]
+        assert isinstance(memory.store, FileStore)
+        path = Path(memory.store._semantic._open(memory.store._sync._index)[1].path)  # type: ignore[union-attr]
         path.mkdir()
         assert recall(memory, ASKED)
         memory.put("episode", "It was wet, cold and stormy outside.", session="sky")
@@ -365,8 +367,9 @@ def test_a_thread_makes_what_a_search_could_not(root: Path, monkeypatch: pytest.
     with holdfast.open(root, watch=True) as memory:
         fill(memory)
         assert recall(memory, ASKED) == []  # by words alone, rather than by half of the vectors
-        assert memory._semantic._filler is not None
-        memory._semantic._filler.join(30)
+        assert isinstance(memory.store, FileStore)
+        assert memory.store._semantic._filler is not None
+        memory.store._semantic._filler.join(30)
         assert recall(memory, ASKED)
 
 

@@ -93,7 +93,7 @@ def test_a_decision_may_be_nothing_or_an_error_and_makes_no_log(memory: holdfast
     assert logs.transact(LOG, lambda _fold: [], []) == []
     with pytest.raises(Invalid):
         logs.transact(LOG, refuse, [])
-    assert not memory.exists(LOG)
+    assert not memory.store.exists(LOG)
 
 
 def test_a_log_that_was_removed_or_replaced_is_read_again(memory: holdfast.Memory) -> None:

@@ -30,7 +30,9 @@ from holdfast import Memory
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound
 from holdfast.model.times import utc_now
 from holdfast.storage.files.index import SqliteIndex
+from holdfast.storage.files.store import FileStore
 from holdfast.storage.index import Index
+from holdfast.storage.index_sync import IndexSync
 from holdfast.storage.refresh import Refreshed
 
 Answers = list[list[tuple[str, float, str]]]
@@ -73,8 +75,13 @@ def file_hashes(root: Path) -> dict[str, str]:
     }
 
 
+def sync_of(memory: Memory) -> IndexSync:
+    assert isinstance(memory.store, FileStore)
+    return memory.store._sync
+
+
 def index_of(memory: Memory) -> Index:
-    return memory.store.sync._index
+    return sync_of(memory)._index
 
 
 def index_file(root: Path) -> Path:
@@ -754,13 +761,13 @@ def test_an_index_that_others_write_to_is_not_called_damaged(memory: Memory, roo
             words = " ".join(f"word{number}x{each}" for each in range(200))
             other.put("note", words, title=f"Note {number}")
             other.find(f"word{number}x1")
-            memory.store.sync._index.snapshot()
+            index_of(memory).snapshot()
 
 
 def test_a_log_that_was_empty_when_the_index_looked_is_compared_as_empty(memory: Memory, root: Path) -> None:
     memory.put("message", "said")
     scratch = SqliteIndex(None, "scratch", memory.settings.search)
-    memory.store.sync.refresher.one(scratch, "user/memory/history.jsonl", Refreshed(), 0)
+    sync_of(memory).refresher.one(scratch, "user/memory/history.jsonl", Refreshed(), 0)
     assert scratch.counts() == {}
     scratch.close()
 

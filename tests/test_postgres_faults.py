@@ -19,13 +19,14 @@ from unittest.mock import ANY
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+import holdfast
 import pgserver
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, Unavailable
 from holdfast.memories.runs import Runs
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.postgres.tree import PgTree
-from holdfast.storage.tree import ABSENT, LogEnd, RootGone
+from holdfast.storage.tree import ABSENT, LogEnd, RootGone, Tree
 
 PROCESSES, APPENDS = 8, 60
 
@@ -82,7 +83,7 @@ def program(code: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def lines(tree: PgTree, path: str) -> list[str]:
+def lines(tree: Tree, path: str) -> list[str]:
     return [line.data.decode() for line in tree.scan(path)]
 
 
@@ -315,23 +316,23 @@ def test_a_log_cannot_be_added_to_while_lines_for_it_are_composed(address: str) 
 
 
 def test_a_run_is_claimed_ended_and_swept_as_on_files(address: str) -> None:
-    with opened(address) as tree, opened(address) as other:
-        mine, theirs = Runs(tree, "memory"), Runs(other, "memory")
+    with holdfast.open(address) as one, holdfast.open(address) as other:
+        mine, theirs = Runs(one.store), Runs(other.store)
         path = mine.path("chat", "one")
 
         def begin(_: LogEnd) -> bytes:
             mine.claim(path)
             return b"note\n"
 
-        tree.append(path, begin)
+        one.tree.append(path, begin)
         theirs.sweep_all()
-        assert lines(other, path) == ["note"]
+        assert lines(other.tree, path) == ["note"]
         mine.end(path)
-        assert other.stat(path) is None
+        assert other.tree.stat(path) is None
         dead = mine.path("chat", "dead")
-        tree.append(dead, lambda _: b"left\n")
+        one.tree.append(dead, lambda _: b"left\n")
         theirs.sweep_all()
-        assert tree.stat(dead) is None
+        assert one.tree.stat(dead) is None
 
 
 def test_reads_and_writes_go_on_after_every_connection_was_cut(

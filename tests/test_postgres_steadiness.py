@@ -13,6 +13,7 @@ import holdfast
 import pgserver
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.roots import make_root
+from holdfast.storage.files.store import FileStore
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.index import PgIndex
@@ -64,10 +65,12 @@ def test_a_rebuild_that_cannot_remove_the_old_index_leaves_the_new_one(address: 
             memory.put("note", f"zebra number {number}", title=f"Z{number}")
         assert len(list(memory.find("zebra"))) == 5
         database = Database(address, Waits(lock_seconds=1.0))
-        index = PgIndex(database, memory.store.sync._index._identity, memory.settings.search)  # type: ignore[attr-defined]
+        assert isinstance(memory.store, FileStore)
+        sync = memory.store._sync
+        index = PgIndex(database, sync._index._identity, memory.settings.search)  # type: ignore[attr-defined]
         before = index.generation()
         with _holding_a_row(address, before), contextlib.suppress(HoldfastError), index.rebuilding() as fresh:
-            memory.store.sync.refresher.apply(fresh, list(index.seen()), Refreshed())
+            sync.refresher.apply(fresh, list(index.seen()), Refreshed())
         assert index.generation() not in ("", before)
         database.close()
         assert len(list(memory.find("zebra"))) == 5

@@ -164,8 +164,7 @@ class Memory(core.Core):
         """
         from holdfast.owner.forget import Forgetter
 
-        forgetter = Forgetter(self, self._semantic)
-        return forgetter.forget(identifiers, query, yes=yes, count=count, progress=progress)
+        return Forgetter(self).forget(identifiers, query, yes=yes, count=count, progress=progress)
 
     def rollback(
         self, writer: str = "", since: str = "", *, yes: bool = False, count: int = 0, back: str = ""

@@ -22,12 +22,13 @@ from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model import settings
 from holdfast.model.kinds import KINDS
+from holdfast.model.layout import Layout
 from holdfast.model.scopes import split
 from holdfast.model.settings import Paths
 from holdfast.storage.files.engine import FileEngine
+from holdfast.storage.files.store import FileStore
 from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import ABSENT, Tree
-from holdfast.storage.within import ScopedTree
 from holdfast.storage.write_log import kept_path
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
         derived = os.path.join(location, settings.DERIVED)
         if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
             derived = ""
-        memory = kind(FileEngine(tree, tree.location, derived, _identity(config), config.search), config, writer)
+        engine = FileEngine(tree, tree.location, derived, _identity(config), config.search)
+        memory = kind(FileStore(engine, Layout(config.paths), config, writer), config, writer)
     if watch:
         memory.watch()
     return memory
@@ -68,13 +70,8 @@ def open_within(memory: Opened, scope: str) -> Opened:
 
     Close it before the memory that it is a part of.
     """
-    path = "/".join(split(scope))  # by folder: a name could belong to another workspace by now
-    tree = ScopedTree(memory.tree, memory.layout, path)
-    engine = FileEngine(tree, "", "", f"within {path}", memory.settings.search)
-    alone = msgspec.structs.replace(memory.settings, shared=settings.Shared())  # the shared memory is outside
-    opened = type(memory)(engine, alone, memory.writer)
-    opened.clock = memory.clock
-    return opened
+    store = memory.store.within("/".join(split(scope)))  # by folder: a name could belong to another workspace by now
+    return type(memory)(store, store.settings, memory.writer)
 
 
 def is_address(root: str) -> bool:
@@ -213,7 +210,8 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
     try:
         config = settings.load(settings_text(PgTree(database)), source=f"{settings.FILE} of {database.location}")
         database.wait_for_others(config.limits.lock_seconds)
-        return kind(OnDatabase(database, _identity(config), config, writer), config, writer)
+        engine = OnDatabase(database, _identity(config), config, writer)
+        return kind(FileStore(engine, Layout(config.paths), config, writer), config, writer)
     except BaseException:
         database.close()
         raise

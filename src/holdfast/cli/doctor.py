@@ -155,7 +155,7 @@ def _shared(location: str) -> Iterator[Check]:
         if not address:
             return
         with open_root(address) as there:
-            reads_only = there.reads_only or (there.in_files and not os.access(there.root, os.W_OK))
+            reads_only = there.store.reads_only or (there.in_files and not os.access(there.root, os.W_OK))
             shown = there.root
     except HoldfastError as error:
         yield Check("shared", "warn", error.message, error.next_step)

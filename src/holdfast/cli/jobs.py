@@ -210,7 +210,7 @@ class Scheduler:
             "HOLDFAST_JOB_NAME": due.job.name,
             "HOLDFAST_JOB_CHANNEL": due.job.channel,
             "HOLDFAST_JOB_SLOT": slot_text(due.slot),
-            "HOLDFAST_ROOT": self._memory.address,
+            "HOLDFAST_ROOT": self._memory.root,
         }
         try:
             with tempfile.TemporaryFile() as message:

@@ -122,7 +122,7 @@ class Chat:
         """
         report = Report()
         longest = self._memory.settings.limits.line_bytes - _MARGIN
-        paths = [self._log, *self._memory.paths(self._imported, SUFFIX)]
+        paths = [self._log, *self._memory.store.paths(self._imported, SUFFIX)]
         known: set[str] = set()
         for entry in itertools.chain.from_iterable(map(self._memory.newest_entries, paths)):
             known |= {jsonl.identity(entry, _KIND.time)[0], _text(entry.get("origin"))}
@@ -147,7 +147,7 @@ class Chat:
     def load_global_memory(self) -> str:
         """Return the text of `MEMORY.md`, "" when there is none."""
         try:
-            return self._memory.read(self._page).data.decode("utf-8", "replace")
+            return self._memory.store.read(self._page).data.decode("utf-8", "replace")
         except NotFound:
             return ""
 
@@ -209,7 +209,7 @@ class Chat:
         """Return the nearest message before or after a record in the same channel."""
         channel = _message(record).channel
         for count in _NEIGHBOURS:
-            near = self._memory.beside(record, count, after=after)
+            near = self._memory.store.beside(record.path, record.order, count, after=after)
             said = (one for one in map(_message, near) if one.channel == channel and one.content.strip())
             if (found := next(said, None)) or len(near) < count:
                 return found

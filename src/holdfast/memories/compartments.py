@@ -156,7 +156,7 @@ class Compartments:
     def __init__(self, memory: Core) -> None:
         self._memory = memory
         self.settings = memory.settings.compartments
-        self.runs = Runs(memory.tree, memory.layout.memory)
+        self.runs = Runs(memory.store)
         self._run_logs = Logs(memory, lambda: Fold("run"))
         self._session_logs = Logs(memory, lambda: Fold("session"))
 

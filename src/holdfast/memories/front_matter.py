@@ -88,7 +88,7 @@ def plan_changes(memory: Core, scope: str | Scope | None = None, status: str = "
 
 
 def _page(memory: Core, path: str) -> tuple[Document, markdown.Page]:
-    document = memory.read(path)
+    document = memory.store.read(path)
     page = markdown.parse(document.data)
     if page.fault:
         raise Damaged(f"line {page.fault_line}: {page.fault}")
@@ -134,7 +134,7 @@ def _overview(memory: Core, place: Place, beside: bool) -> Iterator[Change]:
     except HoldfastError as error:
         yield Change(path, fault=str(error))
     try:
-        if abstract is None or memory.exists(place.path):
+        if abstract is None or memory.store.exists(place.path):
             document, page = _page(memory, place.path)
     except HoldfastError as error:
         yield Change(place.path, fault=str(error))
@@ -209,14 +209,14 @@ def apply(memory: Core, changes: list[Change], progress: Callable[[int, int], No
 def _apply(memory: Core, change: Change) -> str:
     if change.fault:
         return "skipped"
-    if change.folds and memory.read(change.folds).version != change.folded:
+    if change.folds and memory.store.read(change.folds).version != change.folded:
         raise Conflict(f"{change.folds} was changed meanwhile; nothing was written.", "Look again.")
     created = change.version == ABSENT
     if created:
         data = markdown.render(change.fields, f"# {change.fields['name']}\n" + _section(change, "\n"))
         memory.replace(change.path, data, ABSENT, known=True)
     elif change.fields or change.section:
-        data = markdown.edit(memory.read(change.path).data, change.fields)
+        data = markdown.edit(memory.store.read(change.path).data, change.fields)
         newline = "\r\n" if b"\r\n" in data else "\n"
         gap = newline if change.section and data and not data.endswith(b"\n") else ""
         data += (gap + _section(change, newline)).encode()

@@ -136,7 +136,7 @@ class Hot:
         paths = [path for path, _ in self._memory.tree.walk(self._folder, (".md",), ours)]
         for path in sorted([*paths, *client_rules(self._memory, theirs)]):
             try:
-                yield path, self._memory.read(path)
+                yield path, self._memory.store.read(path)
             except HoldfastError as error:
                 ours(path, error.message)
 
@@ -180,7 +180,7 @@ class Hot:
         if needed > lines:
             what = f"The rule has {amount(needed, 'line')}; its budget would be {lines}."
             raise OverBudget(what, f"Give --budget {needed}.")
-        if not self._memory.knows_op(op_id):
+        if not self._memory.store.knows_op(op_id):
             self._check_fit(path, whole(lines))
         try:
             return self._memory.replace(path, whole(lines), ABSENT, op_id=op_id)
@@ -189,9 +189,9 @@ class Hot:
 
     def _extend(self, into: str, record: Record, op_id: str) -> Receipt:
         title, path = _title(record), self._named(into)
-        document = self._memory.read(path)
+        document = self._memory.store.read(path)
         body = _body(path, document)
-        known = self._memory.knows_op(op_id)
+        known = self._memory.store.knows_op(op_id)
         if not known and any(part.level > 1 for part in sections.headed(body, title)):
             raise AlreadyExists(f'{path} has a section "{title}" already.', "Demote that one first, or edit it.")
         newline = "\r\n" if b"\r\n" in document.data else "\n"
@@ -228,7 +228,7 @@ class Hot:
             path = self._named(name)
             return self._cut(path, heading, scope, op_id) if heading else self._leave(path, scope, op_id)
         except NotFound:
-            if self._memory.knows_op(op_id):
+            if self._memory.store.knows_op(op_id):
                 return Receipt("repeated", name, name)
             raise
 
@@ -236,7 +236,7 @@ class Hot:
         """Demote a whole rule; no note is needed if the record it was made from has the same text."""
         if self._memory.tree.target(path) is not None:
             raise Invalid(f"{path} is a link.", "Demote the rule that it leads to.")
-        document = self._memory.read(path)
+        document = self._memory.store.read(path)
         rule = _record(path, document)
         text, source, stored = _text(rule), rule.fields.get("source"), None
         with contextlib.suppress(HoldfastError):
@@ -250,7 +250,7 @@ class Hot:
 
     def _cut(self, path: str, heading: str, scope: str | Scope | None, op_id: str) -> Receipt:
         """Demote one section; no note is needed if a warm record has the same title and text."""
-        document = self._memory.read(path)
+        document = self._memory.store.read(path)
         body = _body(path, document)
         found = sections.headed(body, heading)
         found = [part for part in found if part.level > 1] or found  # the title of the page only if nothing else fits

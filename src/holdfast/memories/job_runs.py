@@ -155,7 +155,7 @@ class JobRuns:
 
     def _months(self, until: str = "9999-12") -> Iterator[str]:
         """Yield the months that have a log, newest first."""
-        for path in sorted(self._memory.paths(self._path("x").rpartition("/")[0], ".jsonl"), reverse=True):
+        for path in sorted(self._memory.store.paths(self._path("x").rpartition("/")[0], ".jsonl"), reverse=True):
             place, month = self._memory.layout.classify(path), path.rpartition("/")[2].removesuffix(".jsonl")
             if place and place.kind.name == "claim" and month <= until:
                 yield month

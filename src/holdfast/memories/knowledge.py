@@ -200,7 +200,7 @@ class Knowledge:
     def save(self, draft: Draft) -> Receipt:
         """Add a decision or a lesson; a duplicate of one that exists here or above is refused."""
         scope = self._memory.scopes.resolve(draft.scope)
-        for path in (scope.path, *scope.above) if not self._memory.knows_op(draft.op_id) else ():
+        for path in (scope.path, *scope.above) if not self._memory.store.knows_op(draft.op_id) else ():
             for record in self._memory.every(Query(kinds=(draft.kind,), scope=path)):
                 if record.scope.path == path and names.same_words(record.text, draft.text or ""):
                     raise AlreadyExists(f"{record.id} says the same.", "Nothing was written.")
@@ -210,7 +210,7 @@ class Knowledge:
         """Set the status of a plan and the day of the change, and no other line of its file."""
         if status not in PLAN_STATUS:
             raise Invalid(f'status is "{status}".', f"Use one of: {', '.join(PLAN_STATUS)}.")
-        if plan.fields.get("status") == status and not self._memory.knows_op(op_id):
+        if plan.fields.get("status") == status and not self._memory.store.knows_op(op_id):
             return Receipt("unchanged", plan.id, plan.path, plan.version)
         return self._memory.keep(Draft(id=plan.path, fields={"status": status, "updated": today()}, op_id=op_id))
 
@@ -257,7 +257,7 @@ class Skills:
             if not here:
                 raise NotFound(f'Skill "{folder}" not found in {scope.path}.', "Leave expect out to save a new one.")
             return self._memory.keep(msgspec.structs.replace(draft, kind="", title="", scope=None, id=here[0].id))
-        if here and not self._memory.knows_op(draft.op_id):
+        if here and not self._memory.store.knows_op(draft.op_id):
             what = f'Skill "{_skill_name(here[0])}" already exists in {scope.path}.'
             raise AlreadyExists(what, "Load it first; to replace it, send the version that it has as expect.")
         return self._memory.keep(msgspec.structs.replace(draft, kind="skill", title=folder, scope=scope))

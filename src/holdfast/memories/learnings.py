@@ -128,7 +128,7 @@ def _checked(path: str, head: str, sources: list[str]) -> bytes:
 
 
 def _read(memory: Core, path: str) -> _File:
-    document = memory.read(path)
+    document = memory.store.read(path)
     text = document.data.decode("utf-8", "surrogateescape")
     if line := markdown.conflict_line(text):
         raise Damaged(f"{path}:{line}: an unresolved merge conflict.", "Resolve it first.")

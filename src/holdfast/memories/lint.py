@@ -165,7 +165,7 @@ class _Linter:
 
     def _read(self, path: str) -> Document | None:
         try:
-            return self._memory.read(path)
+            return self._memory.store.read(path)
         except NotFound:  # removed since the walk
             return None
         except HoldfastError as error:
@@ -211,7 +211,7 @@ class _Linter:
     def _exists(self, path: str) -> bool:
         if path not in self._there:
             try:
-                self._there[path] = path == "." or self._memory.exists(path)
+                self._there[path] = path == "." or self._memory.store.exists(path)
             except Invalid:  # a folder, or not a path at all
                 self._there[path] = False
                 with contextlib.suppress(HoldfastError):
@@ -227,7 +227,7 @@ class _Linter:
             for place in every_page(self._memory, None, lambda _path, _why: None):
                 if place.path not in self.paths:
                     with contextlib.suppress(HoldfastError):
-                        self._records(place, self._memory.read(place.path))
+                        self._records(place, self._memory.store.read(place.path))
             left = self._unknown(left)
         for kind in KINDS.values() if left else ():
             if kind.key:

@@ -343,7 +343,7 @@ class Mind:
         counts, logs = [], set[str]()
         for type, kind in _KINDS.items():
             summary = self._summary(type)
-            counts.append(self._memory.count(self._path(kind), summary.last) + bool(summary.id))
+            counts.append(self._memory.store.count(self._path(kind), summary.last) + bool(summary.id))
             logs |= {self._path(kind), self._summaries(type)}
         size = sum(stamp.size for path in logs if (stamp := tree.stat(path)))
         for folder in (session, self._memory.layout.memory):
@@ -354,7 +354,7 @@ class Mind:
     def _warn(self, *types: str) -> None:
         """Add to the warnings what cannot be read in the logs of these memories."""
         paths = {path for type in types for path in (self._path(_KINDS[type]), self._summaries(type))}
-        found = [f"{problem}; all else in it is still used." for problem in self._memory.damage(*sorted(paths))]
+        found = [f"{problem}; all else in it is still used." for problem in self._memory.store.problems(*sorted(paths))]
         self.warnings += [warning for warning in found if warning not in self.warnings]
 
     def _path(self, kind: Kind) -> str:

@@ -71,7 +71,7 @@ class Values:
             return "\n".join(reversed(lines))
         with contextlib.suppress(NotFound):
             if ref.startswith(f"{places.memory}/") and _REF.match(ref.removeprefix(f"{places.memory}/")):
-                return self._memory.read(ref).data.decode("utf-8", "replace")
+                return self._memory.store.read(ref).data.decode("utf-8", "replace")
         raise NotFound(f"There is no value {ref[:200]!r}.", "Use the ref that an entry shows, episodic or history.")
 
 

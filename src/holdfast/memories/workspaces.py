@@ -101,7 +101,7 @@ class Workspaces:
         if "/" in name:
             raise Invalid(f'"{name}" has a slash, which separates levels.', "Use a name without one.")
         with contextlib.suppress(NotFound):
-            if self._memory.scopes.resolve(name).path != own and not self._memory.knows_op(op_id):
+            if self._memory.scopes.resolve(name).path != own and not self._memory.store.knows_op(op_id):
                 raise _taken(name)
 
     def _overview(self, path: str) -> str:
@@ -113,7 +113,7 @@ class Workspaces:
 
     def _page(self, path: str) -> Mapping[str, Any]:
         try:
-            return markdown.parse(self._memory.read(self._memory.layout.overview(path)).data).fields
+            return markdown.parse(self._memory.store.read(self._memory.layout.overview(path)).data).fields
         except (NotFound, OverBudget):
             return {}
 
@@ -199,7 +199,7 @@ class States:
 
     def load(self, scope: Scope, name: str) -> dict[str, Any]:
         """Return a save point as it was written."""
-        page = markdown.parse(self._memory.read(self._path(scope, name)).data)
+        page = markdown.parse(self._memory.store.read(self._path(scope, name)).data)
         fields = page.fields
         data: dict[str, Any] = {
             "name": fields.get("name") or name,
@@ -217,7 +217,7 @@ class States:
     def _path(self, scope: Scope, name: str) -> str:
         """Return the file of a save point, by its name or, if a person created the file, by the name in it."""
         path = self._memory.layout.path_for(_STATE, scope, names.unique(name, _STATE.name, ignore_case=True))
-        if self._memory.exists(path):
+        if self._memory.store.exists(path):
             return path
         here = self._records(scope)
         for record in here:
@@ -291,7 +291,7 @@ class Traces:
         workspace = scope.workspace if scope else "x"
         path = self._memory.layout.path_for(_TRACE, Scope(), month="x", workspace=workspace)
         months: dict[str, list[str]] = {}
-        for log in self._memory.paths(path.rsplit("/", 1 if scope else 2)[0], ".jsonl"):
+        for log in self._memory.store.paths(path.rsplit("/", 1 if scope else 2)[0], ".jsonl"):
             months.setdefault(log.rpartition("/")[0], []).append(log)
         below = scope.path if scope else ""
         streams = [

@@ -144,6 +144,8 @@ KINDS: Mapping[str, Kind] = {row.name: row for row in _ROWS}
 
 FOREIGN = tuple(name for name, row in KINDS.items() if row.foreign)
 """Kinds that other programs write."""
+NOT_RECORDS = ("write", "ledger", "claim")
+"""Kinds with entries about records; they are no records by themselves."""
 
 
 def kind(name: str) -> Kind:

@@ -22,13 +22,12 @@ import msgspec
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.formats.search_terms import PART, SearchTerms
-from holdfast.model.kinds import FOREIGN, KINDS, LEDGER, Kind
+from holdfast.model.kinds import FOREIGN, KINDS, LEDGER, NOT_RECORDS, Kind
 from holdfast.model.names import check_text
 from holdfast.model.records import Problem, Record, text_of
 from holdfast.model.settings import DERIVED
 from holdfast.model.times import utc_now
-from holdfast.owner.history import NOT_RECORDS, all_records, check_count, count_units, covers
-from holdfast.recall.semantic import Semantic
+from holdfast.owner.history import check_count, count_units, covers
 from holdfast.storage import parsing, write_log
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.refresh import Progress, is_much
@@ -86,8 +85,8 @@ class Forgotten(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Forgetter:
-    def __init__(self, memory: Core, meaning: Semantic) -> None:
-        self._memory, self._semantic = memory, meaning
+    def __init__(self, memory: Core) -> None:
+        self._memory = memory
         self._tree, self._layout, self._store = memory.tree, memory.layout, memory.store
         self._terms = SearchTerms(())
         self._changed: dict[tuple[str, str], int] = {}
@@ -99,7 +98,7 @@ class Forgetter:
         check_text(query, *identifiers)
         if not identifiers and not query.strip():
             raise Invalid("There is nothing to forget.", "Give ids, or a text with query.")
-        every = all_records(self._memory)
+        every = self._store.every()
         wanted: dict[str, Record] = {}
         again: list[str] = []
         for identifier in identifiers:
@@ -144,8 +143,7 @@ class Forgetter:
         if terms or records:
             self._clean_copies(records)
             self._remove_records(records)
-        self._semantic.forget()
-        self._store.sync.purge()
+        self._store.purge()
         remains = find_remains(self._memory, terms, progress) if terms else []
         for batch in batches:
             self._store.log_write({"forget": batch})
@@ -273,7 +271,6 @@ class Forgetter:
         with contextlib.suppress(NotFound):
             if count := self._tree.rewrite(path, change):
                 self._note(path, what, count)
-                self._store.changed(path)
 
     def _remove(self, path: str, what: str) -> None:
         with contextlib.suppress(NotFound):

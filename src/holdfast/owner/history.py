@@ -10,7 +10,6 @@ messages of strangers. Repeating a statement does not change its trust.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,30 +17,23 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound
 from holdfast.formats import jsonl, prompts
-from holdfast.model.kinds import FOREIGN, KINDS
-from holdfast.model.layout import Layout
+from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount, check_text
 from holdfast.model.records import Receipt, Record, path_of, text_of, version_of
-from holdfast.model.scopes import Scope
-from holdfast.model.times import from_ns, is_id, utc_now
+from holdfast.model.times import from_ns, is_id
 from holdfast.storage import write_log
-from holdfast.storage.index import Index
 from holdfast.storage.log import attempts
 from holdfast.storage.refresh import is_much
-from holdfast.storage.store import Made
-from holdfast.storage.tree import ABSENT, Tree
+from holdfast.storage.store import Made, Store
+from holdfast.storage.tree import ABSENT
 from holdfast.storage.writer import check_op
 
 if TYPE_CHECKING:
     from holdfast.core import Core
 
 What = Literal["made", "changed", "undone", "by hand", "removed", "hidden", "shown", "forgotten"]
-NOT_RECORDS = ("write", "ledger", "claim")
-"""Kinds with entries about records; they are no records by themselves."""
 _SHORTEST = 4
 _UNDO_TRIES = 10
-_LOOK_BACK = 2_000
-"""How many entries of the write log are read to find who wrote a document last."""
 _PEOPLE = ("cli",)
 """Writers that are a person."""
 
@@ -231,22 +223,6 @@ def _version_before(entries: list[dict[str, Any]], path: str, current: str) -> s
 # records, for commands that take many of them back
 
 
-def all_records(memory: Core) -> list[Record]:
-    """Return every record that was written, including older values, hidden ones and imports."""
-    sync = memory.store.sync
-
-    def question(index: Index) -> list[Record]:
-        paths = [path for path, seen in index.seen().items() if seen.kind not in (*NOT_RECORDS, "trace")]
-        return [one for path in paths for one in index.records(path) if not one.fields.get("forgotten")]
-
-    def work() -> list[Record]:
-        memory.refresh()
-        sync.refresh_below(memory.layout.below(FOREIGN, ""))
-        return sync.ask(question)
-
-    return sync.retry_if_replaced(work)
-
-
 def count_units(records: Iterable[Record]) -> int:
     """Count records, all values of a key as one."""
     return len({(record.path, record.key) if record.key else (record.path, record.id) for record in records})
@@ -289,34 +265,23 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Provenance:
-    """Finds the sources of records; the end of the write log is read again only after it changed."""
+    """Finds the sources of records."""
 
-    def __init__(self, tree: Tree, places: Layout, aliases: Iterable[prompts.Alias]) -> None:
-        self._tree, self._layout, self._aliases = tree, places, tuple(aliases)
-        self._logs: list[str] = []
-        self._stamp: object = None
-        self._writers: dict[str, str] = {}
-        """Who wrote documents and their sections last, as far as the end of the write log says."""
+    def __init__(self, store: Store, aliases: Iterable[prompts.Alias]) -> None:
+        self._store, self._aliases = store, tuple(aliases)
 
     def sources(self, records: Iterable[Record]) -> dict[str, Source]:
         """Return where records come from, by their id."""
         found = list(records)
-        if any(KINDS[record.kind].shape != "line" for record in found) and self._stamp != self._current_stamp():
-            self._logs = write_log.logs(self._tree, self._layout.memory)
-            stamp = self._current_stamp()  # taken before reading, so that a change meanwhile is read next time
-            lines = itertools.chain.from_iterable(map(self._tree.scan_back, reversed(self._logs)))
-            writers: dict[str, str] = {}
-            for entry in write_log.objects(itertools.islice(lines, _LOOK_BACK)):
-                writers.setdefault(str(entry.get("record") or entry.get("path")), str(entry.get("writer") or ""))
-            self._writers, self._stamp = writers, stamp
-        return {record.id: self._source(record) for record in found}
+        writers = self._store.writers(found)
+        return {record.id: self._source(record, writers) for record in found}
 
-    def _source(self, record: Record) -> Source:
+    def _source(self, record: Record, writers: Mapping[str, str]) -> Source:
         kind, fields = KINDS[record.kind], record.fields
         if kind.name == "message":
             role, channel = str(fields.get("role")), str(fields.get("channel") or "")
             sender = str(fields.get("sender_id") or "")
-            imported = record.path.startswith(f"{self._layout.memory}/history/")
+            imported = record.path.startswith(f"{self._store.layout.memory}/history/")
             if imported or role not in ("user", "assistant"):
                 return Source("other", sender or role, channel)
             if role == "assistant":
@@ -330,13 +295,7 @@ class Provenance:
             return Source("owner")
         writer: str | None = str(fields.get("writer") or "")
         if kind.shape != "line":
-            writer = self._writers.get(record.id, self._writers.get(record.path))
+            writer = writers.get(record.id, writers.get(record.path))
         if writer is None:  # written by hand
             return Source("user")
         return Source("user" if writer in _PEOPLE else "agent", writer)
-
-    def _current_stamp(self) -> object:
-        """Return a value that changes with the write log: with its folder, its known files and this month's file."""
-        this_month = self._layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
-        stamps = {log: self._tree.stat(log) for log in (*self._logs, this_month)}
-        return self._tree.folder_stamp(f"{self._layout.memory}/writes"), stamps

@@ -22,7 +22,6 @@ from holdfast.model.names import short_hash
 from holdfast.model.records import Problem
 from holdfast.owner.backup import TRANSFERS, complete_lines
 from holdfast.storage import write_log
-from holdfast.storage.imports import Importer
 
 if TYPE_CHECKING:
     from holdfast.core import Core
@@ -196,7 +195,6 @@ class Logs:
     def __init__(self, source: Core, target: Core, existing: Iterable[str]) -> None:
         self._source, self._target = source, target
         self._chats = [path for path in existing if self._is_chat(path)]
-        self._importer = Importer(target.tree, target.settings.limits.line_bytes)
         self.refused: list[Problem] = []
 
     def plan(self, path: str, wanted: Wanted) -> Share:
@@ -216,7 +214,7 @@ class Logs:
                 if last and _order(piece[0]) <= last:
                     name = short_hash(f"{path} {jsonl.keys(piece[0])}")
                     log = f"{self._target.layout.memory}/history/{name}.jsonl"
-            self._importer.add(log, piece)
+            self._target.store.import_lines(log, piece)
             progress(len(piece))
 
     def _lines(self, path: str, wanted: Wanted) -> Iterator[bytes | None]:

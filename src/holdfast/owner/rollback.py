@@ -18,7 +18,7 @@ from holdfast.model.kinds import KINDS, LEDGER
 from holdfast.model.names import check_text
 from holdfast.model.records import Record
 from holdfast.model.times import bound, mint
-from holdfast.owner.history import all_records, check_count, completed, count_units, covers, ends
+from holdfast.owner.history import check_count, completed, count_units, covers, ends
 from holdfast.storage import parsing, write_log
 from holdfast.storage.refresh import is_much
 from holdfast.storage.tree import ABSENT
@@ -75,7 +75,7 @@ def rollback(memory: Core, writer: str, since: str, *, yes: bool, count: int, ba
         return _revert(memory, back)
     if not writer:
         raise Invalid("There is no writer to roll back.", "Name one: history and get show who wrote.")
-    plan = _plan(memory, writer, bound(since) if since else "", all_records(memory))
+    plan = _plan(memory, writer, bound(since) if since else "", memory.store.every())
     if not yes:
         return plan
     check_count(plan.count, plan.total, count, "taken back")

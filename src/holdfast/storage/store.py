@@ -1,8 +1,8 @@
-"""`Store`: the documents and logs of one memory, and an index of the records in them.
+"""`Store`: the documents, logs and records of one memory. Everything above the storage package uses this class.
 
-Everything above speaks to a memory through this: paths and documents, logs and entries, records. Where they are kept
-is the engine's business. A document is written whole from the version it was made from. A log only grows; its entries
-get time-ordered ids. Success is returned after the change is durable; the index follows on the next read.
+A document is written whole from the version it was made from. A log only grows; its entries get time-ordered ids.
+Success is returned after the change is durable. An engine implements the abstract methods; documents and the write log
+are the same for all of them. `tests/contract/test_store.py` is the contract.
 
 The write log (`writes/YYYY-MM.jsonl`) records each document write with the versions before and after. With an op_id
 the intent is made durable there first, so that a repeated op_id is recognised whatever happened in between. A log
@@ -11,37 +11,40 @@ entry carries its op_id itself.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import functools
 import itertools
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
-from holdfast.model.kinds import FOREIGN, KINDS
+from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout
-from holdfast.model.records import Problem, Receipt, Record, path_of, version_of
+from holdfast.model.queries import Query, Terms
+from holdfast.model.records import Problem, Receipt, Record, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
-from holdfast.model.times import is_id, mint_many, utc_now
-from holdfast.storage import log, parsing, write_log
-from holdfast.storage.engine import Engine
-from holdfast.storage.index import Filter, Index, Known
-from holdfast.storage.index_sync import IndexSync
-from holdfast.storage.log import Changed, Cursor, attempts
-from holdfast.storage.refresh import Refreshed
-from holdfast.storage.tree import ABSENT, Document, LogEnd
+from holdfast.model.times import is_id, utc_now
+from holdfast.storage import write_log
+from holdfast.storage.index import Applied, Filter, Tied
+from holdfast.storage.log import LogPart, attempts
+from holdfast.storage.refresh import Progress, Refreshed
+from holdfast.storage.tree import ABSENT, Document, Tree
+
+if TYPE_CHECKING:
+    from holdfast.recall.answers import Candidates
+    from holdfast.recall.semantic import Embedded
+    from holdfast.storage.verify import Report
 
 ANY = "any"
 """Write over whatever version is there."""
-_NOTHING = Known()
-_AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
-Answer = TypeVar("Answer")
+What = Literal["added", "changed", "removed", "hidden", "restored"]
+T = TypeVar("T")
 _WRITER: ContextVar[str] = ContextVar("writer", default="")
 
 
@@ -60,21 +63,61 @@ class Appended(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-class Store:
-    """One memory on one engine. `writer` is recorded beside every write."""
+class Event(msgspec.Struct, frozen=True):
+    """A change of a record, or of a whole file in which no record is known."""
 
-    def __init__(self, engine: Engine, layout: Layout, settings: Settings, writer: str = "") -> None:
-        self.tree = engine.tree
-        self.sync = IndexSync(engine, layout, settings)
-        self.changed = self.sync.note
-        self._layout = layout
-        self._limits = settings.limits
-        self._default_writer = writer
+    what: What
+    path: str
+    id: str = ""
+    kind: str = ""
+    scope: str = ""
+    record: Record | None = None
+    """None when it is unknown."""
+
+
+class Feed(Protocol):
+    """The changes of a memory since the feed was opened. A change may come late or twice; none is lost."""
+
+    def events(self, timeout: float) -> list[Event]:
+        """Return what changed since the last call; wait for it at most so many seconds, [] when nothing came."""
+        ...
 
     def close(self) -> None:
-        """Index what was written here, and close everything."""
-        self.sync.close()
-        self.tree.close()
+        """End the feed, also for a thread that waits for events."""
+        ...
+
+
+class Store(abc.ABC):
+    """One memory. `writer` is recorded beside every write. Safe to use from several threads."""
+
+    tree: Tree
+    """The files of the memory, as an export would write them."""
+    folder: str
+    """The folder of the memory; "" when it is not in a folder."""
+    address: str
+    """The address that opens the same memory; never contains a password."""
+    reads_only: bool
+    """Is writing not allowed, not even derived data?"""
+
+    def __init__(self, layout: Layout, settings: Settings, writer: str = "") -> None:
+        self.layout = layout
+        self.settings = settings
+        self._default_writer = writer
+
+    @abc.abstractmethod
+    def clock(self) -> int:
+        """Return the time for leases in milliseconds, by one clock for all programs that use the memory."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close everything; derived data is brought up to date where that is quick."""
+
+    @abc.abstractmethod
+    def within(self, scope: str) -> Store:
+        """Return the store of one scope, a path: nothing outside of it can be found, named or written through it.
+
+        Close it before this one.
+        """
 
     @property
     def writer(self) -> str:
@@ -94,7 +137,7 @@ class Store:
 
     def read(self, path: str) -> Document:
         """Return a document; NotFound, or OverBudget when it is larger than the settings allow."""
-        return self.tree.read(path, self._limits.document_bytes)
+        return self.tree.read(path, self.settings.limits.document_bytes)
 
     def exists(self, path: str) -> bool:
         return self.tree.stat(path) is not None
@@ -151,7 +194,7 @@ class Store:
                 continue
             with contextlib.suppress(HoldfastError):  # the document is durable; a missing line must not fail the write
                 self.log_write(entry, op_id)
-            self.changed(path)
+            self._changed(path)
             return Receipt(status, made.id, path, made.version)
         raise AssertionError("attempts() ends in an error")
 
@@ -163,7 +206,7 @@ class Store:
         if op_id:
             self.log_write(entry | {"intent": True}, op_id)
         self.tree.remove(path, expect=expect, keep=self.kept(expect) if keep else "")
-        self.changed(path)
+        self._changed(path)
         try:
             self.log_write(entry, op_id)
         except HoldfastError:
@@ -172,13 +215,15 @@ class Store:
 
     def kept(self, version: str) -> str:
         """Return the path under which the text of an earlier version is kept."""
-        return write_log.kept_path(self._layout.memory, version)
+        return write_log.kept_path(self.layout.memory, version)
 
     def check_size(self, path: str, data: bytes) -> None:
-        if len(data) > self._limits.document_bytes:
-            raise OverBudget(
-                f"{path} would have {len(data):,} bytes; the limit is {self._limits.document_bytes:,}.", "Split it."
-            )
+        if len(data) > (most := self.settings.limits.document_bytes):
+            raise OverBudget(f"{path} would have {len(data):,} bytes; the limit is {most:,}.", "Split it.")
+
+    @abc.abstractmethod
+    def _changed(self, path: str) -> None:
+        """Note that a document changed, for data that is derived from it."""
 
     def _now(self, path: str) -> tuple[str, bytes | None]:
         try:
@@ -191,7 +236,7 @@ class Store:
 
     def log_write(self, entry: Mapping[str, Any], op_id: str = "") -> None:
         """Add a line to the write log; durable when it announces an intent."""
-        path = self._layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
+        path = self.layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
         line = {name: value for name, value in entry.items() if value}
         self.append(path, [line | ({"op": op_id} if op_id else {})], durable="intent" in entry)
 
@@ -202,32 +247,44 @@ class Store:
         """
         if not op_id:
             return None
-        for applied in self.sync.known(op_id, "", "").applied:
+        for applied in self._applied(op_id):
             line = applied.fields
             if line.get("path") != path:
-                raise _other_use(op_id, str(line.get("path") or applied.path))
+                raise other_use(op_id, applied)
             after = str(line.get("after") or ABSENT)
             if "intent" in line and self._now(path)[0] != after:
-                writes = write_log.about(self.tree, self._layout.memory, path)
+                writes = write_log.about(self.tree, self.layout.memory, path)
                 since = functools.partial(_is_after, applied.id)
                 if not any(one.get("before") == after for one in itertools.takewhile(since, writes)):
                     continue  # announced, and never written
             return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
 
-    # logs
-
     def done_in(self, path: str, op_id: str, target: str) -> bool:
         """Did this op_id hide or show this target before? Conflict when it did something else."""
-        applied = self.sync.known(op_id, path, "").applied
+        applied = self._applied(op_id, path)
         if any(one.path != path or one.id != target for one in applied):
-            raise _other_use(op_id, str(applied[0].fields.get("path") or applied[0].path))
+            raise other_use(op_id, applied[0])
         return bool(applied)
 
+    def knows_op(self, op_id: str) -> bool:
+        """Was this op_id used before?"""
+        return bool(op_id) and bool(self._applied(op_id))
+
+    @abc.abstractmethod
+    def _applied(self, op_id: str, path: str = "") -> list[Applied]:
+        """Return what was done under an op_id in the logs of the memory, and in this log, which may be elsewhere."""
+
+    @abc.abstractmethod
+    def writers(self, records: Sequence[Record]) -> dict[str, str]:
+        """Return who wrote these documents and sections last, by id or else by path; without an entry, by hand."""
+
+    # logs
+
+    @abc.abstractmethod
     def append(
         self, path: str, entries: Sequence[Mapping[str, Any]], *, op_id: str = "", time: str = "time", after: str = "",
-        target: str = "", durable: bool = True, unless: Cursor | None = None,
-        locked: Callable[[], None] = lambda: None,
+        target: str = "", durable: bool = True, unless: Any = None, locked: Callable[[], None] = lambda: None,
     ) -> Appended:  # fmt: skip
         """Append entries in one piece and return their ids.
 
@@ -235,167 +292,189 @@ class Store:
         or an id). An op_id has effect once. `unless` is a cursor: Changed when the log has changed since; then `locked`
         is called while the log is locked. `time` is the field for when.
         """
-        if not entries:
-            return Appended([])
-        known = self.sync.known(op_id, path, target) if op_id or target else _NOTHING
-        about = target if "hide" in entries[0] else ""
-        for applied in known.applied:
-            if applied.path != path or (applied.id != about if about else applied.marks):
-                raise _other_use(op_id, str(applied.fields.get("path") or applied.path))
-        if len(known.applied) >= len(entries):
-            return Appended([applied.id for applied in known.applied][-len(entries) :], repeated=True)
-        if any(len(entries) > 1 and "exchange" not in applied.fields for applied in known.applied):
-            raise _other_use(op_id, path)
-        rendered = self._rendered(entries, time, op_id)
-        done = Appended([])
 
-        def compose(end: LogEnd) -> bytes:
-            nonlocal done
-            if unless is not None:
-                if log.changed(self.tree, path, unless):
-                    raise Changed
-                locked()
-            if op_id and len(before := log.ids_of_op(end, known.offset, op_id)) >= len(rendered):
-                done = Appended(before[-len(rendered) :], repeated=True)
-                return b""
-            last = max(log.last_id(end), after, known.order)
-            if target:
-                last = max(last, log.newest_order(end, known.offset, target))
-            done = Appended(mint_many(last, len(rendered)))
-            return b"".join(map(jsonl.with_id, done.ids, rendered))
-
-        self.tree.append(path, compose, durable=durable, again=unless is None)
-        self.changed(path)
-        return done
-
+    @abc.abstractmethod
     def append_decided(
         self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True
     ) -> list[str]:
         """Append the entries that `decide` returns while the log is locked, with ids after the one it returns."""
-        ids: list[str] = []
 
-        def compose(end: LogEnd) -> bytes:
-            entries, after = decide()
-            rendered = self._rendered(entries)
-            ids[:] = mint_many(max(log.last_id(end), after), len(rendered))
-            return b"".join(map(jsonl.with_id, ids, rendered))
+    @abc.abstractmethod
+    def read_on(self, path: str, cursor: Any) -> LogPart:
+        """Return the entries of a log after a cursor; all of them with None, or when the log before it changed."""
 
-        if self.tree.append(path, compose, durable=durable):
-            self.changed(path)
-        return ids
+    @abc.abstractmethod
+    def newest(self, path: str, problems: list[Problem] | None = None) -> Iterator[Record]:
+        """Yield the records of a path from its end, without hidden ones; add to `problems` what cannot be read."""
+
+    @abc.abstractmethod
+    def import_lines(self, path: str, lines: Sequence[bytes]) -> int:
+        """Add the lines whose ids a log does not have, all of them or none, durably; return how many."""
+
+    def import_entries(self, path: str, entries: Iterable[Mapping[str, Any]]) -> int:
+        """Add the entries, with ids of their own, that a log does not have; return how many."""
+        rendered: dict[str, bytes] = {}
+        for entry in entries:
+            if not is_id(entry.get("id")):
+                fault = f"An imported entry has the id {entry.get('id')!r}."
+                raise Invalid(fault, "Give it one that is derived from its source.")
+            rendered[entry["id"]] = jsonl.render(entry)[:-1]
+        return self.import_lines(path, list(rendered.values()))
+
+    def missing(self, path: str, ids: set[str]) -> int:
+        """Return how many of these ids a log does not have."""
+        if not self.exists(path):
+            return len(ids)
+        return len(ids.difference(key for line in self.tree.scan(path) for key in jsonl.keys(line.data)))
+
+    @abc.abstractmethod
+    def claim(self, path: str) -> bool:
+        """Mark a log as used by this process until it is released; False when another live process uses it.
+
+        The mark ends with the process. It prevents no writes. Call it while the log is locked; calling it again has no
+        effect.
+        """
+
+    @abc.abstractmethod
+    def release(self, path: str) -> None:
+        """End the claim of this process on a log, if it has one."""
+
+    @abc.abstractmethod
+    def discard(self, path: str, keep: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
+        """Remove a log and the copies of its damaged state while it is locked; return whether it is gone.
+
+        It stays if `keep`, called while the log is locked, returns True; and with `dead`, if a live process claimed it.
+        """
 
     def _rendered(self, entries: Sequence[Mapping[str, Any]], time: str = "time", op_id: str = "") -> list[bytes]:
         """Render entries without their ids; OverBudget when one is too long."""
         more = {"op": op_id} if op_id else {}
         if writer := self.writer:
             more["writer"] = writer
-        now = utc_now()
+        now, most = utc_now(), self.settings.limits.line_bytes
         rendered = [jsonl.render({time: now, **entry, **more}) for entry in entries]
-        if (longest := max(map(len, rendered), default=0)) > self._limits.line_bytes - 100:
-            raise OverBudget(
-                f"The line would have {longest:,} bytes; the limit is {self._limits.line_bytes:,}.",
-                "Shorten its fields.",
-            )
+        if (longest := max(map(len, rendered), default=0)) > most - 100:
+            raise OverBudget(f"The line would have {longest:,} bytes; the limit is {most:,}.", "Shorten its fields.")
         return rendered
-
-    def newest(self, path: str, problems: list[Problem] | None = None) -> Iterator[Record]:
-        """Yield the records of a path from its end, without hidden ones; add to `problems` what cannot be read."""
-        place = self._layout.classify(path)
-        if place is None or not self.exists(path):
-            return
-
-        def ask(index: Index) -> tuple[dict[str, bool], set[str] | None]:
-            seen, stamp = index.look(path), self.tree.stat(path)
-            complete = seen and stamp and seen.offset >= stamp.size
-            return index.hidden_in(path), index.halves(path) if complete else None
-
-        # a merge may put a mark before its entry, or separate a pair
-        marks, halves = self.sync.peek(ask, path) or ({}, None)
-        reader = log.TailReader(
-            self.tree, place, marks, halves, self.sync.refresher.blob, [] if problems is None else problems
-        )
-        yield from reader.newest_first()
 
     # records
 
+    @abc.abstractmethod
     def get(self, identifier: str) -> Record:
-        """Return one record as it is on disk now: by its id, or as `path:line`, as a search shows it."""
-        identifier = self.resolve(identifier)
-        path = path_of(identifier)
-        place = self._layout.classify(path)
-        if place is None or place.kind.shape == "line":
-            found = self.sync.retry_if_replaced(lambda: self._by_id(identifier))
-            if len(found) > 1:
-                files = ", ".join(record.path for record in found)
-                raise Invalid(f"{identifier} is in several logs: {files}.", "Merge them, or remove the copy.")
-            return found[0]
-        record = parsing.record_at(place, self.read(path), identifier)
-        if record is None:
-            raise _unknown(identifier)
-        if not place.kind.write_once:
-            return record
+        """Return one record as it is stored now: by its id, or as `path:line`, as a search shows it."""
 
-        def with_ledger() -> list[Record]:
-            self.sync.refresh_below((path.rpartition("/")[0],))
-            return self.sync.ask(lambda index: index.by_id(path))
-
-        return next(iter(self.sync.retry_if_replaced(with_ledger)), record)
-
-    def _by_id(self, identifier: str) -> list[Record]:
-        found = self.sync.ask(lambda index: index.by_id(identifier))
-        if found:
-            for path in {record.path for record in found}:
-                self.sync.note(path)
-            self.sync.catch_up()
-        else:
-            self.sync.refresh_below(())
-            if is_id(identifier):
-                self.sync.refresh_below(self._layout.below(FOREIGN, ""))
-        if not (found := self.sync.ask(lambda index: index.by_id(identifier))):
-            raise _unknown(identifier)
-        return found
-
+    @abc.abstractmethod
     def resolve(self, identifier: str) -> str:
         """Return the id of the record at `path:line`, as a search shows it; any other id as it is."""
-        at = _AT_LINE.match(identifier)
-        if at is None:
-            return identifier
-        found = self.ask_about(lambda index: index.records(at[1]), at[1])
-        before = [record for record in found if record.line <= int(at[2])]
-        if not before:
-            raise _unknown(identifier)
-        return max(before, key=lambda record: record.line).id
 
-    def ask_about(self, question: Callable[[Index], Answer], *paths: str) -> Answer:
-        """Ask the index about some files, as they are now."""
-
-        def work() -> Answer:
-            for path in paths:
-                self.sync.note(path)
-            self.sync.catch_up()
-            return self.sync.ask(question)
-
-        return self.sync.retry_if_replaced(work)
-
+    @abc.abstractmethod
     def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
         """Return the newest records that pass a filter, all of them by default, and what the refresh found."""
 
-        def work() -> tuple[Refreshed, list[Record]]:
-            done = self.sync.ensure_current(where, searching=False)
-            return done, self.sync.ask(lambda index: index.newest(where, limit))
+    @abc.abstractmethod
+    def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
+        """Return all records that pass a filter, newest first, and what could not be read among them."""
 
-        return self.sync.retry_if_replaced(work)
+    @abc.abstractmethod
+    def every(self) -> list[Record]:
+        """Return every record that was written, including older values, hidden ones and imports, but no forgotten one.
+
+        Traces and the entries that Holdfast writes about records are left out.
+        """
+
+    @abc.abstractmethod
+    def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
+        """Return the current entry of a key, or all of its entries, oldest first."""
+
+    @abc.abstractmethod
+    def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
+        """Return the records of a log before or after a place in its order, nearest first."""
+
+    @abc.abstractmethod
+    def count(self, path: str, after: str = "") -> int:
+        """Count the current records of a log with an order greater than `after`."""
+
+    @abc.abstractmethod
+    def problems(self, *paths: str) -> list[Problem]:
+        """Return what cannot be read in these files."""
+
+    # recall
+
+    @abc.abstractmethod
+    def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
+        """Find the candidates for a query and return what `use` makes of them, all on the same state of the memory.
+
+        `terms` are those of the query's text. A plain search needs no ranking: its answers are in their order.
+        """
+
+    @abc.abstractmethod
+    def passes(self, where: Filter) -> bool:
+        """Does any record pass a filter?"""
+
+    @abc.abstractmethod
+    def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
+        """Return the records related to an id, or to a name when no record has it as its id."""
+
+    @property
+    @abc.abstractmethod
+    def embedder(self) -> str:
+        """The embedder in use, "" when records are found by words alone."""
+
+    @property
+    @abc.abstractmethod
+    def words_alone(self) -> str:
+        """Why the installed embedder is not used, and the next step; "" when it is used or none is installed."""
+
+    @abc.abstractmethod
+    def embed(self, progress: Progress | None = None) -> Embedded:
+        """Make the missing vectors; Unavailable without an embedder."""
+
+    @abc.abstractmethod
+    def embedded(self) -> Embedded:
+        """Return the state of the vectors, and their model."""
+
+    # care
+
+    @abc.abstractmethod
+    def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
+        """Bring derived data up to date; `rebuild` makes it again from nothing."""
+
+    @abc.abstractmethod
+    def verify(self, progress: Progress | None = None) -> Report:
+        """Check that derived data equals what it was derived from, and report what is damaged."""
+
+    @abc.abstractmethod
+    def stats(self) -> dict[str, Any]:
+        """Return counts and sizes, and how far derived data is behind."""
+
+    @property
+    @abc.abstractmethod
+    def waiting(self) -> int:
+        """How many changed files are not indexed yet."""
+
+    @abc.abstractmethod
+    def watch(self) -> None:
+        """Notice changes as they happen from now on, so that a search need not look for them."""
+
+    @abc.abstractmethod
+    def purge(self) -> None:
+        """Make derived data again, so that no byte of forgotten text is left in it."""
+
+    @abc.abstractmethod
+    def follow(self) -> Feed:
+        """Open a feed of the changes from now on."""
 
 
-def _unknown(identifier: str) -> NotFound:
+def unknown(identifier: str) -> NotFound:
     return NotFound(f"There is no record {identifier!r}.", "Use search to find its id.")
+
+
+def other_use(op_id: str, applied: Applied) -> Conflict:
+    where = str(applied.fields.get("path") or applied.path)
+    return Conflict(
+        f'The op_id "{op_id}" was used for {where} before; nothing was written.', "Use a new op_id for a new write."
+    )
 
 
 def _is_after(identifier: str, entry: Mapping[str, Any]) -> bool:
     return str(entry.get("id", "")) > identifier
-
-
-def _other_use(op_id: str, where: str) -> Conflict:
-    return Conflict(
-        f'The op_id "{op_id}" was used for {where} before; nothing was written.', "Use a new op_id for a new write."
-    )

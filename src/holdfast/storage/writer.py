@@ -18,7 +18,7 @@ from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model import kinds, names, scopes
 from holdfast.model.kinds import KINDS, LEDGER, Kind
-from holdfast.model.layout import Layout, Place
+from holdfast.model.layout import Place
 from holdfast.model.names import check_text, same_words
 from holdfast.model.records import Draft, Receipt, Record, check_plain, path_of, version_of
 from holdfast.model.scopes import Scope
@@ -26,9 +26,6 @@ from holdfast.model.settings import Settings
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
 from holdfast.storage import drafts
-from holdfast.storage.engine import Engine
-from holdfast.storage.imports import Importer
-from holdfast.storage.log import Cursor
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import SecretPolicy
 from holdfast.storage.store import ANY, Made, Store
@@ -40,15 +37,14 @@ S = TypeVar("S", bound=msgspec.Struct)
 class Writer:
     """The writing half of a memory: checks, renders and writes records. `writer` is recorded beside every write."""
 
-    def __init__(self, engine: Engine, settings: Settings, writer: str = "") -> None:
+    def __init__(self, store: Store, settings: Settings, writer: str = "") -> None:
+        self.store = store
         self.settings = settings
         self.writer = writer
-        self.tree = engine.tree
-        self.layout = Layout(settings.paths)
+        self.tree = store.tree
+        self.layout = store.layout
         self.scopes = Scopes(self.tree, self.layout)
-        self.store = Store(engine, self.layout, settings, writer)
         self.secrets = SecretPolicy(settings.secrets)
-        self._importer = Importer(self.tree, settings.limits.line_bytes)
 
     def written_by(self, writer: str) -> AbstractContextManager[None]:
         """Record another writer in this thread, for an interface that serves several."""
@@ -163,11 +159,11 @@ class Writer:
         """Import entries with their own ids into a log of this name, each once; return how many were added."""
         path, by = self._log_of(kind, name), {"writer": self.store.writer} if self.store.writer else {}
         entries = [{**self.secrets.line(KINDS[kind], line, waits=False), **by} for line in lines]
-        return self._importer.add_entries(path, entries)
+        return self.store.import_entries(path, entries)
 
     def missing(self, kind: str, name: str, ids: set[str]) -> int:
         """Count the ids that `bring` would add."""
-        return self._importer.missing(self._log_of(kind, name), ids)
+        return self.store.missing(self._log_of(kind, name), ids)
 
     def _log_of(self, kind: str, name: str) -> str:
         """Return the path of a log for imports; without a name, the one log of the kind."""
@@ -390,7 +386,7 @@ class Writer:
 
     def add(
         self, path: str, lines: Sequence[Mapping[str, Any]], *, after: str = "", durable: bool = True, op_id: str = "",
-        time: str = "time", unless: Cursor | None = None, locked: Callable[[], None] = lambda: None,
+        time: str = "time", unless: Any = None, locked: Callable[[], None] = lambda: None,
     ) -> list[str]:  # fmt: skip
         """Append entries to a log in one piece and return their ids, which are greater than `after`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.model.settings import Search
@@ -26,11 +26,11 @@ class FileEngine:
 
     no_vectors: NoVectors | None = None
     reads_only = False
-    clock = staticmethod(now_ms)
 
     def __init__(self, tree: Tree, folder: str, derived: str, identity: str, search: Search) -> None:
         self.tree = tree
         self.folder = self.address = folder
+        self.clock: Callable[[], int] = now_ms
         self.lasting = bool(derived)
         self._derived = derived
         self._search = search

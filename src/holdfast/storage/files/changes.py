@@ -1,0 +1,130 @@
+"""`FileFeed`: what happens in the files of a memory.
+
+The engine reports which files changed. Reading them shows what happened: the new entries of a log, the sections of a
+page that differ from before. The starting point comes from the index. Two quick changes of one document may be reported
+as one.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.errors import HoldfastError, NotFound
+from holdfast.model.kinds import KINDS
+from holdfast.model.layout import Layout, Place
+from holdfast.model.records import Record
+from holdfast.storage import parsing
+from holdfast.storage.index import Index
+from holdfast.storage.index_sync import IndexSync
+from holdfast.storage.refresh import Refreshed
+from holdfast.storage.store import Event, What
+from holdfast.storage.tree import Stamp, Tree
+
+
+class _State(msgspec.Struct):
+    stamp: Stamp
+    offset: int = 0
+    """Of a log: everything before it was reported."""
+    records: dict[str, tuple[str, bool]] = {}
+    """Of a page: the version of each record, and whether it is hidden."""
+
+
+class FileFeed:
+    def __init__(self, tree: Tree, places: Layout, sync: IndexSync) -> None:
+        self._tree, self._layout, self._refresher = tree, places, sync.refresher
+        self._known: dict[str, _State] = {}
+        self._reported: queue.SimpleQueue[tuple[list[str], set[str]]] = queue.SimpleQueue()
+        self._closed = False
+        self._watch = sync.follow(lambda paths, folders: self._reported.put((paths, folders)))
+        try:
+            sync.ask(self._begin)
+        except BaseException:
+            self.close()
+            raise
+
+    def events(self, timeout: float) -> list[Event]:
+        try:
+            paths, folders = self._reported.get(timeout=timeout)
+        except queue.Empty:
+            if self._watch.alive or self._closed:
+                return []
+            paths, folders = [], {""}  # the system reports nothing, so every file is checked
+        every = dict.fromkeys([*paths, *(self._changed_below(folders) if folders else ())])
+        return [event for path in every for event in self._in_file(path)]
+
+    def close(self) -> None:
+        self._closed = True
+        self._reported.put(([], set()))
+        self._watch.stop()
+
+    def _begin(self, index: Index) -> None:
+        """Start from what the index has read."""
+        for path, file in index.seen(self._layout.roots).items():
+            state = _State(file.stamp, file.offset)
+            if file.kind and KINDS[file.kind].shape != "line":
+                state.records = {record.id: (record.version, record.hidden) for record in index.records(path)}
+            self._known[path] = state
+
+    def _changed_below(self, folders: set[str]) -> list[str]:
+        """Return the files in these folders that changed or are gone; "" is the whole memory."""
+        tops = () if "" in folders else tuple(folders)
+        there = self._refresher.walk(Refreshed(), tops)
+        changed = [path for path, stamp in there.items() if path not in self._known or self._known[path].stamp != stamp]
+        known = [path for path in self._known if not tops or path.startswith(tuple(f"{one}/" for one in tops))]
+        return [*changed, *(path for path in known if path not in there and path not in tops)]
+
+    def _in_file(self, path: str) -> Iterator[Event]:
+        """Yield what happened in a file since it was last read."""
+        place = self._layout.classify(path)
+        if place is None:
+            return
+        try:
+            stamp = self._tree.stat(path)
+            if stamp is None:
+                if self._known.pop(path, None):
+                    yield _without_record("removed", place)
+            elif place.kind.shape != "line":
+                yield from self._in_page(place)
+            elif (state := self._known.get(path)) and (state.stamp.inode != stamp.inode or stamp.size < state.offset):
+                self._known[path] = _State(stamp, stamp.size)  # rewritten: which lines are new is unknown
+                yield _without_record("changed", place)
+            else:
+                offset = state.offset if state else 0
+                found = [line for line in self._tree.scan(path, offset, stamp.size) if line.whole]
+                facts = parsing.lines(place, found, 1, self._refresher.blob)
+                self._known[path] = _State(stamp, found[-1].end if found else offset)
+                for record in facts.records:
+                    yield _about("hidden" if record.hidden else "added", record)
+                for mark in facts.marks:
+                    yield _without_record("hidden" if mark.hidden else "restored", place, mark.target)
+        except NotFound:  # removed since; that is reported too
+            return
+        except HoldfastError:
+            yield _without_record("changed", place)  # unreadable, but changed
+
+    def _in_page(self, place: Place) -> Iterator[Event]:
+        document = self._tree.read(place.path)
+        facts = (parsing.entries if place.kind.shape == "section" else parsing.documents)(place, document)
+        before = known.records if (known := self._known.get(place.path)) else {}
+        now = {record.id: (record.version, record.hidden) for record in facts.records}
+        self._known[place.path] = _State(document.stamp, records=now)
+        for record in facts.records:
+            version, hidden = before.get(record.id, ("", False))
+            if version and hidden != record.hidden:
+                yield _about("hidden" if record.hidden else "restored", record)
+            elif (version, hidden) != now[record.id]:
+                yield _about("changed" if version else "added", record)
+        for gone in before.keys() - now.keys():
+            yield _without_record("removed", place, gone)
+
+
+def _about(what: What, record: Record) -> Event:
+    return Event(what, record.path, record.id, record.kind, record.scope.path, record)
+
+
+def _without_record(what: What, place: Place, identifier: str = "") -> Event:
+    ledger = identifier and place.kind.name == "ledger"  # its entries are about the states beside it
+    return Event(what, place.path, identifier, "state" if ledger else place.kind.name, place.scope.path)

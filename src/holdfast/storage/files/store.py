@@ -1,0 +1,459 @@
+"""`FileStore`: a memory in files, with an index of the records in them.
+
+The files are the truth. A write makes the file durable and notes its path; the next question brings the index up to
+date first. An op_id, a key or an id is also looked up in what the index has not read yet, so no write depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import time_ns
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.errors import Invalid, NotFound, Unavailable
+from holdfast.formats import jsonl
+from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS
+from holdfast.model.layout import Layout
+from holdfast.model.queries import Query, Terms
+from holdfast.model.records import Problem, Record, path_of
+from holdfast.model.scopes import Scope
+from holdfast.model.settings import Settings, Shared
+from holdfast.model.times import is_id, mint_many, utc_now
+from holdfast.recall.answers import Answer, Candidates
+from holdfast.recall.ranking import Near
+from holdfast.recall.semantic import Embedded, Semantic
+from holdfast.storage import parsing, verify, write_log
+from holdfast.storage.engine import Engine
+from holdfast.storage.files import log
+from holdfast.storage.files.changes import FileFeed
+from holdfast.storage.files.engine import FileEngine
+from holdfast.storage.index import Applied, Filter, Index, Known, Pool, Tied, Unusable
+from holdfast.storage.index_sync import IndexSync, once
+from holdfast.storage.log import Changed, LogPart
+from holdfast.storage.refresh import Progress, Refreshed
+from holdfast.storage.store import Appended, Store, other_use, unknown
+from holdfast.storage.tree import LogEnd
+from holdfast.storage.within import ScopedTree
+
+_NOTHING = Known()
+_AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
+_LOOK_BACK = 2_000
+"""How many entries of the write log are read to find who wrote a document last."""
+T = TypeVar("T")
+
+
+class FileStore(Store):
+    """One memory over the tree and the index of an engine."""
+
+    def __init__(self, engine: Engine, layout: Layout, settings: Settings, writer: str = "") -> None:
+        super().__init__(layout, settings, writer)
+        self.tree = engine.tree
+        self.folder, self.address, self.reads_only = engine.folder, engine.address, engine.reads_only
+        self._engine = engine
+        self._sync = IndexSync(engine, layout, settings)
+        self._importer = log.Importer(engine.tree, settings.limits.line_bytes)
+        embedder = settings.search.embedder if settings.search.meaning else "none"
+        self._semantic = Semantic(embedder, engine.vectors, engine.no_vectors)
+        self._claims: dict[str, tuple[int, Callable[[], None]]] = {}
+        """The inode of each claimed log, since the path may name another file by now, and how to release it."""
+        self._claims_lock = threading.Lock()
+        self._write_logs: list[str] = []
+        self._write_logs_stamp: object = None
+        self._writers: dict[str, str] = {}
+        """Who wrote documents and their sections last, as far as the end of the write log says."""
+
+    def clock(self) -> int:
+        return self._engine.clock()
+
+    def close(self) -> None:
+        self._semantic.close()
+        self._sync.close()
+        self.tree.close()
+
+    def within(self, scope: str) -> Store:
+        tree = ScopedTree(self.tree, self.layout, scope)
+        engine = FileEngine(tree, "", "", f"within {scope}", self.settings.search)
+        engine.clock = self.clock
+        alone = msgspec.structs.replace(self.settings, shared=Shared())  # the shared memory is outside
+        return FileStore(engine, self.layout, alone, self._default_writer)
+
+    def _changed(self, path: str) -> None:
+        self._sync.note(path)
+
+    def _applied(self, op_id: str, path: str = "") -> list[Applied]:
+        return self._sync.known(op_id, path).applied
+
+    def writers(self, records: Sequence[Record]) -> dict[str, str]:
+        pages = any(KINDS[record.kind].shape != "line" for record in records)
+        if pages and self._write_logs_stamp != self._stamp_of_writes():
+            self._write_logs = write_log.logs(self.tree, self.layout.memory)
+            stamp = self._stamp_of_writes()  # taken before reading, so that a change meanwhile is read next time
+            lines = itertools.chain.from_iterable(map(self.tree.scan_back, reversed(self._write_logs)))
+            writers: dict[str, str] = {}
+            for entry in write_log.objects(itertools.islice(lines, _LOOK_BACK)):
+                writers.setdefault(str(entry.get("record") or entry.get("path")), str(entry.get("writer") or ""))
+            self._writers, self._write_logs_stamp = writers, stamp
+        return self._writers
+
+    def _stamp_of_writes(self) -> object:
+        """Return a value that changes with the write log: with its folder, its known files and this month's file."""
+        this_month = self.layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
+        stamps = {path: self.tree.stat(path) for path in (*self._write_logs, this_month)}
+        return self.tree.folder_stamp(f"{self.layout.memory}/writes"), stamps
+
+    # logs
+
+    def append(
+        self, path: str, entries: Sequence[Mapping[str, Any]], *, op_id: str = "", time: str = "time", after: str = "",
+        target: str = "", durable: bool = True, unless: Any = None, locked: Callable[[], None] = lambda: None,
+    ) -> Appended:  # fmt: skip
+        if not entries:
+            return Appended([])
+        known = self._sync.known(op_id, path, target) if op_id or target else _NOTHING
+        about = target if "hide" in entries[0] else ""
+        for applied in known.applied:
+            if applied.path != path or (applied.id != about if about else applied.marks):
+                raise other_use(op_id, applied)
+        if len(known.applied) >= len(entries):
+            return Appended([applied.id for applied in known.applied][-len(entries) :], repeated=True)
+        if any(len(entries) > 1 and "exchange" not in applied.fields for applied in known.applied):
+            raise other_use(op_id, Applied(path, ""))
+        rendered = self._rendered(entries, time, op_id)
+        done = Appended([])
+
+        def compose(end: LogEnd) -> bytes:
+            nonlocal done
+            if unless is not None:
+                if log.changed(self.tree, path, unless):
+                    raise Changed
+                locked()
+            if op_id and len(before := log.ids_of_op(end, known.offset, op_id)) >= len(rendered):
+                done = Appended(before[-len(rendered) :], repeated=True)
+                return b""
+            last = max(log.last_id(end), after, known.order)
+            if target:
+                last = max(last, log.newest_order(end, known.offset, target))
+            done = Appended(mint_many(last, len(rendered)))
+            return b"".join(map(jsonl.with_id, done.ids, rendered))
+
+        self.tree.append(path, compose, durable=durable, again=unless is None)
+        self._sync.note(path)
+        return done
+
+    def append_decided(
+        self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True
+    ) -> list[str]:
+        ids: list[str] = []
+
+        def compose(end: LogEnd) -> bytes:
+            entries, after = decide()
+            rendered = self._rendered(entries)
+            ids[:] = mint_many(max(log.last_id(end), after), len(rendered))
+            return b"".join(map(jsonl.with_id, ids, rendered))
+
+        if self.tree.append(path, compose, durable=durable):
+            self._sync.note(path)
+        return ids
+
+    def read_on(self, path: str, cursor: Any) -> LogPart:
+        return log.read_on(self.tree, path, cursor)
+
+    def newest(self, path: str, problems: list[Problem] | None = None) -> Iterator[Record]:
+        place = self.layout.classify(path)
+        if place is None or not self.exists(path):
+            return
+
+        def ask(index: Index) -> tuple[dict[str, bool], set[str] | None]:
+            seen, stamp = index.look(path), self.tree.stat(path)
+            complete = seen and stamp and seen.offset >= stamp.size
+            return index.hidden_in(path), index.halves(path) if complete else None
+
+        # a merge may put a mark before its entry, or separate a pair
+        marks, halves = self._sync.peek(ask, path) or ({}, None)
+        blob = self._sync.refresher.blob
+        yield from log.TailReader(
+            self.tree, place, marks, halves, blob, [] if problems is None else problems
+        ).newest_first()
+
+    def import_lines(self, path: str, lines: Sequence[bytes]) -> int:
+        return self._importer.add(path, lines)
+
+    def claim(self, path: str) -> bool:
+        with self._claims_lock:
+            stamp, claim = self.tree.stat(path), self._claims.get(path)
+            if stamp is None or (claim and claim[0] == stamp.inode):
+                return True
+            if claim:  # of a file that was removed since
+                del self._claims[path]
+                claim[1]()
+            if release := self.tree.hold(path):
+                self._claims[path] = (stamp.inode, release)
+            return release is not None
+
+    def release(self, path: str) -> None:
+        with self._claims_lock:
+            claim = self._claims.pop(path, None)
+        if claim:
+            claim[1]()
+
+    def discard(self, path: str, keep: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
+        gone = True
+
+        def remove(_end: LogEnd) -> bytes:
+            nonlocal gone
+            release = self.tree.hold(path) if dead else None
+            try:
+                gone = not (dead and release is None) and not keep()
+                if gone:
+                    for copy in list(log.copies(self.tree, path)):
+                        self.tree.remove(copy)
+                    with contextlib.suppress(NotFound):
+                        self.tree.remove(path)
+            finally:
+                if release:
+                    release()
+            return b""
+
+        if self.exists(path):
+            self.tree.append(path, remove)
+        return gone
+
+    # records
+
+    def get(self, identifier: str) -> Record:
+        identifier = self.resolve(identifier)
+        path = path_of(identifier)
+        place = self.layout.classify(path)
+        if place is None or place.kind.shape == "line":
+            found = self._sync.retry_if_replaced(lambda: self._by_id(identifier))
+            if len(found) > 1:
+                files = ", ".join(record.path for record in found)
+                raise Invalid(f"{identifier} is in several logs: {files}.", "Merge them, or remove the copy.")
+            return found[0]
+        record = parsing.record_at(place, self.read(path), identifier)
+        if record is None:
+            raise unknown(identifier)
+        if not place.kind.write_once:
+            return record
+
+        def with_ledger() -> list[Record]:
+            self._sync.refresh_below((path.rpartition("/")[0],))
+            return self._sync.ask(lambda index: index.by_id(path))
+
+        return next(iter(self._sync.retry_if_replaced(with_ledger)), record)
+
+    def _by_id(self, identifier: str) -> list[Record]:
+        found = self._sync.ask(lambda index: index.by_id(identifier))
+        if found:
+            for path in {record.path for record in found}:
+                self._sync.note(path)
+            self._sync.catch_up()
+        else:
+            self._sync.refresh_below(())
+            if is_id(identifier):
+                self._sync.refresh_below(self.layout.below(FOREIGN, ""))
+        if not (found := self._sync.ask(lambda index: index.by_id(identifier))):
+            raise unknown(identifier)
+        return found
+
+    def resolve(self, identifier: str) -> str:
+        at = _AT_LINE.match(identifier)
+        if at is None:
+            return identifier
+        found = self._ask_about(lambda index: index.records(at[1]), at[1])
+        before = [record for record in found if record.line <= int(at[2])]
+        if not before:
+            raise unknown(identifier)
+        return max(before, key=lambda record: record.line).id
+
+    def _ask_about(self, question: Callable[[Index], T], *paths: str) -> T:
+        """Ask the index about some files, as they are now."""
+
+        def work() -> T:
+            for path in paths:
+                self._sync.note(path)
+            self._sync.catch_up()
+            return self._sync.ask(question)
+
+        return self._sync.retry_if_replaced(work)
+
+    def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
+        def work() -> tuple[Refreshed, list[Record]]:
+            done = self._sync.ensure_current(where, searching=False)
+            return done, self._sync.ask(lambda index: index.newest(where, limit))
+
+        return self._sync.retry_if_replaced(work)
+
+    def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
+        done, found = self.query(where)
+        wanted = where.kinds or where.searchable
+        below = self.layout.below(wanted, where.scope, above=where.above)
+        known = self._sync.ask(lambda index: index.problems(below))
+        problems = [
+            problem for problem in known if (place := self.layout.classify(problem.path)) and place.kind.name in wanted
+        ]
+        return found, once([*done.problems, *problems])
+
+    def every(self) -> list[Record]:
+        def question(index: Index) -> list[Record]:
+            paths = [path for path, seen in index.seen().items() if seen.kind not in (*NOT_RECORDS, "trace")]
+            return [one for path in paths for one in index.records(path) if not one.fields.get("forgotten")]
+
+        def work() -> list[Record]:
+            self._sync.refresh_below(())
+            self._sync.refresh_below(self.layout.below(FOREIGN, ""))
+            return self._sync.ask(question)
+
+        return self._sync.retry_if_replaced(work)
+
+    def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
+        return self._ask_about(lambda index: index.by_key(path, key, history=history), path)
+
+    def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
+        return self._sync.ask(lambda index: index.beside(path, order, limit, after=after))
+
+    def count(self, path: str, after: str = "") -> int:
+        return self._ask_about(lambda index: index.count(path, after), path)
+
+    def problems(self, *paths: str) -> list[Problem]:
+        found = self._ask_about(lambda index: index.problems(paths), *paths)
+        return [problem for problem in found if not problem.minor and problem.path in paths]
+
+    # recall
+
+    def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
+        ask = self._sync.ask
+
+        def load(rows: list[int]) -> dict[int, Record]:
+            return ask(lambda index: index.load(rows))
+
+        def related(found: list[Answer]) -> list[list[Tied]]:
+            ids, around = [one.record.id for one in found], msgspec.structs.replace(where, tags=(), since="", until="")
+            ties = ask(lambda index: index.related(ids, around, query.related))
+            return [ties.get(identifier, []) for identifier in ids]
+
+        def work() -> T:
+            done = self._sync.ensure_current(where, searching=not terms.empty)
+            with self._sync.reading():
+                pools, near, best = list[Pool](), Near(), list[Answer]()
+                if terms.empty:
+                    best = [Answer(record) for record in ask(lambda index: index.newest(where, query.limit))]
+                elif plain:
+                    best = [Answer(*match) for match in ask(lambda index: index.best(terms, where, query.limit))]
+                else:
+                    pools, near = self._pools(terms, where, query)
+                damaged = ask(lambda index: index.problem_count())
+                return use(
+                    Candidates(
+                        pools, near, best, where, load, related, as_of=self._sync.as_of(), behind=done.behind,
+                        problems=done.problems, damaged=damaged,
+                    )
+                )  # fmt: skip
+
+        return self._sync.retry_if_replaced(work)
+
+    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[list[Pool], Near]:
+        candidates = self.settings.search.candidates
+        most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
+        pools = self._sync.ask(lambda index: index.pools(terms, where, most))
+        if terms.phrases and query.associate and not any(pool.candidates for pool in pools):
+            terms = terms.loose  # a title in a question need not occur word for word
+            pools = self._sync.ask(lambda index: index.pools(terms, where, most))
+        near = Near()
+        if query.associate:
+            pools, near = self._sync.ask(lambda index: self._semantic.widen(index, pools, query, terms, where))
+            if self._sync.watching:
+                self._semantic.fill(self._sync.ask)
+        return pools, near
+
+    def passes(self, where: Filter) -> bool:
+        return bool(self._sync.ask(lambda index: index.newest(where, 1)))
+
+    def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
+        def work() -> list[Tied]:
+            self._sync.ensure_current(where, searching=True)
+            return self._sync.ask(lambda index: index.related([identifier], where, limit))[identifier]
+
+        return self._sync.retry_if_replaced(work)
+
+    @property
+    def embedder(self) -> str:
+        return self._semantic.embedder
+
+    @property
+    def words_alone(self) -> str:
+        return self._semantic.problem
+
+    def embed(self, progress: Progress | None = None) -> Embedded:
+        self.refresh()
+        return self._sync.ask(lambda index: self._semantic.embed(index, progress))
+
+    def embedded(self) -> Embedded:
+        self.refresh()
+        return self._sync.ask(self._semantic.status)
+
+    # care
+
+    def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
+        if rebuild:
+            try:
+                done = self._sync.rebuild(progress)
+            except Unusable as error:
+                raise Unavailable(
+                    f"The index cannot be rebuilt: {error}.", "Use a login, or a folder, that may be written."
+                ) from None
+            self._semantic.forget()
+            return done
+        done = self._sync.refresh_below((), progress)
+        known = self._sync.ask(lambda index: [*index.problems(), *self._sync.refresher.torn(index)])
+        done.problems = once([*done.problems, *known])
+        return done
+
+    def verify(self, progress: Progress | None = None) -> verify.Report:
+        begun = time_ns()
+        self.refresh()
+        outside = self._sync.ask(lambda index: [path for path in index.seen() if not self.layout.watched(path)])
+        if outside:
+            self._sync.refresh_below(tuple(outside))
+        report = self._sync.verify(begun, progress)
+        report.damage += self._sync.vanished()
+        return report
+
+    def stats(self) -> dict[str, Any]:
+        done, refresher = Refreshed(), self._sync.refresher
+        behind = self._sync.ask(lambda index: refresher.stale(index, done))
+        counts = self._sync.ask(lambda index: index.counts())
+        size = sum(stamp.size for stamp in refresher.walk(Refreshed()).values())
+        vanished = self._sync.vanished()
+        problems = [*done.problems, *vanished, *self._sync.ask(lambda index: index.problems())]
+        return {
+            "records": sum(counts.values()),
+            "kinds": counts,
+            "files": done.files,
+            "bytes": size,
+            "index_bytes": self._sync.size(),
+            "behind": behind,
+            "problems": len(once(problems)),
+            "vanished": [str(problem) for problem in vanished],
+            **({"words_alone": self.words_alone} if self.words_alone else {}),
+        }
+
+    @property
+    def waiting(self) -> int:
+        return self._sync.waiting
+
+    def watch(self) -> None:
+        self._sync.watch()
+
+    def purge(self) -> None:
+        self._semantic.forget()
+        self._sync.purge()
+
+    def follow(self) -> FileFeed:
+        return FileFeed(self.tree, self.layout, self._sync)
