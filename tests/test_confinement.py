@@ -16,7 +16,8 @@ import pytest
 
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.storage.files.tree import Files
-from holdfast.storage.tree import ABSENT, Tree
+from holdfast.storage.tree import ABSENT
+from holdfast.storage.tree import ByteTree as Tree
 
 SECRET = b"secret of the outside\n"
 INSIDE = b"text of the inside\n"

@@ -23,10 +23,11 @@ import holdfast
 import pgserver
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, Unavailable
 from holdfast.memories.runs import Runs
+from holdfast.storage.files.store import FileStore
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.postgres.tree import PgTree
-from holdfast.storage.tree import ABSENT, LogEnd, RootGone, Tree
+from holdfast.storage.tree import ABSENT, ByteTree, LogEnd, RootGone
 
 PROCESSES, APPENDS = 8, 60
 
@@ -83,7 +84,7 @@ def program(code: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def lines(tree: Tree, path: str) -> list[str]:
+def lines(tree: ByteTree, path: str) -> list[str]:
     return [line.data.decode() for line in tree.scan(path)]
 
 
@@ -317,22 +318,23 @@ def test_a_log_cannot_be_added_to_while_lines_for_it_are_composed(address: str) 
 
 def test_a_run_is_claimed_ended_and_swept_as_on_files(address: str) -> None:
     with holdfast.open(address) as one, holdfast.open(address) as other:
-        mine, theirs = Runs(one.store), Runs(other.store)
+        assert isinstance(one.store, FileStore)
+        tree, mine, theirs = one.store.tree, Runs(one.store), Runs(other.store)
         path = mine.path("chat", "one")
 
         def begin(_: LogEnd) -> bytes:
             mine.claim(path)
             return b"note\n"
 
-        one.tree.append(path, begin)
+        tree.append(path, begin)
         theirs.sweep_all()
-        assert lines(other.tree, path) == ["note"]
+        assert lines(tree, path) == ["note"]
         mine.end(path)
-        assert other.tree.stat(path) is None
+        assert tree.stat(path) is None
         dead = mine.path("chat", "dead")
-        one.tree.append(dead, lambda _: b"left\n")
+        tree.append(dead, lambda _: b"left\n")
         theirs.sweep_all()
-        assert one.tree.stat(dead) is None
+        assert tree.stat(dead) is None
 
 
 def test_reads_and_writes_go_on_after_every_connection_was_cut(

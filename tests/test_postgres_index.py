@@ -16,6 +16,7 @@ from holdfast.model.queries import parse
 from holdfast.model.records import path_of
 from holdfast.model.settings import Search
 from holdfast.storage.files.index import SqliteIndex
+from holdfast.storage.files.store import FileStore
 from holdfast.storage.index import Filter, Index, Stale
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.index import PgIndex
@@ -43,7 +44,8 @@ class Both:
     def __init__(self, memory: holdfast.Memory, ours: Index, theirs: Index) -> None:
         self.memory = memory
         self.engines = (ours, theirs)
-        self.refresher = Refresher(memory.tree, memory.layout, memory.settings.limits)
+        assert isinstance(memory.store, FileStore)
+        self.refresher = Refresher(memory.store.tree, memory.layout, memory.settings.limits)
 
     def refresh(self) -> None:
         for index in self.engines:

@@ -88,11 +88,11 @@ def _holding_a_row(address: str, generation: str) -> Iterator[None]:
 
 
 def test_an_append_behind_a_torn_line_begins_a_line(address: str) -> None:
-    with holdfast.open(address) as memory:
-        memory.tree.append("log.jsonl", lambda _: b'{"a":1}\n', again=True)
-        memory.tree.append("log.jsonl", lambda _: b'{"torn', again=True)
-        memory.tree.append("log.jsonl", lambda _: b'{"b":2}\n', again=True)
-        assert [line.data for line in memory.tree.scan("log.jsonl")] == [b'{"a":1}', b'{"torn', b'{"b":2}']
+    with contextlib.closing(PgTree(Database(address))) as tree:
+        tree.append("log.jsonl", lambda _: b'{"a":1}\n', again=True)
+        tree.append("log.jsonl", lambda _: b'{"torn', again=True)
+        tree.append("log.jsonl", lambda _: b'{"b":2}\n', again=True)
+        assert [line.data for line in tree.scan("log.jsonl")] == [b'{"a":1}', b'{"torn', b'{"b":2}']
 
 
 @pytest.mark.parametrize("size", [100_000, 262_143, 300_000, 2_000_000])

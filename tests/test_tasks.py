@@ -470,7 +470,7 @@ def test_lines_from_elsewhere_are_seen(where: str) -> None:
         memory.tree.remove(LOG)
         assert memory.tasks.all().tasks == []
         assert memory.tasks.claim("w") is None
-        other.tree.append(LOG, lambda _end: moved)
+        other.store.import_lines(LOG, moved.splitlines())
         assert sorted(memory.tasks.all().counts) == ["done", "running"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
@@ -20,7 +19,8 @@ from holdfast.model.queries import Query, both, check, parse
 from holdfast.model.records import Problem, Receipt, Record, path_of
 from holdfast.model.scopes import Scope
 from holdfast.model.times import bound, is_id, iso, now_ms
-from holdfast.owner.history import Provenance, Source
+from holdfast.owner import history
+from holdfast.owner.history import Source
 from holdfast.recall import answers
 from holdfast.recall import question as asking
 from holdfast.recall.answers import Candidates
@@ -45,7 +45,6 @@ class Core(Writer):
     def __init__(self, store: Store, config: settings.Settings, writer: str = "") -> None:
         super().__init__(store, config, writer)
         self.clock = store.clock
-        self._provenance = Provenance(store, config.chat.aliases())
 
     @property
     def root(self) -> str:
@@ -69,9 +68,7 @@ class Core(Writer):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -92,8 +89,6 @@ class Core(Writer):
                 "An entry cannot be undone alone: the last write to its page may be about another entry.",
                 f"Hide it, or undo the last write to the page: {path}.",
             )
-        from holdfast.owner import history
-
         return history.undo(self, path if place else self.get(path).path, op_id)
 
     # reading
@@ -197,7 +192,7 @@ class Core(Writer):
 
     def sources(self, records: Iterable[Record]) -> dict[str, Source]:
         """Return the source of each record by its id: writer, channel and trust."""
-        return self._provenance.sources(records)
+        return history.sources(self.store, self.settings.chat.aliases(), list(records))
 
     def held(self, kind: Kind, key: str) -> Record | None:
         """Return the current entry of a key, None when there is none or it is hidden."""
@@ -244,15 +239,6 @@ class Core(Writer):
     def embedded(self) -> Embedded:
         """Return the state of the vectors, and their model."""
         return self.store.embedded()
-
-    @property
-    def waiting(self) -> int:
-        """How many changed files are not indexed yet."""
-        return self.store.waiting
-
-    def watch(self) -> None:
-        """Watch the files from now on, so that a search need not check every file."""
-        self.store.watch()
 
     def filter(self, query: Query, wanted: tuple[str, ...], tags: tuple[str, ...]) -> Filter:
         for name in wanted:

@@ -61,7 +61,7 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
         engine = FileEngine(tree, tree.location, derived, _identity(config), config.search)
         memory = kind(FileStore(engine, Layout(config.paths), config, writer), config, writer)
     if watch:
-        memory.watch()
+        memory.store.watch()
     return memory
 
 

@@ -20,7 +20,8 @@ from holdfast.storage.postgres import rows
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.tree import PgTree
-from holdfast.storage.tree import ABSENT, Tree
+from holdfast.storage.tree import ABSENT
+from holdfast.storage.tree import ByteTree as Tree
 
 
 class FileEngine:

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.model.records import version_of
-from holdfast.storage.tree import ABSENT, Line, LogEnd, Stamp, Tree
+from holdfast.storage.tree import ABSENT, Line, LogEnd, Stamp
+from holdfast.storage.tree import ByteTree as Tree
 
 LONGEST = 64
 """The line limit of trees that are opened to meet over-long lines."""

@@ -113,7 +113,7 @@ def _print(work: Gathering, budget: int, end: float, *, hook: bool) -> None:
     if work.error and not hook:
         raise work.error
     found = list(work.found)
-    advice = _LATE + (_BEHIND if work.memory.in_files or work.memory.waiting else "")
+    advice = _LATE + (_BEHIND if work.memory.in_files or work.memory.store.waiting else "")
     note = prompts.missing(found, advice) if late else ""
     made = prompts.together(found, budget, [note] if note else [])
     if show.asked_for_json():

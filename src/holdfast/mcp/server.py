@@ -195,7 +195,7 @@ class _Handlers(msgspec.Struct):
                         if value and context.get(field) in (None, "") and not getattr(memory.context, field):
                             context[field] = value
                 by = f"{WRITER}:{writer}:{caller.token}" if caller.token else f"{WRITER}:{writer}".rstrip(":")
-                with memory.written_by(by):
+                with memory.store.written_by(by):
                     return result(memory.call(name, given, context, reads_only=caller.reads_only))
         except HoldfastError as error:  # no tool raises: the tool is not offered, or the memory is not available
             if self.on_failure:

@@ -173,7 +173,7 @@ class MemoryPool:
         """Return how many changed files are not indexed yet."""
         with self._lock:
             entries = list(self._entries.values())
-        return sum(memory.waiting for entry in entries if (memory := entry.memory.opened))
+        return sum(memory.store.waiting for entry in entries if (memory := entry.memory.opened))
 
     def close(self) -> None:
         """Close all of them, scopes before the memories that they are part of."""
@@ -211,7 +211,7 @@ class MemoryPool:
                 memory = open_within(parent.memory.get(), key.scope)
             elif self._tenants:
                 memory = open_tenant(self._tenants, key.tenant, writer=WRITER)
-                memory.watch()
+                memory.store.watch()
             else:
                 memory = open_memory(self._store, watch=True, writer=WRITER)
             if not parent:

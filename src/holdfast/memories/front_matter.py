@@ -222,7 +222,7 @@ def _apply(memory: Core, change: Change) -> str:
         data += (gap + _section(change, newline)).encode()
         memory.replace(change.path, data, change.version, known=True)
     if change.folds:
-        memory.retire(change.folds, change.folded)
+        memory.store.remove(change.folds, expect=change.folded)
     return "created" if created else "changed"
 
 

@@ -245,7 +245,7 @@ class Hot:
                 stored = _demoted(found)
         fields = {name: value for name, value in rule.fields.items() if name not in _RULE_FIELDS}
         stored = stored or self._note(_title(rule), text, scope, fields)
-        self._memory.retire(path, document.version, op_id)
+        self._memory.store.remove(path, expect=document.version, op_id=op_id)
         return stored
 
     def _cut(self, path: str, heading: str, scope: str | Scope | None, op_id: str) -> Receipt:

@@ -10,7 +10,7 @@ messages of strangers. Repeating a statement does not change its trust.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -264,38 +264,32 @@ class Source(msgspec.Struct, frozen=True, omit_defaults=True):
         return prompts.one_line(", ".join([*parts, f"trust {self.trust}"]))
 
 
-class Provenance:
-    """Finds the sources of records."""
+def sources(store: Store, aliases: Sequence[prompts.Alias], records: Sequence[Record]) -> dict[str, Source]:
+    """Return where records come from, by their id; `aliases` are the owner's names in chats."""
+    writers = store.writers(records)
+    return {record.id: _source(record, writers, store.layout.memory, aliases) for record in records}
 
-    def __init__(self, store: Store, aliases: Iterable[prompts.Alias]) -> None:
-        self._store, self._aliases = store, tuple(aliases)
 
-    def sources(self, records: Iterable[Record]) -> dict[str, Source]:
-        """Return where records come from, by their id."""
-        found = list(records)
-        writers = self._store.writers(found)
-        return {record.id: self._source(record, writers) for record in found}
-
-    def _source(self, record: Record, writers: Mapping[str, str]) -> Source:
-        kind, fields = KINDS[record.kind], record.fields
-        if kind.name == "message":
-            role, channel = str(fields.get("role")), str(fields.get("channel") or "")
-            sender = str(fields.get("sender_id") or "")
-            imported = record.path.startswith(f"{self._store.layout.memory}/history/")
-            if imported or role not in ("user", "assistant"):
-                return Source("other", sender or role, channel)
-            if role == "assistant":
-                return Source("agent", "assistant", channel)
-            message = prompts.Message(role=role, content="", channel=channel or "-", sender_id=sender)
-            owner = prompts.label(message, self._aliases).endswith(" / owner]") or not (sender or channel)
-            return Source("user" if owner else "other", "owner" if owner else sender, channel)
-        if kind.foreign:
-            return Source("other", str(fields.get("source") or fields.get("role") or ""))
-        if kind.layer == "hot":
-            return Source("owner")
-        writer: str | None = str(fields.get("writer") or "")
-        if kind.shape != "line":
-            writer = writers.get(record.id, writers.get(record.path))
-        if writer is None:  # written by hand
-            return Source("user")
-        return Source("user" if writer in _PEOPLE else "agent", writer)
+def _source(record: Record, writers: Mapping[str, str], memory: str, aliases: Sequence[prompts.Alias]) -> Source:
+    kind, fields = KINDS[record.kind], record.fields
+    if kind.name == "message":
+        role, channel = str(fields.get("role")), str(fields.get("channel") or "")
+        sender = str(fields.get("sender_id") or "")
+        imported = record.path.startswith(f"{memory}/history/")
+        if imported or role not in ("user", "assistant"):
+            return Source("other", sender or role, channel)
+        if role == "assistant":
+            return Source("agent", "assistant", channel)
+        message = prompts.Message(role=role, content="", channel=channel or "-", sender_id=sender)
+        owner = prompts.label(message, aliases).endswith(" / owner]") or not (sender or channel)
+        return Source("user" if owner else "other", "owner" if owner else sender, channel)
+    if kind.foreign:
+        return Source("other", str(fields.get("source") or fields.get("role") or ""))
+    if kind.layer == "hot":
+        return Source("owner")
+    writer: str | None = str(fields.get("writer") or "")
+    if kind.shape != "line":
+        writer = writers.get(record.id, writers.get(record.path))
+    if writer is None:  # written by hand
+        return Source("user")
+    return Source("user" if writer in _PEOPLE else "agent", writer)

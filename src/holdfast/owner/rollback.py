@@ -234,7 +234,7 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
                     raise NotFound("it was changed since", "Check it.")
                 memory.hide(step.id, restore=step.act == "show")
             elif step.to == ABSENT:
-                memory.retire(step.path, step.version)
+                memory.store.remove(step.path, expect=step.version)
             else:
                 memory.replace(step.path, memory.tree.read(memory.store.kept(step.to)).data, step.version)
         except HoldfastError as error:

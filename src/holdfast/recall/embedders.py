@@ -40,11 +40,9 @@ class Embedder(Protocol):
 
     def texts(self, texts: Sequence[str]) -> Floats:
         """Return one vector per text; a text without words has a vector of zeros."""
-        ...
 
     def question(self, text: str, words: Sequence[tuple[str, float]]) -> Floats:
         """Return the vector of a question; `words` are its words and their weights."""
-        ...
 
 
 class NoVectors(Unavailable):
@@ -63,39 +61,30 @@ class Vectors(Protocol):
 
     def read_on(self) -> bool:
         """Read what was added since by any process; True when everything was read again."""
-        ...
 
     def missing(self, rows: Sequence[int]) -> list[int]:
         """Return the rows that have no vector."""
-        ...
 
     def nearness(self, rows: Sequence[int], marks: Sequence[int], question: Floats) -> list[float | None]:
         """Return the similarity of each row to a question, from -1 to 1; None without a vector of its text."""
-        ...
 
     def nearest(self, question: Floats, among: Sequence[int] | None = None) -> list[tuple[int, float]]:
         """Return the rows most similar to a question, of all or of some, with their similarity; unordered."""
-        ...
 
     def small(self, vectors: Floats) -> Array:
         """Return vectors in the form in which they are stored."""
-        ...
 
     def earlier(self, marks: Sequence[int]) -> list[Array | None]:
         """Return the vectors of the same texts that the same model made for an earlier index."""
-        ...
 
     def add(self, rows: Sequence[int], marks: Sequence[int], vectors: Sequence[Array | None]) -> None:
         """Store vectors; in memory when they cannot be written."""
-        ...
 
     def tidy(self) -> None:
         """Remove the vectors of earlier indexes and versions."""
-        ...
 
     def keep_only(self, rows: Sequence[int]) -> None:
         """Remove the vectors of all other rows, when there are many of them."""
-        ...
 
 
 def chosen(setting: str) -> str:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.storage.index import Index
-from holdfast.storage.tree import Tree
+from holdfast.storage.tree import ByteTree
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, NoVectors, Vectors
@@ -22,16 +22,13 @@ class Watch(Protocol):
     @property
     def alive(self) -> bool:
         """Are changes still reported?"""
-        ...
 
     @property
     def told_ms(self) -> int:
         """Every change up to this time was reported."""
-        ...
 
     def look(self) -> None:
         """Report pending changes now, where the engine can be polled."""
-        ...
 
     def stop(self) -> None: ...
 
@@ -50,7 +47,7 @@ class NoWatch:
 
 
 class Engine(Protocol):
-    tree: Tree
+    tree: ByteTree
     index: Index
     folder: str
     """The folder of the memory; "" when it is not in a folder."""
@@ -65,36 +62,27 @@ class Engine(Protocol):
 
     def clock(self) -> int:
         """Return the milliseconds of the clock that leases go by: one for all programs that use the memory."""
-        ...
 
     def alone(self) -> AbstractContextManager[None]:
         """Let one process rebuild the index at a time; the others wait and use its result."""
-        ...
 
     def scratch(self) -> AbstractContextManager[Index]:
         """Provide an empty temporary index."""
-        ...
 
     def watch(self, folders: tuple[str, ...], tell: Tell) -> Watch:
         """Report changes below these folders from now on, at the latest when polled."""
-        ...
 
     def follow(self, folders: tuple[str, ...], tell: Tell) -> Watch:
         """Report changes below these folders as they happen, from a thread."""
-        ...
 
     def vectors(self, model: Embedder, generation: str) -> Vectors:
         """Return the vectors of a model for an index."""
-        ...
 
     def purge(self) -> None:
         """Remove derived data that does not belong to the current index."""
-        ...
 
     def size(self) -> int:
         """Return the size of all derived data, in bytes."""
-        ...
 
     def do_without(self) -> None:
         """Keep the index in memory from now on."""
-        ...

@@ -147,147 +147,115 @@ class Tied(msgspec.Struct, frozen=True):
 class Index(Protocol):
     def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
         """Return the state of every indexed file, or of those at or below these places, when it was read."""
-        ...
 
     def look(self, path: str) -> Seen | None: ...
 
     def writing(self) -> AbstractContextManager[None]:
         """Open a write transaction; Busy when another process has one."""
-        ...
 
     def reading(self) -> AbstractContextManager[None]:
         """Open a read transaction for several questions; Stale when there is no index."""
-        ...
 
     def impatient(self) -> AbstractContextManager[None]:
         """Raise Busy at once inside, instead of waiting for the index."""
-        ...
 
     def note(self, name: str, value: str) -> None:
         """Store a note about the whole index; "" removes it."""
-        ...
 
     def noted(self, name: str) -> str:
         """Return a note, "" when there is none."""
-        ...
 
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
         """Return `seen` and `proof` from one transaction."""
-        ...
 
     def hidden_in(self, path: str) -> dict[str, bool]:
         """Return for each id or key with marks in a log whether the newest mark hides it."""
-        ...
 
     def replace(self, path: str, seen: Seen, facts: Facts) -> None:
         """Index a file again from its start."""
-        ...
 
     def extend(self, path: str, seen: Seen, facts: Facts) -> None:
         """Index what was appended to a log."""
-        ...
 
     def touch(self, path: str, seen: Seen) -> None:
         """Record that a file was checked and is unchanged."""
-        ...
 
     def remove(self, path: str) -> None: ...
 
     def newest(self, where: Filter, limit: int) -> list[Record]:
         """Return the newest records that pass a filter; all of them with a negative limit."""
-        ...
 
     def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
         """Return the records that match these words best, by words alone, with their scores."""
-        ...
 
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
         """Return the records that match these words best, with their neighbours; words are weighed per pool.
 
         A pool without candidates still has the word statistics.
         """
-        ...
 
     def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
         """Return a pool with these rows and their neighbours added, as far as they belong to it."""
-        ...
 
     def passing(self, scored: Sequence[tuple[int, float]], where: Filter) -> list[int]:
         """Return those of some scored rows that pass a filter, best first."""
-        ...
 
     def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
         """Return the rows of all current records of these kinds, hidden ones too, greater than `after`.
 
         Within one generation a row always means the same record with the same content, and later ones are greater.
         """
-        ...
 
     def inside(self, where: Filter) -> list[int]:
         """Return the rows of all records that pass a filter."""
-        ...
 
     def load(self, rows: list[int]) -> dict[int, Record]:
         """Return the records of these rows that still exist."""
-        ...
 
     def related(self, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]:
         """Return the records related to each of these ids, or to a name when no record has it as its id."""
-        ...
 
     def by_id(self, identifier: str) -> list[Record]: ...
 
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
         """Return the current entry of this key, or all of its entries, oldest first."""
-        ...
 
     def last_order(self, path: str, target: str) -> str:
         """Return the greatest order of the entries of a log about a key or id, "" when there are none."""
-        ...
 
     def by_op(self, op_id: str) -> list[Applied]:
         """Return what was done under an op_id."""
-        ...
 
     def halves(self, path: str) -> set[str]:
         """Return the ids of the records of a log whose pair is incomplete."""
-        ...
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
         """Return the records of a log before or after a place in its order, nearest first."""
-        ...
 
     def records(self, path: str) -> list[Record]:
         """Return everything indexed from one file, in file order."""
-        ...
 
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
         """Return what could not be read, in all files or at or below these places."""
-        ...
 
     def problem_count(self) -> int: ...
 
     def count(self, path: str, after: str) -> int:
         """Count the current records of a log with an order greater than `after`."""
-        ...
 
     def counts(self) -> dict[str, int]:
         """Count the records of each kind."""
-        ...
 
     def proof(self) -> dict[str, int]:
         """Return a checksum per file over everything indexed from it, words included; valid in this process only.
 
         Two indexes with the same checksums give the same answers. A damaged index raises Stale.
         """
-        ...
 
     def generation(self) -> str:
         """Return the id of this index; a rebuilt one has another."""
-        ...
 
     def rebuilding(self) -> AbstractContextManager[Index]:
         """Provide a fresh index to fill; it replaces this one when the block ends without an error."""
-        ...
 
     def close(self) -> None: ...

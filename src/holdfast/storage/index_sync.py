@@ -19,8 +19,8 @@ from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Settings
 from holdfast.model.times import iso, now_ms
-from holdfast.storage import refresh, verify
-from holdfast.storage.engine import Engine, Tell, Watch
+from holdfast.storage import refresh
+from holdfast.storage.engine import Engine, Watch
 from holdfast.storage.index import Applied, Filter, Index, Known, Seen, Stale, Unusable
 from holdfast.storage.refresh import Progress, Refreshed, Refresher
 from holdfast.storage.tree import RootGone
@@ -222,19 +222,6 @@ class IndexSync:
                 done.problems = once([*done.problems, *fresh.problems()])
         return done
 
-    def purge(self) -> None:
-        """Rebuild the index and remove everything else that was derived, so that no byte of the old text is left."""
-        self.rebuild(None)
-        self._engine.purge()
-
-    def verify(self, begun: int, progress: Progress | None) -> verify.Report:
-        """Compare the index, refreshed since `begun`, with a fresh reading of the files."""
-        try:
-            with self._engine.scratch() as scratch:
-                return verify.verify(self._tree, self.refresher, self._layout, self._index, scratch, begun, progress)
-        except Stale as error:
-            return verify.Report(differences=[Problem(".holdfast", str(error))])
-
     @property
     def watching(self) -> bool:
         return self._watcher is not None
@@ -250,27 +237,10 @@ class IndexSync:
             self._watcher = self._engine.watch(self._layout.roots, self._note_events)
             self.refresh_below(())
 
-    def follow(self, tell: Tell) -> Watch:
-        """Report changes to `tell` as they come, after one refresh."""
-        watch = self._engine.follow(self._layout.roots, tell)
-        try:
-            self.refresh_below(())
-        except BaseException:
-            watch.stop()
-            raise
-        return watch
-
-    def size(self) -> int:
-        """Return the size of everything derived, in bytes."""
-        return self._engine.size()
-
     def _as_watched(self) -> Refreshed:
         generation = self._index.generation()
         with self._moved_lock:
-            moved, self._moved = (
-                self._moved | self.refresher.linked,
-                set(),
-            )  # links hide changes
+            moved, self._moved = self._moved | self.refresher.linked, set()  # links hide changes
         if self._generation != generation:  # another process replaced the index
             moved.add("")
         if not moved:

@@ -26,7 +26,7 @@ from holdfast.model.settings import Limits
 from holdfast.model.times import utc_now
 from holdfast.storage import parsing
 from holdfast.storage.index import Facts, Index, Seen
-from holdfast.storage.tree import Line, RootGone, Stamp, Tree
+from holdfast.storage.tree import ByteTree, Line, RootGone, Stamp
 
 SUFFIXES = (".md", ".jsonl")
 YOUNG_NS = 2_000_000_000
@@ -59,9 +59,9 @@ class Refreshed(msgspec.Struct, omit_defaults=True):
 class Refresher:
     """Reads what changed in a tree into an index."""
 
-    def __init__(self, tree: Tree, places: Layout, limits: Limits) -> None:
-        self._tree = tree
-        self._layout = places
+    def __init__(self, tree: ByteTree, places: Layout, limits: Limits) -> None:
+        self.tree = tree
+        self.layout = places
         self._limits = limits
         self._classified: dict[str, Place | None] = {}
         self.linked: set[str] = set()
@@ -76,15 +76,15 @@ class Refresher:
 
         if not below:
             self.linked.clear()
-        for folder in below or self._layout.roots:
-            found.update(self._tree.walk(folder, SUFFIXES, blocked, self.linked.add))
+        for folder in below or self.layout.roots:
+            found.update(self.tree.walk(folder, SUFFIXES, blocked, self.linked.add))
         return {path: stamp for path, stamp in found.items() if self._place(path)}
 
     def changed(self, index: Index, done: Refreshed, below: tuple[str, ...] = ()) -> list[str]:
         """Return the paths that must be indexed again, removed ones included."""
         stamps = self.walk(done, below)
         done.files = len(stamps)
-        places = below or self._layout.roots
+        places = below or self.layout.roots
         seen = index.seen(places)
         result = [
             path
@@ -106,7 +106,7 @@ class Refresher:
 
     def stale(self, index: Index, done: Refreshed) -> int:
         """Count the files that changed since the index read them."""
-        seen = index.seen(self._layout.roots)
+        seen = index.seen(self.layout.roots)
         stamps = self.walk(done)
         done.files = len(stamps)
         changed = sum(1 for path, stamp in stamps.items() if path not in seen or seen[path].stamp != stamp)
@@ -135,7 +135,7 @@ class Refresher:
         place = self._place(path)
         seen = index.look(path)
         try:
-            stamp = self._tree.stat(path) if place else None
+            stamp = self.tree.stat(path) if place else None
             if stamp is None or place is None:
                 if seen:
                     with index.writing():
@@ -143,20 +143,20 @@ class Refresher:
                     done.removed += 1
             elif place.kind.shape == "line":
                 while not self._log(index, place, seen, stamp, done, end):
-                    seen, stamp = index.look(path), self._tree.stat(path) or stamp  # another process read on
+                    seen, stamp = index.look(path), self.tree.stat(path) or stamp  # another process read on
             else:
                 self._document(index, place, seen, done)
         except (Busy, RootGone):
             raise
         except HoldfastError as error:
             done.problems.append(Problem(path, error.message))  # the records known of it stay in the index
-            if isinstance(error, OverBudget) and place and (stamp := self._tree.stat(path)):
+            if isinstance(error, OverBudget) and place and (stamp := self.tree.stat(path)):
                 now = Seen(kind=place.kind.name, stamp=stamp, looked=time.time_ns())
                 index.replace(path, now, Facts((), (), [Problem(path, error.message)]))
 
     def _document(self, index: Index, place: Place, seen: Seen | None, done: Refreshed) -> None:
         looked = time.time_ns()
-        document = self._tree.read(place.path, self._limits.document_bytes)
+        document = self.tree.read(place.path, self._limits.document_bytes)
         now = Seen(kind=place.kind.name, stamp=document.stamp, looked=looked, version=document.version)
         if seen and seen.version == document.version and seen.stamp.mtime == document.stamp.mtime:
             self._touch(index, place.path, now)
@@ -194,14 +194,14 @@ class Refresher:
     def _read_on(self, index: Index, place: Place, now: Seen, end: int, done: Refreshed) -> bool:
         """Index a log from where the index stopped, in batches."""
         path = place.path
-        for batch in _batches(self._tree.scan(path, now.offset, end)):
+        for batch in _batches(self.tree.scan(path, now.offset, end)):
             missing: list[str] = []
             facts = parsing.lines(place, batch, now.lines + 1, functools.partial(self.blob, missing=missing))
             last = batch[-1].end
             checksum = now.checksum  # of the bytes that were read, which may differ from what is there by now
             for line in batch:
                 if line.cut or line.veiled:
-                    checksum = self._tree.fingerprint(path, line.offset, line.end, checksum)
+                    checksum = self.tree.fingerprint(path, line.offset, line.end, checksum)
                 else:
                     checksum = zlib.crc32(b"\n" if line.whole else b"", zlib.crc32(line.data, checksum))
             before = now
@@ -211,7 +211,7 @@ class Refresher:
                 lines=now.lines + sum(line.whole and not line.veiled for line in batch),
                 open=not batch[-1].whole,
                 checksum=checksum,
-                tail=0 if self._tree.exact else self._tree.fingerprint(path, max(0, last - WINDOW), last),
+                tail=0 if self.tree.exact else self.tree.fingerprint(path, max(0, last - WINDOW), last),
                 missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
             with index.writing():
@@ -226,20 +226,20 @@ class Refresher:
         """Is the part of the log that was read unchanged, and followed by whole lines only?"""
         if stamp.inode != seen.stamp.inode or stamp.size < seen.offset:
             return False
-        if seen.open and stamp.size > seen.offset and next(self._tree.scan(path, seen.offset)).data.strip():
+        if seen.open and stamp.size > seen.offset and next(self.tree.scan(path, seen.offset)).data.strip():
             return False
-        if self._tree.exact:  # other bytes mean another inode
+        if self.tree.exact:  # other bytes mean another inode
             return True
         edited = stamp.size == seen.stamp.size and stamp != seen.stamp
         if edited or seen.offset <= WHOLE:
-            return self._tree.fingerprint(path, 0, seen.offset) == seen.checksum
-        return self._tree.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
+            return self.tree.fingerprint(path, 0, seen.offset) == seen.checksum
+        return self.tree.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
 
     def _settled(self, seen: Seen | None, stamp: Stamp) -> bool:
         """Does the stamp prove that the file is unchanged since it was read?"""
         if seen is None or seen.stamp != stamp:
             return False
-        return self._tree.exact or stamp.mtime < seen.looked - YOUNG_NS
+        return self.tree.exact or stamp.mtime < seen.looked - YOUNG_NS
 
     def _touch(self, index: Index, path: str, seen: Seen) -> None:
         """Record the check, if it was late enough for the stamp to prove something."""
@@ -249,12 +249,12 @@ class Refresher:
 
     def _arrived(self, seen: Seen) -> bool:
         """Is a file there now that lines of this log refer to and that was missing?"""
-        return any(self._tree.stat(ref) for ref in seen.missing)
+        return any(self.tree.stat(ref) for ref in seen.missing)
 
     def blob(self, ref: str, missing: list[str] | None = None) -> str:
         """Read the text that a line keeps in a separate file."""
         try:
-            return self._tree.read(ref, self._limits.document_bytes).data.decode("utf-8", "replace")
+            return self.tree.read(ref, self._limits.document_bytes).data.decode("utf-8", "replace")
         except NotFound:
             if missing is not None:
                 missing.append(ref)
@@ -262,7 +262,7 @@ class Refresher:
 
     def _place(self, path: str) -> Place | None:
         if path not in self._classified:
-            self._classified[path] = self._layout.classify(path)
+            self._classified[path] = self.layout.classify(path)
         return self._classified[path]
 
 
@@ -297,7 +297,7 @@ def is_much(count: int, total: int) -> bool:
     return count > MANY or (count > 1 and count > SHARE * total)
 
 
-def note_vanished(tree: Tree, index: Index, paths: list[str]) -> None:
+def note_vanished(tree: ByteTree, index: Index, paths: list[str]) -> None:
     """Record it when many of these files are gone: more likely an unmounted folder than a deletion."""
     gone = [path for path in paths if _is_gone(tree, path)]
     if not gone:
@@ -314,7 +314,7 @@ def note_vanished(tree: Tree, index: Index, paths: list[str]) -> None:
         index.note(_VANISHED, msgspec.json.encode(found).decode())
 
 
-def vanished(tree: Tree, index: Index) -> list[Problem]:
+def vanished(tree: ByteTree, index: Index) -> list[Problem]:
     """Report files that vanished at once, until most of them are back."""
     gone = _vanished_note(index)
     if gone is None:
@@ -331,7 +331,7 @@ def vanished(tree: Tree, index: Index) -> list[Problem]:
     return [Problem(where, what)]
 
 
-def _is_gone(tree: Tree, path: str) -> bool:
+def _is_gone(tree: ByteTree, path: str) -> bool:
     """Was a file removed? One that cannot be reached was not."""
     try:
         return tree.stat(path) is None

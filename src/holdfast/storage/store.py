@@ -80,11 +80,9 @@ class Feed(Protocol):
 
     def events(self, timeout: float) -> list[Event]:
         """Return what changed since the last call; wait for it at most so many seconds, [] when nothing came."""
-        ...
 
     def close(self) -> None:
         """End the feed, also for a thread that waits for events."""
-        ...
 
 
 class Store(abc.ABC):

@@ -1,9 +1,9 @@
-"""The tree port, private to the storage package: documents and logs as paths and bytes, without records.
+"""The files of a memory: documents and logs as paths and bytes, without records.
 
 A path is relative to the root, with `/`, in any engine. A document is read whole with its version and written whole
 from a version; a log grows by whole lines. `write` and `append` return only when the change is durable. When the root
-itself is gone, every call raises `RootGone`, so that "gone" is never mistaken for "empty". `tests/contract/` is the
-contract of every engine.
+itself is gone, every call raises `RootGone`, so that "gone" is never mistaken for "empty". `Tree` is for every module,
+`ByteTree` for the storage package alone. `tests/contract/` is the contract of every engine.
 """
 
 from __future__ import annotations
@@ -60,11 +60,9 @@ class LogEnd(Protocol):
 
     def back(self) -> Iterator[bytes]:
         """Yield the lines that are not blank, last line first."""
-        ...
 
     def lines(self, offset: int) -> Iterable[bytes]:
         """Return the lines from an offset on."""
-        ...
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -86,32 +84,98 @@ class Tree(Protocol):
     location: str
     """The location to show to people."""
 
-    @property
-    def exact(self) -> bool:
-        """Do equal stamps always mean the same bytes?"""
-        ...
-
     def read(self, path: str, limit: int = 0) -> Document:
         """Return a document; NotFound when it is not there, OverBudget when it is larger than `limit`."""
-        ...
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         """Replace (or create) a document made from version `expect`; return its version.
 
         Conflict and AlreadyExists change nothing. `keep` is a path under which the replaced bytes stay.
         """
-        ...
 
     def versions(self, paths: Sequence[str]) -> dict[str, str]:
         """Return the versions of those of these documents that exist."""
-        ...
 
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
         """Create documents durably, without replacing any, and return the paths of those that were created.
 
         An engine with transactions creates all of them or none.
         """
-        ...
+
+    def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
+        """Replace lines of a log, all at once and durably; return how many changed.
+
+        `change` receives each line without its newline and returns the new one. This is the one exception to "logs only
+        grow". Lines that are appended at the same time are kept, and a reader sees the old log or the new one. A
+        shorter line is padded with spaces, so that offsets stay valid.
+        """
+
+    def snapshot(self, path: str, *, log: bool = False) -> AbstractContextManager[Snapshot]:
+        """Open a file as it is now; a log up to its last whole line."""
+
+    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
+        """Create a file from pieces; it appears when it is complete and never replaces another.
+
+        With `durable=False` it becomes durable with `settle`, for many files that count together or not at all.
+        """
+
+    def settle(self) -> None:
+        """Make everything durable that was written before."""
+
+    def scan(self, path: str) -> Iterator[Line]:
+        """Yield the lines of a log, in order."""
+
+    def scan_back(self, path: str) -> Iterator[Line]:
+        """Yield the lines of a log from its end, last line first."""
+
+    def stat(self, path: str) -> Stamp | None:
+        """Return the stamp of a file, None when it is not there."""
+
+    def walk(
+        self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None],
+        linked: Callable[[str], None] = lambda _path: None,
+    ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
+        """Yield every file below a folder, or the file itself; report to `blocked(path, why)` what cannot be read.
+
+        `linked(path)` receives every link that was followed.
+        """
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the names of the folders directly in a folder, sorted; [] when it does not exist."""
+
+    def folder_stamp(self, folder: str) -> int:
+        """Return a number that changes when a file in a folder appears or vanishes; 0 without the folder."""
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder and its parents; a database has no folders and does nothing."""
+
+    def link(self, path: str, target: str) -> None:
+        """Make a symbolic link to this target; AlreadyExists when the path is taken. A database refuses."""
+
+    def target(self, path: str) -> str | None:
+        """Return the target of a symbolic link, None when the path is not one."""
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file; AlreadyExists when the new path is taken."""
+
+    def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
+        """Remove a file, of version `expect` if given; NotFound when it does not exist.
+
+        Conflict changes nothing. `keep` is a path under which the bytes stay.
+        """
+
+    def close(self) -> None: ...
+
+
+class ByteTree(Tree, Protocol):
+    """A tree whose logs are bytes: with offsets, and with a lock while one is appended to."""
+
+    @property
+    def exact(self) -> bool:
+        """Do equal stamps always mean the same bytes?"""
+
+    def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
+        """Yield the lines of a log from an offset on, in order."""
 
     def append(
         self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
@@ -121,97 +185,12 @@ class Tree(Protocol):
         With `again`, `compose` may be called several times, also before the log is locked; its last result was added
         to the log that it saw last. It must not have side effects then.
         """
-        ...
-
-    def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
-        """Replace lines of a log, all at once and durably; return how many changed.
-
-        `change` receives each line without its newline and returns the new one. This is the one exception to "logs only
-        grow". Lines that are appended at the same time are kept, and a reader sees the old log or the new one. A
-        shorter line is padded with spaces, so that offsets stay valid.
-        """
-        ...
-
-    def snapshot(self, path: str, *, log: bool = False) -> AbstractContextManager[Snapshot]:
-        """Open a file as it is now; a log up to its last whole line."""
-        ...
-
-    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        """Create a file from pieces; it appears when it is complete and never replaces another.
-
-        With `durable=False` it becomes durable with `settle`, for many files that count together or not at all.
-        """
-        ...
-
-    def settle(self) -> None:
-        """Make everything durable that was written before."""
-        ...
-
-    def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
-        """Yield the lines of a log from an offset on, in order."""
-        ...
-
-    def scan_back(self, path: str) -> Iterator[Line]:
-        """Yield the lines of a log from its end, last line first."""
-        ...
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
         """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""
-        ...
-
-    def stat(self, path: str) -> Stamp | None:
-        """Return the stamp of a file, None when it is not there."""
-        ...
-
-    def walk(
-        self,
-        folder: str,
-        suffixes: tuple[str, ...],
-        blocked: Callable[[str, str], None],
-        linked: Callable[[str], None] = lambda _path: None,
-    ) -> Iterator[tuple[str, Stamp]]:
-        """Yield every file below a folder, or the file itself; report to `blocked(path, why)` what cannot be read.
-
-        `linked(path)` receives every link that was followed.
-        """
-        ...
-
-    def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders directly in a folder, sorted; [] when it does not exist."""
-        ...
-
-    def folder_stamp(self, folder: str) -> int:
-        """Return a number that changes when a file in a folder appears or vanishes; 0 without the folder."""
-        ...
-
-    def make_folder(self, folder: str) -> None:
-        """Make a folder and its parents; a database has no folders and does nothing."""
-        ...
 
     def hold(self, path: str) -> Callable[[], None] | None:
         """Mark a log as in use until the returned function is called or this process ends; None when it already is.
 
         The log is created if needed. The mark does not prevent writes; it only shows that a run is alive.
         """
-        ...
-
-    def link(self, path: str, target: str) -> None:
-        """Make a symbolic link to this target; AlreadyExists when the path is taken. A database refuses."""
-        ...
-
-    def target(self, path: str) -> str | None:
-        """Return the target of a symbolic link, None when the path is not one."""
-        ...
-
-    def move(self, source: str, target: str) -> None:
-        """Rename a file; AlreadyExists when the new path is taken."""
-        ...
-
-    def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
-        """Remove a file, of version `expect` if given; NotFound when it does not exist.
-
-        Conflict changes nothing. `keep` is a path under which the bytes stay.
-        """
-        ...
-
-    def close(self) -> None: ...

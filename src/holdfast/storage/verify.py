@@ -46,17 +46,16 @@ class Report(msgspec.Struct, omit_defaults=True):
         return " ".join(([index] if self.differences else []) + ([files] if self.damage else []))
 
 
-def verify(
-    tree: Tree, refresher: Refresher, places: Layout, index: Index, scratch: Index, begun: int,
-    progress: Progress | None,
-) -> Report:  # fmt: skip
+def verify(refresher: Refresher, index: Index, scratch: Index, begun: int, progress: Progress | None) -> Report:
     """Compare the index with what a fresh reading gives of the same files, as far as the index had read them.
 
     Others may go on writing: what they add meanwhile is read neither here nor there.
     """
     seen, held = index.snapshot()
     done = Refreshed()
-    outside = tuple(path for path in seen if not places.watched(path))  # what is read on request, as far as it was
+    outside = tuple(
+        path for path in seen if not refresher.layout.watched(path)
+    )  # what is read on request, as far as it was
     stamps = refresher.walk(done) | (refresher.walk(done, outside) if outside else {})
     for number, path in enumerate(stamps, 1):
         refresher.one(scratch, path, done, seen[path].offset if path in seen else None)
@@ -82,7 +81,7 @@ def verify(
         what = f"{lacks} missing in the index, {has} too many; of {len(here & fresh)} in both, some may differ"
         report.differences.append(Problem(path, what))
     report.records = sum(scratch.counts().values())
-    report.damage += [*scratch.problems(), *refresher.torn(index), *_ledgers(tree, places, scratch)]
+    report.damage += [*scratch.problems(), *refresher.torn(index), *_ledgers(refresher.tree, refresher.layout, scratch)]
     report.damage = [problem for problem in dict.fromkeys(report.damage) if not problem.minor]
     return report
 

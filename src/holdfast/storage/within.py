@@ -16,7 +16,7 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl
 from holdfast.model.layout import Layout
-from holdfast.storage.tree import Appended, Document, Line, LogEnd, Snapshot, Stamp, Tree
+from holdfast.storage.tree import Appended, ByteTree, Document, Line, LogEnd, Snapshot, Stamp
 
 _BOTH = ("workspace", "bound")
 """The workspace of a call and the scope its caller was bound to: both must be inside."""
@@ -27,7 +27,7 @@ _MONTH = re.compile(r"\d{4}-\d{2}\.jsonl\Z", re.ASCII)
 class ScopedTree:
     """One scope of a tree. Closing it leaves the tree open."""
 
-    def __init__(self, tree: Tree, places: Layout, scope: str) -> None:
+    def __init__(self, tree: ByteTree, places: Layout, scope: str) -> None:
         self.location = tree.location
         self.exact = tree.exact
         self._tree = tree
@@ -109,12 +109,9 @@ class ScopedTree:
         return self._tree.stat(path) if self._is_inside(path) or self._is_shared(path) else None
 
     def walk(
-        self,
-        folder: str,
-        suffixes: tuple[str, ...],
-        blocked: Callable[[str, str], None],
+        self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None],
         linked: Callable[[str], None] = lambda _path: None,
-    ) -> Iterator[tuple[str, Stamp]]:
+    ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
         shown = (*self._tops, self._writes, self._traces)
         if any(_within(folder, top) for top in shown):
             starts: tuple[str, ...] = (folder,)

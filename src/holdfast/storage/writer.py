@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import msgspec
@@ -45,10 +44,6 @@ class Writer:
         self.layout = store.layout
         self.scopes = Scopes(self.tree, self.layout)
         self.secrets = SecretPolicy(settings.secrets)
-
-    def written_by(self, writer: str) -> AbstractContextManager[None]:
-        """Record another writer in this thread, for an interface that serves several."""
-        return self.store.written_by(writer)
 
     def put(self, kind: str = "", text: str | None = None, **given: Any) -> Receipt:
         """Write a record; durable when this returns. `given` are the other fields of `Draft`."""
@@ -145,10 +140,6 @@ class Writer:
     def _kind(self, path: str) -> Kind | None:
         place = self.layout.classify(path)
         return place.kind if place else None
-
-    def retire(self, path: str, expect: str, op_id: str = "") -> None:
-        """Remove a document of this version whose text was moved elsewhere; its bytes are kept all the same."""
-        self.store.remove(path, expect=expect, op_id=op_id)
 
     def note_line(self, kind: Kind, line: dict[str, Any], folder: str) -> None:
         """Add a line to one of Holdfast's own monthly logs, without syncing it."""

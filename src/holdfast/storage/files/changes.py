@@ -17,11 +17,12 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout, Place
 from holdfast.model.records import Record
 from holdfast.storage import parsing
+from holdfast.storage.engine import Engine
 from holdfast.storage.index import Index
 from holdfast.storage.index_sync import IndexSync
 from holdfast.storage.refresh import Refreshed
 from holdfast.storage.store import Event, What
-from holdfast.storage.tree import Stamp, Tree
+from holdfast.storage.tree import Stamp
 
 
 class _State(msgspec.Struct):
@@ -33,13 +34,14 @@ class _State(msgspec.Struct):
 
 
 class FileFeed:
-    def __init__(self, tree: Tree, places: Layout, sync: IndexSync) -> None:
-        self._tree, self._layout, self._refresher = tree, places, sync.refresher
+    def __init__(self, engine: Engine, places: Layout, sync: IndexSync) -> None:
+        self._tree, self._layout, self._refresher = engine.tree, places, sync.refresher
         self._known: dict[str, _State] = {}
         self._reported: queue.SimpleQueue[tuple[list[str], set[str]]] = queue.SimpleQueue()
         self._closed = False
-        self._watch = sync.follow(lambda paths, folders: self._reported.put((paths, folders)))
+        self._watch = engine.follow(places.roots, lambda paths, folders: self._reported.put((paths, folders)))
         try:
+            sync.refresh_below(())
             sync.ask(self._begin)
         except BaseException:
             self.close()

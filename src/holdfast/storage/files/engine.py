@@ -13,7 +13,7 @@ from holdfast.storage.engine import NoWatch, Tell, Watch
 from holdfast.storage.files.descriptors import hold
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.index import Index, Unusable
-from holdfast.storage.tree import Tree
+from holdfast.storage.tree import ByteTree
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, NoVectors, Vectors
@@ -27,7 +27,7 @@ class FileEngine:
     no_vectors: NoVectors | None = None
     reads_only = False
 
-    def __init__(self, tree: Tree, folder: str, derived: str, identity: str, search: Search) -> None:
+    def __init__(self, tree: ByteTree, folder: str, derived: str, identity: str, search: Search) -> None:
         self.tree = tree
         self.folder = self.address = folder
         self.clock: Callable[[], int] = now_ms

@@ -33,12 +33,13 @@ from holdfast.storage.engine import Engine
 from holdfast.storage.files import log
 from holdfast.storage.files.changes import FileFeed
 from holdfast.storage.files.engine import FileEngine
-from holdfast.storage.index import Applied, Filter, Index, Known, Pool, Tied, Unusable
+from holdfast.storage.index import Applied, Filter, Index, Known, Pool, Stale, Tied, Unusable
 from holdfast.storage.index_sync import IndexSync, once
 from holdfast.storage.log import Changed, LogPart
 from holdfast.storage.refresh import Progress, Refreshed
 from holdfast.storage.store import Appended, Store, other_use, unknown
-from holdfast.storage.tree import LogEnd
+from holdfast.storage.tree import ByteTree, LogEnd
+from holdfast.storage.verify import Report
 from holdfast.storage.within import ScopedTree
 
 _NOTHING = Known()
@@ -50,6 +51,8 @@ T = TypeVar("T")
 
 class FileStore(Store):
     """One memory over the tree and the index of an engine."""
+
+    tree: ByteTree
 
     def __init__(self, engine: Engine, layout: Layout, settings: Settings, writer: str = "") -> None:
         super().__init__(layout, settings, writer)
@@ -177,9 +180,8 @@ class FileStore(Store):
         # a merge may put a mark before its entry, or separate a pair
         marks, halves = self._sync.peek(ask, path) or ({}, None)
         blob = self._sync.refresher.blob
-        yield from log.TailReader(
-            self.tree, place, marks, halves, blob, [] if problems is None else problems
-        ).newest_first()
+        reader = log.TailReader(self.tree, place, marks, halves, blob, [] if problems is None else problems)
+        yield from reader.newest_first()
 
     def import_lines(self, path: str, lines: Sequence[bytes]) -> int:
         return self._importer.add(path, lines)
@@ -415,13 +417,17 @@ class FileStore(Store):
         done.problems = once([*done.problems, *known])
         return done
 
-    def verify(self, progress: Progress | None = None) -> verify.Report:
+    def verify(self, progress: Progress | None = None) -> Report:
         begun = time_ns()
         self.refresh()
         outside = self._sync.ask(lambda index: [path for path in index.seen() if not self.layout.watched(path)])
         if outside:
             self._sync.refresh_below(tuple(outside))
-        report = self._sync.verify(begun, progress)
+        try:
+            with self._engine.scratch() as scratch:
+                report = verify.verify(self._sync.refresher, self._engine.index, scratch, begun, progress)
+        except Stale as error:
+            report = Report(differences=[Problem(".holdfast", str(error))])
         report.damage += self._sync.vanished()
         return report
 
@@ -437,7 +443,7 @@ class FileStore(Store):
             "kinds": counts,
             "files": done.files,
             "bytes": size,
-            "index_bytes": self._sync.size(),
+            "index_bytes": self._engine.size(),
             "behind": behind,
             "problems": len(once(problems)),
             "vanished": [str(problem) for problem in vanished],
@@ -453,7 +459,8 @@ class FileStore(Store):
 
     def purge(self) -> None:
         self._semantic.forget()
-        self._sync.purge()
+        self._sync.rebuild(None)
+        self._engine.purge()
 
     def follow(self) -> FileFeed:
-        return FileFeed(self.tree, self.layout, self._sync)
+        return FileFeed(self._engine, self.layout, self._sync)

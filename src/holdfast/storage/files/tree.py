@@ -360,12 +360,9 @@ class Files:
             os.close(fd)
 
     def walk(
-        self,
-        folder: str,
-        suffixes: tuple[str, ...],
-        blocked: Callable[[str, str], None],
+        self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None],
         linked: Callable[[str], None] = lambda _path: None,
-    ) -> Iterator[tuple[str, Stamp]]:
+    ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
         check_path(folder)
         top = os.path.join(self.location, folder)
         if not self._inside(top):

@@ -31,7 +31,7 @@ from holdfast.storage.postgres.database import Database, Transaction
 from holdfast.storage.postgres.index import PgIndex
 from holdfast.storage.postgres.migrations import MIGRATIONS
 from holdfast.storage.postgres.tree import PgTree
-from holdfast.storage.tree import ABSENT, Tree
+from holdfast.storage.tree import ABSENT, ByteTree
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Embedder, Vectors
@@ -90,7 +90,7 @@ class OnDatabase:
 
     def __init__(self, database: Database, identity: str, config: Settings, writer: str) -> None:
         self.address = database.address
-        self.tree: Tree = PgTree(database, line_bytes=config.limits.line_bytes, writer=writer)
+        self.tree: ByteTree = PgTree(database, line_bytes=config.limits.line_bytes, writer=writer)
         self.lasting = True
         self._database = database
         self._identity = identity
