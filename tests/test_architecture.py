@@ -26,10 +26,13 @@ LAYERS = (
 ENGINES = ("holdfast.storage.files.tree", "holdfast.storage.files.index", "holdfast.storage.postgres.tree")
 KNOW_ENGINES = {
     "holdfast.storage.files.engine",
-    "holdfast.storage.index_sync",
     "holdfast.roots",
     "holdfast.storage.postgres.engine",
 }
+OF_STORAGE = {"ByteTree", "Engine", "Index", "IndexSync", "Known", "LogEnd", "Refresher", "Seen"}
+"""What only the storage package may import: bytes, offsets and the index."""
+HIDDEN = {"_sync", "fingerprint", "inode", "refresher", "sync"}
+"""Attributes that only the storage package may use."""
 HEAVY = {
     "apsw": ("holdfast.storage.files", "holdfast.storage.words", "holdfast.cli.doctor"),
     "numpy": ("holdfast.recall", "holdfast.storage.files.vectors", "holdfast.storage.postgres.vectors"),
@@ -87,6 +90,16 @@ def test_only_the_store_knows_the_engines() -> None:
         for engine in ENGINES:
             if engine in imports(tree, everywhere=True):
                 assert name in KNOW_ENGINES, f"{name} imports {engine}"
+
+
+def test_only_storage_knows_bytes_and_the_index() -> None:
+    for name, tree in modules().items():
+        if name.startswith("holdfast.storage") or name == "holdfast.recall.semantic":  # FileStore gives it its index
+            continue
+        imported = {one.rpartition(".")[2] for one in imports(tree, everywhere=True) if "holdfast.storage" in one}
+        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert not imported & OF_STORAGE, f"{name} imports {imported & OF_STORAGE}"
+        assert not used & HIDDEN, f"{name} uses {used & HIDDEN}"
 
 
 def test_there_are_no_import_cycles() -> None:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import AlreadyExists, Conflict, NotFound, OverBudget
+from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound, OverBudget
 from holdfast.formats import jsonl
 from holdfast.model.records import version_of
-from holdfast.storage.store import ANY, Made, Store
+from holdfast.model.times import mint_many
+from holdfast.storage.log import Changed
+from holdfast.storage.store import ANY, Event, Made, Store
 from holdfast.storage.tree import ABSENT
 
 PAGE = "resources/workspaces/web/page.md"
@@ -191,7 +193,99 @@ def test_no_entries_make_no_log(store: Store) -> None:
     assert not store.exists(LOG)
 
 
+def test_a_log_is_read_on_from_a_cursor_until_its_past_changes(store: Store) -> None:
+    empty = store.read_on(LOG, None)
+    assert (empty.entries, empty.fresh, empty.cursor is None) == ([], True, False)
+    store.append(LOG, [{"role": "user", "content": "one"}], unless=empty.cursor)
+    first = store.read_on(LOG, empty.cursor)
+    assert [entry["content"] for entry in first.entries] == ["one"]
+    store.append(LOG, [{"role": "user", "content": "two"}])
+    second = store.read_on(LOG, first.cursor)
+    assert ([entry["content"] for entry in second.entries], second.fresh) == (["two"], False)
+    assert (store.read_on(LOG, second.cursor).entries, second.warnings) == ([], [])
+    store.tree.rewrite(LOG, lambda line: line.replace(b"one", b"ONE"))
+    again = store.read_on(LOG, second.cursor)
+    assert ([entry["content"] for entry in again.entries], again.fresh) == (["ONE", "two"], True)
+
+
+def test_an_append_is_refused_when_the_log_has_changed_since_a_cursor(store: Store) -> None:
+    cursor = store.read_on(LOG, None).cursor
+    store.append(LOG, [{"role": "user", "content": "one"}])
+    with pytest.raises(Changed):
+        store.append(LOG, [{"role": "user", "content": "two"}], unless=cursor)
+    assert len(entries(store, LOG)) == 1
+
+
+def test_lines_with_their_own_ids_are_imported_once(store: Store) -> None:
+    ids = mint_many("", 3)
+    made = [{"id": one, "role": "user", "content": one} for one in ids]
+    assert store.missing(LOG, set(ids)) == 3
+    assert store.import_entries(LOG, made[:2]) == 2
+    assert store.import_entries(LOG, made) == 1
+    assert (store.missing(LOG, set(ids)), len(entries(store, LOG))) == (0, 3)
+    with pytest.raises(Invalid, match="id"):
+        store.import_entries(LOG, [{"content": "none"}])
+
+
+def test_a_claimed_log_is_not_discarded_as_a_dead_one(root: Path, store: Store) -> None:
+    run = "user/memory/sessions/chat/runs/one.jsonl"
+    with holdfast.open(root) as other:
+        store.append(run, [{"content": "x"}], unless=store.read_on(run, None).cursor, locked=lambda: claim(store, run))
+        assert store.claim(run)
+        assert not other.store.claim(run)
+        assert not other.store.discard(run, dead=True)
+        assert not store.discard(run, lambda: True)
+        assert store.exists(run)
+        store.release(run)
+        assert other.store.discard(run, dead=True)
+    assert not store.exists(run)
+    assert store.discard(run)
+
+
+def claim(store: Store, path: str) -> None:
+    assert store.claim(path)
+
+
 # records
+
+
+def test_every_record_is_listed_with_older_values_and_hidden_ones(memory: holdfast.Memory) -> None:
+    first = memory.put("fact", "Porto", fields={"key": "office"}).id
+    second = memory.put("fact", "Lisbon", fields={"key": "office"}).id
+    page = memory.put("note", "We deploy on Tuesdays.", title="Deploys").id
+    memory.hide(page)
+    assert {record.id for record in memory.store.every()} >= {first, second, page}
+    assert not {record.kind for record in memory.store.every()} & {"write", "ledger", "claim", "trace"}
+    path = memory.store.get(second).path
+    assert [record.id for record in memory.store.by_key(path, "office")] == [second]
+    assert [record.id for record in memory.store.by_key(path, "office", history=True)] == [first, second]
+    assert memory.store.count(path) == 1
+
+
+def test_who_wrote_a_document_is_known_by_its_id_or_path(memory: holdfast.Memory) -> None:
+    with memory.store.written_by("ann"):
+        page = memory.put("note", "We deploy on Tuesdays.", title="Deploys")
+        entry = memory.put("decision", "By train.", title="Trains")
+    records = [memory.get(page.id), memory.get(entry.id)]
+    writers = memory.store.writers(records)
+    assert [writers.get(one.id, writers.get(one.path)) for one in records] == ["ann", "ann"]
+
+
+def test_a_feed_has_what_others_write_and_ends_when_it_is_closed(root: Path, store: Store) -> None:
+    feed = store.follow()
+    with holdfast.open(root) as other:
+        line = other.put("message", "said", fields={"role": "user", "channel": "cli"}).id
+    found: list[Event] = []
+    for _ in range(60):
+        found += feed.events(1.0)
+        if any(event.id == line for event in found):
+            break
+    (event,) = [event for event in found if event.id == line]
+    assert (event.what, event.path, event.kind) == ("added", LOG, "message")
+    assert event.record
+    assert event.record.text == "said"
+    feed.close()
+    assert feed.events(0.1) == []
 
 
 def test_records_follow_documents_and_entries(memory: holdfast.Memory) -> None:

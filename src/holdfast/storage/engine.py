@@ -47,21 +47,19 @@ class NoWatch:
 
 
 class Engine(Protocol):
+    """`folder`, `address`, `reads_only` and `clock` are those of the `Store` over it."""
+
     tree: ByteTree
     index: Index
     folder: str
-    """The folder of the memory; "" when it is not in a folder."""
     address: str
-    """The address that opens the same memory; never contains a password."""
+    reads_only: bool
     lasting: bool
     """Does the index outlive this process?"""
     no_vectors: NoVectors | None
     """Why vectors cannot be kept here, if so."""
-    reads_only: bool
-    """Is writing not allowed, not even derived data?"""
 
-    def clock(self) -> int:
-        """Return the milliseconds of the clock that leases go by: one for all programs that use the memory."""
+    def clock(self) -> int: ...
 
     def alone(self) -> AbstractContextManager[None]:
         """Let one process rebuild the index at a time; the others wait and use its result."""

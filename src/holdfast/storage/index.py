@@ -145,6 +145,8 @@ class Tied(msgspec.Struct, frozen=True):
 
 
 class Index(Protocol):
+    """`related`, `by_key`, `beside` and `count` answer the questions of the same names to a `Store`."""
+
     def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
         """Return the state of every indexed file, or of those at or below these places, when it was read."""
 
@@ -212,13 +214,12 @@ class Index(Protocol):
     def load(self, rows: list[int]) -> dict[int, Record]:
         """Return the records of these rows that still exist."""
 
-    def related(self, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]:
-        """Return the records related to each of these ids, or to a name when no record has it as its id."""
-
+    def related(self, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]: ...
     def by_id(self, identifier: str) -> list[Record]: ...
-
-    def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
-        """Return the current entry of this key, or all of its entries, oldest first."""
+    def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]: ...
+    def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]: ...
+    def count(self, path: str, after: str) -> int: ...
+    def problem_count(self) -> int: ...
 
     def last_order(self, path: str, target: str) -> str:
         """Return the greatest order of the entries of a log about a key or id, "" when there are none."""
@@ -229,19 +230,11 @@ class Index(Protocol):
     def halves(self, path: str) -> set[str]:
         """Return the ids of the records of a log whose pair is incomplete."""
 
-    def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
-        """Return the records of a log before or after a place in its order, nearest first."""
-
     def records(self, path: str) -> list[Record]:
         """Return everything indexed from one file, in file order."""
 
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
         """Return what could not be read, in all files or at or below these places."""
-
-    def problem_count(self) -> int: ...
-
-    def count(self, path: str, after: str) -> int:
-        """Count the current records of a log with an order greater than `after`."""
 
     def counts(self) -> dict[str, int]:
         """Count the records of each kind."""

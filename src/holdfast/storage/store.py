@@ -112,10 +112,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def within(self, scope: str) -> Store:
-        """Return the store of one scope, a path: nothing outside of it can be found, named or written through it.
-
-        Close it before this one.
-        """
+        """Return the store of one scope: nothing outside of it can be found, named or written. Close it first."""
 
     @property
     def writer(self) -> str:
@@ -327,10 +324,9 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def claim(self, path: str) -> bool:
-        """Mark a log as used by this process until it is released; False when another live process uses it.
+        """Mark a log as used by this process until it is released or the process ends; False when another one uses it.
 
-        The mark ends with the process. It prevents no writes. Call it while the log is locked; calling it again has no
-        effect.
+        Call it while the log is locked. It prevents no writes, and a second call has no effect.
         """
 
     @abc.abstractmethod
@@ -375,10 +371,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def every(self) -> list[Record]:
-        """Return every record that was written, including older values, hidden ones and imports, but no forgotten one.
-
-        Traces and the entries that Holdfast writes about records are left out.
-        """
+        """Return all that was written, also older values, hidden records and imports; no traces, nothing forgotten."""
 
     @abc.abstractmethod
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
