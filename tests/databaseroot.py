@@ -15,39 +15,32 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
-from typing import IO, Any, LiteralString, cast
+from typing import IO, Any, cast
 
 import holdfast
 from holdfast.errors import Conflict
-from holdfast.model.settings import DERIVED
+from holdfast.model.layout import Layout
+from holdfast.model.settings import DERIVED, Paths, Settings
 from holdfast.roots import is_address
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.schema import TABLES
-from holdfast.storage.postgres.tree import PgTree
+from holdfast.storage.postgres.files import PgTree, is_log
+from holdfast.storage.postgres.store import PgStore
 from holdfast.storage.tree import ABSENT
 
-_LISTED = "SELECT path FROM holdfast.files WHERE tenant = %(tenant)s ORDER BY path"
-_INDEXES: LiteralString = (
-    "SELECT generation FROM holdfast.index_generations WHERE tenant = %(tenant)s"
-    " UNION SELECT generation FROM holdfast.index_records WHERE tenant = %(tenant)s"
-)
-_VECTORS = ("vector_sets", "vector_codes", "vectors")
-_TIMED: LiteralString = (
-    "UPDATE holdfast.files SET changed = to_timestamp(%(moment)s) WHERE tenant = %(tenant)s AND path = %(path)s"
-)
+_VECTORS = ("embedding", "embedded")
 
 
 @functools.cache
-def _opened(address: str, _process: int) -> tuple[Database, PgTree]:
+def _opened(address: str, _process: int) -> tuple[Database, PgStore]:
     database = Database(address, Waits(connections=1))
-    return database, PgTree(database, writer="by hand")
+    return database, PgStore(database, Layout(Paths()), Settings(), "by hand")
 
 
 def close(root: str | os.PathLike[str]) -> None:
     """Close the connection that the paths of a root share."""
     if is_address(address := os.fspath(root)):
-        _opened(address, os.getpid())[1].close()
+        _opened(address, os.getpid())[0].close()
 
 
 def place(memory: holdfast.Memory) -> pathlib.Path:
@@ -58,7 +51,7 @@ def place(memory: holdfast.Memory) -> pathlib.Path:
 def drop_derived(root: os.PathLike[str]) -> None:
     """Remove everything that is derived from the files: the index and the vectors."""
     if isinstance(root, DatabasePath):
-        root.empty(*TABLES, *_VECTORS)
+        root.empty(*_VECTORS, "term", "stat")
     else:
         shutil.rmtree(pathlib.Path(root) / DERIVED, ignore_errors=True)
 
@@ -70,13 +63,6 @@ def drop_vectors(root: os.PathLike[str]) -> None:
     else:
         for path in (pathlib.Path(root) / DERIVED).glob("vectors-*"):
             path.unlink()
-
-
-def indexes(root: os.PathLike[str]) -> int:
-    """Return how many indexes exist, complete or not."""
-    if not isinstance(root, DatabasePath):
-        return len(list((pathlib.Path(root) / DERIVED).glob("index-*.sqlite")))
-    return len(root.rows(_INDEXES))
 
 
 def in_files(path: pathlib.Path) -> bool:
@@ -91,10 +77,8 @@ def named(text: str) -> pathlib.Path:
 
 
 def set_time(path: pathlib.Path, ns: int) -> None:
-    """Set the modification time of a file."""
-    if isinstance(path, DatabasePath):
-        path.change(_TIMED, moment=ns / 1e9)
-    else:
+    """Set the modification time of a file; that of a row is the time of its id."""
+    if not isinstance(path, DatabasePath):
         os.utime(path, ns=(ns, ns))
 
 
@@ -198,12 +182,11 @@ class DatabasePath(os.PathLike[str]):
 
     @property
     def _tree(self) -> PgTree:
-        return _opened(self._address, os.getpid())[1]
+        return _opened(self._address, os.getpid())[1].tree
 
-    def rows(self, statement: LiteralString) -> list[Any]:
+    def rows(self, statement: str, **values: object) -> list[Any]:
         """Return the rows of a query as this tenant."""
-        database, _ = _opened(self._address, os.getpid())
-        return database.run("a test", lambda turn: turn.rows(statement))
+        return _opened(self._address, os.getpid())[0].ask("a test", statement, **values)
 
     def empty(self, *tables: str) -> None:
         """Delete the rows of this tenant from tables."""
@@ -212,7 +195,7 @@ class DatabasePath(os.PathLike[str]):
 
     def _files(self) -> list[str]:
         below = self._path and f"{self._path}/"
-        return [path for (path,) in self.rows(_LISTED) if path.startswith(below)]
+        return sorted(path for path, _ in self._tree.walk("", ("",), lambda *_: None) if path.startswith(below))
 
     def is_file(self) -> bool:
         return bool(self._path) and not self.is_dir() and self._tree.stat(self._path) is not None
@@ -259,6 +242,10 @@ class DatabasePath(os.PathLike[str]):
         return self.read_bytes().decode(encoding, errors).replace("\r\n", "\n")
 
     def write_bytes(self, data: bytes) -> int:
+        if is_log(self._path):
+            self.unlink(missing_ok=True)
+            self._import(data)
+            return len(data)
         while True:
             expect = self._tree.read(self._path).version if self.is_file() else ABSENT
             try:
@@ -267,12 +254,15 @@ class DatabasePath(os.PathLike[str]):
             except Conflict:
                 continue
 
+    def _import(self, data: bytes) -> None:
+        _opened(self._address, os.getpid())[1].import_lines(self._path, data.splitlines())
+
     def keep(self, data: bytes, start: bytes | None) -> None:
         """Write a file; if whole lines were added to `start`, append them."""
         if start is None or (start and not start.endswith(b"\n")):
             self.write_bytes(data)
         elif added := data[len(start) :]:
-            self._tree.append(self._path, lambda _end: added)
+            self._import(added)
 
     def write_text(self, text: str, encoding: str = "utf-8") -> int:
         return self.write_bytes(text.encode(encoding))
@@ -295,10 +285,9 @@ class DatabasePath(os.PathLike[str]):
 
     replace = rename
 
-    def change(self, statement: LiteralString, **values: object) -> None:
-        """Change the row of this file directly."""
-        database, _ = _opened(self._address, os.getpid())
-        database.run("a file", lambda turn: turn.change(statement, path=self._path, **values), writes=True)
+    def change(self, statement: str, **values: object) -> None:
+        """Change rows directly."""
+        _opened(self._address, os.getpid())[0].write("a file", [(statement, {"path": self._path, **values})])
 
     def mkdir(self, *_given: object, **_named: object) -> None:
         """Do nothing: a folder exists as soon as a file is in it."""

@@ -33,7 +33,7 @@ from holdfast.storage.write_log import kept_path
 
 if TYPE_CHECKING:
     from holdfast.storage.postgres.database import Database
-    from holdfast.storage.postgres.engine import Health
+    from holdfast.storage.postgres.tenants import Health
 
 Opened = TypeVar("Opened", bound=Core)
 MOST_SETTINGS = 1 << 20
@@ -114,9 +114,9 @@ def open_tree(root: str) -> Iterator[Tree]:
             yield files
         return
     database = _database(root)
-    from holdfast.storage.postgres.tree import PgTree
+    from holdfast.storage.postgres.files import PgTree
 
-    with contextlib.closing(PgTree(database)) as tree:
+    with contextlib.closing(PgTree(database, Layout(Paths()), owns=True)) as tree:
         yield tree
 
 
@@ -168,7 +168,7 @@ def without_clear_passwords(address: str) -> str:
 def look_at(address: str) -> Health:
     """Return the health of a database, whether or not the memory in it can be opened."""
     with contextlib.closing(_database(address)) as database:
-        from holdfast.storage.postgres.engine import check_health
+        from holdfast.storage.postgres.tenants import check_health
 
         return check_health(database)
 
@@ -204,14 +204,14 @@ def _database(address: str) -> Database:
 
 
 def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
-    from holdfast.storage.postgres.engine import OnDatabase
-    from holdfast.storage.postgres.tree import PgTree
+    from holdfast.storage.postgres.files import PgTree
+    from holdfast.storage.postgres.store import PgStore
 
     try:
-        config = settings.load(settings_text(PgTree(database)), source=f"{settings.FILE} of {database.location}")
+        text = settings_text(PgTree(database, Layout(Paths())))
+        config = settings.load(text, source=f"{settings.FILE} of {database.location}")
         database.wait_for_others(config.limits.lock_seconds)
-        engine = OnDatabase(database, _identity(config), config, writer)
-        return kind(FileStore(engine, Layout(config.paths), config, writer), config, writer)
+        return kind(PgStore(database, Layout(config.paths), config, writer), config, writer)
     except BaseException:
         database.close()
         raise

@@ -199,7 +199,7 @@ def fresh(search: Search, store: str = "") -> Iterator[Memory]:
     with contextlib.ExitStack() as stack:
         if store:
             with driver():
-                from holdfast.storage.postgres.engine import temporary_tenant
+                from holdfast.storage.postgres.tenants import temporary_tenant
             root = stack.enter_context(temporary_tenant(store, settings))
         else:
             root = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-"))

@@ -23,7 +23,7 @@ from holdfast.model.names import amount
 from holdfast.roots import is_address, look_at
 
 if TYPE_CHECKING:
-    from holdfast.storage.postgres.engine import Health
+    from holdfast.storage.postgres.tenants import Health
 
 _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"

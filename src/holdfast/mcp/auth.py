@@ -32,7 +32,7 @@ from holdfast.roots import driver, is_address, open_folder
 
 if TYPE_CHECKING:
     from holdfast.mcp.server import Caller
-    from holdfast.storage.postgres.grants import PgGrants
+    from holdfast.storage.postgres.tenants import PgGrants
 
 FRESH_SECONDS = 2.0
 """An issued token is not looked up again for this long."""
@@ -242,7 +242,7 @@ def open_grants(store: str) -> FileGrants | PgGrants:
     if not is_address(store):
         return FileGrants(store)
     with driver():
-        from holdfast.storage.postgres.grants import PgGrants
+        from holdfast.storage.postgres.tenants import PgGrants
     return PgGrants(store)
 
 

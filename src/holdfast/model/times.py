@@ -145,11 +145,11 @@ def mint(after: str = "", ms: int | None = None) -> str:
     return _pack(payload + 1 + (noise >> 40))  # a random step, so that two copies of a log never mint the same id
 
 
-def mint_many(after: str, count: int) -> list[str]:
-    """Make ascending ids that are greater than `after`."""
+def mint_many(after: str, count: int, ms: int | None = None) -> list[str]:
+    """Make ascending ids that are greater than `after`, for now or for a time."""
     ids = []
     for _ in range(count):
-        after = mint(after)
+        after = mint(after, ms)
         ids.append(after)
     return ids
 

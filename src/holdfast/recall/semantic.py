@@ -61,29 +61,18 @@ class Embedded(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why the installed embedder cannot be used, and the next step."""
 
 
-class _Failed(Exception):
+class Failed(Exception):
     """The model was loaded but raised an error."""
 
 
-class Semantic:
-    """The vectors of one memory; `make` opens those of a model for an index, `unavailable` is why there are none."""
+class Model:
+    """The embedder that a setting selects, loaded when it is first used; `unavailable` is why it cannot be used."""
 
-    def __init__(
-        self, setting: str, make: Callable[[Embedder, str], Vectors], unavailable: NoVectors | None = None
-    ) -> None:
+    def __init__(self, setting: str, unavailable: NoVectors | None = None) -> None:
         self._setting = setting
-        self._make = make
-        self._lock = threading.RLock()
         self._loaded = unavailable is not None
         self._model: Embedder | None = None
         self._broken: Unavailable | None = unavailable
-        self._vectors: Vectors | None = None
-        self._generation: str | None = None
-        self._last = 0
-        """The greatest row of the index that was checked for a vector."""
-        self._missing: list[int] = []
-        self._filler: threading.Thread | None = None
-        self._closed = threading.Event()
 
     @property
     def embedder(self) -> str:
@@ -94,6 +83,55 @@ class Semantic:
     def problem(self) -> str:
         """Why the installed embedder is not used, and the next step; "" when it is used or none is installed."""
         return str(self._broken) if self._broken and embedders.chosen(self._setting) else ""
+
+    def get(self) -> Embedder | None:
+        """Return the model, None when there is none."""
+        if not self._loaded:
+            self._loaded = True
+            name = embedders.chosen(self._setting)
+            try:
+                self._model = embedders.load(name) if name else None
+            except Exception as error:  # a broken installation can raise anything
+                self._broken = _broken(f"The embedder {name} cannot be loaded: {error}.", name)
+        return self._model
+
+    def disable(self, error: Failed | NoVectors) -> None:
+        """Use words alone from now on."""
+        name = embedders.chosen(self._setting)
+        if isinstance(error, NoVectors):
+            self._broken = error
+        else:
+            self._broken = _broken(f"The embedder {name} does not work: {error}.", name)
+        self._model = None
+
+    def unavailable(self) -> Unavailable:
+        """Return why there is no model, and the next step."""
+        if self._setting == "none":
+            return Unavailable(
+                "No embedder is to be used.", 'Set embedder = "auto" in [search], and a weight of meaning.'
+            )
+        if self._broken and embedders.chosen(self._setting):
+            return self._broken
+        wanted = "semantic" if self._setting == "auto" else self._setting
+        return _broken(f"The embedder {wanted} is not installed.", wanted)
+
+
+class Semantic:
+    """The vectors of one memory; `make` opens those of a model for an index, `unavailable` is why there are none."""
+
+    def __init__(
+        self, setting: str, make: Callable[[Embedder, str], Vectors], unavailable: NoVectors | None = None
+    ) -> None:
+        self._make = make
+        self._lock = threading.RLock()
+        self.model = Model(setting, unavailable)
+        self._vectors: Vectors | None = None
+        self._generation: str | None = None
+        self._last = 0
+        """The greatest row of the index that was checked for a vector."""
+        self._missing: list[int] = []
+        self._filler: threading.Thread | None = None
+        self._closed = threading.Event()
 
     def close(self) -> None:
         self._closed.set()
@@ -127,7 +165,7 @@ class Semantic:
                     if not vectors.doubted:
                         break
                 return widened
-            except (_Failed, NoVectors) as error:
+            except (Failed, NoVectors) as error:
                 self._disable(error)
                 return pools, Near()
 
@@ -151,7 +189,7 @@ class Semantic:
             model, vectors = self._open(index)
             try:
                 return model is None or vectors is None or self._catch_up(index, model, vectors, _FEW)
-            except (_Failed, NoVectors) as error:
+            except (Failed, NoVectors) as error:
                 self._disable(error)
                 return True
 
@@ -162,14 +200,14 @@ class Semantic:
         with self._lock:
             model, vectors = self._open(index)
             if model is None or vectors is None:
-                raise self._unavailable()
+                raise self.model.unavailable()
             self._find_missing(index, vectors)
             missing = len(self._missing)
             try:
                 self._catch_up(index, model, vectors, -1, progress)
-            except _Failed as error:
+            except Failed as error:
                 self._disable(error)
-                raise self._unavailable() from None
+                raise self.model.unavailable() from None
             vectors.keep_only(index.rows(EMBEDDED))
             return msgspec.structs.replace(self.status(index), made=missing)
 
@@ -178,49 +216,27 @@ class Semantic:
         with self._lock:
             model, vectors = self._open(index)
             if model is None or vectors is None:
-                return Embedded("", problem=self.problem)
+                return Embedded("", problem=self.model.problem)
             self._find_missing(index, vectors)
             missing = len(self._missing)
             stored = len(index.rows(EMBEDDED)) - missing
-            return Embedded(self.embedder, model.name, model.version, stored, missing, vectors.bytes_on_disk())
+            return Embedded(self.model.embedder, model.name, model.version, stored, missing, vectors.bytes_on_disk())
 
     def _open(self, index: Index) -> tuple[Embedder | None, Vectors | None]:
         """Return the model and its vectors for the current index; None when there is no model."""
-        if not self._loaded:
-            self._loaded = True
-            name = embedders.chosen(self._setting)
-            try:
-                self._model = embedders.load(name) if name else None
-            except Exception as error:  # a broken installation can raise anything
-                self._broken = _broken(f"The embedder {name} cannot be loaded: {error}.", name)
-        if self._model is None:
+        if (model := self.model.get()) is None:
             return None, None
         generation = index.generation()
         if self._vectors is None or generation != self._generation:
             self.forget()
-            self._vectors = self._make(self._model, generation)
+            self._vectors = self._make(model, generation)
             self._generation, self._last, self._missing = generation, 0, []
-        return self._model, self._vectors
+        return model, self._vectors
 
-    def _disable(self, error: _Failed | NoVectors) -> None:
-        """Use words alone from now on."""
-        name = embedders.chosen(self._setting)
-        if isinstance(error, NoVectors):
-            self._broken = error
-        else:
-            self._broken = _broken(f"The embedder {name} does not work: {error}.", name)
-        self._model, self._missing = None, []
+    def _disable(self, error: Failed | NoVectors) -> None:
+        self.model.disable(error)
+        self._missing = []
         self.forget()
-
-    def _unavailable(self) -> Unavailable:
-        if self._setting == "none":
-            return Unavailable(
-                "No embedder is to be used.", 'Set embedder = "auto" in [search], and a weight of meaning.'
-            )
-        if self._broken and embedders.chosen(self._setting):
-            return self._broken
-        wanted = "semantic" if self._setting == "auto" else self._setting
-        return _broken(f"The embedder {wanted} is not installed.", wanted)
 
     def _find_missing(self, index: Index, vectors: Vectors) -> None:
         """Update the list of rows without a vector; only the first call checks all rows."""
@@ -261,7 +277,7 @@ def _widened(
         total = pool.records * pool.length
         shares = zip(pool.words, pool.held, strict=True)
         words = [(written.get(word, word), _RARE / (_RARE + held / total)) for word, held in shares]
-        with _working():
+        with working():
             question = model.question(query.text, words)
         if question.any():
             if not terms.phrases:  # quoted words must occur literally
@@ -272,12 +288,12 @@ def _widened(
 
 
 @contextlib.contextmanager
-def _working() -> Iterator[None]:
-    """Raise _Failed for any error of a model."""
+def working() -> Iterator[None]:
+    """Raise Failed for any error of a model."""
     try:
         yield
     except Exception as error:
-        raise _Failed(str(error) or type(error).__name__) from error
+        raise Failed(str(error) or type(error).__name__) from error
 
 
 def _make(records: Mapping[int, Record], model: Embedder, vectors: Vectors) -> None:
@@ -286,7 +302,7 @@ def _make(records: Mapping[int, Record], model: Embedder, vectors: Vectors) -> N
     marks = [mark_of(record) for record in records.values()]
     known = vectors.earlier(marks)
     fresh = [number for number, one in enumerate(known) if one is None]
-    with _working():
+    with working():
         made = model.texts([texts[number] for number in fresh])
     for number, vector in zip(fresh, vectors.small(made), strict=True):
         known[number] = vector

@@ -386,11 +386,11 @@ class FileStore(Store):
 
     @property
     def embedder(self) -> str:
-        return self._semantic.embedder
+        return self._semantic.model.embedder
 
     @property
     def words_alone(self) -> str:
-        return self._semantic.problem
+        return self._semantic.model.problem
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         self.refresh()

@@ -1,19 +1,26 @@
-"""Connections to a database: one session, the pool of a program, and what the errors of the driver mean."""
+"""Connections to a database: one session, the pool of a program, and what the errors of the driver mean.
+
+A session sends statements as one message: its settings, then the statements, then the end of the transaction. That is
+one round trip, and all of it is applied or nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import re
+import select
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, LiteralString, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import psycopg
 import psycopg_pool
 from psycopg import conninfo, pq
 from psycopg import errors as pg
-from psycopg.abc import PQGen
+from psycopg.adapt import Transformer
 from psycopg.rows import TupleRow
 
 from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, Unavailable
@@ -21,11 +28,10 @@ from holdfast.storage.postgres.addresses import Address
 from holdfast.storage.tree import RootGone
 
 _CANCEL_SECONDS = 5.0
-_MOST_PREPARED = 300
 _SHORTEST_WAIT = 0.05
 _PING_SECONDS = 2
 _ALWAYS_THERE = ("postgres", "template1")
-CONTRADICTED = psycopg.IntegrityError
+_MOST_PREPARED = 300
 _ROLLED_BACK = (pg.SerializationFailure, pg.DeadlockDetected, pg.TransactionRollback)
 _DISCONNECTED = (
     pg.AdminShutdown,
@@ -35,7 +41,16 @@ _DISCONNECTED = (
     pg.ConnectionException,
     pg.TooManyConnections,
 )
-T = TypeVar("T")
+UNPREPARED = (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement)
+"""A pooler in transaction mode gave the connection to another client, so prepared statements cannot be used."""
+_VALUE = re.compile(r"%\((\w+)\)s")
+Statement = tuple[str, Mapping[str, object]]
+
+
+class Unprepared(str):
+    """A statement that is planned for its values each time."""
+
+    __slots__ = ()
 
 
 class Waits(msgspec.Struct, frozen=True):
@@ -60,39 +75,114 @@ class Session(psycopg.Connection[TupleRow]):
         self.warnings = 0
         """A commit that no standby confirmed succeeds with a warning."""
         self.checked = False
-        self.prepared_max = _MOST_PREPARED
+        self.trips = 0
+        """How many messages were sent."""
+        self._known: dict[str, bytes] = {}
+        self._names = 0
         self.add_notice_handler(self._count_warning)
 
-    def wait(self, gen: PQGen[T], *given: Any, **named: Any) -> T:
-        return super().wait(self._limited(gen) if self.seconds else gen, *given, **named)
+    def message(self, statements: Sequence[Statement], *, prepare: bool = True) -> list[list[TupleRow]]:
+        """Send statements in one message and return the rows of each.
 
-    def _limited(self, gen: PQGen[T]) -> PQGen[T]:
-        """Do the same as `gen`, but cancel the work after a while, and close the connection if that does not help."""
-        deadline, cancelled = time.monotonic() + self.seconds, False
-        try:
-            wanted = next(gen)
-            while True:
-                ready = yield wanted
-                if not ready and time.monotonic() > deadline:
+        Outside of a transaction, the message is a transaction of its own.
+        """
+        link, prepared = self.pgconn, list[tuple[str, bytes]]()
+        wanted: list[bool] = []
+        link.enter_pipeline_mode()
+        for text, values in statements:
+            query, names = compiled(text)
+            sent = [_sent(values[name]) for name in names]
+            formats = [pq.Format(isinstance(one, bytes | memoryview)) for one in map(values.__getitem__, names)]
+            name, once = self._known.get(text, b""), isinstance(text, Unprepared) or not prepare
+            if not name and not once:
+                self._names += 1
+                name = b"h%d" % self._names
+                link.send_prepare(name, query)
+                prepared.append((text, name))
+                wanted.append(False)
+            if not once:
+                link.send_query_prepared(name, sent, formats, pq.Format.BINARY)
+            else:
+                link.send_query_params(query, sent, None, formats, pq.Format.BINARY)
+            wanted.append(True)
+        link.pipeline_sync()
+        self.trips += 1
+        results = self._receive()
+        link.exit_pipeline_mode()
+        for result in results:
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                raise pg.error_from_result(result, self.info.encoding)
+        if len(self._known) > _MOST_PREPARED:
+            self._known.clear()
+            self.execute("DEALLOCATE ALL")
+        else:
+            self._known |= dict(prepared)
+        loader = Transformer(self)
+        found: list[list[TupleRow]] = []
+        for result, is_wanted in zip(results, wanted, strict=True):
+            if is_wanted:
+                loader.set_pgresult(result)
+                found.append(list(loader.load_rows(0, result.ntuples, tuple)) if result.ntuples else [])
+        return found
+
+    def _receive(self) -> list[pq.abc.PGresult]:
+        """Wait for the results up to the end of the message; after a while, cancel the work or close the connection."""
+        link, results = self.pgconn, list[pq.abc.PGresult]()
+        waiting = select.poll()
+        deadline = time.monotonic() + self.seconds if self.seconds else 0.0
+        cancelled, writing = False, bool(link.flush())
+        waiting.register(link.socket, select.POLLIN | (select.POLLOUT if writing else 0))
+        while True:
+            if link.is_busy():
+                if not waiting.poll(max(1.0, 1000 * (deadline - time.monotonic())) if deadline else None):
                     if cancelled:
                         self.close()
                         raise psycopg.OperationalError("no answer from the server")
                     self.cancel_safe(timeout=_CANCEL_SECONDS)
                     deadline, cancelled = time.monotonic() + _CANCEL_SECONDS, True
-                wanted = gen.send(ready)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-    def ask(self, settings: bytes, statement: LiteralString, values: Mapping[str, object]) -> list[TupleRow]:
-        """Return the rows of a statement, as a transaction of its own in one message with its settings."""
-        with self.pipeline():
-            self.execute(settings, prepare=True)
-            cursor = self.cursor(binary=True).execute(statement, values, prepare=True)
-        return cursor.fetchall()
+                    continue
+                link.consume_input()
+                if writing and not link.flush():
+                    writing = False
+                    waiting.modify(link.socket, select.POLLIN)
+                continue
+            result = link.get_result()
+            if result is None:
+                continue
+            if result.status == pq.ExecStatus.PIPELINE_SYNC:
+                return results
+            results.append(result)
 
     def _count_warning(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self.warnings += diagnostic.severity_nonlocalized == "WARNING"
+
+
+@functools.lru_cache(maxsize=512)
+def compiled(text: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return a statement with numbered values, and their names."""
+    names = tuple(dict.fromkeys(_VALUE.findall(text)))
+    return _VALUE.sub(lambda found: f"${names.index(found[1]) + 1}", text).encode(), names
+
+
+def _sent(value: object) -> bytes | None:
+    """Return a value as it is sent: bytes as they are, anything else as text."""
+    match value:
+        case None:
+            return None
+        case bytes():
+            return value
+        case bool():
+            return b"t" if value else b"f"
+        case str():
+            return value.encode()
+        case list() | tuple():
+            parts = ("NULL" if one is None else '"' + _escaped(str(one)) + '"' for one in value)
+            return ("{" + ",".join(parts) + "}").encode()
+    return str(value).encode()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"') if '"' in text or "\\" in text else text
 
 
 def connect(address: Address) -> Session:
@@ -152,6 +242,8 @@ class Pool:
             if session.info.transaction_status == pq.TransactionStatus.ACTIVE:  # interrupted while it waited
                 session.cancel_safe(timeout=_CANCEL_SECONDS)
                 session.close()
+            elif session.pgconn.pipeline_status:
+                session.close()
             elif session.info.transaction_status != pq.TransactionStatus.IDLE:
                 session.rollback()
         self._pool.putconn(session)
@@ -160,7 +252,7 @@ class Pool:
         """Close a lost connection and check the others, which may be dead too or lead to the wrong server."""
         if is_lost(error, session):
             session.close()
-            if is_read_only(error):
+            if isinstance(error, pg.ReadOnlySqlTransaction):
                 self._pool.drain()
             else:
                 self._pool.check()
@@ -210,31 +302,28 @@ def is_programming_error(error: psycopg.Error) -> bool:
     return error.sqlstate is None and not isinstance(error, psycopg.OperationalError | psycopg.InternalError)
 
 
-def is_read_only(error: psycopg.Error) -> bool:
-    """Return whether the server accepts no writes, as a former primary after a failover does."""
-    return isinstance(error, pg.ReadOnlySqlTransaction)
+def is_lost(error: psycopg.Error, session: Session) -> bool:
+    """Return whether the connection can no longer be used; a former primary after a failover takes no writes."""
+    return isinstance(error, (*_DISCONNECTED, pg.ReadOnlySqlTransaction)) or session.closed
 
 
-def is_lost(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
-    """Return whether the connection can no longer be used."""
-    return isinstance(error, _DISCONNECTED) or is_read_only(error) or connection.closed
-
-
-def is_transient(error: psycopg.Error, connection: psycopg.Connection[object]) -> bool:
+def is_transient(error: psycopg.Error, session: Session) -> bool:
     """Return whether the same work may succeed on a retry."""
-    return isinstance(error, _ROLLED_BACK) or is_lost(error, connection)
+    return isinstance(error, _ROLLED_BACK) or is_lost(error, session)
 
 
-def mapped(error: psycopg.Error, what: str, lock_seconds: float, statement_seconds: float) -> HoldfastError:
+def mapped(error: psycopg.Error, what: str, waits: Waits) -> HoldfastError:
     """Return the error to raise for a failed operation on `what`."""
     match error:
         case pg.LockNotAvailable():
-            return Busy(f"{what} was locked by others for {lock_seconds:g} s; nothing was written.", "Try again.")
+            seconds = waits.lock_seconds
+            return Busy(f"{what} was locked by others for {seconds:g} s; nothing was written.", "Try again.")
         case pg.SerializationFailure() | pg.DeadlockDetected() | pg.TransactionRollback():
             return Busy(f"{what}: other writers interfered repeatedly; nothing was written.", "Try again.")
         case pg.QueryCanceled():
             return Unavailable(
-                f"{what}: the database took longer than {statement_seconds:g} s, or an operator cancelled the query.",
+                f"{what}: the database took longer than {waits.statement_seconds:g} s, or an operator cancelled the"
+                " query.",
                 "Nothing was acknowledged; try again, and check the load of the server.",
             )
         case pg.InsufficientPrivilege():
@@ -264,20 +353,4 @@ def mapped(error: psycopg.Error, what: str, lock_seconds: float, statement_secon
     return Unavailable(
         f"{what}: the database refused ({error.sqlstate}): {error.diag.message_primary or 'no reason given'}.",
         "Nothing was acknowledged; see the server's log.",
-    )
-
-
-def uncertain(what: str) -> Unavailable:
-    """Return the error for a write whose commit may or may not have happened."""
-    return Unavailable(
-        f"{what} may or may not be saved: the connection was lost at that moment.",
-        "Check whether it is there before you try again.",
-    )
-
-
-def unconfirmed(what: str) -> Unavailable:
-    """Return the error for a write that is committed locally but on no synchronous standby."""
-    return Unavailable(
-        f"{what} is saved on the server, but no standby has confirmed it.",
-        "Check the standbys, and whether it is there, before you try again.",
     )

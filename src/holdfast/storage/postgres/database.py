@@ -1,107 +1,84 @@
-"""One tenant's part of a database, and the transactions on it.
+"""One tenant's part of a database: messages and transactions with its role, its tenant and its scope.
 
-Every transaction takes on the application's role and names its tenant. Work that the server rolled back, or that lost
-its connection, is retried for a bounded time. Work started by a thread that is already in a transaction joins it: both
-are saved, or neither is.
+Rows have ids that the client made, and a row that is there already is not added again. So a message that was lost, or
+whose answer was lost, is sent again without harm, for a bounded time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import LiteralString, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import psycopg
 from psycopg import errors as pg
-from psycopg import sql
 from psycopg.rows import TupleRow
 
-from holdfast.errors import HoldfastError, Unavailable
-from holdfast.storage.postgres import addresses, connections, migrations
-from holdfast.storage.postgres.connections import Session, Waits
-from holdfast.storage.postgres.schema import READER
+from holdfast.errors import Unavailable
+from holdfast.model.times import mint_many, now_ms
+from holdfast.storage.postgres import addresses, connections, schema
+from holdfast.storage.postgres.connections import Session, Statement, Unprepared, Waits
 
 T = TypeVar("T")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 _LISTENERS_SECONDS = 1.0
 """How long the answer is trusted whether another program wants to be notified of writes."""
-_LISTENERS: LiteralString = """
-SELECT EXISTS (SELECT FROM holdfast.listeners WHERE tenant = %(tenant)s AND until > clock_timestamp())
+_SKEW_MS = 1_000
+"""A clock that differs from the server's by more than this is corrected."""
+_SETTINGS = """
+SELECT set_config('role', %(role)s, true), set_config('holdfast.tenant', %(tenant)s, true),
+       set_config('holdfast.scope', %(scope)s, true), set_config('lock_timeout', %(lock)s, true),
+       set_config('synchronous_commit', %(commit)s, true), (extract(epoch FROM clock_timestamp()) * 1000)::bigint
 """
-
-
-class Transaction:
-    """One attempt of some work."""
-
-    def __init__(self, session: Session, tenant: str, *, doubtful: bool = False, durable: bool = True) -> None:
-        self.session = session
-        self.tenant = tenant
-        self.doubtful = doubtful
-        """An earlier attempt may have been committed."""
-        self.durable = durable
-        self.ending = False
-        self.unchanged = False
-        """Set by work that wants to be rolled back without an error."""
-        self.joined = 0
-        """How many other writes joined this one."""
-
-    def rows(self, statement: LiteralString, **values: object) -> list[TupleRow]:
-        return self._run(statement, values).fetchall()
-
-    def row(self, statement: LiteralString, **values: object) -> TupleRow | None:
-        return next(iter(self.rows(statement, **values)), None)
-
-    def change(self, statement: LiteralString, **values: object) -> int:
-        """Run a statement that changes rows; return how many."""
-        return self._run(statement, values).rowcount
-
-    def _run(self, statement: LiteralString, values: dict[str, object]) -> psycopg.Cursor[TupleRow]:
-        return self.session.cursor(binary=True).execute(statement, {"tenant": self.tenant, **values})
-
-
-class _Reads(Transaction):
-    """Reads of which each is a transaction of its own, sent in one message with its settings."""
-
-    def __init__(self, session: Session, tenant: str, settings: bytes) -> None:
-        super().__init__(session, tenant)
-        self._settings = settings
-
-    def rows(self, statement: LiteralString, **values: object) -> list[TupleRow]:
-        return self.session.ask(self._settings, statement, {"tenant": self.tenant, **values})
+_PLANNER = """
+SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
+       set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)
+"""
+_LISTENERS = """
+SELECT substr(name, 8) FROM holdfast.lease
+WHERE tenant = %(tenant)s AND name LIKE 'listen:%' AND until > clock_timestamp()
+"""
+_NOTIFY = "SELECT pg_notify(channel, '') FROM unnest(%(channels)s::text[]) AS channel"
 
 
 class Database:
     """One tenant's part of a database, which is set up if it is empty. Threads may share it."""
 
-    def __init__(self, dsn: str, waits: Waits | None = None) -> None:
+    def __init__(self, dsn: str, waits: Waits | None = None, *, migrating: bool = False) -> None:
         self.waits = waits or Waits()
         self._address = addresses.parse(dsn)
         self.location = self._address.shown
         self.address = self._address.bare
         self.tenant = self._address.tenant
+        self.scope = ""
         with connections.connect(self._address) as first:
-            self._access = migrations.prepare(first)
-            self.no_vectors = migrations.prepare_vectors(first)
-        self._prepare_settings()
-        self._pool = connections.Pool(self._address, self.waits, migrations.check)
+            self._access = schema.prepare(first, migrating=migrating)
+            self.no_vectors = schema.prepare_vectors(first)
+        self._pool = connections.Pool(self._address, self.waits, schema.check)
         self._local = threading.local()
-        self._listened, self._listeners_until = False, 0.0
+        self._listeners: tuple[float, list[str]] = (0.0, [])
         self._owns_pool = True
+        self._prepares = True
+        self._skew = 0
+        self._last_id = ""
+        self._ids = threading.Lock()
+        self.trips = 0
+        """How many messages were sent."""
 
-    def beside(self, tenant: str) -> Database:
-        """Return another tenant's part of the same database, over the same connections."""
+    def beside(self, tenant: str = "", scope: str = "") -> Database:
+        """Return another tenant's part, or one scope of this tenant, over the same connections."""
         other = copy.copy(self)
-        other.tenant = addresses.check_tenant(tenant)
-        other.location = addresses.shown_for(self._address, tenant)
-        other.address = addresses.for_tenant(self.address, tenant)
-        other._listened, other._listeners_until = False, 0.0
-        other._prepare_settings()
+        if tenant:
+            other.tenant = addresses.check_tenant(tenant)
+            other.location = addresses.shown_for(self._address, tenant)
+            other.address = addresses.for_tenant(self.address, tenant)
+        other.scope = scope or self.scope
+        other._listeners = (0.0, [])
         other._local = threading.local()
         other._owns_pool = False
         return other
@@ -110,7 +87,6 @@ class Database:
         """Set how long to wait for locks; no statement is cancelled before that."""
         longest = max(self.waits.statement_seconds, 2 * seconds)
         self.waits = msgspec.structs.replace(self.waits, lock_seconds=seconds, statement_seconds=longest)
-        self._prepare_settings()
 
     def close(self) -> None:
         if self._owns_pool:
@@ -119,160 +95,145 @@ class Database:
     @property
     def reads_only(self) -> bool:
         """Return whether this login has no rights to write."""
-        return self._access.role == READER
-
-    @property
-    def within(self) -> bool:
-        """Return whether this thread is in a transaction."""
-        return getattr(self._local, "tx", None) is not None
+        return self._access.role == schema.READER
 
     def connect(self) -> Session:
-        """Open a separate connection with the application's rights; it names no tenant."""
+        """Open a separate connection with the application's rights, to listen on; it names no tenant."""
         session = connections.connect(self._address)
-        session.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(self._access.role)))
+        session.execute(f"SET ROLE {self._access.role}")
         return session
 
+    # ids
+
+    def mint(self, count: int = 1, after: str = "") -> list[str]:
+        """Make ascending ids by the server's clock, greater than `after` and than all that were made here."""
+        with self._ids:
+            start = max(after, self._last_id) if after else self._last_id
+            ids = mint_many(start, count, now_ms() + self._skew)
+            self._last_id = max(self._last_id, ids[-1])
+            return ids
+
+    # messages
+
+    def ask(self, what: str, statement: str, *, planned: bool = False, **values: object) -> list[TupleRow]:
+        """Return the rows of a query, which is one message; `planned` queries are planned for their values."""
+        given: list[Statement] = [(_PLANNER, {})] if planned else []
+        return self.send(what, [*given, (Unprepared(statement) if planned else statement, values)])[-1]
+
+    def write(self, what: str, statements: Sequence[Statement], *, durable: bool = True) -> list[list[TupleRow]]:
+        """Run statements that change rows, in one message, and wake the programs that listen."""
+        more: list[Statement] = []
+        until, channels = self._listeners
+        if time.monotonic() > until:
+            more = [(_LISTENERS, {})]
+        elif channels:
+            more = [(_NOTIFY, {"channels": channels})]
+        found = self.send(what, [*statements, *more], durable=durable, writes=True)
+        if more and more[0][0] is _LISTENERS:
+            channels = [channel for (channel,) in found[-1]]
+            self._listeners = (time.monotonic() + _LISTENERS_SECONDS, channels)
+            if channels:
+                self.send(what, [(_NOTIFY, {"channels": channels})])
+        return found[: len(statements)]
+
+    def send(
+        self, what: str, statements: Sequence[Statement], *, durable: bool = True, writes: bool = False
+    ) -> list[list[TupleRow]]:
+        """Run statements as one transaction in one message; inside a transaction of this thread, as a part of it."""
+        if session := getattr(self._local, "session", None):
+            return self._message(session, [(text, {"tenant": self.tenant, **given}) for text, given in statements])
+        given = [
+            (_SETTINGS, self._settings(durable)),
+            *((text, {"tenant": self.tenant, **v}) for text, v in statements),
+        ]
+
+        def work(session: Session) -> list[list[TupleRow]]:
+            before = session.warnings
+            found = self._message(session, given)
+            if writes and session.warnings > before:
+                raise _unconfirmed(what)
+            skew = int(found[0][0][-1]) - now_ms()
+            self._skew = skew if abs(skew) > _SKEW_MS else 0
+            return found[1:]
+
+        return self._retried(what, work)
+
+    def _message(self, session: Session, statements: Sequence[Statement]) -> list[list[TupleRow]]:
+        self.trips += 1
+        return session.message(statements, prepare=self._prepares)
+
     @contextlib.contextmanager
-    def locked(self, name: str, seconds: float) -> Iterator[bool]:
-        """Hold a named lock of this tenant on a separate connection; yield False when it was not free in time."""
-        key = int.from_bytes(hashlib.sha256(f"{self.tenant}\n{name}".encode()).digest()[:8], "big", signed=True)
-        with contextlib.closing(self.connect()) as session:
-            session.execute(f"SET lock_timeout = {milliseconds(seconds)}")
+    def transaction(self, what: str) -> Iterator[None]:
+        """Open a transaction for this thread, without retries: messages inside belong to it."""
+        if getattr(self._local, "session", None):
+            yield
+            return
+        session = self._pool.take(time.monotonic() + self.waits.again_seconds)
+        try:
+            before = session.warnings
+            idle = {"ms": milliseconds(self.waits.idle_seconds)}
+            self._message(session, [("BEGIN", {}), (_SETTINGS, self._settings(True)), (_IDLE, idle)])
+            self._local.session = session
             try:
-                session.execute("SELECT pg_advisory_lock(%s)", [key])
-            except pg.LockNotAvailable:
-                yield False
-                return
-            yield True
+                yield
+            finally:
+                self._local.session = None
+            self._message(session, [("COMMIT", {})])
+            if session.warnings > before:
+                raise _unconfirmed(what)
+        except psycopg.Error as error:
+            if isinstance(error, connections.UNPREPARED):
+                self._prepares = False
+            self._pool.discard_lost(error, session)
+            raise error if _is_ours(error) else connections.mapped(error, what, self.waits) from None
+        finally:
+            self._pool.give_back(session)
 
-    def ask(self, what: str, work: Callable[[Transaction], T]) -> T:
-        """Do some reads, of which each is a transaction of its own; retry where that may help."""
-        return self.run(what, work, apart=True)
-
-    def run(
-        self, what: str, work: Callable[[Transaction], T], *,
-        writes: bool = False, durable: bool = True, apart: bool = False,
-    ) -> T:  # fmt: skip
-        """Do some work in a transaction, and retry it where that may help; errors name `what`."""
-        outer: Transaction | None = getattr(self._local, "tx", None)
-        if outer:
-            return self._join(outer, what, work, writes=writes, durable=durable)
-        deadline = time.monotonic() + self.waits.again_seconds
-        pause, doubtful = _FIRST_PAUSE, False
+    def _retried(self, what: str, work: Callable[[Session], T]) -> T:
+        """Do some work on a connection, and again where that may help."""
+        deadline, pause = time.monotonic() + self.waits.again_seconds, _FIRST_PAUSE
         while True:
-            session = self._take(what, deadline, doubtful)
-            tx = Transaction(session, self.tenant, doubtful=doubtful, durable=durable)
+            session = self._pool.take(deadline)
             try:
-                if apart:
-                    return work(_Reads(session, self.tenant, self._settings))
-                return self._once(tx, what, work, writes=writes)
+                return work(session)
             except psycopg.Error as error:
-                if connections.is_programming_error(error):
+                if _is_ours(error):
                     raise
-                doubtful = doubtful or (writes and tx.ending and connections.is_lost(error, session))
-                if not connections.is_transient(error, session) or time.monotonic() + pause > deadline:
-                    raise (connections.uncertain(what) if doubtful else self._mapped(error, what)) from None
+                if isinstance(error, connections.UNPREPARED) and self._prepares:
+                    self._prepares, pause = False, 0.0
+                elif not connections.is_transient(error, session) or time.monotonic() + pause > deadline:
+                    raise connections.mapped(error, what, self.waits) from None
                 self._pool.discard_lost(error, session)
             finally:
                 self._pool.give_back(session)
             time.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(2 * pause or _FIRST_PAUSE, _LONGEST_PAUSE)
 
-    @contextlib.contextmanager
-    def holding(self, what: str, *, durable: bool = True) -> Iterator[Transaction]:
-        """Open a transaction as a block, without retries; inside another transaction, join that one."""
-        outer: Transaction | None = getattr(self._local, "tx", None)
-        if outer:
-            yield outer
-            return
-        session = self._take(what, time.monotonic() + self.waits.again_seconds, doubtful=False)
-        tx = Transaction(session, self.tenant, durable=durable)
-        try:
-            session.execute(self._begin[durable])
-            self._local.tx = tx
-            try:
-                yield tx
-            finally:
-                self._local.tx = None
-            self._commit(tx, what)
-        except psycopg.Error as error:
-            self._pool.discard_lost(error, session)
-            raise error if connections.is_programming_error(error) else self._mapped(error, what) from None
-        finally:
-            self._pool.give_back(session)
+    def _settings(self, durable: bool) -> dict[str, Any]:
+        return {
+            "role": self._access.role, "tenant": self.tenant, "scope": self.scope,
+            "lock": milliseconds(self.waits.lock_seconds),
+            "commit": ("on" if self._access.forgetful else self._access.commit) if durable else "off",
+        }  # fmt: skip
 
-    def _take(self, what: str, deadline: float, doubtful: bool) -> Session:
-        try:
-            return self._pool.take(deadline)
-        except HoldfastError:
-            if doubtful:
-                raise connections.uncertain(what) from None
-            raise
 
-    def _once(self, tx: Transaction, what: str, work: Callable[[Transaction], T], *, writes: bool) -> T:
-        tx.session.execute(self._begin[tx.durable])
-        if writes:
-            if time.monotonic() > self._listeners_until:
-                row = tx.row(_LISTENERS)
-                self._listened, self._listeners_until = bool(row and row[0]), time.monotonic() + _LISTENERS_SECONDS
-            if self._listened:
-                tx.session.execute("SET LOCAL holdfast.listened = 'on'")
-        self._local.tx = tx
-        try:
-            result = work(tx)
-        finally:
-            self._local.tx = None
-        if not tx.unchanged:
-            self._commit(tx, what)
-        return result
+_IDLE = "SELECT set_config('idle_in_transaction_session_timeout', %(ms)s, true)"
 
-    def _commit(self, tx: Transaction, what: str) -> None:
-        tx.ending = True
-        before = tx.session.warnings
-        if tx.session.execute("COMMIT", prepare=False).statusmessage != "COMMIT":
-            raise Unavailable(f"{what}: the database rolled the work back.", "Nothing was saved; try again.")
-        if tx.session.warnings > before:
-            raise connections.unconfirmed(what)
 
-    def _join(
-        self, outer: Transaction, what: str, work: Callable[[Transaction], T], *, writes: bool, durable: bool
-    ) -> T:
-        """Do the work in the transaction of this thread; a write that fails rolls back only itself."""
-        durable = outer.durable or (writes and durable)
-        inner = Transaction(outer.session, self.tenant, durable=durable)
-        try:
-            with outer.session.transaction() if writes else contextlib.nullcontext():
-                if durable and not outer.durable:
-                    outer.session.execute("SET LOCAL synchronous_commit = on")
-                result = work(inner)
-            outer.joined += writes
-            outer.durable = durable
-            return result
-        except psycopg.Error as error:
-            raise error if connections.is_programming_error(error) else self._mapped(error, what) from None
+def _is_ours(error: psycopg.Error) -> bool:
+    """Return whether the caller handles this: a broken promise of a unique index, or one of our own conditions."""
+    return (
+        isinstance(error, pg.UniqueViolation)
+        or (error.sqlstate or "").startswith("HF")
+        or connections.is_programming_error(error)
+    )
 
-    def _mapped(self, error: psycopg.Error, what: str) -> HoldfastError:
-        return connections.mapped(error, what, self.waits.lock_seconds, self.waits.statement_seconds)
 
-    def _prepare_settings(self) -> None:
-        """Put together what every transaction of this tenant starts with: as one query, and after BEGIN."""
-        settings = {
-            "role": self._access.role,
-            "holdfast.tenant": self.tenant,
-            "lock_timeout": milliseconds(self.waits.lock_seconds),
-            "statement_timeout": milliseconds(self.waits.statement_seconds),
-            "idle_in_transaction_session_timeout": milliseconds(self.waits.idle_seconds),
-            "client_min_messages": "warning",
-            "jit": "off",  # compiling takes longer than any of our queries
-            "max_parallel_workers_per_gather": "0",
-        }
-        calls = [sql.SQL("set_config({}, {}, true)").format(*setting) for setting in settings.items()]
-        self._settings = sql.SQL("SELECT {}").format(sql.SQL(", ").join(calls)).as_bytes()
-        self._begin = {}
-        for durable, commit in ((True, "on" if self._access.forgetful else ""), (False, "off")):
-            chosen = settings | ({"synchronous_commit": commit} if commit else {})
-            parts = [sql.SQL(f"SET LOCAL {name} = {{}}").format(value) for name, value in chosen.items()]
-            self._begin[durable] = sql.SQL("; ").join([sql.SQL("BEGIN"), *parts]).as_bytes()
+def _unconfirmed(what: str) -> Unavailable:
+    return Unavailable(
+        f"{what} is saved on the server, but no standby has confirmed it.",
+        "Check the standbys, and whether it is there, before you try again.",
+    )
 
 
 def milliseconds(seconds: float) -> str:

@@ -1,303 +1,362 @@
-"""Files as rows of a database.
+"""Rows of the table `record`: made from documents, sections and log entries, and read back as records and lines.
 
-A document's bytes are in its own row. A log's bytes are in pieces, each with the offset at which it starts; a writer
-locks the row of the log, so pieces follow one another without a gap and become visible together with the new size.
-An inode is a random number: it reveals nothing about other tenants, and is never used again for other bytes.
+An entry is stored as its text and, in `more`, its other fields in their order, so that a log is exported as it was
+written. A document is stored verbatim. What cannot be text in a database (NUL, invalid UTF-8) is kept in `raw`.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
-import secrets
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
-from typing import LiteralString
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, Busy, Damaged, HoldfastError, Invalid, NotFound
-from holdfast.model.names import check_path
-from holdfast.model.records import version_of
-from holdfast.storage.postgres.database import Database, Transaction
-from holdfast.storage.tree import Stamp
+from holdfast.errors import Invalid
+from holdfast.formats import jsonl, links
+from holdfast.model.kinds import KINDS
+from holdfast.model.layout import Layout, Place
+from holdfast.model.names import same
+from holdfast.model.records import Problem, Record, priority_of, version_of
+from holdfast.model.times import derived_id, id_ms, is_id, iso, normal
+from holdfast.storage import parsing, words
+from holdfast.storage.postgres.schema import COLUMNS, LETTER
+from holdfast.storage.tree import Document, Stamp
+from holdfast.storage.words import LINK, NAME, TAG, stems
 
-PIECE = 1 << 18
-_LONGEST_PATH = 2000
-_COLUMNS: LiteralString = "SELECT inode, size, log, torn, version, op, changed"
-_BY_PATH: LiteralString = _COLUMNS + " FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s"
-_WHOLE: LiteralString = (
-    _COLUMNS + ", CASE WHEN %(limit)s = 0 OR size <= %(limit)s THEN data END"
-    " FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s"
-)
-_BELOW: LiteralString = (
-    "SELECT 1 FROM holdfast.files"
-    " WHERE tenant = %(tenant)s AND path > %(path)s || '/' AND path < %(path)s || '0' LIMIT 1"
-)
-_RESERVE: LiteralString = """
-SELECT CASE WHEN shared THEN pg_advisory_xact_lock_shared(key) ELSE pg_advisory_xact_lock(key) END
-FROM unnest(%(keys)s::bigint[], %(shared)s::boolean[]) AS wanted (key, shared)
-"""
-_LOG_PART: LiteralString = """
-SELECT greatest(start, %(position)s::bigint),
-       substring(data FROM (greatest(%(position)s::bigint - start, 0) + 1)::int
-                      FOR (%(end)s::bigint - greatest(start, %(position)s::bigint))::int)
-FROM holdfast.pieces
-WHERE tenant = %(tenant)s AND inode = %(inode)s AND start < %(end)s AND start >= (
-    SELECT max(start) FROM holdfast.pieces
-    WHERE tenant = %(tenant)s AND inode = %(inode)s AND start <= %(position)s)
-ORDER BY start
-"""
-_DOCUMENT_PART: LiteralString = """
-SELECT substring(data FROM %(start)s::int FOR %(count)s::int) FROM holdfast.files
-WHERE tenant = %(tenant)s AND path = %(path)s AND inode = %(inode)s
-"""
+FILE, PAGE, LOG = "file", "page", "log"
+"""The kinds of rows that are no records: other files, pages of sections, entries of other logs."""
+DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
+TOKENIZER = 1
+"""The version of the rules that make words of text."""
+_LONGEST_KEY, _LONGEST_PATH = 400, 1_500
+LONGEST_STEM = 500
+_VECTOR_BYTES = 1_000_000
+_LAST_POSITION = 16_383
+_MOST_POSITIONS = 255
+_TIES = {NAME: "n", LINK: "l", TAG: "t"}
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
 
-class FileRow(msgspec.Struct, frozen=True):
-    """The row of a file, without its bytes."""
+class Row(msgspec.Struct):
+    """One row to insert; the fields are the columns."""
 
-    inode: int
-    size: int
-    log: bool
-    torn: bool
-    """The last line has no newline."""
+    tenant: str
+    id: str
+    at: str | None = None
+    kind: str = LOG
+    path: str = ""
+    key: str | None = None
+    scope: str = ""
+    session: str = ""
+    version: str | None = None
+    op: str | None = None
+    about: str | None = None
+    writer: str | None = None
+    author: str = ""
+    agent: bool = False
+    priority: int = 5
+    live: bool = False
+    hidden: bool = False
+    length: int = 0
+    title: str = ""
+    text: str | None = None
+    more: msgspec.Raw | None = None
+    raw: str | None = None
+    words: str | None = None
+
+    def values(self) -> dict[str, object]:
+        """Return the values of a statement with one row."""
+        given: dict[str, object] = {name: getattr(self, name) for name in COLUMNS}
+        given["more"] = None if self.more is None else bytes(self.more).decode()
+        return given
+
+
+assert Row.__struct_fields__ == COLUMNS
+
+
+def sent(rows: Sequence[Row]) -> str:
+    """Return rows as JSON, the form in which the functions of the database take them."""
+    return _encode(rows).decode()
+
+
+# texts that a database takes
+
+
+def short(text: str, most: int = _LONGEST_KEY) -> str:
+    """Return a text as it is compared in a database, which takes no NUL and no long keys."""
+    if len(text) * 4 > most and len(text.encode("utf-8", "replace")) > most:
+        text = text[: most // 8] + "…" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return plain(text)
+
+
+def plain(text: str) -> str:
+    """Return a text without characters that a database refuses."""
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def check_path(path: str) -> str:
+    """Return a path, or refuse one that a file could not have either, or that is too long for an index."""
+    parts = path.split("/")
+    if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise Invalid(f"{path[:200]!r} is not a path in a memory.", "Use names and slashes.")
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError:
+        raise Invalid(f"{path[:200]!r} is not valid text.", "Use UTF-8.") from None
+    if size > _LONGEST_PATH or any(len(part.encode()) > 255 for part in parts):
+        raise Invalid(f"{path[:80]!r}… is too long for a path.", "Use shorter names.")
+    return path
+
+
+# words
+
+
+class Lexemes:
+    """The words of one tenant: each lexeme is the tenant's mark, a letter, and a stem or a name."""
+
+    def __init__(self, tenant: str) -> None:
+        digest = hashlib.sha256(f"{TOKENIZER} {tenant}".encode()).digest()
+        self.mark = base64.b32encode(digest)[: LETTER - 1].decode().lower()
+
+    def prefix(self, foreign: bool) -> str:
+        return self.mark + ("f" if foreign else "w")
+
+    def tie(self, way: int, name: str) -> str:
+        return self.mark + _TIES[way] + short(name)
+
+    def of(self, record: Record) -> tuple[str | None, int]:
+        """Return the words, names, links and tags of a record as a `tsvector`, and how many words it has.
+
+        A title has weight A, the rest C. A position is left free between them, so that no phrase spans two.
+        """
+        ties = [quoted(self.tie(way, name)) for way, name in words.ties_of(record)]
+        ties = ties or [quoted(self.tie(TAG, same(tag))) for tag in record.tags]
+        texts, places, start, length = words.words_of(record), dict[str, list[str]](), 1, 0
+        room = _VECTOR_BYTES
+        for weight, text in zip("ACC", texts or (), strict=False):
+            found = stems(text)
+            length += len(found)
+            for at, stem in enumerate(found, start):
+                known = places.get(stem)
+                if known is None:
+                    room -= len(stem.encode()) + LETTER + 8
+                    if len(stem) > LONGEST_STEM or room < 0:
+                        continue
+                    known = places[stem] = []
+                if len(known) < _MOST_POSITIONS and room > 0:
+                    known.append(f"{min(at, _LAST_POSITION)}{weight}")
+                    room -= 2
+            start += len(found) + 1
+        prefix = self.prefix(KINDS[record.kind].foreign)
+        made = [f"{quoted(prefix + stem)}:{','.join(known)}" for stem, known in places.items()]
+        return " ".join([*made, *ties]) or None, length if texts is not None else 0
+
+
+def quoted(lexeme: str) -> str:
+    """Return a lexeme as a literal of `tsvector` and `tsquery`."""
+    if "'" in lexeme or "\\" in lexeme:
+        lexeme = lexeme.replace("\\", "\\\\").replace("'", "''")
+    return f"'{lexeme}'"
+
+
+# making rows
+
+
+class Maker:
+    """Makes the rows of one tenant. `blob` reads the text that an entry keeps in a separate document."""
+
+    def __init__(self, tenant: str, layout: Layout, blob: parsing.Blob) -> None:
+        self._tenant = tenant
+        self._layout = layout
+        self._blob = blob
+        self._lexemes = Lexemes(tenant)
+
+    def entry(self, path: str, value: dict[str, Any], identifier: str = "") -> Row:
+        """Return the row of a log entry; `identifier` is the id of a new one, which is not part of the value yet."""
+        place = self._layout.classify(path)
+        if place and place.kind.name == "trace":
+            value = _decode(jsonl.render(value))  # its parameters are JSON already
+        if identifier:
+            row = Row(self._tenant, identifier, path=path)
+            value = {"id": identifier, **value}
+        else:
+            _, order, _ = jsonl.identity(value, place.kind.time if place else "time")
+            if place and place.kind.foreign:  # two conversations may contain the same turn
+                order = derived_id(id_ms(order), f"{path} {order}".encode())
+            row = Row(self._tenant, order, path=path)
+        writer = value.get("writer")
+        row.writer = plain(writer) if isinstance(writer, str) else None
+        if place is None:
+            row.more = _more(value, row.id)
+            return row
+        kind = place.kind
+        row.kind, text = kind.name, value.get(kind.text)
+        if isinstance(text, str) and "\0" not in text and kind.text != "id":
+            row.text = text
+            row.more = _more({**value, kind.text: None}, row.id)
+        else:
+            row.more = _more(value, row.id)
+        if isinstance(target := value.get("hide"), str):
+            row.about = f"{path.rpartition('/')[0]}/{target}" if kind.name == "ledger" else target
+            row.about = short(row.about, _LONGEST_PATH)
+            row.hidden = value.get("hidden") is not False
+            return row
+        if kind.name == "write":
+            row.about = short(str(value.get("path") or ""), _LONGEST_PATH)
+        if not _is_record(place, value):
+            return row
+        record, _ = parsing.line_record(place, value, 0, self._blob)
+        self._describe(row, record)
+        if kind.name == "trace":
+            row.about = short(str(value.get("bound") or ""), _LONGEST_PATH)
+        own = value.get("id")
+        if record.key:
+            row.key = short(record.key)
+        elif isinstance(own, str) and own and not is_id(own):
+            row.key = short(own)
+        return row
+
+    def document(self, path: str, data: bytes, identifier: str, writer: str | None) -> tuple[Row, list[Row]]:
+        """Return the rows of a document and of its sections, whose ids the caller sets."""
+        place = self._layout.classify(path)
+        version = version_of(data)
+        row = Row(self._tenant, identifier, path=path, key="", version=version, writer=writer, live=True, kind=FILE)
+        row.at = iso(id_ms(identifier))
+        try:
+            row.text = data.decode()
+            if "\0" in row.text:
+                raise ValueError
+        except ValueError:
+            row.text, row.raw = None, "\\x" + data.hex()
+        if place is None:
+            return row, []
+        document = Document(data, version, stamp(identifier, len(data)))
+        if place.kind.shape == "section":
+            row.kind, row.scope = PAGE, short(place.scope.path)
+            return row, [self._section(row, record) for record in parsing.entries(place, document).records]
+        (record,) = parsing.documents(place, document).records
+        row.kind = place.kind.name
+        self._describe(row, record)
+        return row, []
+
+    def _section(self, page: Row, record: Record) -> Row:
+        row = Row(self._tenant, "", kind=record.kind, path=page.path, version=record.version, writer=page.writer)
+        row.key = short(record.id.rpartition("#")[2])
+        self._describe(row, record)
+        row.text = plain(record.text)
+        row.more = msgspec.Raw(_encode({"id": record.id, "tags": record.tags, "line": record.line, **record.fields}))
+        return row
+
+    def _describe(self, row: Row, record: Record) -> None:
+        """Set the columns that are derived from a record."""
+        row.at = record.time or None
+        row.scope, row.session = short(record.scope.path), short(record.scope.session)
+        row.title, row.author = plain(record.title), plain(words.author_of(record))
+        row.agent = record.fields.get("role") == "assistant"
+        row.priority = priority_of(record.fields.get("priority"))
+        row.live, row.hidden = True, record.hidden
+        row.words, row.length = self._lexemes.of(record)
+
+
+def _is_record(place: Place, value: Mapping[str, Any]) -> bool:
+    """Is this entry a record by itself? An access count of a compartment is not."""
+    if place.kind.name == "entry" and isinstance(value.get("access"), list) and place.kind.text not in value:
+        return False
+    return not parsing.fault(place.kind, value)
+
+
+def _more(value: Mapping[str, Any], identifier: str) -> msgspec.Raw:
+    """Return the fields of an entry as JSON, without its id where that is the id of the row."""
+    if value.get("id") == identifier:
+        value = {name: inner for name, inner in value.items() if name != "id"}
+    return msgspec.Raw(jsonl.render(value)[:-1])
+
+
+def damaged(tenant: str, path: str, identifier: str, data: bytes) -> Row:
+    """Return the row of a line that cannot be read; it is exported as it was."""
+    return Row(tenant, identifier, path=path, raw="\\x" + data.hex())
+
+
+# reading rows
+
+READ = "r.id::text, r.kind, r.path, r.version, r.writer, r.live, r.hidden, r.title, r.text, r.more::text, r.raw"
+"""The columns from which records, documents and lines are made."""
+
+
+class Stored(NamedTuple):
+    """A row as it was read."""
+
+    id: str
+    kind: str
+    path: str
     version: str | None
-    op: uuid.UUID
-    """The write that made the file what it is."""
-    changed: datetime
+    writer: str | None
+    live: bool
+    hidden: bool
+    title: str
+    text: str | None
+    more: str | None
+    raw: bytes | None
 
     @property
-    def stamp(self) -> Stamp:
-        moment = round(self.changed.timestamp() * 1_000_000) * 1000
-        return Stamp(self.size, moment, moment, self.inode)
+    def data(self) -> bytes:
+        """The bytes of a document."""
+        return bytes(self.raw) if self.raw is not None else (self.text or "").encode()
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The entry of a log."""
+        found: dict[str, Any] = _decode(self.more or "{}")
+        if "id" not in found:
+            found = {"id": self.id, **found}
+        if self.text is not None and self.kind in KINDS:
+            found[KINDS[self.kind].text] = self.text
+        return found
+
+    @property
+    def line(self) -> bytes:
+        """The line of a log, without its newline."""
+        return bytes(self.raw) if self.raw is not None else jsonl.render(self.value)[:-1]
+
+    @property
+    def document(self) -> Document:
+        return Document(self.data, str(self.version), stamp(self.id, len(self.data)))
 
 
-class Author(msgspec.Struct, frozen=True):
-    """The writer of a change, and a unique id by which it is recognised after a lost connection."""
-
-    writer: str
-    op: uuid.UUID = msgspec.field(default_factory=uuid.uuid4)
-
-
-def checked(path: str) -> tuple[str, ...]:
-    """Return the parts of a path, or refuse one that a database cannot store."""
-    parts = check_path(path)
-    if len(path) * 4 > _LONGEST_PATH and len(path.encode()) > _LONGEST_PATH:
-        raise Invalid(f"{path[:80]!r}… is longer than {_LONGEST_PATH:,} bytes.", "Shorten it.")
-    return parts
+def stamp(identifier: str, size: int) -> Stamp:
+    """Return the stamp of a document or log: its time and its identity are those of a row."""
+    ns = id_ms(identifier) * 1_000_000
+    return Stamp(size, ns, ns, int(identifier.replace("-", "")[-15:], 16))
 
 
-def new_inode() -> int:
-    return secrets.randbits(62) + 1
-
-
-def look(tx: Transaction, path: str, *, hold: bool = False) -> FileRow | None:
-    """Return the row of a file; with `hold`, lock it until the transaction ends."""
-    row = tx.row(_BY_PATH + " FOR UPDATE" if hold else _BY_PATH, path=path)
-    return FileRow(*row) if row else None
-
-
-def found(tx: Transaction, path: str) -> FileRow:
-    row = look(tx, path)
-    if not row:
-        raise missing(tx, path)
-    return row
-
-
-def whole(tx: Transaction, path: str, limit: int) -> tuple[FileRow, bytes]:
-    """Return a file with its bytes, which are left out beyond a limit, as of one moment."""
-    before = 0
-    while values := tx.row(_WHOLE, path=path, limit=limit):
-        row, data = FileRow(*values[:-1]), values[-1]
-        if limit and row.size > limit:
-            return row, b""
-        if row.log:
-            data = part(tx, path, row, 0, row.size)
-        if len(data) == row.size:
-            return row, bytes(data)
-        if row.inode == before:  # it was not replaced meanwhile
-            raise _damaged(path, len(data))
-        before = row.inode
-    raise missing(tx, path)
-
-
-def is_folder(tx: Transaction, path: str) -> bool:
-    return tx.row(_BELOW, path=path) is not None
-
-
-def missing(tx: Transaction, path: str) -> HoldfastError:
-    if is_folder(tx, path):
-        return Invalid(f"{path} is not a file, but a folder.", "Name a file.")
-    return NotFound(f"{path} is not there.", "Check the path.")
-
-
-def exists(path: str) -> AlreadyExists:
-    return AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name, or change that one.")
-
-
-def check_free(tx: Transaction, path: str, taken: HoldfastError | None = None) -> None:
-    """Refuse a new file below another file, or at the path of a folder (with the error `taken`).
-
-    Advisory locks keep it so until the transaction ends, without blocking other files of the same folders.
-    """
-    folders = above(path)
-    keys = [key(tx.tenant, name) for name in (*folders, path)]
-    tx.rows(_RESERVE, keys=keys, shared=[True] * len(folders) + [False])
-    statement: LiteralString = "SELECT 1 FROM holdfast.files WHERE tenant = %(tenant)s AND path = ANY(%(above)s)"
-    if folders and tx.row(statement, above=folders):
-        raise Invalid(f"A folder of {path} is a file.", "Move that file away.")
-    if is_folder(tx, path):
-        raise taken or exists(path)
-
-
-def above(path: str) -> list[str]:
-    """Return the folders of a path, from the top."""
-    parts = checked(path)
-    return ["/".join(parts[:count]) for count in range(1, len(parts))]
-
-
-def key(tenant: str, path: str) -> int:
-    """Return the advisory lock for creating a file. It is negative; those of claims are inodes, which are positive."""
-    digest = hashlib.blake2b(f"{tenant}\n{path}".encode(), digest_size=8).digest()
-    return -(int.from_bytes(digest) >> 2) - 1
-
-
-def reader(database: Database, path: str, row: FileRow) -> Callable[[int, int], bytes]:
-    """Return a function that reads some bytes of a file, each time in a short transaction."""
-
-    def read(count: int, position: int) -> bytes:
-        end = min(position + count, row.size)
-        if position >= end:
-            return b""
-        data = database.ask(path, lambda tx: part(tx, path, row, position, end))
-        if len(data) < end - position:
-            now = database.ask(path, lambda tx: look(tx, path))
-            if now and now.inode == row.inode:
-                raise _damaged(path, position + len(data))
-            raise Busy(f"{path} was replaced or removed while it was read.", "Read it again.")
-        return data
-
-    return read
-
-
-def _damaged(path: str, offset: int) -> HoldfastError:
-    return Damaged(f"{path}: bytes are missing at offset {offset}.", "Restore it from a backup.")
-
-
-def part(tx: Transaction, path: str, row: FileRow, position: int, end: int) -> bytes:
-    """Return the bytes between two offsets; fewer when the file was removed or replaced meanwhile."""
-    if not row.log:
-        values = tx.row(_DOCUMENT_PART, path=path, inode=row.inode, start=position + 1, count=end - position)
-        return bytes(values[0]) if values and values[0] is not None else b""
-    data = bytearray()
-    for start, piece in tx.rows(_LOG_PART, inode=row.inode, position=position, end=end):
-        if start != position + len(data):
-            raise _damaged(path, position + len(data))
-        data += piece
-    return bytes(data)
-
-
-def version(tx: Transaction, path: str, row: FileRow) -> str:
-    """Return the version of a file's bytes, which for a log has to be computed."""
-    return row.version or version_of(part(tx, path, row, 0, row.size))
-
-
-def create(tx: Transaction, path: str, data: bytes | None, author: Author) -> bool:
-    """Create a document, or an empty log; False when the path is taken."""
-    statement: LiteralString = """
-        INSERT INTO holdfast.files (tenant, path, inode, size, log, torn, version, data, op, writer)
-        VALUES (%(tenant)s, %(path)s, %(inode)s, %(size)s, %(log)s, %(torn)s, %(version)s, %(data)b, %(op)s, %(writer)s)
-        ON CONFLICT (tenant, path) DO NOTHING"""
-    return tx.change(statement, path=path, **_content(data), op=author.op, writer=author.writer) > 0
-
-
-def replace(tx: Transaction, path: str, row: FileRow, data: bytes, author: Author) -> None:
-    """Replace the bytes of a file that is locked."""
-    if row.log:
-        drop_pieces(tx, row.inode)
-    statement: LiteralString = """
-        UPDATE holdfast.files SET inode = %(inode)s, size = %(size)s, log = %(log)s, torn = %(torn)s,
-            version = %(version)s, data = %(data)b, op = %(op)s, writer = %(writer)s, login = session_user,
-            changed = clock_timestamp()
-        WHERE tenant = %(tenant)s AND path = %(path)s"""
-    tx.change(statement, path=path, **_content(data), op=author.op, writer=author.writer)
-
-
-def is_torn(data: bytes) -> bool:
-    """Return whether the last line has no newline."""
-    return bool(data) and not data.endswith(b"\n")
-
-
-def _content(data: bytes | None) -> dict[str, object]:
-    return {
-        "inode": new_inode(),
-        "size": len(data or b""),
-        "log": data is None,
-        "torn": is_torn(data or b""),
-        "version": None if data is None else version_of(data),
-        "data": data,
-    }
-
-
-def keep(tx: Transaction, path: str, row: FileRow, copy: str, author: Author) -> None:
-    """Copy the bytes that are about to be replaced to another path, unless that exists."""
-    check_free(tx, copy)
-    inode = new_inode()
-    copied = tx.change(
-        """INSERT INTO holdfast.files (tenant, path, inode, size, log, torn, version, data, op, writer)
-        SELECT tenant, %(copy)s, %(inode)s, size, log, torn, version, data, %(op)s, %(writer)s
-        FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s
-        ON CONFLICT (tenant, path) DO NOTHING""",
-        path=path, copy=copy, inode=inode, op=author.op, writer=author.writer,
-    )  # fmt: skip
-    if copied and row.log:
-        copy_pieces(tx, row.inode, inode)
-
-
-def copy_pieces(tx: Transaction, inode: int, other: int) -> None:
-    """Copy the pieces of a log to another inode, with the writer and time of each."""
-    tx.change(
-        """INSERT INTO holdfast.pieces (tenant, inode, start, data, op, writer, login, at)
-        SELECT tenant, %(other)s, start, data, op, writer, login, at
-        FROM holdfast.pieces WHERE tenant = %(tenant)s AND inode = %(inode)s""",
-        inode=inode, other=other,
-    )  # fmt: skip
-
-
-def drop(tx: Transaction, path: str, row: FileRow) -> None:
-    if row.log:
-        drop_pieces(tx, row.inode)
-    tx.change("DELETE FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s", path=path)
-
-
-def drop_pieces(tx: Transaction, inode: int) -> None:
-    tx.change("DELETE FROM holdfast.pieces WHERE tenant = %(tenant)s AND inode = %(inode)s", inode=inode)
-
-
-def write_pieces(tx: Transaction, path: str, inode: int, pieces: Iterable[bytes], author: Author) -> None:
-    """Store the bytes of a log that has no pieces yet; each of `pieces` but the last has `PIECE` bytes."""
-    size, torn = 0, False
-    for data in pieces:
-        tx.change(
-            """INSERT INTO holdfast.pieces (tenant, inode, start, data, op, writer)
-            VALUES (%(tenant)s, %(inode)s, %(start)s, %(data)b, %(op)s, %(writer)s)""",
-            inode=inode, start=size, data=data, op=author.op, writer=author.writer,
+def record_of(row: Stored, place: Place | None, blob: parsing.Blob) -> Record | None:
+    """Return the record of a row; None for a row that is no record."""
+    if place is None or row.kind not in KINDS:
+        return None
+    shape = KINDS[row.kind].shape
+    if shape == "document":
+        found = parsing.documents(place, row.document).records[0]
+    elif shape == "section":
+        fields: dict[str, Any] = _decode(row.more or "{}")
+        identifier, tags, line = fields.pop("id"), tuple(fields.pop("tags")), fields.pop("line")
+        text = row.text or ""
+        found = Record(
+            id=identifier, kind=row.kind, path=row.path, scope=place.scope, title=row.title, text=text, tags=tags,
+            time=normal(fields.get("date")), fields=fields, line=line, version=str(row.version),
+            links=links.targets(text, row.path),
         )  # fmt: skip
-        size, torn = size + len(data), is_torn(data)
-    tx.change(
-        "UPDATE holdfast.files SET size = %(size)s, torn = %(torn)s WHERE tenant = %(tenant)s AND path = %(path)s",
-        size=size, torn=torn, path=path,
-    )  # fmt: skip
+    else:
+        value = row.value if row.raw is None else {}
+        if row.raw is not None or isinstance(value.get("hide"), str) or not _is_record(place, value):
+            return None
+        found, _ = parsing.line_record(place, value, 0, blob)
+    return msgspec.structs.replace(found, hidden=row.hidden, superseded=not row.live)
 
 
-def resized(chunks: Iterable[bytes], size: int = PIECE) -> Iterator[bytes]:
-    """Yield the same bytes in parts of one size; the last may be smaller."""
-    waiting = bytearray()
-    for chunk in chunks:
-        waiting += chunk
-        while len(waiting) >= size:
-            yield bytes(waiting[:size])
-            del waiting[:size]
-    if waiting:
-        yield bytes(waiting)
+def problem_of(row: Stored) -> Problem:
+    fault = jsonl.parse(bytes(row.raw or b""))
+    return Problem(row.path, f"skipped: {fault if isinstance(fault, str) else 'not valid'}")

@@ -1,281 +1,523 @@
-"""The SQL texts of all tables and functions: files and logs, tokens, changes, the index, vectors.
+"""The tables and functions of a database, and setting it up: one program at a time, and never over a newer one.
 
-Every table is keyed and partitioned by tenant, and guarded by a policy that shows only rows of the tenant that the
-transaction names. Partitions have no policy for the application's roles, so nothing can be read through them.
-Released texts are never edited, since `migrations.MIGRATIONS` refers to them.
+`record` has one row per version of a document, per section of a page and per log entry. A row never changes what it
+says, except when its owner forgets it; `live` and `hidden` are flags. Every table is keyed by tenant first and guarded
+by a policy that shows only rows of the tenant, and of the scope, that the transaction names.
 """
 
 from __future__ import annotations
 
-OWNER, WRITER, READER = "holdfast_owner", "holdfast_writer", "holdfast_reader"
-PARTITIONS = 16
+import time
 
-_FILES = """
-CREATE TABLE holdfast.files (
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    path text COLLATE "C" NOT NULL CHECK (path <> ''),
-    folder text COLLATE "C" NOT NULL GENERATED ALWAYS AS (regexp_replace(path, '/?[^/]*$', '')) STORED,
-    inode bigint NOT NULL,
-    size bigint NOT NULL,
-    log boolean NOT NULL,
-    torn boolean NOT NULL,
-    version text,
-    data bytea,
-    op uuid NOT NULL,
-    writer text NOT NULL,
-    login name NOT NULL DEFAULT session_user,
-    created timestamptz NOT NULL DEFAULT clock_timestamp(),
-    changed timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (tenant, path),
-    CHECK (log = (data IS NULL) AND log = (version IS NULL))
-) PARTITION BY HASH (tenant);
-CREATE INDEX files_by_folder ON holdfast.files (tenant, folder) INCLUDE (inode);
-"""
+import msgspec
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+from psycopg.rows import TupleRow
 
-_PIECES = """
-CREATE TABLE holdfast.pieces (
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    inode bigint NOT NULL,
-    start bigint NOT NULL,
-    data bytea NOT NULL,
-    op uuid NOT NULL,
-    writer text NOT NULL,
-    login name NOT NULL DEFAULT session_user,
-    at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (tenant, inode, start)
-) PARTITION BY HASH (tenant);
-"""
+from holdfast.errors import Busy, HoldfastError, Unavailable
+from holdfast.recall.embedders import NoVectors
+from holdfast.storage.tree import RootGone
 
-_TOKENS = """
-CREATE TABLE holdfast.tokens (
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    id text COLLATE "C" NOT NULL,
-    name text NOT NULL,
-    digest text NOT NULL,
-    scope text NOT NULL,
-    reads_only boolean NOT NULL,
-    login name NOT NULL DEFAULT session_user,
-    created timestamptz NOT NULL DEFAULT clock_timestamp(),
-    expires timestamptz,
-    revoked timestamptz,
-    used date,
+OWNER, WRITER, READER = ROLES = ("holdfast_owner", "holdfast_writer", "holdfast_reader")
+VERSION = 12
+COPYING = 11
+"""The schema of a database whose rows are being copied from the tables of schema 10 and older."""
+OLDEST_SERVER = 16
+COLUMNS = (
+    "tenant", "id", "at", "kind", "path", "key", "scope", "session", "version", "op", "about", "writer", "author",
+    "agent", "priority", "live", "hidden", "length", "title", "text", "more", "raw", "words",
+)  # fmt: skip
+_ALL = ", ".join(COLUMNS)
+_KEY = 7_406_297_183_640_291_011
+_LONGEST_WAIT = "60s"
+_TRIES = 8
+_CONCURRENT = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
+_TEXT = 'text COLLATE "C"'
+_TENANT = f"tenant {_TEXT} NOT NULL CHECK (tenant <> '')"
+CODE_BITS = 384
+
+_TABLES = f"""
+CREATE TABLE holdfast.record (
+    {_TENANT},
+    id uuid NOT NULL,                 -- UUIDv7, made by the client: a row that is sent twice is added once
+    xact xid8 NOT NULL DEFAULT pg_current_xact_id(),  -- for readers that follow
+    at timestamptz,                   -- when it happened
+    kind {_TEXT} NOT NULL,            -- a kind of the kinds table; 'file', 'page' or 'log' for other files
+    path {_TEXT} NOT NULL,            -- the document, or the log of an entry
+    key {_TEXT},                      -- the key of a fact, the anchor of a section, '' for a document: one live row each
+    scope {_TEXT} NOT NULL,           -- workspace/domain/repository
+    session {_TEXT} NOT NULL,         -- session or channel: neighbours share it
+    version {_TEXT},                  -- hash of the text of a document or section
+    op {_TEXT},                       -- the caller's op_id, which has effect once
+    about {_TEXT},                    -- the record that a mark hides, the document that was written
+    writer text,                      -- as the interface knew it; NULL when it is not recorded
+    author text NOT NULL,
+    agent boolean NOT NULL,           -- said by an assistant
+    priority smallint NOT NULL,
+    live boolean NOT NULL,            -- the current version, and a record by itself
+    hidden boolean NOT NULL,          -- archived
+    length integer NOT NULL,          -- in words; 0 when it is not searched
+    title text NOT NULL,
+    text text,                        -- a document verbatim, the text of an entry
+    more json,                        -- the other fields of an entry, in their order
+    raw bytea,                        -- the bytes of a document or line that are not valid text
+    words tsvector,                   -- stems, names, links and tags, each after the mark of its tenant
     PRIMARY KEY (tenant, id)
-) PARTITION BY HASH (tenant);
-CREATE UNIQUE INDEX tokens_by_name ON holdfast.tokens (tenant, name) WHERE revoked IS NULL;
+);
+CREATE UNIQUE INDEX record_key ON holdfast.record (tenant, path, key) WHERE live AND key IS NOT NULL;
+CREATE UNIQUE INDEX record_op ON holdfast.record (tenant, op) WHERE op IS NOT NULL;
+CREATE INDEX record_about ON holdfast.record (tenant, about) WHERE about IS NOT NULL;
+CREATE INDEX record_path ON holdfast.record (tenant, path, id);
+CREATE INDEX record_session ON holdfast.record (tenant, session, path, id) WHERE live AND session <> '';
+CREATE INDEX record_kind ON holdfast.record (tenant, kind, at);
+CREATE INDEX record_xact ON holdfast.record (tenant, xact);
+CREATE INDEX record_words ON holdfast.record USING gin (words) WITH (gin_pending_list_limit = 512);
+
+CREATE TABLE holdfast.stat (          -- one row per tenant
+    {_TENANT},
+    records bigint[] NOT NULL DEFAULT '{{0,0}}',       -- counted records: our own, those of other programs
+    length bigint[] NOT NULL DEFAULT '{{0,0}}',        -- their words
+    upto xid8 NOT NULL DEFAULT '0',   -- rows of earlier transactions are counted in `term`
+    epoch bigint NOT NULL DEFAULT 0,  -- grows when entries are removed or rewritten
+    tokenizer integer NOT NULL,       -- the version of the rules for words
+    PRIMARY KEY (tenant)
+);
+CREATE TABLE holdfast.term (          -- in how many counted records a word occurs
+    {_TENANT}, term {_TEXT} NOT NULL, records integer NOT NULL, PRIMARY KEY (tenant, term)
+) WITH (fillfactor = 80);
+CREATE TABLE holdfast.lease (         -- live runs, and programs that listen for changes
+    {_TENANT}, name {_TEXT} NOT NULL, holder {_TEXT} NOT NULL, until timestamptz NOT NULL, PRIMARY KEY (tenant, name)
+);
+CREATE TABLE holdfast.token (         -- access tokens of the HTTP server
+    {_TENANT}, id {_TEXT} NOT NULL, name text NOT NULL, digest text NOT NULL, scope text NOT NULL,
+    reads_only boolean NOT NULL, login name NOT NULL DEFAULT session_user,
+    created timestamptz NOT NULL DEFAULT clock_timestamp(), expires timestamptz, revoked timestamptz, used date,
+    PRIMARY KEY (tenant, id)
+);
+CREATE UNIQUE INDEX token_name ON holdfast.token (tenant, name) WHERE revoked IS NULL;
 """
 
+_VISIBLE = """
+CREATE FUNCTION holdfast.is_visible(kind text, path text, scope text, about text) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT CASE  -- the setting has three lines: a scope, its folder of documents, its folder of learnings
+        WHEN coalesce(current_setting('holdfast.scope', true), '') = '' THEN true
+        WHEN kind = 'trace' THEN
+            starts_with(scope || '/', split_part(current_setting('holdfast.scope'), E'\\n', 1) || '/')
+            AND starts_with(about || '/', split_part(current_setting('holdfast.scope'), E'\\n', 1) || '/')
+        ELSE
+            starts_with(CASE kind WHEN 'write' THEN about ELSE path END || '/',
+                split_part(current_setting('holdfast.scope'), E'\\n', 2) || '/')
+            OR starts_with(CASE kind WHEN 'write' THEN about ELSE path END || '/',
+                split_part(current_setting('holdfast.scope'), E'\\n', 3) || '/')
+    END
+$$;
+"""
+
+_SEARCHED = f"""
+CREATE POLICY of_the_owner ON holdfast.record FOR SELECT TO {OWNER} USING (true);
+-- The planner does not use the index on words behind a policy, because @@ is not leak-proof. This view names the
+-- tenant itself.
+CREATE VIEW holdfast.searched AS SELECT * FROM holdfast.record
+    WHERE tenant = current_setting('holdfast.tenant', true) AND holdfast.is_visible(kind, path, scope, about);
+GRANT SELECT ON holdfast.searched TO {WRITER}, {READER};
+"""
+
+_FUNCTIONS = f"""
+-- Append entries to a log. HF001: it changed since the snapshot `seen`. HF002: a later entry about the same key or
+-- record exists. HF003: the op_id was used before.
+CREATE FUNCTION holdfast.append(entries json, seen text, alone boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    one holdfast.record;
+    later uuid;
+BEGIN
+    SELECT * INTO one FROM json_populate_record(NULL::holdfast.record, entries -> 0);
+    IF alone THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended(one.tenant || ' ' || one.path, 0));
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = one.tenant AND r.id = one.id) THEN
+        RETURN;  -- the client sends it again, because it did not get an answer
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = one.tenant AND r.op = one.op) THEN
+        RAISE EXCEPTION 'repeated' USING ERRCODE = 'HF003';
+    END IF;
+    IF seen <> '' AND EXISTS (
+        SELECT FROM holdfast.record r WHERE r.tenant = one.tenant AND r.path = one.path
+            AND r.xact >= pg_snapshot_xmin(seen::pg_snapshot) AND NOT pg_visible_in_snapshot(r.xact, seen::pg_snapshot)
+    ) THEN
+        RAISE EXCEPTION 'changed' USING ERRCODE = 'HF001';
+    END IF;
+    FOR one IN SELECT * FROM json_populate_recordset(NULL::holdfast.record, entries) LOOP
+        IF one.key IS NOT NULL AND one.live THEN
+            PERFORM pg_advisory_xact_lock(hashtextextended(one.tenant || ' ' || one.path || ' ' || one.key, 1));
+            SELECT r.id INTO later FROM holdfast.record r
+                WHERE r.tenant = one.tenant AND r.path = one.path AND r.key = one.key AND r.live AND r.id > one.id;
+            IF FOUND THEN
+                RAISE EXCEPTION '%', later USING ERRCODE = 'HF002';
+            END IF;
+            UPDATE holdfast.record r SET live = false, words = NULL
+                WHERE r.tenant = one.tenant AND r.path = one.path AND r.key = one.key AND r.live;
+        ELSIF one.about IS NOT NULL AND (one.more ->> 'hide') IS NOT NULL THEN
+            SELECT r.id INTO later FROM holdfast.record r WHERE r.tenant = one.tenant AND r.about = one.about
+                AND r.path = one.path AND r.id > one.id ORDER BY r.id DESC LIMIT 1;
+            IF FOUND THEN
+                RAISE EXCEPTION '%', later USING ERRCODE = 'HF002';
+            END IF;
+            UPDATE holdfast.record r SET hidden = one.hidden
+                WHERE r.tenant = one.tenant AND r.live AND CASE WHEN one.kind = 'ledger'
+                    THEN r.path = one.about AND r.key = ''
+                    ELSE r.path = one.path AND (r.key = one.about OR r.id::text = one.about) END;
+        END IF;
+        INSERT INTO holdfast.record ({_ALL}) VALUES ({", ".join(f"one.{name}" for name in COLUMNS)});
+    END LOOP;
+END $$;
+
+-- Write, replace or remove (`doc` is NULL) a document of version `expect`: '' for none, NULL for any. HF004: it is
+-- there already. HF005: it has another version.
+CREATE FUNCTION holdfast.put_document(where_ text, doc json, parts json, note json, expect text, keep boolean)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    new holdfast.record;
+    old holdfast.record;
+    t text := current_setting('holdfast.tenant');
+    place text := where_;
+BEGIN
+    SELECT * INTO new FROM json_populate_record(NULL::holdfast.record, coalesce(note, doc));
+    IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.id = new.id) THEN
+        RETURN;
+    END IF;
+    IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.op = new.op) THEN
+        RAISE EXCEPTION 'repeated' USING ERRCODE = 'HF003';
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended(t || ' ' || where_, 2));
+    SELECT * INTO old FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key = '' AND r.live;
+    IF expect = '' AND FOUND THEN
+        RAISE EXCEPTION 'exists' USING ERRCODE = 'HF004';
+    ELSIF expect <> '' AND old.version IS DISTINCT FROM expect THEN
+        RAISE EXCEPTION 'conflict' USING ERRCODE = 'HF005';
+    END IF;
+    IF NOT FOUND AND doc IS NOT NULL THEN  -- a file is not a folder too
+        WHILE place LIKE '%/%' LOOP
+            place := regexp_replace(place, '/[^/]*$', '');
+            IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.path = place AND r.key = '' AND r.live) THEN
+                RAISE EXCEPTION '%', place USING ERRCODE = 'HF006';
+            END IF;
+        END LOOP;
+        IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.path > where_ || '/' AND r.path < where_ || '0'
+                AND r.live) THEN
+            RAISE EXCEPTION '%', where_ USING ERRCODE = 'HF006';
+        END IF;
+    ELSIF keep THEN
+        UPDATE holdfast.record r SET live = false, words = NULL, about = r.version
+            WHERE r.tenant = t AND r.id = old.id;
+    ELSE
+        DELETE FROM holdfast.record r WHERE r.tenant = t AND r.id = old.id;
+    END IF;
+    INSERT INTO holdfast.record ({_ALL}) SELECT {_ALL} FROM json_populate_record(NULL::holdfast.record, doc)
+        WHERE doc IS NOT NULL;
+    DELETE FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key <> '' AND r.live AND NOT EXISTS (
+        SELECT FROM json_populate_recordset(NULL::holdfast.record, parts) s WHERE s.key = r.key AND s.version = r.version);
+    UPDATE holdfast.record r SET more = s.more  -- its line, when it moved
+        FROM json_populate_recordset(NULL::holdfast.record, parts) s WHERE r.tenant = t AND r.path = where_
+            AND r.key = s.key AND r.live AND r.more::text <> s.more::text;
+    INSERT INTO holdfast.record ({_ALL}) SELECT {_ALL} FROM json_populate_recordset(NULL::holdfast.record, parts) s
+        WHERE NOT EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key = s.key AND r.live);
+    INSERT INTO holdfast.record ({_ALL}) SELECT {_ALL} FROM json_populate_record(NULL::holdfast.record, note)
+        WHERE note IS NOT NULL;
+END $$;
+
+-- Count the words of rows that were added since the last count, unless there are few of them or another program does.
+CREATE FUNCTION holdfast.count_words(fewest integer) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    t text := current_setting('holdfast.tenant');
+    known holdfast.stat;
+    edge xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    own integer;
+    foreign_ integer;
+    own_length bigint;
+    foreign_length bigint;
+BEGIN
+    SELECT * INTO known FROM holdfast.stat s WHERE s.tenant = t FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    SELECT count(*) FILTER (WHERE r.kind <> 'transcript'), count(*) FILTER (WHERE r.kind = 'transcript'),
+           coalesce(sum(r.length) FILTER (WHERE r.kind <> 'transcript'), 0),
+           coalesce(sum(r.length) FILTER (WHERE r.kind = 'transcript'), 0)
+        INTO own, foreign_, own_length, foreign_length
+        FROM holdfast.record r WHERE r.tenant = t AND r.xact >= known.upto AND r.xact < edge AND r.length > 0 AND r.live;
+    IF own + foreign_ < fewest THEN
+        RETURN 0;
+    END IF;
+    INSERT INTO holdfast.term AS k (tenant, term, records)
+        SELECT t, w.lexeme, count(*) FROM holdfast.record r CROSS JOIN LATERAL unnest(r.words) AS w
+        WHERE r.tenant = t AND r.xact >= known.upto AND r.xact < edge AND r.length > 0 AND r.live
+            AND substr(w.lexeme, {{letter}}, 1) IN ('w', 'f')
+        GROUP BY w.lexeme ORDER BY w.lexeme
+        ON CONFLICT (tenant, term) DO UPDATE SET records = k.records + excluded.records;
+    UPDATE holdfast.stat s SET upto = edge, records = ARRAY[s.records[1] + own, s.records[2] + foreign_],
+        length = ARRAY[s.length[1] + own_length, s.length[2] + foreign_length] WHERE s.tenant = t;
+    RETURN own + foreign_;
+END $$;
+"""
+
+_EMBEDDINGS = f"""
+CREATE TABLE holdfast.embedding (
+    {_TENANT}, model {_TEXT} NOT NULL, id uuid NOT NULL,
+    code bit({CODE_BITS}) NOT NULL,   -- the signs of its numbers
+    vector {{place}}.halfvec NOT NULL,
+    PRIMARY KEY (tenant, model, id),
+    FOREIGN KEY (tenant, id) REFERENCES holdfast.record ON DELETE CASCADE
+);
+ALTER TABLE holdfast.embedding ALTER code SET STORAGE PLAIN, ALTER vector SET STORAGE PLAIN;
+CREATE INDEX embedding_id ON holdfast.embedding (tenant, id);
+CREATE TABLE holdfast.embedded (      -- rows of earlier transactions have their vectors
+    {_TENANT}, model {_TEXT} NOT NULL, upto xid8 NOT NULL, PRIMARY KEY (tenant, model)
+);
+CREATE FUNCTION holdfast.distance(one bit, other bit) RETURNS double precision
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN one OPERATOR({{place}}.<~>) other;
+CREATE FUNCTION holdfast.similarity(one {{place}}.halfvec, other text) RETURNS double precision
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN -(one OPERATOR({{place}}.<#>) other::{{place}}.halfvec);
+CREATE FUNCTION holdfast.vector(given text) RETURNS {{place}}.halfvec
+    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN given::{{place}}.halfvec;
+"""
+
+
+def _guarded(table: str, condition: str = "") -> str:
+    """Return the policy and the grants of a table."""
+    return f"""
+ALTER TABLE holdfast.{table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY of_the_tenant ON holdfast.{table}
+    USING (tenant = current_setting('holdfast.tenant', true){condition});
+GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.{table} TO {WRITER};
+GRANT SELECT ON holdfast.{table} TO {READER};
+"""
+
+
+LETTER = 4
+"""The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
+TENANT_TABLES = ("record", "stat", "term", "lease", "token")
+SCHEMA = (
+    _TABLES
+    + _VISIBLE
+    + _guarded("record", " AND holdfast.is_visible(kind, path, scope, about)")
+    + "".join(map(_guarded, TENANT_TABLES[1:]))
+    + _SEARCHED
+    + _FUNCTIONS.replace("{letter}", str(LETTER))
+)
 _MIGRATIONS = f"""
-CREATE TABLE holdfast.migrations (
-    version integer PRIMARY KEY,
-    name text NOT NULL,
-    login name NOT NULL DEFAULT session_user,
+CREATE TABLE IF NOT EXISTS holdfast.migrations (
+    version integer PRIMARY KEY, name text NOT NULL, login name NOT NULL DEFAULT session_user,
     at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 GRANT USAGE ON SCHEMA holdfast TO {WRITER}, {READER};
 GRANT SELECT ON holdfast.migrations TO {WRITER}, {READER};
 """
+Connection = psycopg.Connection[TupleRow]
 
 
-def tenanted(table: str, *, room: int = 100) -> str:
-    """Return the partitions, policies and grants of a table."""
-    name = f"holdfast.{table}"
-    partitions = "".join(
-        f"CREATE TABLE {name}_{number:02d} PARTITION OF {name}"
-        f" FOR VALUES WITH (MODULUS {PARTITIONS}, REMAINDER {number}) WITH (fillfactor = {room});\n"
-        f"ALTER TABLE {name}_{number:02d} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;\n"
-        for number in range(PARTITIONS)
+class Access(msgspec.Struct, frozen=True):
+    """The rights of this login."""
+
+    role: str
+    commit: str
+    """The server's setting of `synchronous_commit`."""
+
+    @property
+    def forgetful(self) -> bool:
+        """By default the server acknowledges writes that it may still lose."""
+        return self.commit == "off"
+
+
+def prepare(connection: Connection, *, migrating: bool = False) -> Access:
+    """Set up the database if it is empty, and return the role to work with."""
+    major = connection.info.server_version // 10_000
+    if major < OLDEST_SERVER:
+        raise Unavailable(f"The server is PostgreSQL {major}.", f"Use PostgreSQL {OLDEST_SERVER} or newer.")
+    row = connection.execute("SELECT getdatabaseencoding(), current_setting('synchronous_commit')").fetchone()
+    encoding, commit = row or ("", "")
+    if encoding != "UTF8":
+        raise Unavailable(
+            f"The encoding of the database is {encoding}.",
+            "Create one with ENCODING 'UTF8' TEMPLATE template0, and use that.",
+        )
+    version = installed(connection)
+    if not version:
+        set_up(connection)
+    elif version != VERSION and not (migrating and version < VERSION):
+        raise _other(version)
+    mine = _roles(connection)
+    role = next((role for role in (WRITER, READER) if role in mine), "")
+    if not role:
+        raise _not_granted(connection)
+    return Access(role, commit)
+
+
+def check(connection: Connection) -> None:
+    """Check that an open database still has the schema that this program knows."""
+    version = installed(connection)
+    if not version:
+        raise RootGone("The database is no longer set up.", "Open it again and check it.")
+    if version > VERSION:
+        raise _other(version)
+
+
+def _other(version: int) -> HoldfastError:
+    if version < VERSION:
+        return Unavailable(
+            f"The database has the tables of an earlier Holdfast (schema {version}; this program knows {VERSION}).",
+            "Make a backup of the database, stop all programs that use it, and run: holdfast migrate store ADDRESS",
+        )
+    return Unavailable(
+        f"The database has schema {version}, this program knows {VERSION}; nothing was changed.", "Upgrade Holdfast."
     )
-    return f"""
-{partitions}
-ALTER TABLE {name} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
-CREATE POLICY of_the_tenant ON {name} USING (tenant = current_setting('holdfast.tenant', true));
-GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {WRITER};
-GRANT SELECT ON {name} TO {READER};
-"""
 
 
-VAULT = _MIGRATIONS + _FILES + tenanted("files", room=80) + _PIECES + tenanted("pieces")
-TOKENS = _TOKENS + tenanted("tokens")
+def installed(connection: Connection) -> int:
+    """Return the version of the schema, 0 when there is none."""
+    found = connection.execute("SELECT to_regclass('holdfast.migrations') IS NOT NULL").fetchone()
+    if not found or not found[0]:
+        return 0
+    roles = _roles(connection)
+    if not roles:
+        raise _not_granted(connection)
+    with connection.transaction():
+        connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(roles[0])))
+        row = connection.execute("SELECT coalesce(max(version), 0) FROM holdfast.migrations").fetchone()
+    return int(row[0]) if row else 0
 
-# Changed files, and the listeners to notify (docs/decisions/022).
-_CHANGES = """
-CREATE TABLE holdfast.changes (
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    path text COLLATE "C" NOT NULL,
-    xact bigint NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
-    PRIMARY KEY (tenant, path)
-) PARTITION BY HASH (tenant);
-CREATE INDEX changes_by_xact ON holdfast.changes (tenant, xact);
-CREATE TABLE holdfast.listeners (
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    channel text COLLATE "C" NOT NULL,
-    until timestamptz NOT NULL,
-    PRIMARY KEY (tenant, channel)
-) PARTITION BY HASH (tenant);
-"""
 
-_TELLING = """
-ALTER TABLE holdfast.pieces ADD COLUMN xact bigint;
-ALTER TABLE holdfast.pieces ALTER COLUMN xact SET DEFAULT pg_current_xact_id()::text::bigint;
-CREATE INDEX pieces_by_xact ON holdfast.pieces (tenant, xact);
-CREATE INDEX files_by_inode ON holdfast.files (tenant, inode);
-CREATE FUNCTION holdfast.note_new() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO holdfast.changes AS known (tenant, path) SELECT tenant, path FROM came ORDER BY path
-    ON CONFLICT (tenant, path) DO UPDATE SET xact = excluded.xact;
-    RETURN NULL;
-END $$;
-CREATE FUNCTION holdfast.note_old() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO holdfast.changes AS known (tenant, path) VALUES (OLD.tenant, OLD.path)
-    ON CONFLICT (tenant, path) DO UPDATE SET xact = excluded.xact;
-    IF TG_OP = 'UPDATE' AND NEW.path <> OLD.path THEN
-        INSERT INTO holdfast.changes AS known (tenant, path) VALUES (NEW.tenant, NEW.path)
-        ON CONFLICT (tenant, path) DO UPDATE SET xact = excluded.xact;
-    END IF;
-    RETURN NULL;
-END $$;
-CREATE FUNCTION holdfast.wake() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pg_notify(channel, '') FROM holdfast.listeners
-    WHERE tenant = current_setting('holdfast.tenant', true) AND until > clock_timestamp();
-    RETURN NULL;
-END $$;
-CREATE TRIGGER came AFTER INSERT ON holdfast.files REFERENCING NEW TABLE AS came
-    FOR EACH STATEMENT EXECUTE FUNCTION holdfast.note_new();
-CREATE TRIGGER went AFTER DELETE ON holdfast.files FOR EACH ROW EXECUTE FUNCTION holdfast.note_old();
-CREATE TRIGGER changed AFTER UPDATE ON holdfast.files FOR EACH ROW
-    WHEN (OLD.inode <> NEW.inode OR OLD.path <> NEW.path) EXECUTE FUNCTION holdfast.note_old();
-CREATE TRIGGER wake AFTER INSERT OR UPDATE OR DELETE ON holdfast.files FOR EACH ROW
-    WHEN (current_setting('holdfast.listened', true) = 'on') EXECUTE FUNCTION holdfast.wake();
-"""
+def set_up(connection: Connection, *, over: bool = False) -> None:
+    """Create the tables; with `over`, beside those of an earlier version, whose rows are copied afterwards.
 
-CHANGES = _CHANGES + tenanted("changes", room=80) + tenanted("listeners") + _TELLING
+    It is tried again when another database of the server creates the same roles meanwhile.
+    """
+    for attempt in range(1, _TRIES + 1):
+        try:
+            with connection.transaction():
+                _set_up(connection, over)
+            return
+        except pg.LockNotAvailable:
+            raise Busy("Another program is setting up this database.", "Try again in a minute.") from None
+        except pg.InsufficientPrivilege:
+            user = connection.info.user
+            raise Unavailable(
+                f'The database is not set up for this version, and the login "{user}" may not do that.',
+                "Open it once with a login that may create roles and schemas in this database, or was granted "
+                f'{OWNER}; then GRANT {WRITER} TO "{user}";',
+            ) from None
+        except pg.ReadOnlySqlTransaction:
+            raise Unavailable(
+                "The database is not set up, and this server takes no writes.", "Open it on the primary."
+            ) from None
+        except psycopg.Error as error:
+            if attempt == _TRIES or not isinstance(error, _CONCURRENT):
+                raise Unavailable(
+                    f"The database could not be set up ({error.sqlstate}): {error.diag.message_primary};"
+                    " nothing was changed.",
+                    "See the server's log, then open it again.",
+                ) from None
+            time.sleep(0.05 * attempt)
 
-# The index: derived from the files, one generation at a time. Each lexeme of `words` begins with the mark of its
-# generation. Words are searched through a view: behind a policy the planner may not use the GIN index, since `@@` is
-# not leak-proof.
-_KEY = "tenant text COLLATE \"C\" NOT NULL CHECK (tenant <> ''), generation bigint NOT NULL"
-_TEXT = 'text COLLATE "C" NOT NULL'
-TABLES = {
-    "index_generations": f"""
-        {_KEY}, identity {_TEXT}, state {_TEXT}, mark {_TEXT}, next_row bigint NOT NULL DEFAULT 1,
-        next_file bigint NOT NULL DEFAULT 1, analyzed bigint NOT NULL DEFAULT 0,
-        records bigint NOT NULL DEFAULT 0, length bigint NOT NULL DEFAULT 0,
-        foreign_records bigint NOT NULL DEFAULT 0, foreign_length bigint NOT NULL DEFAULT 0,
-        made timestamptz NOT NULL DEFAULT clock_timestamp(), used timestamptz NOT NULL DEFAULT clock_timestamp(),
-        PRIMARY KEY (tenant, generation)""",
-    "index_notes": f"{_KEY}, name {_TEXT}, value {_TEXT}, PRIMARY KEY (tenant, generation, name)",
-    "index_files": f"""
-        {_KEY}, file bigint NOT NULL, path {_TEXT}, seen bytea NOT NULL, PRIMARY KEY (tenant, generation, path)""",
-    "index_records": f"""
-        {_KEY}, row bigint NOT NULL, file bigint NOT NULL, id {_TEXT}, kind {_TEXT}, scope {_TEXT}, session {_TEXT},
-        time {_TEXT}, key text COLLATE "C", op text COLLATE "C", tagged {_TEXT}, sort {_TEXT}, pair text COLLATE "C",
-        alone boolean NOT NULL, hidden boolean NOT NULL, superseded boolean NOT NULL, author {_TEXT},
-        agent boolean NOT NULL, priority smallint NOT NULL, mark bigint NOT NULL, record bytea NOT NULL,
-        PRIMARY KEY (tenant, generation, row)""",
-    "index_words": f"""
-        {_KEY}, row bigint NOT NULL, length integer NOT NULL, words tsvector NOT NULL,
-        PRIMARY KEY (tenant, generation, row)""",
-    "index_terms": f"{_KEY}, term {_TEXT}, held bigint NOT NULL, PRIMARY KEY (tenant, generation, term)",
-    "index_marks": f"""
-        {_KEY}, file bigint NOT NULL, target {_TEXT}, sort {_TEXT}, hidden boolean NOT NULL, op text COLLATE "C",
-        PRIMARY KEY (tenant, generation, target, file, sort)""",
-    "index_problems": f"""
-        {_KEY}, file bigint NOT NULL, number integer NOT NULL, line bigint NOT NULL, what text NOT NULL,
-        minor boolean NOT NULL, PRIMARY KEY (tenant, generation, file, number)""",
-    "index_ties": f"""
-        {_KEY}, way smallint NOT NULL, name {_TEXT}, row bigint NOT NULL,
-        PRIMARY KEY (tenant, generation, way, name, row)""",
-}
-_INDEXES = (
-    "UNIQUE INDEX index_files_number ON holdfast.index_files (tenant, generation, file)",
-    "UNIQUE INDEX index_records_identity ON holdfast.index_records (tenant, generation, id, file)",
-    "INDEX index_records_place ON holdfast.index_records (tenant, generation, kind, scope, time)",
-    "INDEX index_records_order ON holdfast.index_records (tenant, generation, file, sort)",
-    "INDEX index_records_talk ON holdfast.index_records (tenant, generation, file, session, sort)"
-    " WHERE NOT hidden AND NOT superseded",
-    "INDEX index_records_key ON holdfast.index_records (tenant, generation, key, file) WHERE key IS NOT NULL",
-    "INDEX index_records_pair ON holdfast.index_records (tenant, generation, pair, file) WHERE pair IS NOT NULL",
-    "INDEX index_records_alone ON holdfast.index_records (tenant, generation, file) WHERE alone",
-    "INDEX index_records_op ON holdfast.index_records (tenant, generation, op) WHERE op IS NOT NULL",
-    "INDEX index_marks_file ON holdfast.index_marks (tenant, generation, file)",
-    "INDEX index_marks_op ON holdfast.index_marks (tenant, generation, op) WHERE op IS NOT NULL",
-    "INDEX index_ties_row ON holdfast.index_ties (tenant, generation, row)",
-    "INDEX index_words_found ON holdfast.index_words USING gin (words) WITH (gin_pending_list_limit = 256)",
-)
-_FOUND = f"""
-CREATE POLICY behind_the_view ON holdfast.index_words FOR SELECT TO {OWNER} USING (true);
-CREATE VIEW holdfast.index_found AS
-    SELECT tenant, generation, row, length, words FROM holdfast.index_words
-    WHERE tenant = current_setting('holdfast.tenant', true);
-GRANT SELECT ON holdfast.index_found TO {WRITER}, {READER};
-"""
-_ANALYZE = f"""
-CREATE FUNCTION holdfast.analyze_index() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    name pg_catalog.text;
-    part pg_catalog.regclass;
-BEGIN
-    FOREACH name IN ARRAY ARRAY['files', 'pieces', '{"', '".join(TABLES)}'] LOOP
-        EXECUTE format(
-            'SELECT tableoid::pg_catalog.regclass FROM holdfast.%I'
-            ' WHERE tenant = current_setting(''holdfast.tenant'', true) LIMIT 1', name) INTO part;
-        IF part IS NOT NULL THEN
-            EXECUTE format('ANALYZE %s', part);
-        END IF;
-    END LOOP;
-END $$;
-REVOKE ALL ON FUNCTION holdfast.analyze_index() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION holdfast.analyze_index() TO {WRITER};
-"""
 
-INDEX = (
-    "".join(
-        f"CREATE TABLE holdfast.{name} ({columns}) PARTITION BY HASH (tenant);\n{tenanted(name, room=90)}"
-        for name, columns in TABLES.items()
+def _set_up(connection: Connection, over: bool) -> None:
+    connection.execute(f"SET LOCAL lock_timeout = '{_LONGEST_WAIT}'")
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", [_KEY])
+    version = installed(connection)
+    if version >= COPYING or (version and not over):
+        return  # another program did it meanwhile
+    known = connection.execute("SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)", [list(ROLES)]).fetchall()
+    for role in ROLES:
+        if (role,) not in known:
+            connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
+    for role in set(ROLES) - set(_roles(connection)):
+        connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
+    if not version:
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
+    connection.execute(f"SET LOCAL ROLE {OWNER}")
+    connection.execute(_MIGRATIONS + SCHEMA)
+    note(connection, COPYING)
+    if not over:
+        note(connection, VERSION)
+
+
+def note(connection: Connection, version: int) -> None:
+    """Record that the database has a version of the schema."""
+    name = {COPYING: "rows are being copied", VERSION: "records are rows"}[version]
+    connection.execute("INSERT INTO holdfast.migrations (version, name) VALUES (%s, %s)", [version, name])
+
+
+def prepare_vectors(connection: Connection) -> NoVectors | None:
+    """Create the table of vectors, if it is missing; return the reason where that is impossible."""
+    there = "SELECT to_regclass('holdfast.embedding') IS NOT NULL AND to_regtype('halfvec') IS NOT NULL"
+    row = connection.execute(there).fetchone()
+    if row and row[0]:
+        return None
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = '{_LONGEST_WAIT}'")
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_KEY])
+            if (row := connection.execute(there).fetchone()) and not row[0]:
+                _add_vectors(connection)
+        return None
+    except Unavailable as error:
+        return NoVectors(error.message, error.next_step)
+    except pg.InsufficientPrivilege:
+        return NoVectors(
+            f'Vectors cannot be compared here yet, and the login "{connection.info.user}" may not set that up.',
+            f"Open the database once with a login that was granted {OWNER}.",
+        )
+    except psycopg.Error as error:
+        return NoVectors(
+            f"The extension vector cannot be used ({error.sqlstate}): {error.diag.message_primary}.",
+            "See the server's log, then open it again.",
+        )
+
+
+def _add_vectors(connection: Connection) -> None:
+    known = "SELECT n.nspname, extversion FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
+    known += " WHERE extname = 'vector'"
+    if (row := connection.execute(known).fetchone()) is None:
+        major = connection.info.server_version // 10_000
+        if not connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone():
+            raise Unavailable(
+                "The server does not have the extension vector.",
+                f"Install pgvector (on Debian: apt install postgresql-{major}-pgvector) on the server and open the memory"
+                " again; a login that may not add it needs an administrator to run: CREATE EXTENSION vector;",
+            )
+        try:
+            with connection.transaction():
+                connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except pg.InsufficientPrivilege:
+            raise Unavailable(
+                "The extension vector is not part of this database, and this login may not add it.",
+                "Have the database's administrator run: CREATE EXTENSION vector;",
+            ) from None
+        row = connection.execute(known).fetchone()
+    place, version = row or ("", "")
+    connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(OWNER)))
+    try:
+        connection.execute(sql.SQL(_EMBEDDINGS).format(place=sql.Identifier(place)))
+    except pg.UndefinedObject:
+        raise Unavailable(
+            f"The extension vector is {version} here, which is too old.",
+            "Install pgvector 0.7 or newer on the server, and run: ALTER EXTENSION vector UPDATE;",
+        ) from None
+    connection.execute(_guarded("embedding") + _guarded("embedded"))
+
+
+def _roles(connection: Connection) -> list[str]:
+    """Return which of our roles this login may set, the most powerful first."""
+    rows = connection.execute(
+        "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND pg_has_role(oid, 'SET')", [list(ROLES)]
+    ).fetchall()
+    return sorted((row[0] for row in rows), key=ROLES.index)
+
+
+def _not_granted(connection: Connection) -> HoldfastError:
+    user = connection.info.user
+    return Unavailable(
+        f'The login "{user}" may not use this memory.',
+        f'Have the database\'s administrator run: GRANT {WRITER} TO "{user}"; (or {READER}, to read only)',
     )
-    + "".join(f"CREATE {each};\n" for each in _INDEXES)
-    + _FOUND
-    + _ANALYZE
-)
-
-# Vectors need no extension; comparing them does (docs/decisions/023).
-_VECTORS = """
-CREATE TABLE holdfast.vector_sets (
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    id bigint NOT NULL,
-    model text NOT NULL,
-    version text NOT NULL,
-    size integer NOT NULL,
-    generation text NOT NULL,
-    used timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (tenant, id)
-) PARTITION BY HASH (tenant);
-CREATE TABLE holdfast.vector_codes (
-    set bigint NOT NULL,
-    row bigint NOT NULL,
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    code bit(384) STORAGE PLAIN NOT NULL,
-    PRIMARY KEY (tenant, set, row)
-) PARTITION BY HASH (tenant);
-CREATE TABLE holdfast.vectors (
-    set bigint NOT NULL,
-    row bigint NOT NULL,
-    mark bigint NOT NULL,
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    vector bytea STORAGE PLAIN NOT NULL,
-    PRIMARY KEY (tenant, set, row)
-) PARTITION BY HASH (tenant);
-"""
-
-COMPARING = f"""
-CREATE FUNCTION holdfast.apart(one bit, other bit) RETURNS double precision
-    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN one OPERATOR({{place}}.<~>) other;
-REVOKE ALL ON FUNCTION holdfast.apart FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION holdfast.apart TO {WRITER}, {READER};
-"""
-"""Compares two codes. It is bound to the extension when it is created, and dropped with it."""
-
-VECTORS = _VECTORS + tenanted("vector_sets") + tenanted("vector_codes") + tenanted("vectors")

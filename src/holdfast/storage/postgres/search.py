@@ -1,156 +1,309 @@
-"""Search in the index of a database: filters as SQL, candidates by words, related records.
+"""Search in a database: how rare words are, the candidates for a question in one statement, related records.
 
-The server narrows: it ranks the records that contain a rare enough word, weighting each word by its rarity. The exact
-order is computed here by BM25 from the positions of the words, as the embedded engine does. Words are lexemes of a
-`tsvector`: the mark of the index, `o` for own or `f` for foreign records, and the stem. Titles have weight A.
+A question takes two messages. The first asks how rare its words are. The second returns the records that match best by
+words, those that are nearest in meaning, their neighbours, and everything that ranking needs. Ranking itself is the
+same as for files. How rare words are is counted in a table beside the writes; rows that are not counted yet are
+counted by the question.
 """
 
 from __future__ import annotations
 
-import hashlib
+import bisect
 import itertools
 import math
-import struct
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
+from psycopg.rows import TupleRow
 
 from holdfast.model.kinds import KINDS
+from holdfast.model.names import same
 from holdfast.model.queries import Terms
 from holdfast.model.records import Record
 from holdfast.model.scopes import from_path
 from holdfast.model.settings import Search
+from holdfast.model.times import iso
 from holdfast.storage import words
 from holdfast.storage.index import Candidate, Filter, Pool, Tied
-from holdfast.storage.postgres.database import Transaction
-from holdfast.storage.postgres.generations import HERE, Generation
-from holdfast.storage.words import IN_ORDER, LINES, LINK, NAME, TAG, TITLE, Run, Wanted, revive, stems
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.rows import LONGEST_STEM, READ, Lexemes, Stored, plain, quoted, short
+from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Names, Run, Wanted, stems
 
-OF = "r.tenant = %(tenant)s AND r.generation = %(generation)s"
-FILE = "JOIN holdfast.index_files f ON f.tenant = %(tenant)s AND f.generation = %(generation)s AND f.file = r.file"
-PREFIX = 6
-"""Characters before the stem in a lexeme."""
-LONGEST_STEM = 500
-MOST_COUNTED = 255
-_TITLE_WEIGHT = 3
-_SPARE = 100
+_WHAT = "The search"
+_K, _B = 1.2, 0.75
+_ONE = 4 * 1.64493406685
+"""Scales `ts_rank` so that one word in a text is 1, and one in a title is 4."""
 _RANKED = 15_000
 """Of words that are in more records than this taken together, the most common only rank what the rarer ones find."""
-_K, _B = 1.2, 0.75
-_ONE = 6.5797
-"""Scales `ts_rank` so that a word that occurs once weighs one."""
-_FEW = 1e-6
 _LONG = 60
 """Longer records are mostly compressed: they are decompressed once, and not for each word."""
-_NEAR = """
-SELECT o.row FROM holdfast.index_records o WHERE o.tenant = %(tenant)s AND o.generation = %(generation)s
-AND o.file = r.file AND o.session = r.session AND o.sort {sign} r.sort AND NOT o.hidden AND NOT o.superseded
-ORDER BY o.sort {way} LIMIT 2
+_SPARE = 100
+_SHORT = 4_000
+"""Bytes of a record that is returned with the candidates."""
+_FEW = 1e-6
+_BY_CODE = 500
+"""How many of the nearest codes are compared by their vectors."""
+_NEAREST = 30
+"""How many of the most similar records become candidates, whatever their words."""
+_SQUARES = list(itertools.accumulate(1 / (place * place) for place in range(1, 256)))
+_TITLES, _TEXTS = 8, 200
+
+_RARITY = """
+WITH known AS MATERIALIZED (SELECT s.records, s.length, s.upto FROM holdfast.stat s WHERE s.tenant = %(tenant)s),
+recent AS MATERIALIZED (SELECT r.kind = 'transcript' AS other, r.length, r.words FROM holdfast.record r
+    WHERE r.tenant = %(tenant)s AND r.xact >= coalesce((SELECT upto FROM known), '0'::xid8) AND r.length > 0 AND r.live)
+SELECT
+    ARRAY(SELECT coalesce((SELECT known.records[n] FROM known), 0) + (SELECT count(*) FROM recent WHERE other = (n = 2))
+          FROM generate_series(1, 2) AS n),
+    ARRAY(SELECT coalesce((SELECT known.length[n] FROM known), 0)
+               + coalesce((SELECT sum(recent.length) FROM recent WHERE other = (n = 2)), 0)::bigint
+          FROM generate_series(1, 2) AS n),
+    ARRAY(SELECT coalesce(t.records, 0) + (SELECT count(*) FROM recent WHERE recent.words @@ w.query)
+          FROM unnest(%(terms)s::text[], %(queries)s::tsquery[]) WITH ORDINALITY AS w (term, query, n)
+          LEFT JOIN holdfast.term t ON t.tenant = %(tenant)s AND t.term = w.term ORDER BY w.n),
+    ARRAY(SELECT (SELECT count(*) FROM (SELECT FROM holdfast.searched r WHERE r.words @@ p.query AND r.live
+                                        LIMIT %(most)s::int) AS few)
+          FROM unnest(%(phrases)s::tsquery[]) WITH ORDINALITY AS p (query, n) ORDER BY p.n),
+    (SELECT count(*) FROM recent)
 """
-_BESIDE = (
-    "SELECT r.row, ARRAY(" + _NEAR.format(sign="<", way="DESC") + "), ARRAY(" + _NEAR.format(sign=">", way="ASC") + ")"
-    f" FROM holdfast.index_records r WHERE {OF} AND r.row = ANY(%(rows)s::bigint[]) AND r.kind = ANY(%(kinds)s)"
-)
-_HAVING = f"""
-SELECT wanted.way, wanted.name, found.row
-FROM unnest(%(ways)s::smallint[], %(names)s::text[]) AS wanted (way, name) CROSS JOIN LATERAL (
-    SELECT row FROM holdfast.index_ties
-    WHERE {HERE} AND way = wanted.way AND name = wanted.name LIMIT {words.MOST + 1}) AS found
+_IN_SCOPE = """
+SELECT
+    ARRAY(SELECT count(*) FROM generate_series(0, 1) AS n LEFT JOIN holdfast.searched r
+          ON r.live AND r.length > 0 AND (r.kind = 'transcript') = (n = 1) AND r.id IS NOT NULL GROUP BY n ORDER BY n),
+    ARRAY(SELECT coalesce(sum(r.length), 0)::bigint FROM generate_series(0, 1) AS n LEFT JOIN holdfast.searched r
+          ON r.live AND r.length > 0 AND (r.kind = 'transcript') = (n = 1) GROUP BY n ORDER BY n),
+    ARRAY(SELECT count(*) FROM unnest(%(queries)s::tsquery[]) WITH ORDINALITY AS w (query, n)
+          LEFT JOIN holdfast.searched r ON r.words @@ w.query AND r.live GROUP BY w.n ORDER BY w.n),
+    ARRAY(SELECT count(r.id) FROM unnest(%(phrases)s::tsquery[]) WITH ORDINALITY AS p (query, n)
+          LEFT JOIN holdfast.searched r ON r.words @@ p.query AND r.live GROUP BY p.n ORDER BY p.n),
+    0
 """
-
-
-# texts and filters
-
-
-def short(text: str, most: int = 400) -> str:
-    """Return a text as it is compared in a database, which takes no NUL and no long keys."""
-    if len(text) * 4 > most and len(text.encode("utf-8", "replace")) > most:
-        text = text[: most // 8] + "…" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-    return plain(text)
-
-
-def short_id(identifier: str) -> str:
-    """Return an id as it is compared; that of a document is a path."""
-    return short(identifier, 1_800)
-
-
-def plain(text: str) -> str:
-    """Return a text without characters that a database refuses."""
-    if "\0" in text:
-        text = text.replace("\0", "\ufffd")
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def listed(numbers: Iterable[int]) -> str:
-    """Return numbers as an array literal; the driver would convert each."""
-    return f"{{{','.join(map(str, numbers))}}}"
-
-
-def quoted(lexeme: str) -> str:
-    return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
+_BESIDE = """
+SELECT o.id FROM holdfast.searched o WHERE o.session = b.session AND o.session <> '' AND o.path = b.path AND o.live
+    AND NOT o.hidden AND o.id {sign} b.id ORDER BY o.id {way} LIMIT 2
+"""
+_BEFORE, _AFTER = _BESIDE.format(sign="<", way="DESC"), _BESIDE.format(sign=">", way="ASC")
 
 
 def conditions(where: Filter) -> tuple[str, dict[str, Any]]:
-    """Return a filter as SQL over `index_records r`, and its values."""
-    parts, values = ["NOT r.superseded"], dict[str, Any]()
+    """Return a filter as SQL over rows `r`, and its values."""
+    parts, values = ["r.live"], dict[str, Any]()
     if not where.hidden:
         parts.append("NOT r.hidden")
     if kinds := where.kinds or where.searchable:
-        parts.append("r.kind = ANY(%(kinds)s)")
+        parts.append("r.kind = ANY(%(kinds)s::text[])")
         values["kinds"] = list(kinds)
     if where.scope:
         others = [*(from_path(where.scope).above if where.above else ()), *([""] if where.shared else ())]
-        more = " OR r.scope = ANY(%(others)s)" if others else ""
+        more = " OR r.scope = ANY(%(others)s::text[])" if others else ""
         parts.append(f"(r.scope = %(scope)s OR (r.scope > %(below)s AND r.scope < %(beyond)s){more})")
         values |= {"scope": where.scope, "below": where.scope + "/", "beyond": where.scope + "0", "others": others}
     if where.sessions:
-        parts.append("r.session = ANY(%(sessions)s)")
+        parts.append("r.session = ANY(%(sessions)s::text[])")
         values["sessions"] = [short(session) for session in where.sessions]
     if where.tags:
-        values |= {f"tag{number}": plain(words.tagged((tag,))) for number, tag in enumerate(where.tags)}
-        some = " OR ".join(f"position(%(tag{number})s in r.tagged) > 0" for number in range(len(where.tags)))
-        parts.append(f"({some})")
+        parts.append("r.words @@ %(tags)s::tsquery")
     if where.since:
-        parts.append("r.time >= %(since)s")
+        parts.append("r.at >= %(since)s::timestamptz")
     if where.until:
-        parts.append("r.time <= %(until)s AND r.time <> ''")
+        parts.append("r.at <= %(until)s::timestamptz")
     if where.known:
-        parts.append("r.time <= %(known)s")  # a record without a time may have been known
+        parts.append("(r.at <= %(known)s::timestamptz OR r.at IS NULL)")  # without a time it may have been known
     if where.only:
-        parts.append("r.id = %(only)s")
-    values |= {"since": where.since, "until": where.until, "known": where.known, "only": short_id(where.only)}
-    return " AND ".join(parts), values
+        parts.append("CASE WHEN r.key IS NULL THEN r.id::text ELSE r.path END = %(only)s")
+    return " AND ".join(parts), values | {"since": where.since, "until": where.until, "known": where.known}
 
 
-def at_or_below(places: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-    """Return as SQL over `f.path` that a file is one of these places or below one; no places mean everywhere."""
-    if not places:
-        return "true", {}
-    values = {f"place{number}": plain(place) for number, place in enumerate(places)}
-    some = (f"f.path = %({name})s OR (f.path > %({name})s || '/' AND f.path < %({name})s || '0')" for name in values)
-    return "(" + " OR ".join(some) + ")", values
+class Rarity(NamedTuple):
+    """How rare the words of a question are."""
+
+    records: list[int]
+    """Our own, and those of other programs."""
+    lengths: list[int]
+    held: dict[str, int]
+    """In how many records a lexeme, or a phrase of lexemes, occurs."""
+    uncounted: int
+
+    def average(self, foreign: bool) -> float:
+        return max(1.0, self.lengths[foreign] / max(1, self.records[foreign]))
 
 
-def in_order(found: list[Any], scores: dict[int, float]) -> list[int]:
-    """Return rows by score, time and place; `found` has row, time, path, sort, id."""
-    found.sort(key=lambda row: (row[2], row[3], row[4]))
-    found.sort(key=lambda row: str(row[1]), reverse=True)
-    found.sort(key=lambda row: -scores[row[0]])
-    return [row[0] for row in found]
+class Meaning(NamedTuple):
+    """The vector of a question."""
+
+    model: str
+    vector: str
+    code: str
+    near: float
+    """From this similarity on, a record is about the question."""
+    literal: bool
+    """Quoted words must occur, so meaning adds no candidates."""
 
 
-def load(tx: Transaction, index: Generation, rows: list[int]) -> dict[int, Record]:
-    """Return the records of these rows that still exist."""
-    found = tx.rows(
-        "SELECT r.row, r.record, r.hidden, r.superseded FROM holdfast.index_records r"
-        f" WHERE {OF} AND r.row = ANY(%(rows)s)",
-        generation=index.number, rows=rows,
-    )  # fmt: skip
-    return {row: revive(*rest) for row, *rest in found}
+class Found(NamedTuple):
+    """The candidates for a question, and the rows that were returned with them."""
+
+    pool: Pool
+    near: dict[str, float]
+    rows: list[Stored | None]
+    ids: list[str]
 
 
-# words
+class Searcher:
+    """Asks one tenant's rows."""
+
+    def __init__(self, database: Database, settings: Search) -> None:
+        self._database = database
+        self._settings = settings
+        self.lexemes = Lexemes(database.tenant)
+
+    def filter(self, where: Filter) -> tuple[str, dict[str, Any]]:
+        condition, values = conditions(where)
+        if where.tags:
+            values["tags"] = " | ".join(quoted(self.lexemes.tie(TAG, same(tag))) for tag in where.tags)
+        if where.only:
+            values["only"] = plain(where.only).partition("#")[0] if "#" in where.only else plain(where.only)
+        return condition, values
+
+    # words
+
+    def rarity(self, terms: Terms, foreign: Iterable[bool]) -> Rarity:
+        """Return how rare the words of a question are, in one message."""
+        runs = [_stemmed(run) for run in (*terms.words, *terms.phrases)]
+        single, phrases = dict[str, str](), dict[str, str]()
+        for prefix in map(self.lexemes.prefix, foreign):
+            single |= {prefix + stem: quoted(prefix + stem) for run in runs for stem in run}
+            phrases |= {prefix + " ".join(run): _query(prefix, run) for run in runs if len(run) > 1}
+        most = self._settings.common_records + 1
+        asked = _IN_SCOPE if self._database.scope else _RARITY
+        ((records, lengths, held, many, uncounted),) = self._database.ask(
+            _WHAT, asked, planned=True, terms=list(single), queries=list(single.values()),
+            phrases=list(phrases.values()), most=most,
+        )  # fmt: skip
+        return Rarity(records, lengths, dict(zip([*single, *phrases], [*held, *many], strict=True)), uncounted)
+
+    def wanted(self, terms: Terms, rarity: Rarity, foreign: bool) -> Wanted:
+        """Return the words of a question that distinguish records."""
+        prefix = self.lexemes.prefix(foreign)
+
+        def count(run: Run, most: int) -> int:
+            found = _stemmed(run)
+            held = rarity.held.get(prefix + " ".join(found), 0)
+            return held if most < 0 else min(held, most)
+
+        return words.telling(terms, self._settings, stems, count)
+
+    def candidates(
+        self, wanted: Wanted, where: Filter, rarity: Rarity, most: int, *, foreign: bool, meaning: Meaning | None,
+        beside: bool = True,
+    ) -> Found:  # fmt: skip
+        """Return the candidates for some words and a meaning, with their neighbours, in one message."""
+        prefix = self.lexemes.prefix(foreign)
+        runs = [(run, _stemmed(run)) for run in (*wanted.phrases, *wanted.words)]
+        pool = Pool(
+            foreign=foreign, words=tuple(" ".join(run) for run, _ in runs), held=tuple(wanted.held),
+            records=max(1, rarity.records[foreign]), length=rarity.average(foreign),
+        )  # fmt: skip
+        asked = self._asked(wanted, prefix)
+        if not asked and (meaning is None or meaning.literal):
+            return Found(pool, {}, [], [])
+        condition, values = self.filter(where)
+        values |= {f"q{number}": _query(prefix, run) for number, (_, run) in enumerate(runs)}
+        values |= {f"w{number}": _weight(held, pool.records) for number, held in enumerate(wanted.held)}
+        values |= {"asked": asked, "average": pool.length, "many": most}
+        ranks = [_rank(f"q{number}", run) for number, (_, run) in enumerate(runs)]
+        statement = _statement(condition, ranks, meaning, long=pool.length > _LONG, beside=beside, asked=bool(asked))
+        if meaning:
+            values |= {"model": meaning.model, "vector": meaning.vector, "code": meaning.code, "near": meaning.near}
+        rows = self._database.ask(_WHAT, statement, planned=True, **values)
+        return _found(pool, rows, where)
+
+    def _asked(self, wanted: Wanted, prefix: str) -> str:
+        """Return the query for the records to rank: with all phrases, or with some of the rarest words."""
+        if wanted.phrases:
+            return " & ".join(_query(prefix, _stemmed(run)) for run in wanted.phrases)
+        chosen, total = list[Run](), 0
+        for held, run in sorted(zip(wanted.held, wanted.words, strict=True)):
+            total += held
+            if chosen and total > _RANKED:
+                break
+            if held:
+                chosen.append(run)
+        return " | ".join(_query(prefix, _stemmed(run)) for run in chosen)
+
+    def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Stored | None, str, float]]:
+        """Return the rows that match the words best, by words alone, with their ids and scores."""
+        flags = has_foreign(where)
+        rarity, scored = self.rarity(terms, flags), list[tuple[float, Candidate, Stored | None, str]]()
+        for foreign in flags:
+            wanted = self.wanted(terms, rarity, foreign)
+            found = self.candidates(
+                wanted, where, rarity, limit + _SPARE, foreign=foreign, meaning=None, beside=False
+            )  # fmt: skip
+            weights = [_weight(held, found.pool.records) for held in wanted.held]
+            if wanted.phrases and wanted.words:
+                weights[0] *= 2  # as in the file engine, whose expression has it twice
+            for (number, one), row in zip(found.pool.candidates.items(), found.rows, strict=True):
+                k = _K * (1 - _B + _B * one.length / found.pool.length)
+                score = sum(w * count * (_K + 1) / (count + k) for w, count in zip(weights, one.counts, strict=False))
+                scored.append((score, one, row, found.ids[number]))
+        scored.sort(key=lambda each: each[1].place)
+        scored.sort(key=lambda each: each[1].time, reverse=True)
+        scored.sort(key=lambda each: -each[0])
+        return [(row, identifier, score) for score, _, row, identifier in scored[:limit]]
+
+    # related records
+
+    def related(
+        self, identifiers: Sequence[str], where: Filter, limit: int,
+        load: Callable[[Sequence[str]], dict[str, Record]], own: dict[str, list[Record]],
+    ) -> dict[str, list[Tied]]:  # fmt: skip
+        """Return the records most closely related to each id, or to a name that is not an id; `own` are their records."""
+        names: dict[str, Names] = {}
+        for identifier in identifiers:
+            names[identifier] = Names([], [], []) if own.get(identifier) else words.unowned(identifier)
+            for record in own.get(identifier, ()):
+                for way, name in words.ties_of(record):
+                    names[identifier][way - 1].append(name)
+        shared = sorted(words.shared_by(names.values()))
+        having, order = self._having(shared, where), list[str]()
+        numbers: dict[str, int] = {}
+        rows = {tie: [numbers.setdefault(row, len(numbers)) for row in found] for tie, found in having.items()}
+        order = list(numbers)
+        records = load(order)
+        place = {record.id: identifier for identifier, found in own.items() for record in found}
+        result: dict[str, list[Tied]] = {}
+        for identifier in identifiers:
+            mine = [
+                number
+                for number, row in enumerate(order)
+                if row in records and place.get(records[row].id) == identifier
+            ]
+            # a name without a record has no rows of its own
+            ties = words.tied(names[identifier], rows, mine or ([-1] if own.get(identifier) else []))
+            chosen = [(number, tie) for number, tie in ties.items() if order[number] in records]
+            chosen.sort(key=lambda one: (records[order[one[0]]].path, records[order[one[0]]].order))
+            chosen.sort(key=lambda one: records[order[one[0]]].time, reverse=True)
+            chosen.sort(key=lambda one: -one[1][0])
+            result[identifier] = [
+                Tied(records[order[number]], score, tuple(how)) for number, (score, how) in chosen[:limit]
+            ]
+        return result
+
+    def _having(self, ties: Sequence[tuple[int, str]], where: Filter) -> dict[tuple[int, str], list[str]]:
+        """Return the rows that have each tie and pass the filter; none for a tie that too many have."""
+        if not ties:
+            return {}
+        condition, values = self.filter(where)
+        rows = self._database.ask(
+            _WHAT,
+            f"""SELECT ARRAY(SELECT few.id::text FROM (SELECT r.id, ({condition}) AS inside FROM holdfast.searched r
+                    WHERE r.words @@ t.query AND r.live LIMIT {MOST + 1}) AS few WHERE few.inside LIMIT {COMMON + 1})
+                FROM unnest(%(ties)s::tsquery[]) WITH ORDINALITY AS t (query, n) ORDER BY t.n""",
+            planned=True, ties=[quoted(self.lexemes.tie(way, name)) for way, name in ties], **values,
+        )  # fmt: skip
+        return {tie: found for tie, (found,) in zip(ties, rows, strict=True) if len(found) <= COMMON}
 
 
 def has_foreign(where: Filter) -> list[bool]:
@@ -158,281 +311,144 @@ def has_foreign(where: Filter) -> list[bool]:
     return list(dict.fromkeys(KINDS[name].foreign for name in where.kinds or where.searchable))
 
 
-class Searching:
-    """One question to the own or foreign records of an index."""
-
-    def __init__(self, tx: Transaction, index: Generation, foreign: bool, settings: Search) -> None:
-        self._tx = tx
-        self._index = index
-        self._foreign = foreign
-        self._settings = settings
-        self._prefix = index.prefix(foreign)
-        self._average = index.average(foreign)
-        self._held: dict[str, int] = {}
-        self._read: dict[int, tuple[int, bytes]] = {}
-        """Length and `tsvector` of the rows that were read."""
-        self._counts: dict[tuple[int, Run], int] = {}
-
-    def wanted(self, terms: Terms) -> Wanted:
-        """Return the words of a question that distinguish records."""
-        single = [stem for run in (*terms.words, *terms.phrases) for stem in stems(" ".join(run))]
-        rows = self._rows(
-            f"SELECT term, held FROM holdfast.index_terms WHERE {HERE} AND term = ANY(%(terms)s)",
-            terms=[self._prefix + stem for stem in dict.fromkeys(single)],
-        )
-        self._held = {term[PREFIX:]: held for term, held in rows}
-        return words.telling(terms, self._settings, stems, self._records_with)
-
-    def _records_with(self, run: Run, most: int) -> int:
-        found = _stemmed(run)
-        least = min((self._held.get(stem, 0) for stem in found), default=0)
-        if len(found) == 1 or not least:
-            return least if most < 0 else min(least, most)
-        limit = "" if most < 0 else "LIMIT %(most)s"
-        rows = self._rows(
-            "SELECT count(*) FROM (SELECT 1 FROM holdfast.index_found"
-            f" WHERE generation = %(generation)s AND words @@ %(query)s::tsquery {limit}) AS found",
-            query=self._query([run]), most=most,
-        )  # fmt: skip
-        return int(rows[0][0])
-
-    def best(self, wanted: Wanted, where: Filter, limit: int) -> list[tuple[int, float]]:
-        """Return the rows of the best records and their scores, best first."""
-        if not wanted.phrases and not wanted.words:
-            return []
-        many = 2 * limit + _SPARE
-        rows = self._narrowed(wanted, "", {}, many)
-        found = self._scored(rows, wanted, where)
-        if len(found) < limit and len(rows) >= many:
-            found = self._scored(self._narrowed(wanted, *conditions(where), many), wanted, where)
-        return found[:limit]
-
-    def _narrowed(self, wanted: Wanted, condition: str, values: dict[str, Any], many: int) -> list[int]:
-        """Return the rows that the server ranks first: with all phrases, or with some of the rarest words."""
-        chosen, total = list[Run](), 0
-        for held, run in sorted(zip(wanted.held, wanted.words, strict=True)) if not wanted.phrases else ():
-            total += held
-            if chosen and total > _RANKED:
-                break
-            if held:
-                chosen.append(run)
-        asked = self._query(wanted.phrases, "&") if wanted.phrases else self._query(chosen)
-        if not asked:
-            return []
-        runs = [*wanted.phrases, *wanted.words]
-        weights = {f"w{number}": self._weight(held) for number, held in enumerate(wanted.held)}
-        queries = {f"q{number}": self._query([run]) for number, run in enumerate(runs)}
-        ranks = ", ".join(
-            f"{_ONE} * ts_rank('{{1,0.25,0.25,1}}', w.words, %({name})s::tsquery) AS {name}" for name in queries
-        )
-        score = " + ".join(f"%(w{number})s::float8 * q{number} / (q{number} + k)" for number in range(len(runs)))
-        vectors = "w.words || ''" if self._average > _LONG else "w.words"
-        join = f"JOIN holdfast.index_records r ON r.row = w.row AND {OF} AND {condition}" if condition else ""
-        found = self._rows(
-            f"SELECT row FROM (SELECT w.row, {_K} * ({1 - _B} + {_B} * w.length / %(average)s::float8) AS k, {ranks}"
-            f" FROM (SELECT w.row, w.length, {vectors} AS words FROM holdfast.index_found w {join}"
-            " WHERE w.tenant = %(tenant)s AND w.generation = %(generation)s AND w.words @@ %(asked)s::tsquery"
-            f" OFFSET 0) AS w OFFSET 0) AS found ORDER BY {score} DESC, row LIMIT %(many)s",
-            asked=asked, average=self._average, many=many, **weights, **queries, **values,
-        )  # fmt: skip
-        return [row for (row,) in found]
-
-    def _query(self, runs: Iterable[Run], joined: str = "|") -> str:
-        """Return the `tsquery` for one of these runs of words (or, with `&`, for all of them)."""
-        phrases = []
-        for run in runs:
-            parts = [quoted(self._prefix + stem) for stem in _stemmed(run) if len(stem) <= LONGEST_STEM]
-            phrases += ["(" + " <-> ".join(parts) + ")"] if parts else []
-        return f" {joined} ".join(phrases)
-
-    def _weight(self, held: int) -> float:
-        records = self._index.records[self._foreign]
-        return max(_FEW, math.log((records - held + 0.5) / (held + 0.5)) if records > held else _FEW)
-
-    def _scored(self, rows: list[int], wanted: Wanted, where: Filter) -> list[tuple[int, float]]:
-        """Return the rows that pass the filter and their scores, best first."""
-        condition, values = conditions(where)
-        found = self._rows(
-            "SELECT r.row, r.time, f.path, r.sort, r.id, w.length, w.words FROM holdfast.index_records r"
-            f" {FILE}"
-            " JOIN holdfast.index_words w ON w.tenant = %(tenant)s AND w.generation = %(generation)s AND w.row = r.row"
-            f" WHERE {OF} AND r.row = ANY(%(rows)s::bigint[]) AND {condition}",
-            rows=listed(rows), **values,
-        )  # fmt: skip
-        self._read |= {row: (length, vector) for row, *_, length, vector in found}
-        runs = [_stemmed(run) for run in (*wanted.phrases, *wanted.words)]
-        weights = [self._weight(held) for held in wanted.held]
-        if wanted.phrases and wanted.words:
-            weights[0] *= 2  # as in the embedded engine, whose expression has it twice
-        scores: dict[int, float] = {}
-        for row, *_, length, _ in found:
-            k = _K * (1 - _B + _B * length / self._average)
-            counts = self._count(row, runs)
-            scores[row] = sum(w * count * (_K + 1) / (count + k) for w, count in zip(weights, counts, strict=True))
-        return [(row, scores[row]) for row in in_order(found, scores)]
-
-    def _count(self, row: int, runs: Sequence[Run]) -> bytes:
-        """Return how often each run occurs in a row that was read."""
-        for run in runs:
-            if (row, run) not in self._counts:
-                self._counts[row, run] = occurrences(self._prefix, run, self._read[row][1])
-        return bytes([self._counts[row, run] for run in runs])
-
-    # candidates
-
-    def pool(self, terms: Terms, where: Filter, most: int) -> Pool:
-        wanted = self.wanted(terms)
-        best = [row for row, _ in self.best(wanted, where, most)]
-        known = Pool(
-            foreign=self._foreign, words=tuple(" ".join(run) for run in (*wanted.phrases, *wanted.words)),
-            held=tuple(wanted.held), records=max(1, self._index.records[self._foreign]), length=self._average,
-        )  # fmt: skip
-        return self._filled(known, where, best)
-
-    def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
-        """Return a pool with those of these rows added that have words of this kind, and their neighbours."""
-        fresh = [row for row in rows if row not in pool.candidates]
-        return self._filled(pool, where, self._with_words(fresh))
-
-    def _filled(self, pool: Pool, where: Filter, best: list[int]) -> Pool:
-        """Return a pool with these rows and their neighbours as candidates."""
-        if not best:
-            return pool
-        beside = {row: rest for row, *rest in self._rows(_BESIDE, rows=listed(best), kinds=list(IN_ORDER))}
-        after: dict[int, int] = {}
-        for row in best:
-            if row in beside:
-                before, behind = beside[row]
-                after.update(itertools.pairwise([*reversed(before), row, *behind]))
-        rows = [row for row in dict.fromkeys([*best, *after, *after.values()]) if row not in pool.candidates]
-        runs = [tuple(stems(word)) for word in pool.words]
-        counts = {row: self._count(row, runs) for row in self._with_words(rows)}
-        candidates = {**pool.candidates, **self._candidates(rows, where, counts)}
-        known = {one: other for one, other in after.items() if one in candidates and other in candidates}
-        return msgspec.structs.replace(pool, candidates=candidates, after={**pool.after, **known})
-
-    def _with_words(self, rows: list[int]) -> list[int]:
-        """Return those of these rows that have words of this kind, and read the words."""
-        found = self._rows(
-            f"SELECT row, length, words FROM holdfast.index_words WHERE {HERE} AND row = ANY(%(rows)s::bigint[])",
-            rows=listed(row for row in rows if row not in self._read),
-        )
-        self._read |= {row: (length, vector) for row, length, vector in found}
-        prefix = self._prefix.encode()
-        vectors = ((row, self._read[row][1]) for row in rows if row in self._read)
-        return [row for row, vector in vectors if prefix in vector or len(vector) <= 4]
-
-    def _candidates(self, rows: list[int], where: Filter, counts: dict[int, bytes]) -> dict[int, Candidate]:
-        """Return what ranking needs to know of rows, except those that are newer than `where.known`."""
-        condition, values = conditions(where)
-        known = " AND r.time <= %(known)s" if where.known else ""
-        found = self._rows(
-            "SELECT r.row, r.id, r.kind, r.session, r.time, f.path, r.sort, r.author, r.agent, r.priority, r.mark,"
-            f" {condition} FROM holdfast.index_records r {FILE}"
-            f" WHERE {OF} AND r.row = ANY(%(rows)s::bigint[]){known}",
-            rows=listed(rows), **values,
-        )  # fmt: skip
-        return {
-            row: Candidate(
-                id, (path, session if kind in LINES else id), time, (path, sort, id), author, bool(agent),
-                each if any(each := counts.get(row, b"")) else b"", self._read[row][0] if row in counts else 1,
-                priority, mark, bool(inside),
-            )
-            for row, id, kind, session, time, path, sort, author, agent, priority, mark, inside in found
-        }  # fmt: skip
-
-    def _rows(self, statement: str, **values: object) -> list[Any]:
-        return self._tx.rows(statement, generation=self._index.number, **values)
-
-
 def _stemmed(run: Run) -> Run:
-    return tuple(stems(" ".join(run)))
+    """Return the stems of a run; () when one is too long to be stored."""
+    found = tuple(stems(" ".join(run)))
+    return found if all(len(stem) <= LONGEST_STEM for stem in found) else ()
 
 
-def occurrences(prefix: str, run: Run, vector: bytes) -> int:
-    """Return how often a run of stems occurs in a `tsvector` in wire format; an occurrence in a title counts more."""
-    firsts: Sequence[int] = ()
-    for number, stem in enumerate(run):
-        lexeme = (prefix + stem).encode() + b"\0"  # its prefix keeps it from being found inside another
-        at = vector.find(lexeme)
-        if at < 0:
-            return 0
-        at += len(lexeme)
-        places = struct.unpack_from(f"!{vector[at] << 8 | vector[at + 1]}H", vector, at + 2)
-        there = set(places) if number else set[int]()
-        firsts = [place for place in firsts if place + number in there] if number else places
-    if not firsts or firsts[0] >> 14 != _TITLE_WEIGHT:  # titles come first
-        return min(MOST_COUNTED, len(firsts))
-    return min(MOST_COUNTED, sum(int(TITLE) if place >> 14 == _TITLE_WEIGHT else 1 for place in firsts))
+def _query(prefix: str, run: Run) -> str:
+    """Return the `tsquery` for adjacent words."""
+    parts = " <-> ".join(quoted(prefix + stem) for stem in run)
+    return f"({parts})" if len(run) > 1 else parts
 
 
-# related records
+def _weight(held: int, records: int) -> float:
+    return max(_FEW, math.log((records - held + 0.5) / (held + 0.5)) if records > held else _FEW)
 
 
-class Ties:
-    """The records that are tied to some ids, or to names, by names, links and tags, and pass a filter."""
+def _rank(name: str, run: Run) -> str:
+    """Return SQL for how often a run occurs: a rank for one word, whether it occurs for several."""
+    if not run:
+        return "0.0"
+    if len(run) > 1:
+        return f"CASE WHEN r.words @@ %({name})s::tsquery THEN 1.0 ELSE 0.0 END"
+    return f"{_ONE} * ts_rank('{{1,0.25,0.25,1}}', r.words, %({name})s::tsquery)"
 
-    def __init__(self, tx: Transaction, index: Generation, identifiers: Sequence[str], where: Filter) -> None:
-        self._tx = tx
-        self._index = index
-        ids = [short_id(each) for each in identifiers]
-        rows = self._rows(
-            f"SELECT id, row FROM holdfast.index_records WHERE {HERE} AND id = ANY(%(ids)s) AND NOT superseded"
-            " ORDER BY row",
-            ids=ids,
+
+def _statement(
+    condition: str, ranks: list[str], meaning: Meaning | None, *, long: bool, beside: bool, asked: bool
+) -> str:
+    """Put together the statement that returns the candidates of a question."""
+    parts = []
+    if asked:
+        scores = " + ".join(
+            f"%(w{number})s::float8 * s.x{number} / (s.x{number} + s.k)" for number in range(len(ranks))
         )
-        self._own = {each: [row for id, row in rows if id == short_id(each)] for each in identifiers}
-        self._names: dict[tuple[int, int], list[str]] = {}
-        mine = [row for rows in self._own.values() for row in rows]
-        statement = f"SELECT row, way, name FROM holdfast.index_ties WHERE {HERE} AND row = ANY(%(rows)s)"
-        for row, way, name in self._rows(f"{statement} ORDER BY row, way, name", rows=mine) if mine else ():
-            self._names.setdefault((row, way), []).append(name)
-        self._having = self._rows_having(where)
-
-    def best(self, limit: int) -> dict[str, list[Tied]]:
-        """Return the closest records for each id or name, with the reasons."""
-        found = {each: words.tied(self._ties_of(each, own), self._having, own) for each, own in self._own.items()}
-        order = self._rows(
-            f"SELECT r.row, r.time, f.path, r.sort, r.id FROM holdfast.index_records r {FILE}"
-            f" WHERE {OF} AND r.row = ANY(%(rows)s)",
-            rows=sorted({row for ties in found.values() for row in ties}),
+        columns = ", ".join(f"{rank} AS x{number}" for number, rank in enumerate(ranks))
+        vectors = "r.words || ''" if long else "r.words"
+        parts.append(f"""hit AS MATERIALIZED (SELECT s.id, s.path, s.session, s.kind FROM (
+            SELECT r.id, r.path, r.session, r.kind, {_K} * ({1 - _B} + {_B} * r.length / %(average)s::float8) AS k, {columns}
+            FROM (SELECT r.id, r.path, r.session, r.kind, r.length, {vectors} AS words FROM holdfast.searched r
+                  WHERE r.words @@ %(asked)s::tsquery AND {condition} OFFSET 0) AS r OFFSET 0) AS s
+            ORDER BY {scores or "0"} DESC, s.id DESC LIMIT %(many)s::int)""")
+    if meaning and not meaning.literal:
+        parts.append(f"""near AS MATERIALIZED (SELECT r.id, r.path, r.session, r.kind FROM (
+            SELECT c.id, holdfast.similarity(c.vector, %(vector)s) AS similarity FROM (
+                SELECT e.id, e.vector FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND e.model = %(model)s
+                ORDER BY holdfast.distance(e.code, %(code)s::bit(384)) LIMIT {_BY_CODE} OFFSET 0) AS c OFFSET 0) AS n
+            JOIN LATERAL (SELECT * FROM holdfast.searched r WHERE r.id = n.id AND r.length > 0 OFFSET 0) AS r ON true
+            WHERE n.similarity >= %(near)s::float8 AND {condition} ORDER BY n.similarity DESC LIMIT {_NEAREST})""")
+    some = " UNION ".join(f"SELECT * FROM {name}" for name in ("hit", "near") if any(p.startswith(name) for p in parts))
+    ordered = ", ".join(f"'{name}'" for name in IN_ORDER)
+    ways = f"CASE WHEN b.kind IN ({ordered}) THEN ARRAY({{}}) END" if beside else "NULL::uuid[]"
+    parts.append(
+        f"best AS MATERIALIZED (SELECT b.id, {ways.format(_BEFORE)} AS before, {ways.format(_AFTER)} AS after"
+        f" FROM ({some}) AS b)"
+    )
+    parts.append(
+        "pool AS MATERIALIZED (SELECT id FROM best UNION SELECT unnest(before) FROM best UNION SELECT unnest(after)"
+        " FROM best)"
+    )
+    near = "NULL::float8"
+    join = ""
+    if meaning:
+        near = "holdfast.similarity(e.vector, %(vector)s)"
+        join = (
+            " LEFT JOIN LATERAL (SELECT e.vector FROM holdfast.embedding e WHERE e.tenant = %(tenant)s"
+            " AND e.model = %(model)s AND e.id = p.id OFFSET 0) AS e ON true"
         )
-        best = {
-            each: in_order([row for row in order if row[0] in ties], {row: tie[0] for row, tie in ties.items()})[:limit]
-            for each, ties in found.items()
-        }
-        records = load(self._tx, self._index, sorted({row for rows in best.values() for row in rows}))
-        return {
-            each: [
-                Tied(records[row], found[each][row][0], tuple(found[each][row][1])) for row in rows if row in records
-            ]
-            for each, rows in best.items()
-        }
+    small = (
+        "octet_length(coalesce(r.text, '')) + octet_length(coalesce(r.more::text, ''))"
+        f" + coalesce(octet_length(r.raw), 0) < {_SHORT}"
+    )
+    content = READ.replace("r.text", "CASE WHEN r.small THEN r.text END")
+    content = content.replace("r.more::text", "CASE WHEN r.small THEN r.more::text END")
+    return (
+        f"WITH {', '.join(parts)} SELECT (extract(epoch FROM r.at) * 1000)::bigint, r.session, r.author, r.agent,"
+        f" r.priority, r.length, ARRAY[{', '.join(ranks)}]::float4[], {near}::float8, ({condition}), b.before::text[],"
+        f" b.after::text[], CASE WHEN r.key IS NULL THEN '' ELSE r.key END,"
+        f" r.small, {content}"
+        f" FROM pool p CROSS JOIN LATERAL (SELECT r.*, {small} AS small FROM holdfast.searched r WHERE r.id = p.id OFFSET 0)"
+        f" AS r LEFT JOIN best b ON b.id = p.id{join}"
+    )
 
-    def _ties_of(self, identifier: str, own: list[int]) -> words.Names:
-        if not own:
-            return words.Names(*([short(name) for name in names] for names in words.unowned(identifier)))
-        ways = (NAME, LINK, TAG)
-        return words.Names(*([name for row in own for name in self._names.get((row, way), ())] for way in ways))
 
-    def _rows_having(self, where: Filter) -> dict[tuple[int, str], list[int]]:
-        """Return the rows by name and kind of tie, as far as they pass the filter; none for common names."""
-        wanted = words.shared_by(self._ties_of(*each) for each in self._own.items())
-        if not wanted:
-            return {}
-        every: dict[tuple[int, str], list[int]] = {}
-        ways, names = zip(*sorted(wanted), strict=True)
-        for way, name, row in self._rows(_HAVING, ways=list(ways), names=list(names)):
-            every.setdefault((way, name), []).append(row)
-        few = {each: rows for each, rows in every.items() if len(rows) <= words.MOST}
-        condition, values = conditions(where)
-        passing = self._rows(
-            f"SELECT r.row FROM holdfast.index_records r WHERE {OF} AND r.row = ANY(%(rows)s) AND {condition}",
-            rows=sorted({row for rows in few.values() for row in rows}), **values,
+def _found(pool: Pool, rows: list[TupleRow], where: Filter) -> Found:
+    """Make candidates of the rows of a question."""
+    numbers: dict[str, int] = {}
+    candidates, near, after = dict[int, Candidate](), dict[str, float](), dict[int, int]()
+    stored: list[Stored | None] = []
+    kept: list[TupleRow] = []
+    for row in rows:
+        ms = row[0]
+        time = "" if ms is None else iso(ms)
+        if where.known and time > where.known:
+            continue
+        one = Stored(*row[13:])
+        number = numbers[one.id] = len(numbers)
+        session, author, agent, priority, length, ranks, similarity, inside = row[1:9]
+        shape = KINDS[one.kind].shape
+        identifier = one.id if shape == "line" else one.path if shape == "document" else f"{one.path}#{row[11]}"
+        counts = bytes(map(_occurrences, ranks or ()))
+        candidates[number] = Candidate(
+            identifier, (one.path, session if one.kind in LINES else identifier), time, (one.path, one.id, identifier),
+            author, agent, counts if any(counts) else b"", max(1, length), priority, 0, bool(inside),
         )  # fmt: skip
-        inside = {row for (row,) in passing}
-        passed = {each: [row for row in rows if row in inside] for each, rows in few.items()}
-        return {each: rows for each, rows in passed.items() if len(rows) <= words.COMMON}
+        if similarity is not None:
+            near[identifier] = similarity
+        stored.append(one if row[12] else None)
+        kept.append(row)
+    for row, identifier in zip(kept, numbers, strict=True):
+        if row[9] or row[10]:
+            chain = [*reversed(row[9] or ()), identifier, *(row[10] or ())]
+            after.update(itertools.pairwise([numbers[each] for each in chain if each in numbers]))
+    filled = msgspec.structs.replace(pool, candidates=candidates, after=after)
+    return Found(filled, near, stored, list(numbers))
 
-    def _rows(self, statement: str, **values: object) -> list[Any]:
-        return self._tx.rows(statement, generation=self._index.number, **values)
+
+def _decoded() -> tuple[list[float], list[int]]:
+    """Return the ranks of all small numbers of occurrences, in order, and what they count as.
+
+    `ts_rank` adds 1/n² for the n-th occurrence, and a title is first and weighs four times as much.
+    """
+    ranks = {0.0: 0}
+    for titles in range(_TITLES):
+        for texts in range(_TEXTS):
+            if titles + texts:
+                title = 3 * _SQUARES[titles - 1] if titles else 0.0
+                ranks[title + _SQUARES[titles + texts - 1]] = min(255, 4 * titles + texts)
+    return (lambda known: (known, [ranks[one] for one in known]))(sorted(ranks))
+
+
+_RANKS, _COUNTS = _decoded()
+
+
+def _occurrences(rank: float) -> int:
+    """Return how often a word occurs in a record, from its rank; in the title it counts four times."""
+    place = bisect.bisect_left(_RANKS, rank)
+    if place == len(_RANKS):
+        return _COUNTS[-1]
+    if place and rank - _RANKS[place - 1] < _RANKS[place] - rank:
+        place -= 1
+    return _COUNTS[place]

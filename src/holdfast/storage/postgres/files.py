@@ -1,0 +1,368 @@
+"""The rows of a memory as the files that an export writes: for the owner's commands, transfers and settings.
+
+A document is read and written whole. A log is its entries in the order of their ids, one line each. Versions that a
+write replaced are found below `writes/kept/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget
+from holdfast.formats import jsonl
+from holdfast.model.layout import Layout
+from holdfast.model.records import version_of
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.rows import (
+    DOCUMENTS,
+    READ,
+    TOKENIZER,
+    Maker,
+    Row,
+    Stored,
+    check_path,
+    damaged,
+    sent,
+    stamp,
+)
+from holdfast.storage.tree import ABSENT, Document, Line, Snapshot, Stamp
+from holdfast.storage.write_log import kept_path
+
+_PAGE = 2_000
+_IN_MEMORY = 8 << 20
+ROW = f"SELECT {READ} FROM holdfast.record r WHERE r.tenant = %(tenant)s AND"
+PUT = (
+    "SELECT holdfast.put_document(%(path)s, %(doc)s::json, %(parts)s::json, %(note)s::json, %(expect)s, %(keep)s)::text"
+)
+_FILES = """
+WITH RECURSIVE place AS (
+    (SELECT r.path FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.path > %(above)s AND r.path < %(beyond)s
+     ORDER BY r.path LIMIT 1)
+    UNION ALL SELECT (SELECT r.path FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.path > place.path
+        AND r.path < %(beyond)s ORDER BY r.path LIMIT 1) FROM place WHERE place.path IS NOT NULL
+)
+SELECT place.path, one.id::text, one.size FROM place CROSS JOIN LATERAL (
+    SELECT r.id, CASE WHEN r.key = '' THEN coalesce(octet_length(r.text), octet_length(r.raw), 0) ELSE 0 END AS size
+    FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.path = place.path
+        AND (r.path LIKE '%.jsonl' OR r.key = '' AND r.live) ORDER BY r.id DESC LIMIT 1
+) AS one WHERE place.path IS NOT NULL
+"""
+_KEPT = f"""
+SELECT r.about, r.id::text, coalesce(octet_length(r.text), octet_length(r.raw), 0) FROM holdfast.record r
+WHERE r.tenant = %(tenant)s AND r.about IS NOT NULL AND r.key = '' AND NOT r.live
+    AND r.kind IN ({", ".join(f"'{name}'" for name in DOCUMENTS)})
+"""
+_FOLDERS = """
+WITH RECURSIVE place AS (
+    SELECT split_part(substr(one.path, %(start)s), '/', 1) AS name FROM (SELECT r.path FROM holdfast.record r
+        WHERE r.tenant = %(tenant)s AND r.path > %(above)s AND r.path < %(beyond)s ORDER BY r.path LIMIT 1) AS one
+    UNION ALL SELECT (SELECT split_part(substr(r.path, %(start)s), '/', 1) FROM holdfast.record r
+        WHERE r.tenant = %(tenant)s AND r.path > %(above)s || place.name || '0' AND r.path < %(beyond)s
+        ORDER BY r.path LIMIT 1) FROM place WHERE place.name IS NOT NULL
+)
+SELECT DISTINCT place.name FROM place WHERE EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = %(tenant)s
+    AND r.path > %(above)s || place.name || '/' AND r.path < %(above)s || place.name || '0'
+    AND (r.live OR r.path LIKE '%.jsonl')) ORDER BY 1
+"""
+_STAMP = """
+SELECT count(*), max(r.xact::text::bigint) FROM holdfast.record r
+WHERE r.tenant = %(tenant)s AND r.path > %(above)s AND r.path < %(beyond)s AND (r.live OR r.path LIKE '%.jsonl')
+"""
+_LOG_STAMP = """
+SELECT max(r.id::text), coalesce(sum(octet_length(r.more::text) + coalesce(octet_length(r.text), 0) + 50), 0)::bigint
+FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.path = %(path)s
+"""
+_INSERT_ALL = """
+INSERT INTO holdfast.record ({columns}) SELECT {columns}
+FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) ON CONFLICT DO NOTHING RETURNING id::text
+"""
+_EPOCH = f"""
+INSERT INTO holdfast.stat AS s (tenant, epoch, tokenizer) VALUES (%(tenant)s, 1, {TOKENIZER})
+ON CONFLICT (tenant) DO UPDATE SET epoch = s.epoch + 1
+"""
+
+
+class PgTree:
+    """The files of one tenant, or of one of its scopes."""
+
+    def __init__(self, database: Database, layout: Layout, *, owns: bool = False) -> None:
+        self.location = database.location
+        self.maker = Maker(database.tenant, layout, self.text)
+        self._database = database
+        self._owns = owns
+        self._kept = kept_path(layout.memory, "")
+
+    def close(self) -> None:
+        if self._owns:
+            self._database.close()
+
+    # documents
+
+    def row(self, path: str) -> Stored | None:
+        """Return the current row of a document, or of a version that was replaced."""
+        if path.startswith(self._kept):
+            wanted = f"{ROW} r.about = %(path)s AND r.key = '' AND NOT r.live LIMIT 1"
+            found = self._database.ask(path, wanted, path=path.removeprefix(self._kept))
+        else:
+            found = self._database.ask(path, f"{ROW} r.path = %(path)s AND r.key = '' AND r.live", path=_plain(path))
+        return Stored(*found[0]) if found else None
+
+    def read(self, path: str, limit: int = 0) -> Document:
+        if is_log(path):
+            lines = [line.data + b"\n" for line in self.scan(path)]
+            if not lines:
+                raise _missing(path)
+            data = b"".join(lines)
+            return Document(data, version_of(data), self.stat(path) or Stamp(len(data), 0, 0, 0))
+        if (row := self.row(path)) is None:
+            raise _missing(path)
+        if limit and len(row.data) > limit:
+            raise OverBudget(f"{path} has {len(row.data):,} bytes; the limit is {limit:,}.", "Split it.")
+        return row.document
+
+    def text(self, path: str) -> str:
+        """Return the text that an entry keeps in a separate document."""
+        return self.read(path).data.decode("utf-8", "replace")
+
+    def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
+        if is_log(path):
+            raise Invalid(f"{path} is a log, which only grows.", "Append to it.")
+        self.put(path, data, expect=expect, keep=bool(keep))
+        return version_of(data)
+
+    def put(
+        self,
+        path: str,
+        data: bytes | None,
+        *,
+        expect: str | None,
+        keep: bool,
+        note: Row | None = None,
+        writer: str | None = None,
+    ) -> None:
+        """Write, replace or remove a document of this version, in one message; with `note`, an entry beside it."""
+        statement = self._putting(path, data, expect, keep, note, writer)
+        try:
+            self._database.write(path, [statement])
+        except psycopg.Error as error:
+            raise refused(error, path, expect) from None
+
+    def _putting(
+        self, path: str, data: bytes | None, expect: str | None, keep: bool, note: Row | None, writer: str | None
+    ) -> tuple[str, dict[str, object]]:
+        given: dict[str, object] = {
+            "path": check_path(path),
+            "doc": None,
+            "parts": "[]",
+            "expect": expect,
+            "keep": keep,
+        }
+        if data is not None:
+            row, parts = self.maker.document(path, data, self._database.mint()[0], writer)
+            for part, identifier in zip(parts, self._database.mint(len(parts)) if parts else (), strict=True):
+                part.id = identifier
+            given |= {"doc": sent([row])[1:-1], "parts": sent(parts)}
+        return PUT, given | {"note": sent([note])[1:-1] if note else None}
+
+    def versions(self, paths: Sequence[str]) -> dict[str, str]:
+        wanted = (
+            "SELECT r.path, r.version FROM holdfast.record r"
+            " WHERE r.tenant = %(tenant)s AND r.path = ANY(%(paths)s::text[]) AND r.key = '' AND r.live"
+        )
+        found: dict[str, str] = dict(
+            self._database.ask("The documents", wanted, paths=[_plain(path) for path in paths])
+        )
+        kept = [path for path in paths if path.startswith(self._kept) and self.row(path)]
+        return found | {path: path.removeprefix(self._kept) for path in kept}
+
+    def create_all(self, files: Mapping[str, bytes]) -> set[str]:
+        there = self.versions(list(files))
+        new = {path: data for path, data in files.items() if path not in there and not path.startswith(self._kept)}
+        old = {path: data for path, data in files.items() if path.startswith(self._kept) and path not in there}
+        statements = [self._putting(path, data, ABSENT, False, None, None) for path, data in new.items()]
+        for path, data in old.items():  # an earlier version of a document that the transfer brings as well
+            row, _ = self.maker.document(path, data, self._database.mint()[0], None)
+            row.live, row.about = False, version_of(data)
+            statements.append((inserting(), {"rows": sent([row])}))
+        try:
+            if statements:
+                self._database.write("The documents", statements)
+        except psycopg.Error as error:
+            raise refused(error, str(error.diag.message_primary), ABSENT) from None
+        return {*new, *old}
+
+    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
+        del mtime, durable
+        self.write(path, b"".join(chunks), expect=ABSENT)
+
+    def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
+        if not is_log(path) and not path.startswith(self._kept):
+            if self.row(path) is None:
+                raise _missing(path)
+            self.put(path, None, expect=expect or None, keep=bool(keep))
+            return
+        gone = "DELETE FROM holdfast.record r WHERE r.tenant = %(tenant)s AND {} RETURNING 1"
+        if is_log(path):
+            gone = gone.format("r.path = %(path)s")
+        else:
+            gone, path = gone.format("r.about = %(path)s AND r.key = '' AND NOT r.live"), path.removeprefix(self._kept)
+        if not self._database.write(path, [(gone, {"path": path}), (_EPOCH, {})])[0]:
+            raise _missing(path)
+
+    def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
+        count = 0
+        with self._database.transaction(path):
+            for row in list(self._rows(path)):
+                new = change(row.line).strip()
+                if new == row.line:
+                    continue
+                count += 1
+                made = self._made(path, new, row) if new else []
+                gone = "DELETE FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = %(id)s::uuid"
+                self._database.send(path, [(gone, {"id": row.id}), (inserting(), {"rows": sent(made)})])
+            if count:
+                self._database.send(path, [(_EPOCH, {})])
+        return count
+
+    def _made(self, path: str, line: bytes, before: Stored) -> list[Row]:
+        """Return the rows of a line that replaces another; it is current if that was."""
+        values = jsonl.parse(line)
+        if isinstance(values, str):
+            return [damaged(self._database.tenant, path, before.id, line)]
+        rows = [self.maker.entry(path, value) for value in values]
+        for row in rows:
+            row.live, row.hidden = row.live and before.live, row.hidden or before.hidden
+        return rows
+
+    def move(self, source: str, target: str) -> None:
+        document = self.read(source)
+        self.write(target, document.data, expect=ABSENT)
+        self.remove(source, expect=document.version)
+
+    # logs
+
+    def scan(self, path: str) -> Iterator[Line]:
+        return (Line(number, row.line, number + 1) for number, row in enumerate(self._rows(path)))
+
+    def scan_back(self, path: str) -> Iterator[Line]:
+        return (Line(number, row.line, number + 1) for number, row in enumerate(self._rows(path, before="")))
+
+    def _rows(self, path: str, *, before: str | None = None) -> Iterator[Stored]:
+        """Yield the rows of a log in order, or in reverse order, a part at a time."""
+        sign, way = (">", "ASC") if before is None else ("<", "DESC")
+        last = ("00000000" if before is None else "ffffffff") + "-0000-0000-0000-000000000000"
+        wanted = f"{ROW} r.path = %(path)s AND r.id {sign} %(last)s::uuid ORDER BY r.id {way} LIMIT %(most)s::int"
+        most = _PAGE if before is None else 50
+        while True:
+            rows = self._database.ask(path, wanted, path=_plain(path), last=last, most=most)
+            yield from (Stored(*row) for row in rows)
+            if len(rows) < most:
+                return
+            last, most = rows[-1][0], _PAGE
+
+    @contextlib.contextmanager
+    def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
+        if not log:
+            document = self.read(path)
+            yield Snapshot(len(document.data), document.stamp.mtime, iter([document.data]))
+            return
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+            last = ""
+            for row in self._rows(path):
+                file.write(row.line + b"\n")
+                last = row.id
+            if not last:
+                raise _missing(path)
+            size = file.tell()
+            file.seek(0)
+            yield Snapshot(size, stamp(last, size).mtime, iter(lambda: file.read(1 << 20), b""))
+
+    # what is there
+
+    def stat(self, path: str) -> Stamp | None:
+        if not is_log(path):
+            return row.document.stamp if (row := self.row(path)) else None
+        ((last, size),) = self._database.ask(path, _LOG_STAMP, path=_plain(path))
+        return stamp(last, size) if last else None
+
+    def walk(
+        self, folder: str, suffixes: tuple[str, ...], blocked: Callable[[str, str], None],
+        linked: Callable[[str], None] = lambda _path: None,
+    ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
+        del blocked, linked
+        found = self._database.ask(folder, _FILES, **_range(folder))
+        if f"{self._kept}".startswith(f"{folder}/") or f"{folder}/".startswith(self._kept):
+            kept = {version: rest for version, *rest in self._database.ask(folder, _KEPT)}
+            found += [(f"{self._kept}{version}", *rest) for version, rest in sorted(kept.items())]
+        if not found and folder and (one := self.stat(folder)):
+            yield folder, one
+        yield from ((path, stamp(last, size)) for path, last, size in found if path.endswith(suffixes))
+
+    def folders(self, folder: str) -> list[str]:
+        place = _range(folder)
+        rows = self._database.ask(folder, _FOLDERS, **place, start=len(place["above"]) + 1)
+        return [name for (name,) in rows]
+
+    def folder_stamp(self, folder: str) -> int:
+        ((count, last),) = self._database.ask(folder, _STAMP, **_range(folder))
+        return int(last) * 1_000_003 + int(count) if count else 0
+
+    # what only folders have
+
+    def settle(self) -> None:
+        pass
+
+    def make_folder(self, folder: str) -> None:
+        parts = folder.split("/")
+        if self.versions(["/".join(parts[:count]) for count in range(1, len(parts) + 1)]):
+            raise Invalid(f"{folder} is not a folder.", "Choose another name.")
+
+    def target(self, path: str) -> str | None:
+        del path
+        return None
+
+    def link(self, path: str, target: str) -> None:
+        del path, target
+        raise Invalid("A database has no links.", "Make them where the files are.")
+
+
+def inserting() -> str:
+    """Return the statement that adds rows, except for those that are there already."""
+    return _INSERT_ALL.format(columns=", ".join(Row.__struct_fields__))
+
+
+def _range(folder: str) -> dict[str, Any]:
+    """Return the bounds of the paths below a folder."""
+    return {"above": f"{folder}/", "beyond": f"{folder}0"} if folder else {"above": "", "beyond": "\U0010ffff"}
+
+
+def is_log(path: str) -> bool:
+    return path.endswith(".jsonl")
+
+
+def _plain(path: str) -> str:
+    return path if path.isascii() and "\0" not in path else path.encode("utf-8", "replace").decode().replace("\0", "")
+
+
+def _missing(path: str) -> NotFound:
+    return NotFound(f"{path} is not there.", "Check the path.")
+
+
+def refused(error: psycopg.Error, path: str, expect: str | None) -> HoldfastError:
+    """Return what a condition of `put_document` means to the caller."""
+    match error.sqlstate:
+        case "HF004" | "23505":
+            return AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
+        case "HF005":
+            return Conflict(
+                f"{path} was changed since version {(expect or '')[:8]}; nothing was written.",
+                "Read it again and redo the edit.",
+            )
+        case "HF006":
+            return Invalid(f"{error.diag.message_primary} is a file and cannot be a folder.", "Choose another name.")
+    raise error
