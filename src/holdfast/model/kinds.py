@@ -76,6 +76,11 @@ class Kind(msgspec.Struct, frozen=True):
     """Fields that contain a calendar date."""
 
     @property
+    def is_named(self) -> bool:
+        """Does Holdfast choose the name of the file?"""
+        return "{any}" not in self.place
+
+    @property
     def one(self) -> str:
         """The name with its article: A note, An episode."""
         return f"{'An' if self.name[0] in 'aeiou' else 'A'} {self.name}"

@@ -43,8 +43,10 @@ _DISCONNECTED = (
 )
 UNPREPARED = (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement)
 """A pooler in transaction mode gave the connection to another client, so prepared statements cannot be used."""
+_TEXT, _BINARY, _FATAL = pq.Format.TEXT, pq.Format.BINARY, pq.ExecStatus.FATAL_ERROR
 _VALUE = re.compile(r"%\((\w+)\)s")
-Statement = tuple[str, Mapping[str, object]]
+Statement = tuple[str, Mapping[str, object] | list[Any]]
+"""A statement and its values, by name or in their order."""
 
 
 class Unprepared(str):
@@ -75,10 +77,9 @@ class Session(psycopg.Connection[TupleRow]):
         self.warnings = 0
         """A commit that no standby confirmed succeeds with a warning."""
         self.checked = False
-        self.trips = 0
-        """How many messages were sent."""
         self._known: dict[str, bytes] = {}
         self._names = 0
+        self._loader = Transformer(self)
         self.add_notice_handler(self._count_warning)
 
     def message(self, statements: Sequence[Statement], *, prepare: bool = True) -> list[list[TupleRow]]:
@@ -86,44 +87,42 @@ class Session(psycopg.Connection[TupleRow]):
 
         Outside of a transaction, the message is a transaction of its own.
         """
-        link, prepared = self.pgconn, list[tuple[str, bytes]]()
-        wanted: list[bool] = []
+        link, new, wanted = self.pgconn, list[tuple[str, bytes]](), list[bool]()
         link.enter_pipeline_mode()
         for text, values in statements:
             query, names = compiled(text)
-            sent = [_sent(values[name]) for name in names]
-            formats = [pq.Format(isinstance(one, bytes | memoryview)) for one in map(values.__getitem__, names)]
-            name, once = self._known.get(text, b""), isinstance(text, Unprepared) or not prepare
-            if not name and not once:
-                self._names += 1
-                name = b"h%d" % self._names
-                link.send_prepare(name, query)
-                prepared.append((text, name))
-                wanted.append(False)
-            if not once:
-                link.send_query_prepared(name, sent, formats, pq.Format.BINARY)
+            given = values if isinstance(values, list) else [values[name] for name in names]
+            sent = [_SENT.get(type(one), _as_text)(one) for one in given]
+            formats = [_BINARY if type(one) is bytes else _TEXT for one in given] if bytes in map(type, given) else None
+            if not prepare or isinstance(text, Unprepared):
+                link.send_query_params(query, sent, None, formats, _BINARY)
             else:
-                link.send_query_params(query, sent, None, formats, pq.Format.BINARY)
+                name = self._known.get(text)
+                if name is None:
+                    self._names += 1
+                    name = b"h%d" % self._names
+                    link.send_prepare(name, query)
+                    new.append((text, name))
+                    wanted.append(False)
+                link.send_query_prepared(name, sent, formats, _BINARY)
             wanted.append(True)
         link.pipeline_sync()
-        self.trips += 1
         results = self._receive()
         link.exit_pipeline_mode()
         for result in results:
-            if result.status == pq.ExecStatus.FATAL_ERROR:
+            if result.status == _FATAL:
                 raise pg.error_from_result(result, self.info.encoding)
+        self._known |= dict(new)
         if len(self._known) > _MOST_PREPARED:
             self._known.clear()
             self.execute("DEALLOCATE ALL")
-        else:
-            self._known |= dict(prepared)
-        loader = Transformer(self)
-        found: list[list[TupleRow]] = []
-        for result, is_wanted in zip(results, wanted, strict=True):
-            if is_wanted:
-                loader.set_pgresult(result)
-                found.append(list(loader.load_rows(0, result.ntuples, tuple)) if result.ntuples else [])
-        return found
+        return [self._rows(result) for result, one in zip(results, wanted, strict=True) if one]
+
+    def _rows(self, result: pq.abc.PGresult) -> list[TupleRow]:
+        if not result.ntuples:
+            return []
+        self._loader.set_pgresult(result)
+        return list(self._loader.load_rows(0, result.ntuples, tuple))
 
     def _receive(self) -> list[pq.abc.PGresult]:
         """Wait for the results up to the end of the message; after a while, cancel the work or close the connection."""
@@ -164,21 +163,23 @@ def compiled(text: str) -> tuple[bytes, tuple[str, ...]]:
     return _VALUE.sub(lambda found: f"${names.index(found[1]) + 1}", text).encode(), names
 
 
-def _sent(value: object) -> bytes | None:
-    """Return a value as it is sent: bytes as they are, anything else as text."""
-    match value:
-        case None:
-            return None
-        case bytes():
-            return value
-        case bool():
-            return b"t" if value else b"f"
-        case str():
-            return value.encode()
-        case list() | tuple():
-            parts = ("NULL" if one is None else '"' + _escaped(str(one)) + '"' for one in value)
-            return ("{" + ",".join(parts) + "}").encode()
+def _as_text(value: object) -> bytes:
     return str(value).encode()
+
+
+def _as_array(values: Sequence[object]) -> bytes:
+    parts = ("NULL" if one is None else '"' + _escaped(str(one)) + '"' for one in values)
+    return ("{" + ",".join(parts) + "}").encode()
+
+
+_SENT: dict[type, Callable[[Any], bytes | None]] = {
+    str: str.encode,
+    type(None): lambda _: None,
+    bytes: lambda value: value,
+    bool: lambda value: b"t" if value else b"f",
+    list: _as_array,
+}
+"""How values are sent: bytes as they are, anything else as text."""
 
 
 def _escaped(text: str) -> str:
@@ -239,12 +240,11 @@ class Pool:
 
     def give_back(self, session: Session) -> None:
         with contextlib.suppress(psycopg.Error):
-            if session.info.transaction_status == pq.TransactionStatus.ACTIVE:  # interrupted while it waited
+            status = session.pgconn.transaction_status
+            if status == pq.TransactionStatus.ACTIVE or session.pgconn.pipeline_status:  # interrupted while it waited
                 session.cancel_safe(timeout=_CANCEL_SECONDS)
                 session.close()
-            elif session.pgconn.pipeline_status:
-                session.close()
-            elif session.info.transaction_status != pq.TransactionStatus.IDLE:
+            elif status != pq.TransactionStatus.IDLE:
                 session.rollback()
         self._pool.putconn(session)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import random
 import threading
 import time
@@ -80,6 +81,7 @@ class Database:
         other.scope = scope or self.scope
         other._listeners = (0.0, [])
         other._local = threading.local()
+        other.__dict__.pop("_settings", None)
         other._owns_pool = False
         return other
 
@@ -87,6 +89,16 @@ class Database:
         """Set how long to wait for locks; no statement is cancelled before that."""
         longest = max(self.waits.statement_seconds, 2 * seconds)
         self.waits = msgspec.structs.replace(self.waits, lock_seconds=seconds, statement_seconds=longest)
+        self.__dict__.pop("_settings", None)
+
+    @functools.cached_property
+    def _settings(self) -> dict[bool, list[Any]]:
+        """The values of _SETTINGS for durable writes and for others."""
+        lock, commit = milliseconds(self.waits.lock_seconds), "on" if self._access.forgetful else self._access.commit
+        return {
+            durable: [self._access.role, self.tenant, self.scope, lock, commit if durable else "off"]
+            for durable in (True, False)
+        }
 
     def close(self) -> None:
         if self._owns_pool:
@@ -140,16 +152,17 @@ class Database:
         self, what: str, statements: Sequence[Statement], *, durable: bool = True, writes: bool = False
     ) -> list[list[TupleRow]]:
         """Run statements as one transaction in one message; inside a transaction of this thread, as a part of it."""
-        if session := getattr(self._local, "session", None):
-            return self._message(session, [(text, {"tenant": self.tenant, **given}) for text, given in statements])
-        given = [
-            (_SETTINGS, self._settings(durable)),
-            *((text, {"tenant": self.tenant, **v}) for text, v in statements),
+        given: list[Statement] = [
+            (text, values if isinstance(values, list) else {"tenant": self.tenant, **values})
+            for text, values in statements
         ]
+        if session := getattr(self._local, "session", None):
+            return self._message(session, given)
+        settings = (_SETTINGS, self._settings[durable])
 
         def work(session: Session) -> list[list[TupleRow]]:
             before = session.warnings
-            found = self._message(session, given)
+            found = self._message(session, [settings, *given])
             if writes and session.warnings > before:
                 raise _unconfirmed(what)
             skew = int(found[0][0][-1]) - now_ms()
@@ -172,7 +185,7 @@ class Database:
         try:
             before = session.warnings
             idle = {"ms": milliseconds(self.waits.idle_seconds)}
-            self._message(session, [("BEGIN", {}), (_SETTINGS, self._settings(True)), (_IDLE, idle)])
+            self._message(session, [("BEGIN", {}), (_SETTINGS, self._settings[True]), (_IDLE, idle)])
             self._local.session = session
             try:
                 yield
@@ -208,13 +221,6 @@ class Database:
                 self._pool.give_back(session)
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause or _FIRST_PAUSE, _LONGEST_PAUSE)
-
-    def _settings(self, durable: bool) -> dict[str, Any]:
-        return {
-            "role": self._access.role, "tenant": self.tenant, "scope": self.scope,
-            "lock": milliseconds(self.waits.lock_seconds),
-            "commit": ("on" if self._access.forgetful else self._access.commit) if durable else "off",
-        }  # fmt: skip
 
 
 _IDLE = "SELECT set_config('idle_in_transaction_session_timeout', %(ms)s, true)"

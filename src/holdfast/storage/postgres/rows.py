@@ -66,11 +66,14 @@ class Row(msgspec.Struct):
     raw: str | None = None
     words: str | None = None
 
-    def values(self) -> dict[str, object]:
-        """Return the values of a statement with one row."""
-        given: dict[str, object] = {name: getattr(self, name) for name in COLUMNS}
-        given["more"] = None if self.more is None else bytes(self.more).decode()
-        return given
+    def values(self) -> list[Any]:
+        """Return the values of a statement with one row, in the order of the columns."""
+        more = None if self.more is None else bytes(self.more).decode()
+        return [
+            self.tenant, self.id, self.at, self.kind, self.path, self.key, self.scope, self.session, self.version,
+            self.op, self.about, self.writer, self.author, self.agent, self.priority, self.live, self.hidden,
+            self.length, self.title, self.text, more, self.raw, self.words,
+        ]  # fmt: skip
 
 
 assert Row.__struct_fields__ == COLUMNS
@@ -135,25 +138,32 @@ class Lexemes:
         """
         ties = [quoted(self.tie(way, name)) for way, name in words.ties_of(record)]
         ties = ties or [quoted(self.tie(TAG, same(tag))) for tag in record.tags]
-        texts, places, start, length = words.words_of(record), dict[str, list[str]](), 1, 0
-        room = _VECTOR_BYTES
+        texts, places, start, length = words.words_of(record), dict[str, str](), 1, 0
         for weight, text in zip("ACC", texts or (), strict=False):
+            if not text:
+                continue
             found = stems(text)
             length += len(found)
             for at, stem in enumerate(found, start):
                 known = places.get(stem)
-                if known is None:
-                    room -= len(stem.encode()) + LETTER + 8
-                    if len(stem) > LONGEST_STEM or room < 0:
-                        continue
-                    known = places[stem] = []
-                if len(known) < _MOST_POSITIONS and room > 0:
-                    known.append(f"{min(at, _LAST_POSITION)}{weight}")
-                    room -= 2
+                places[stem] = f"{at}{weight}" if known is None else f"{known},{at}{weight}"
             start += len(found) + 1
+        if length > _MOST_POSITIONS or len(max(places, default="", key=len)) > LONGEST_STEM:
+            places = _bounded(places)
         prefix = self.prefix(KINDS[record.kind].foreign)
-        made = [f"{quoted(prefix + stem)}:{','.join(known)}" for stem, known in places.items()]
+        made = [f"{quoted(prefix + stem)}:{known}" for stem, known in places.items()]
         return " ".join([*made, *ties]) or None, length if texts is not None else 0
+
+
+def _bounded(places: dict[str, str]) -> dict[str, str]:
+    """Return as many words of a long text as a `tsvector` takes: 1 MB, 255 places each, of which the last is 16,383."""
+    found, room = dict[str, str](), _VECTOR_BYTES
+    for stem, known in places.items():
+        each = known.split(",")[:_MOST_POSITIONS]
+        room -= len(stem.encode()) + LETTER + 8 + 2 * len(each)
+        if len(stem) <= LONGEST_STEM and room > 0:
+            found[stem] = ",".join(f"{min(int(one[:-1]), _LAST_POSITION)}{one[-1]}" for one in each)
+    return found
 
 
 def quoted(lexeme: str) -> str:

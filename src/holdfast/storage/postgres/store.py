@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import psycopg
+from psycopg import errors as pg
 from psycopg import sql
 
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound, OverBudget
@@ -34,6 +35,7 @@ from holdfast.recall.semantic import Embedded
 from holdfast.storage import parsing
 from holdfast.storage.index import Applied, Filter, Pool, Tied
 from holdfast.storage.log import Changed, LogPart, attempts
+from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import ROW, PgTree, inserting, is_log
 from holdfast.storage.postgres.rows import (
@@ -66,13 +68,17 @@ _BATCH, _PAGE = 500, 1_000
 _MOST_WRITERS = 10_000
 _COUNT_AT = 500
 """Rows that a search found uncounted before it counts their words."""
-_ONE = f"INSERT INTO holdfast.record ({', '.join(Row.__struct_fields__)}) VALUES ({{}}) ON CONFLICT (tenant, id) DO NOTHING"
+_COLUMNS = ", ".join(Row.__struct_fields__)
 _INSERT = {
-    count: _ONE.format(
-        "), (".join(", ".join(f"%({name}{number})s" for name in Row.__struct_fields__) for number in range(count))
-    )
+    count: f"INSERT INTO holdfast.record ({_COLUMNS}) VALUES ("
+    + "), (".join(", ".join(f"%({name}{number})s" for name in Row.__struct_fields__) for number in range(count))
+    + ") ON CONFLICT (tenant, id) DO NOTHING"
     for count in (1, 2)
 }
+_SUPERSEDE = """
+UPDATE holdfast.record SET live = false, words = NULL
+WHERE tenant = %(tenant)s AND path = %(path)s AND key = %(key)s AND live AND id < %(id)s::uuid
+"""
 _APPEND = "SELECT holdfast.append(%(rows)s::json, %(seen)s, %(alone)s)::text"
 _BY_OP = f"""
 SELECT r.about, {READ} FROM holdfast.record o JOIN holdfast.record r ON r.tenant = o.tenant AND r.xact = o.xact
@@ -245,11 +251,31 @@ class PgStore(Store):
         log = self.layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
         row = self._maker.entry(log, {"time": utc_now(), **line}, self._database.mint()[0])
         row.op = short(op_id) if op_id else None
+        place = self.layout.classify(path)
         try:
+            if (
+                data is not None
+                and expect == ABSENT
+                and place
+                and place.kind.is_named
+                and place.kind.shape == "document"
+            ):
+                self._create(path, data, row)
+                return
             self.tree.put(path, data, expect=expect, keep=keep, note=row, writer=self.writer)
         except psycopg.Error as error:
             if error.sqlstate in ("HF003", "23505") and op_id:
                 raise Conflict(f"The op_id {op_id} was used before.", "Use a new one.") from None
+            raise
+
+    def _create(self, path: str, data: bytes, note: Row) -> None:
+        """Create a document whose name we made, so that it cannot be a folder; its index refuses a second one."""
+        row, _ = self._maker.document(check_path(path), data, self._database.mint()[0], self.writer)
+        try:
+            self._database.write(path, [(_INSERT[2], [*row.values(), *note.values()])])
+        except pg.UniqueViolation as error:
+            if error.diag.constraint_name == "record_key":
+                raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.") from None
             raise
 
     def log_write(self, entry: Mapping[str, Any], op_id: str = "") -> None:
@@ -304,8 +330,8 @@ class PgStore(Store):
                         after = str(error.diag.message_primary)
                     case "HF003" | "23505" if op_id:
                         return self._repeated(path, op_id, rows)
-                    case "23505":
-                        continue
+                    case "23505":  # another program wrote this key at the same time, or has a clock that is ahead
+                        after = self._latest(path, [row.key for row in rows if row.key])
                     case _:
                         raise
         raise AssertionError("attempts() ends in an error")
@@ -332,30 +358,32 @@ class PgStore(Store):
         return rows
 
     def _insert(self, path: str, rows: list[Row], unless: Any, durable: bool) -> None:
-        simple = unless is None and not any(
-            row.key or (row.about and row.kind not in ("write", "trace")) for row in rows
-        )
-        if simple and len(rows) <= len(_INSERT) and rows[0].kind not in _FOLDED:
-            if len(rows) == 1:
-                values: dict[str, object] = {f"{name}0": value for name, value in rows[0].values().items()}
-            else:
-                values = {f"{n}{i}": value for i, row in enumerate(rows) for n, value in row.values().items()}
-            self._database.write(path, [(_INSERT[len(rows)], values)], durable=durable)
-            return
-        if simple and not rows[0].op and rows[0].kind not in _FOLDED:
-            self._database.write(
-                path, [(inserting(), {"rows": sent(rows[n : n + _BATCH])}) for n in range(0, len(rows), _BATCH)],
-                durable=durable,
-            )  # fmt: skip
-            return
-        seen = "" if unless is None else unless.snapshot
-        given = {"rows": sent(rows), "seen": seen, "alone": rows[0].kind in (*_FOLDED, LOG)}
-        self._database.write(path, [(_APPEND, given)], durable=durable)
+        """Insert new entries in one message: by plain statements where nothing has to be decided."""
+        first = rows[0]
+        decided = unless is not None or first.kind in _FOLDED or any(_is_mark(row) for row in rows)
+        if not decided and len(rows) <= len(_INSERT):
+            statements: list[Statement] = [
+                (_SUPERSEDE, {"path": path, "key": row.key, "id": row.id}) for row in rows if row.key
+            ]
+            values = first.values() if len(rows) == 1 else [value for row in rows for value in row.values()]
+            self._database.write(path, [*statements, (_INSERT[len(rows)], values)], durable=durable)
+        elif not decided and not first.op and not any(row.key for row in rows):
+            parts = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+            self._database.write(path, [(inserting(), {"rows": sent(part)}) for part in parts], durable=durable)
+        else:
+            seen = "" if unless is None else unless.snapshot
+            given = {"rows": sent(rows), "seen": seen, "alone": first.kind in (*_FOLDED, LOG)}
+            self._database.write(path, [(_APPEND, given)], durable=durable)
+
+    def _latest(self, path: str, keys: list[str]) -> str:
+        wanted = "SELECT max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s AND live"
+        ((last,),) = self._database.ask(path, f"{wanted} AND key = ANY(%(keys)s::text[])", path=path, keys=keys)
+        return last or ""
 
     def _repeated(self, path: str, op_id: str, rows: list[Row]) -> Appended:
         """Return what an op_id added before; Conflict when it did something else."""
         applied = self._applied(op_id)
-        about = rows[0].about if rows[0].kind not in ("write", "trace") else None
+        about = rows[0].about if _is_mark(rows[0]) else None
         for one in applied:
             if one.path != path or (one.id != about if about else one.marks):
                 raise other_use(op_id, one)
@@ -431,9 +459,9 @@ class PgStore(Store):
             ]
         )
 
-    def _settle(self, path: str, rows: list[Row]) -> list[tuple[str, dict[str, object]]]:
+    def _settle(self, path: str, rows: list[Row]) -> list[Statement]:
         """Set the flags of new rows by what is there; return the statements that change rows that are there."""
-        statements: list[tuple[str, dict[str, object]]] = []
+        statements: list[Statement] = []
         keyed = [row for row in rows if row.live and row.key]
         if keyed:
             wanted = "r.path = %(path)s AND r.key = ANY(%(keys)s::text[]) AND r.live"
@@ -471,20 +499,20 @@ class PgStore(Store):
                 found.setdefault(about, []).append((identifier, hidden))
         return found
 
-    def _hiding(self, path: str, rows: list[Row]) -> list[tuple[str, dict[str, object]]]:
+    def _hiding(self, path: str, rows: list[Row]) -> list[Statement]:
         """Return statements that hide or show what the newest of these marks are about."""
         marks: dict[str, Row] = {}
         for row in sorted(rows, key=lambda row: row.id):
-            if row.about and not row.live and row.kind not in ("write", "trace"):
+            if row.about and _is_mark(row):
                 marks[row.about] = row
-        statements: list[tuple[str, dict[str, object]]] = []
+        statements: list[Statement] = []
         for about, mark in marks.items():
             ledger = mark.kind == "ledger"
             where = {"path": about if ledger else path, "target": "" if ledger else about}
             statements.append((_HIDE, {**where, "hidden": mark.hidden, "mark": mark.id}))
         return statements
 
-    def _pairs(self, path: str, field: str, rows: list[Row]) -> list[tuple[str, dict[str, object]]]:
+    def _pairs(self, path: str, field: str, rows: list[Row]) -> list[Statement]:
         """Leave out entries whose other half is missing; bring in those whose other half arrives."""
         halves: dict[str, list[Row]] = {}
         for row in rows:
@@ -844,6 +872,11 @@ UPDATE holdfast.record r SET words = s.words, length = s.length, at = s.at, kind
     session = s.session, title = s.title, author = s.author, agent = s.agent, priority = s.priority
 FROM json_populate_record(NULL::holdfast.record, %(row)s::json) s WHERE r.tenant = %(tenant)s AND r.id = s.id
 """
+
+
+def _is_mark(row: Row) -> bool:
+    """Does this entry hide or show a record?"""
+    return row.about is not None and row.kind not in ("write", "trace")
 
 
 def _numbered(pool: Pool, start: int) -> Pool:
