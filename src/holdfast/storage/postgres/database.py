@@ -115,6 +115,11 @@ class Database:
         session.execute(f"SET ROLE {self._access.role}")
         return session
 
+    def add_graph(self) -> None:
+        """Add the graph of vectors, if it is missing and this login may do that."""
+        with contextlib.closing(connections.connect(self._address)) as session:
+            schema.add_graph(session)
+
     # ids
 
     def mint(self, count: int = 1, after: str = "") -> list[str]:
@@ -127,10 +132,9 @@ class Database:
 
     # messages
 
-    def ask(self, what: str, statement: str, *, planned: bool = False, **values: object) -> list[TupleRow]:
-        """Return the rows of a query, which is one message; `planned` queries are planned for their values."""
-        given: list[Statement] = [(_PLANNER, {})] if planned else []
-        return self.send(what, [*given, (Unprepared(statement) if planned else statement, values)])[-1]
+    def ask(self, what: str, statement: str, **values: Any) -> list[TupleRow]:
+        """Return the rows of a query, which is one message."""
+        return self.send(what, [(statement, values)])[-1]
 
     def write(self, what: str, statements: Sequence[Statement], *, durable: bool = True) -> list[list[TupleRow]]:
         """Run statements that change rows, in one message, and wake the programs that listen."""
@@ -224,6 +228,11 @@ class Database:
 
 
 _IDLE = "SELECT set_config('idle_in_transaction_session_timeout', %(ms)s, true)"
+
+
+def planned(statement: str, values: dict[str, Any]) -> list[Statement]:
+    """Return a query that is planned for its values, and the settings that it needs."""
+    return [(_PLANNER, []), (Unprepared(statement), values)]
 
 
 def _is_ours(error: psycopg.Error) -> bool:

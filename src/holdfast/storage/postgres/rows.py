@@ -204,12 +204,14 @@ class Maker:
             row.more = _more(value, row.id)
             return row
         kind = place.kind
-        row.kind, text = kind.name, value.get(kind.text)
-        if isinstance(text, str) and "\0" not in text and kind.text != "id":
-            row.text = text
-            row.more = _more({**value, kind.text: None}, row.id)
-        else:
-            row.more = _more(value, row.id)
+        row.kind, text, time = kind.name, value.get(kind.text), value.get(kind.time)
+        apart: dict[str, None] = {}
+        """Fields whose values are columns."""
+        if isinstance(text, str) and "\0" not in text:
+            row.text, apart[kind.text] = text, None
+        if isinstance(time, str) and time and time == normal(time):
+            row.at, apart[kind.time] = time, None
+        row.more = _more({**value, **apart}, row.id)
         if isinstance(target := value.get("hide"), str):
             row.about = f"{path.rpartition('/')[0]}/{target}" if kind.name == "ledger" else target
             row.about = short(row.about, _LONGEST_PATH)
@@ -263,7 +265,7 @@ class Maker:
 
     def _describe(self, row: Row, record: Record) -> None:
         """Set the columns that are derived from a record."""
-        row.at = record.time or None
+        row.at = row.at or record.time or None
         row.scope, row.session = short(record.scope.path), short(record.scope.session)
         row.title, row.author = plain(record.title), plain(words.author_of(record))
         row.agent = record.fields.get("role") == "assistant"
@@ -293,7 +295,7 @@ def damaged(tenant: str, path: str, identifier: str, data: bytes) -> Row:
 
 # reading rows
 
-READ = "r.id::text, r.kind, r.path, r.version, r.writer, r.live, r.hidden, r.title, r.text, r.more::text, r.raw"
+READ = "r.id::text, (extract(epoch FROM r.at) * 1000)::bigint, r.kind, r.path, r.version, r.writer, r.live, r.hidden, r.title, r.text, r.more::text, r.raw"
 """The columns from which records, documents and lines are made."""
 
 
@@ -301,6 +303,8 @@ class Stored(NamedTuple):
     """A row as it was read."""
 
     id: str
+    at: int | None
+    """When it happened, in milliseconds."""
     kind: str
     path: str
     version: str | None
@@ -323,8 +327,11 @@ class Stored(NamedTuple):
         found: dict[str, Any] = _decode(self.more or "{}")
         if "id" not in found:
             found = {"id": self.id, **found}
-        if self.text is not None and self.kind in KINDS:
-            found[KINDS[self.kind].text] = self.text
+        if kind := KINDS.get(self.kind):
+            if self.text is not None:
+                found[kind.text] = self.text
+            if self.at is not None and found.get(kind.time, "") is None:
+                found[kind.time] = iso(self.at)
         return found
 
     @property

@@ -39,13 +39,18 @@ CODE_BITS = 384
 
 _TABLES = f"""
 CREATE TABLE holdfast.record (
-    {_TENANT},
-    id uuid NOT NULL,                 -- UUIDv7, made by the client: a row that is sent twice is added once
     xact xid8 NOT NULL DEFAULT pg_current_xact_id(),  -- for readers that follow
     at timestamptz,                   -- when it happened
+    length integer NOT NULL,          -- in words; 0 when it is not searched
+    priority smallint NOT NULL,
+    agent boolean NOT NULL,           -- said by an assistant
+    live boolean NOT NULL,            -- the current version, and a record by itself
+    hidden boolean NOT NULL,          -- archived
+    id uuid NOT NULL,                 -- UUIDv7, made by the client: a row that is sent twice is added once
+    {_TENANT},
     kind {_TEXT} NOT NULL,            -- a kind of the kinds table; 'file', 'page' or 'log' for other files
     path {_TEXT} NOT NULL,            -- the document, or the log of an entry
-    key {_TEXT},                      -- the key of a fact, the anchor of a section, '' for a document: one live row each
+    key {_TEXT},                      -- of a fact; the anchor of a section; '' for a document: one live row each
     scope {_TEXT} NOT NULL,           -- workspace/domain/repository
     session {_TEXT} NOT NULL,         -- session or channel: neighbours share it
     version {_TEXT},                  -- hash of the text of a document or section
@@ -53,11 +58,6 @@ CREATE TABLE holdfast.record (
     about {_TEXT},                    -- the record that a mark hides, the document that was written
     writer text,                      -- as the interface knew it; NULL when it is not recorded
     author text NOT NULL,
-    agent boolean NOT NULL,           -- said by an assistant
-    priority smallint NOT NULL,
-    live boolean NOT NULL,            -- the current version, and a record by itself
-    hidden boolean NOT NULL,          -- archived
-    length integer NOT NULL,          -- in words; 0 when it is not searched
     title text NOT NULL,
     text text,                        -- a document verbatim, the text of an entry
     more json,                        -- the other fields of an entry, in their order
@@ -69,7 +69,7 @@ CREATE UNIQUE INDEX record_key ON holdfast.record (tenant, path, key) WHERE live
 CREATE UNIQUE INDEX record_op ON holdfast.record (tenant, op) WHERE op IS NOT NULL;
 CREATE INDEX record_about ON holdfast.record (tenant, about) WHERE about IS NOT NULL;
 CREATE INDEX record_path ON holdfast.record (tenant, path, id);
-CREATE INDEX record_session ON holdfast.record (tenant, session, path, id) WHERE live AND session <> '';
+CREATE INDEX record_session ON holdfast.record (tenant, session, id) WHERE live AND session <> '';
 CREATE INDEX record_kind ON holdfast.record (tenant, kind, at);
 CREATE INDEX record_xact ON holdfast.record (tenant, xact);
 CREATE INDEX record_words ON holdfast.record USING gin (words) WITH (gin_pending_list_limit = 512);
@@ -117,10 +117,12 @@ $$;
 
 _SEARCHED = f"""
 CREATE POLICY of_the_owner ON holdfast.record FOR SELECT TO {OWNER} USING (true);
--- The planner does not use the index on words behind a policy, because @@ is not leak-proof. This view names the
--- tenant itself.
+-- For searches by words. Behind a policy the planner does not use the index on words, because @@ is not leak-proof;
+-- so this view names the tenant itself. `|| ''` keeps the planner from other indexes: each word names the tenant too.
 CREATE VIEW holdfast.searched AS SELECT * FROM holdfast.record
-    WHERE tenant = current_setting('holdfast.tenant', true) AND holdfast.is_visible(kind, path, scope, about);
+    WHERE tenant || '' = (SELECT current_setting('holdfast.tenant', true))
+        AND ((SELECT coalesce(current_setting('holdfast.scope', true), '') = '')
+            OR holdfast.is_visible(kind, path, scope, about));
 GRANT SELECT ON holdfast.searched TO {WRITER}, {READER};
 """
 
@@ -267,11 +269,10 @@ CREATE TABLE holdfast.embedding (
     {_TENANT}, model {_TEXT} NOT NULL, id uuid NOT NULL,
     code bit({CODE_BITS}) NOT NULL,   -- the signs of its numbers
     vector {{place}}.halfvec NOT NULL,
-    PRIMARY KEY (tenant, model, id),
+    PRIMARY KEY (tenant, id, model),
     FOREIGN KEY (tenant, id) REFERENCES holdfast.record ON DELETE CASCADE
 );
 ALTER TABLE holdfast.embedding ALTER code SET STORAGE PLAIN, ALTER vector SET STORAGE PLAIN;
-CREATE INDEX embedding_id ON holdfast.embedding (tenant, id);
 CREATE TABLE holdfast.embedded (      -- rows of earlier transactions have their vectors
     {_TENANT}, model {_TEXT} NOT NULL, upto xid8 NOT NULL, PRIMARY KEY (tenant, model)
 );
@@ -281,6 +282,15 @@ CREATE FUNCTION holdfast.similarity(one {{place}}.halfvec, other text) RETURNS d
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN -(one OPERATOR({{place}}.<#>) other::{{place}}.halfvec);
 CREATE FUNCTION holdfast.vector(given text) RETURNS {{place}}.halfvec
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN given::{{place}}.halfvec;
+"""
+
+
+_COMPARED = f"""
+CREATE POLICY of_the_owner ON holdfast.embedding FOR SELECT TO {OWNER} USING (true);
+-- To compare many vectors: the tenant is looked up once, and not for each row.
+CREATE VIEW holdfast.compared AS SELECT * FROM holdfast.embedding
+    WHERE tenant = (SELECT current_setting('holdfast.tenant', true));
+GRANT SELECT ON holdfast.compared TO {WRITER}, {READER};
 """
 
 
@@ -295,7 +305,7 @@ GRANT SELECT ON holdfast.{table} TO {READER};
 """
 
 
-LETTER = 4
+LETTER = 3
 """The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
 TENANT_TABLES = ("record", "stat", "term", "lease", "token")
 SCHEMA = (
@@ -504,7 +514,21 @@ def _add_vectors(connection: Connection) -> None:
             f"The extension vector is {version} here, which is too old.",
             "Install pgvector 0.7 or newer on the server, and run: ALTER EXTENSION vector UPDATE;",
         ) from None
-    connection.execute(_guarded("embedding") + _guarded("embedded"))
+    connection.execute(_guarded("embedding") + _guarded("embedded") + _COMPARED)
+
+
+def add_graph(connection: Connection) -> None:
+    """Index the codes of all vectors by a graph (HNSW), if the login may do that."""
+    if OWNER not in _roles(connection):
+        return
+    place = (
+        "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'vector'"
+    )
+    row = connection.execute(place).fetchone()
+    connection.execute(f"SET ROLE {OWNER}")
+    connection.execute("SET maintenance_work_mem = '1GB'")
+    made = "CREATE INDEX CONCURRENTLY IF NOT EXISTS embedding_code ON holdfast.embedding USING hnsw (code {}.bit_hamming_ops)"
+    connection.execute(sql.SQL(made).format(sql.Identifier(row[0] if row else "public")))
 
 
 def _roles(connection: Connection) -> list[str]:

@@ -26,7 +26,8 @@ from holdfast.model.settings import Search
 from holdfast.model.times import iso
 from holdfast.storage import words
 from holdfast.storage.index import Candidate, Filter, Pool, Tied
-from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.connections import Statement
+from holdfast.storage.postgres.database import Database, planned
 from holdfast.storage.postgres.rows import LONGEST_STEM, READ, Lexemes, Stored, plain, quoted, short
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Names, Run, Wanted, stems
 
@@ -34,7 +35,7 @@ _WHAT = "The search"
 _K, _B = 1.2, 0.75
 _ONE = 4 * 1.64493406685
 """Scales `ts_rank` so that one word in a text is 1, and one in a title is 4."""
-_RANKED = 15_000
+_RANKED = 6_000
 """Of words that are in more records than this taken together, the most common only rank what the rarer ones find."""
 _LONG = 60
 """Longer records are mostly compressed: they are decompressed once, and not for each word."""
@@ -52,7 +53,7 @@ _TITLES, _TEXTS = 8, 200
 _RARITY = """
 WITH known AS MATERIALIZED (SELECT s.records, s.length, s.upto FROM holdfast.stat s WHERE s.tenant = %(tenant)s),
 recent AS MATERIALIZED (SELECT r.kind = 'transcript' AS other, r.length, r.words FROM holdfast.record r
-    WHERE r.tenant = %(tenant)s AND r.xact >= coalesce((SELECT upto FROM known), '0'::xid8) AND r.length > 0 AND r.live)
+    WHERE r.tenant = %(tenant)s AND r.xact >= (SELECT upto FROM known UNION ALL SELECT '0'::xid8 LIMIT 1) AND r.length > 0 AND r.live)
 SELECT
     ARRAY(SELECT coalesce((SELECT known.records[n] FROM known), 0) + (SELECT count(*) FROM recent WHERE other = (n = 2))
           FROM generate_series(1, 2) AS n),
@@ -79,9 +80,13 @@ SELECT
           LEFT JOIN holdfast.searched r ON r.words @@ p.query AND r.live GROUP BY p.n ORDER BY p.n),
     0
 """
+_GRAPH = f"""
+SELECT set_config('hnsw.ef_search', '{_BY_CODE}', true), set_config('hnsw.iterative_scan', 'relaxed_order', true),
+    set_config('enable_sort', 'off', true)
+"""
 _BESIDE = """
-SELECT o.id FROM holdfast.searched o WHERE o.session = b.session AND o.session <> '' AND o.path = b.path AND o.live
-    AND NOT o.hidden AND o.id {sign} b.id ORDER BY o.id {way} LIMIT 2
+SELECT o.id FROM holdfast.record o WHERE o.tenant = %(tenant)s AND o.session = b.session AND o.session <> ''
+    AND o.path = b.path AND o.live AND NOT o.hidden AND o.id {sign} b.id ORDER BY o.id {way} LIMIT 2
 """
 _BEFORE, _AFTER = _BESIDE.format(sign="<", way="DESC"), _BESIDE.format(sign=">", way="ASC")
 
@@ -139,6 +144,8 @@ class Meaning(NamedTuple):
     """From this similarity on, a record is about the question."""
     literal: bool
     """Quoted words must occur, so meaning adds no candidates."""
+    by_graph: bool
+    """Find the nearest ones by the graph, instead of comparing all."""
 
 
 class Found(NamedTuple):
@@ -168,20 +175,21 @@ class Searcher:
 
     # words
 
-    def rarity(self, terms: Terms, foreign: Iterable[bool]) -> Rarity:
-        """Return how rare the words of a question are, in one message."""
+    def rarity(
+        self, terms: Terms, foreign: Iterable[bool], also: Sequence[Statement] = ()
+    ) -> tuple[Rarity, list[list[TupleRow]]]:
+        """Return how rare the words of a question are, and the rows of other statements, in one message."""
         runs = [_stemmed(run) for run in (*terms.words, *terms.phrases)]
         single, phrases = dict[str, str](), dict[str, str]()
         for prefix in map(self.lexemes.prefix, foreign):
             single |= {prefix + stem: quoted(prefix + stem) for run in runs for stem in run}
             phrases |= {prefix + " ".join(run): _query(prefix, run) for run in runs if len(run) > 1}
-        most = self._settings.common_records + 1
         asked = _IN_SCOPE if self._database.scope else _RARITY
-        ((records, lengths, held, many, uncounted),) = self._database.ask(
-            _WHAT, asked, planned=True, terms=list(single), queries=list(single.values()),
-            phrases=list(phrases.values()), most=most,
-        )  # fmt: skip
-        return Rarity(records, lengths, dict(zip([*single, *phrases], [*held, *many], strict=True)), uncounted)
+        values = {"terms": list(single), "queries": list(single.values()), "phrases": list(phrases.values())}
+        statement = planned(asked, {**values, "most": self._settings.common_records + 1})
+        *_, ((records, lengths, held, many, uncounted),) = found = self._database.send(_WHAT, [*also, *statement])
+        counts = dict(zip([*single, *phrases], [*held, *many], strict=True))
+        return Rarity(records, lengths, counts, uncounted), found
 
     def wanted(self, terms: Terms, rarity: Rarity, foreign: bool) -> Wanted:
         """Return the words of a question that distinguish records."""
@@ -216,7 +224,8 @@ class Searcher:
         statement = _statement(condition, ranks, meaning, long=pool.length > _LONG, beside=beside, asked=bool(asked))
         if meaning:
             values |= {"model": meaning.model, "vector": meaning.vector, "code": meaning.code, "near": meaning.near}
-        rows = self._database.ask(_WHAT, statement, planned=True, **values)
+        graph: list[Statement] = [(_GRAPH, [])] if meaning and meaning.by_graph else []
+        rows = self._database.send(_WHAT, [*graph, *planned(statement, values)])[-1]
         return _found(pool, rows, where)
 
     def _asked(self, wanted: Wanted, prefix: str) -> str:
@@ -235,7 +244,7 @@ class Searcher:
     def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Stored | None, str, float]]:
         """Return the rows that match the words best, by words alone, with their ids and scores."""
         flags = has_foreign(where)
-        rarity, scored = self.rarity(terms, flags), list[tuple[float, Candidate, Stored | None, str]]()
+        (rarity, _), scored = self.rarity(terms, flags), list[tuple[float, Candidate, Stored | None, str]]()
         for foreign in flags:
             wanted = self.wanted(terms, rarity, foreign)
             found = self.candidates(
@@ -296,13 +305,12 @@ class Searcher:
         if not ties:
             return {}
         condition, values = self.filter(where)
-        rows = self._database.ask(
-            _WHAT,
-            f"""SELECT ARRAY(SELECT few.id::text FROM (SELECT r.id, ({condition}) AS inside FROM holdfast.searched r
-                    WHERE r.words @@ t.query AND r.live LIMIT {MOST + 1}) AS few WHERE few.inside LIMIT {COMMON + 1})
-                FROM unnest(%(ties)s::tsquery[]) WITH ORDINALITY AS t (query, n) ORDER BY t.n""",
-            planned=True, ties=[quoted(self.lexemes.tie(way, name)) for way, name in ties], **values,
-        )  # fmt: skip
+        statement = f"""
+            SELECT ARRAY(SELECT few.id::text FROM (SELECT r.id, ({condition}) AS inside FROM holdfast.searched r
+                WHERE r.words @@ t.query AND r.live LIMIT {MOST + 1}) AS few WHERE few.inside LIMIT {COMMON + 1})
+            FROM unnest(%(ties)s::tsquery[]) WITH ORDINALITY AS t (query, n) ORDER BY t.n"""
+        values["ties"] = [quoted(self.lexemes.tie(way, name)) for way, name in ties]
+        rows = self._database.send(_WHAT, planned(statement, values))[-1]
         return {tie: found for tie, (found,) in zip(ties, rows, strict=True) if len(found) <= COMMON}
 
 
@@ -348,16 +356,20 @@ def _statement(
         columns = ", ".join(f"{rank} AS x{number}" for number, rank in enumerate(ranks))
         vectors = "r.words || ''" if long else "r.words"
         parts.append(f"""hit AS MATERIALIZED (SELECT s.id, s.path, s.session, s.kind FROM (
-            SELECT r.id, r.path, r.session, r.kind, {_K} * ({1 - _B} + {_B} * r.length / %(average)s::float8) AS k, {columns}
-            FROM (SELECT r.id, r.path, r.session, r.kind, r.length, {vectors} AS words FROM holdfast.searched r
-                  WHERE r.words @@ %(asked)s::tsquery AND {condition} OFFSET 0) AS r OFFSET 0) AS s
+            SELECT r.*, {_K} * ({1 - _B} + {_B} * r.length / %(average)s::float8) AS k, {columns}
+            FROM (SELECT r.id, r.path, r.session, r.kind, r.length, {vectors} AS words FROM (
+                    SELECT * FROM holdfast.searched r WHERE r.words @@ %(asked)s::tsquery OFFSET 0) AS r
+                  WHERE {condition} OFFSET 0) AS r OFFSET 0) AS s
             ORDER BY {scores or "0"} DESC, s.id DESC LIMIT %(many)s::int)""")
     if meaning and not meaning.literal:
+        distance = "holdfast.distance(e.code, %(code)s::bit(384))" + ("" if meaning.by_graph else " + 0")
         parts.append(f"""near AS MATERIALIZED (SELECT r.id, r.path, r.session, r.kind FROM (
-            SELECT c.id, holdfast.similarity(c.vector, %(vector)s) AS similarity FROM (
-                SELECT e.id, e.vector FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND e.model = %(model)s
-                ORDER BY holdfast.distance(e.code, %(code)s::bit(384)) LIMIT {_BY_CODE} OFFSET 0) AS c OFFSET 0) AS n
-            JOIN LATERAL (SELECT * FROM holdfast.searched r WHERE r.id = n.id AND r.length > 0 OFFSET 0) AS r ON true
+            SELECT c.id, holdfast.similarity(e.vector, %(vector)s) AS similarity FROM (
+                SELECT e.id FROM holdfast.compared e WHERE e.model = %(model)s ORDER BY {distance} LIMIT {_BY_CODE}
+                OFFSET 0) AS c JOIN LATERAL (SELECT e.vector FROM holdfast.embedding e WHERE e.tenant = %(tenant)s
+                AND e.id = c.id AND e.model = %(model)s OFFSET 0) AS e ON true OFFSET 0) AS n
+            JOIN LATERAL (SELECT * FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = n.id AND r.length > 0
+                OFFSET 0) AS r ON true
             WHERE n.similarity >= %(near)s::float8 AND {condition} ORDER BY n.similarity DESC LIMIT {_NEAREST})""")
     some = " UNION ".join(f"SELECT * FROM {name}" for name in ("hit", "near") if any(p.startswith(name) for p in parts))
     ordered = ", ".join(f"'{name}'" for name in IN_ORDER)
@@ -367,8 +379,8 @@ def _statement(
         f" FROM ({some}) AS b)"
     )
     parts.append(
-        "pool AS MATERIALIZED (SELECT id FROM best UNION SELECT unnest(before) FROM best UNION SELECT unnest(after)"
-        " FROM best)"
+        "pool AS MATERIALIZED (SELECT DISTINCT ON (id) * FROM (SELECT * FROM best UNION ALL SELECT unnest(before), NULL, NULL"
+        " FROM best UNION ALL SELECT unnest(after), NULL, NULL FROM best) AS p ORDER BY id, before NULLS LAST)"
     )
     near = "NULL::float8"
     join = ""
@@ -385,12 +397,12 @@ def _statement(
     content = READ.replace("r.text", "CASE WHEN r.small THEN r.text END")
     content = content.replace("r.more::text", "CASE WHEN r.small THEN r.more::text END")
     return (
-        f"WITH {', '.join(parts)} SELECT (extract(epoch FROM r.at) * 1000)::bigint, r.session, r.author, r.agent,"
-        f" r.priority, r.length, ARRAY[{', '.join(ranks)}]::float4[], {near}::float8, ({condition}), b.before::text[],"
-        f" b.after::text[], CASE WHEN r.key IS NULL THEN '' ELSE r.key END,"
+        f"WITH {', '.join(parts)} SELECT r.session, r.author, r.agent,"
+        f" r.priority, r.length, ARRAY[{', '.join(ranks)}]::float4[], {near}::float8, ({condition}), p.before::text[],"
+        f" p.after::text[], CASE WHEN r.key IS NULL THEN '' ELSE r.key END,"
         f" r.small, {content}"
-        f" FROM pool p CROSS JOIN LATERAL (SELECT r.*, {small} AS small FROM holdfast.searched r WHERE r.id = p.id OFFSET 0)"
-        f" AS r LEFT JOIN best b ON b.id = p.id{join}"
+        f" FROM pool p CROSS JOIN LATERAL (SELECT r.*, {small} AS small FROM holdfast.record r"
+        f" WHERE r.tenant = %(tenant)s AND r.id = p.id OFFSET 0) AS r{join}"
     )
 
 
@@ -399,17 +411,16 @@ def _found(pool: Pool, rows: list[TupleRow], where: Filter) -> Found:
     numbers: dict[str, int] = {}
     candidates, near, after = dict[int, Candidate](), dict[str, float](), dict[int, int]()
     stored: list[Stored | None] = []
-    kept: list[TupleRow] = []
+    chains: list[list[str]] = []
     for row in rows:
-        ms = row[0]
-        time = "" if ms is None else iso(ms)
+        session, author, agent, priority, length, ranks, similarity, inside, before, behind, key, small = row[:12]
+        one = Stored(*row[12:])
+        time = "" if one.at is None else iso(one.at)
         if where.known and time > where.known:
             continue
-        one = Stored(*row[13:])
         number = numbers[one.id] = len(numbers)
-        session, author, agent, priority, length, ranks, similarity, inside = row[1:9]
         shape = KINDS[one.kind].shape
-        identifier = one.id if shape == "line" else one.path if shape == "document" else f"{one.path}#{row[11]}"
+        identifier = one.id if shape == "line" else one.path if shape == "document" else f"{one.path}#{key}"
         counts = bytes(map(_occurrences, ranks or ()))
         candidates[number] = Candidate(
             identifier, (one.path, session if one.kind in LINES else identifier), time, (one.path, one.id, identifier),
@@ -417,12 +428,11 @@ def _found(pool: Pool, rows: list[TupleRow], where: Filter) -> Found:
         )  # fmt: skip
         if similarity is not None:
             near[identifier] = similarity
-        stored.append(one if row[12] else None)
-        kept.append(row)
-    for row, identifier in zip(kept, numbers, strict=True):
-        if row[9] or row[10]:
-            chain = [*reversed(row[9] or ()), identifier, *(row[10] or ())]
-            after.update(itertools.pairwise([numbers[each] for each in chain if each in numbers]))
+        stored.append(one if small else None)
+        if before or behind:
+            chains.append([*reversed(before or ()), one.id, *(behind or ())])
+    for chain in chains:
+        after.update(itertools.pairwise([numbers[each] for each in chain if each in numbers]))
     filled = msgspec.structs.replace(pool, candidates=candidates, after=after)
     return Found(filled, near, stored, list(numbers))
 

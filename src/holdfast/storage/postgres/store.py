@@ -677,10 +677,12 @@ class PgStore(Store):
         candidates = self.settings.search.candidates
         most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
         flags, pools, values, loaded = has_foreign(where), list[Pool](), dict[str, float](), list[Stored | str]()
-        ready = query.associate and self._vectors.ready()
+        also, ready = self._vectors.asking() if query.associate else [], False
         enough = Near().enough
         for asked in (terms, terms.loose) if terms.phrases and query.associate else (terms,):
-            rarity = self._searcher.rarity(asked, flags)
+            rarity, rows = self._searcher.rarity(asked, flags, also)
+            ready = ready or (bool(also) and self._vectors.ready(rows[0]))
+            also = []
             for foreign in flags:
                 wanted = self._searcher.wanted(asked, rarity, foreign)
                 meaning = self._vectors.meaning(query, asked, wanted, rarity, foreign) if ready else None

@@ -6,19 +6,19 @@ rows of all transactions before `embedded.upto` have been checked for vectors.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+from psycopg.rows import TupleRow
 
 from holdfast.errors import HoldfastError
 from holdfast.model.queries import Query, Terms, bare
 from holdfast.model.records import Record
 from holdfast.recall.semantic import EMBEDDED, Embedded, Failed, Model, working
+from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.schema import CODE_BITS
 from holdfast.storage.postgres.search import Meaning, Rarity
@@ -33,13 +33,13 @@ _CHARS = 4_000
 _BATCH = 500
 _RARE = 0.001
 _WORD = re.compile(r"[^\W_]+")
-_CHECK_SECONDS = 0.0
 _MISSING = """
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT r.id::text FROM holdfast.record r
-    WHERE r.tenant = %(tenant)s AND r.live AND r.kind = ANY(%(kinds)s::text[]) AND r.xact >= coalesce((
-        SELECT d.upto FROM holdfast.embedded d WHERE d.tenant = %(tenant)s AND d.model = %(model)s), '0'::xid8)
+    WHERE r.tenant = %(tenant)s AND r.live AND r.kind || '' = ANY(%(kinds)s::text[]) AND r.xact >= (
+        SELECT d.upto FROM holdfast.embedded d WHERE d.tenant = %(tenant)s AND d.model = %(model)s
+        UNION ALL SELECT '0'::xid8 LIMIT 1)
     AND NOT EXISTS (SELECT FROM holdfast.embedding e
-        WHERE e.tenant = %(tenant)s AND e.model = %(model)s AND e.id = r.id) LIMIT %(most)s::int)
+        WHERE e.tenant = %(tenant)s AND e.id = r.id AND e.model = %(model)s) LIMIT %(most)s::int)
 """
 _ADD = """
 INSERT INTO holdfast.embedding (tenant, model, id, code, vector)
@@ -59,7 +59,10 @@ _STATUS = """
 SELECT count(*), coalesce(sum(pg_column_size(e.vector) + pg_column_size(e.code) + 60), 0)::bigint
 FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND e.model = %(model)s
 """
+_HAS_GRAPH = "SELECT to_regclass('holdfast.embedding_code') IS NOT NULL"
 _EVERYTHING = 1 << 30
+_MANY = 20_000
+"""From so many vectors on, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
 
 
 class Vectors:
@@ -70,7 +73,8 @@ class Vectors:
         self._model = Model(setting, database.no_vectors)
         self._load = load
         self._lock = threading.RLock()
-        self._checked = 0.0
+        self._has_graph: bool | None = None
+        """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
 
     @property
     def embedder(self) -> str:
@@ -83,20 +87,29 @@ class Vectors:
     def close(self) -> None:
         pass
 
-    def ready(self) -> bool:
-        """Make the vectors that are missing, if there are few; return whether all records have one."""
+    def asking(self) -> list[Statement]:
+        """Return the statement that finds the records without a vector; [] when there is no model."""
         with self._lock:
             model = self._model.get()
-            if model is None:
+        return [(_MISSING, _asked(model, model.at_once + 1))] if model else []
+
+    def ready(self, found: Sequence[TupleRow]) -> bool:
+        """Make the vectors that are missing, if there are few; return whether all records have one."""
+        ((edge, missing),) = found
+        with self._lock:
+            model = self._model.get()
+            if model is None or len(missing) > model.at_once:
                 return False
             try:
-                return self._catch_up(model, model.at_once)
+                self._make(model, edge, missing)
             except Failed as error:
                 self._model.disable(error)
+                return False
             except HoldfastError:
-                if not self._database.reads_only:
-                    raise
-            return False
+                if self._database.reads_only:
+                    return False
+                raise
+            return True
 
     def meaning(self, query: Query, terms: Terms, wanted: Wanted, rarity: Rarity, foreign: bool) -> Meaning | None:
         """Return the vector of a question, in which rare words count more; None for a question without words."""
@@ -116,7 +129,9 @@ class Vectors:
         if not question.any():
             return None
         (vector,), (code,) = _texts(question[None, :]), _codes(question[None, :])
-        return Meaning(_named(model), vector, code, model.near, bool(terms.phrases))
+        if self._has_graph is None:
+            self._look(model)
+        return Meaning(_named(model), vector, code, model.near, bool(terms.phrases), bool(self._has_graph))
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         """Make all missing vectors."""
@@ -124,15 +139,17 @@ class Vectors:
             model = self._model.get()
             if model is None:
                 raise self._model.unavailable()
-            before = self._count(model)[0]
+            edge, missing = self._missing(model)
             try:
-                self._catch_up(model, -1, progress)
+                self._make(model, edge, missing, progress)
             except Failed as error:
                 self._model.disable(error)
                 raise self._model.unavailable() from None
             self._database.write(_WHAT, [(_TIDY, {})], durable=False)
-            status = self.status()
-            return msgspec.structs.replace(status, made=max(0, status.vectors - before))
+            if self._count(model)[0] > _MANY:
+                self._database.add_graph()
+            self._look(model)
+            return msgspec.structs.replace(self.status(), made=len(missing))
 
     def status(self) -> Embedded:
         """Return the state of the vectors without making any."""
@@ -140,23 +157,23 @@ class Vectors:
             model = self._model.get()
             if model is None:
                 return Embedded("", problem=self.problem)
-            _, missing = self._missing(model, _EVERYTHING)
+            _, missing = self._missing(model)
             count, size = self._count(model)
             return Embedded(self.embedder, model.name, model.version, count, len(missing), size)
+
+    def _look(self, model: Embedder) -> None:
+        self._has_graph = self._database.ask(_WHAT, _HAS_GRAPH)[0][0] and self._count(model)[0] > _MANY
 
     def _count(self, model: Embedder) -> tuple[int, int]:
         ((count, size),) = self._database.ask(_WHAT, _STATUS, model=_named(model))
         return int(count), int(size)
 
-    def _missing(self, model: Embedder, most: int) -> tuple[str, list[str]]:
-        ((edge, found),) = self._database.ask(_WHAT, _MISSING, model=_named(model), kinds=list(EMBEDDED), most=most)
+    def _missing(self, model: Embedder) -> tuple[str, list[str]]:
+        ((edge, found),) = self._database.ask(_WHAT, _MISSING, **_asked(model, _EVERYTHING))
         return edge, found
 
-    def _catch_up(self, model: Embedder, most: int, progress: Progress | None = None) -> bool:
-        """Make missing vectors, unless they are more than `most`; return whether none is missing now."""
-        edge, missing = self._missing(model, most + 1 if most >= 0 else _EVERYTHING)
-        if 0 <= most < len(missing):
-            return False
+    def _make(self, model: Embedder, edge: str, missing: list[str], progress: Progress | None = None) -> None:
+        """Make missing vectors; afterwards all rows before the transaction `edge` have one."""
         for start in range(0, len(missing), _BATCH):
             records = self._load(missing[start : start + _BATCH])
             texts = [f"{record.title}\n{record.text}".strip()[:_CHARS] for record in records.values()]
@@ -167,10 +184,11 @@ class Vectors:
             if progress:
                 progress(min(start + _BATCH, len(missing)), len(missing))
         if missing:
-            with contextlib.suppress(HoldfastError):
-                self._database.write(_WHAT, [(_UPTO, {"model": _named(model), "edge": edge})], durable=False)
-        self._checked = time.monotonic()
-        return True
+            self._database.write(_WHAT, [(_UPTO, {"model": _named(model), "edge": edge})], durable=False)
+
+
+def _asked(model: Embedder, most: int) -> dict[str, object]:
+    return {"model": _named(model), "kinds": list(EMBEDDED), "most": most}
 
 
 def _named(model: Embedder) -> str:
