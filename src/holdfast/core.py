@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _SEARCHABLE = tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm"))
 T = TypeVar("T")
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Core(Writer):

@@ -253,23 +253,9 @@ def _around_value(line: str) -> tuple[str, str | None]:
         return text[:start] + " ", f" {value}" if value else ""
     if value[0] in "|>":
         return before, None
-    if value[0] not in "\"'[{":
-        comment = re.search(r"(?<![ \t])[ \t]+#.*", value)
-        return before, comment[0].rstrip() if comment else ""
-    depth, quote = 0, ""
-    for position, char in enumerate(value):
-        if quote:
-            if char == quote and not (quote == '"' and value[position - 1] == "\\"):
-                quote = ""
-        elif char in "\"'":
-            quote = char
-        elif char in "[{":
-            depth += 1
-        elif char in "]}":
-            depth -= 1
-        if not quote and not depth and not (value[0] == "'" and value[position + 1 : position + 2] == "'"):
-            rest = value[position + 1 :]
-            return before, rest.rstrip() if rest.lstrip(" \t").startswith("#") else ""
+    for comment in re.finditer(r"(?<![ \t])[ \t]+#", value):
+        if not _load(f"value: {value[: comment.start()]}")[1]:  # else it is inside a text or a list
+            return before, value[comment.start() :].rstrip()
     return before, ""
 
 

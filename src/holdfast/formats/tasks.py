@@ -8,6 +8,7 @@ the best task is cheap however many there are: tasks that are ready, and tasks t
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import graphlib
 import heapq
@@ -306,21 +307,15 @@ class Graph:
 
 
 def standings(tasks: Mapping[str, Task], now: int) -> dict[str, Standing]:
-    """Return the status of each task; deep graphs are walked without recursion."""
+    """Return the status of each task."""
+    sorter = graphlib.TopologicalSorter({id: [one for one in task.after if one in tasks] for id, task in tasks.items()})
+    with contextlib.suppress(graphlib.CycleError):  # a circle that was made by hand; its tasks are left for the end
+        sorter.prepare()
     found: dict[str, Standing] = {}
-    for start in tasks:
-        stack, entered = [start], set[str]()
-        while stack:
-            task = tasks[stack[-1]]
-            open_before = [one for one in task.after if one in tasks and one not in found and one not in entered]
-            if task.id not in found and open_before and task.id not in entered:
-                entered.add(task.id)
-                stack += open_before
-                continue
-            stack.pop()
-            if task.id not in found:
-                found[task.id] = _standing(task, found, now)
-    return found
+    while ready := sorter.get_ready():
+        found |= {id: _standing(tasks[id], found, now) for id in ready}
+        sorter.done(*ready)
+    return found | {id: _standing(task, found, now) for id, task in tasks.items() if id not in found}
 
 
 def _standing(task: Task, found: Mapping[str, Standing], now: int) -> Standing:

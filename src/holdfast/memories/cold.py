@@ -105,20 +105,10 @@ def _below(top: str) -> list[Source]:
     """Return a file, or the files below a folder, by name; what cannot be read is reported when it is opened."""
     if not os.path.isdir(top):
         return [Source(top, os.path.basename(top))]
-    found, waiting = [], [top]
-    while waiting:
-        folder = waiting.pop()
-        try:
-            with os.scandir(folder) as listing:
-                entries = list(listing)
-        except OSError:
-            found.append(folder)
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append(entry.path)
-            elif entry.name.endswith(SUFFIX) or (entry.is_symlink() and os.path.isdir(entry.path)):
-                found.append(entry.path)
+    found: list[str] = []
+    for folder, folders, files in os.walk(top, onerror=lambda error: found.append(error.filename)):
+        found.extend(os.path.join(folder, name) for name in files if name.endswith(SUFFIX))
+        found.extend(path for name in folders if os.path.islink(path := os.path.join(folder, name)))
     return [Source(path, os.path.relpath(path, top)) for path in sorted(found)]
 
 

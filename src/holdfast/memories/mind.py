@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 import unicodedata
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -139,18 +139,13 @@ class Windows:
     """The working memories of the sessions that this process serves; of very many, those used last."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
         self._lock = threading.Lock()
-        self._windows: OrderedDict[str, Window] = OrderedDict()
+        self._window = functools.lru_cache(_MOST_SESSIONS)(lambda _session: Window(limits))
 
     def of(self, session: str) -> Window:
         """Return the working memory of a session."""
         with self._lock:
-            window = self._windows.setdefault(session, Window(self._limits))
-            self._windows.move_to_end(session)
-            while len(self._windows) > _MOST_SESSIONS:
-                self._windows.popitem(last=False)
-            return window
+            return self._window(session)
 
 
 def _safely(otherwise: Callable[[], Any]) -> Callable[[Callable[Given, Answer]], Callable[Given, Answer]]:

@@ -42,7 +42,6 @@ _UNFINISHED = f"{TEMPORARY}whole-"
 _LOCK_SECONDS = 10.0
 _CHUNK = 1 << 20
 _MOST_MANIFEST = 256 << 20
-_MOST_FILES = 5_000_000
 _RATIO, _ALLOWED = 200, 64 << 20
 """An archive may contain this many times its own size, and in any case this many bytes."""
 _OTHER = "Use an archive that holdfast backup made."
@@ -188,22 +187,38 @@ _Found = dict[str, tuple[int, str]]
 
 
 def _unpack(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found, Manifest]:
+    """Write the files of an archive; folders are skipped, everything else is refused."""
     found: _Found = {}
     manifest: Manifest | None = None
     with open(origin, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise Invalid(f"{origin} is not a file.", "Name a backup.")
         try:
-            for name, chunks in _members(_Unpacked(file, there.location, progress)):
+            source = _Unpacked(file, there.location, progress)
+            archive = tarfile.TarFile(fileobj=source, encoding="utf-8", errors="strict")
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]  # they would add up in memory
+                if member.type == tarfile.DIRTYPE and not member.size:
+                    continue
                 if manifest is not None:
                     raise Invalid("The archive goes on after its manifest.", _OTHER)
-                if name == MANIFEST:
-                    manifest = _manifest(b"".join(chunks))
-                else:
-                    path = _path_inside(name)
+                if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.pax_headers or member.size < 0:
+                    fault = f"{member.name[:200]!r} in the archive is no regular file"
+                    raise Invalid(f"{fault}: links, devices and the like are refused.", _OTHER)
+                source.expect(member.size)
+                content = archive.extractfile(member)
+                assert content is not None  # a regular file
+                chunks = iter(functools.partial(content.read, _CHUNK), b"")
+                if member.name != MANIFEST:
+                    path = _path_inside(member.name)
                     found[path] = _write(there, path, chunks)
-                if len(found) > _MOST_FILES:
-                    raise OverBudget(f"The archive has more than {_MOST_FILES:,} files.", "It is no backup.")
+                elif member.size > _MOST_MANIFEST:
+                    raise OverBudget("The manifest of the archive is too large.", "It is no backup.")
+                else:
+                    manifest = _manifest(b"".join(chunks))
+            while rest := source.read(_CHUNK):  # to the end, which checks the checksum of the whole
+                if rest.strip(b"\0"):
+                    raise Invalid("The archive goes on after its end.", _OTHER)
         except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, UnicodeDecodeError, RecursionError):
             raise Damaged(f"{origin} is cut off, damaged or no archive.", "Use another backup.") from None
     if manifest is None:
@@ -234,27 +249,6 @@ class _Unpacked(gzip.GzipFile):
         if size > self._left:
             fault = "The archive has more bytes than the disk has room for, or than an archive of its size can have."
             raise OverBudget(fault, "Free some space, or use a backup that holdfast made.")
-
-
-def _members(source: _Unpacked) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield name and contents of each file in an archive; folders are skipped, everything else is refused."""
-    archive = tarfile.TarFile(fileobj=source, encoding="utf-8", errors="strict")
-    while (member := archive.next()) is not None:
-        archive.members.clear()  # type: ignore[attr-defined]  # they would add up in memory
-        if member.type == tarfile.DIRTYPE and not member.size:
-            continue
-        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.pax_headers or member.size < 0:
-            fault = f"{member.name[:200]!r} in the archive is no regular file"
-            raise Invalid(f"{fault}: links, devices and the like are refused.", _OTHER)
-        if member.name == MANIFEST and member.size > _MOST_MANIFEST:
-            raise OverBudget("The manifest of the archive is too large.", "It is no backup.")
-        source.expect(member.size)
-        file = archive.extractfile(member)
-        assert file is not None  # a regular file
-        yield member.name, iter(functools.partial(file.read, _CHUNK), b"")
-    while rest := source.read(_CHUNK):  # to the end, which checks the checksum of the whole
-        if rest.strip(b"\0"):
-            raise Invalid("The archive goes on after its end.", _OTHER)
 
 
 def _write(there: Tree, path: str, chunks: Iterable[bytes]) -> tuple[int, str]:
