@@ -162,6 +162,11 @@ class PgStore(Store):
         self._writers: dict[str, str | None] = {}
         """Who wrote the documents and sections that were read."""
 
+    @property
+    def trips(self) -> int:
+        """How many messages were sent."""
+        return self._database.trips
+
     def clock(self) -> int:
         ((ms,),) = self._database.ask("The clock", "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
         return int(ms)
