@@ -259,7 +259,7 @@ class Searcher:
         self, identifiers: Sequence[str], where: Filter, limit: int,
         load: Callable[[Sequence[str]], dict[str, Record]], own: dict[str, list[Record]],
     ) -> dict[str, list[Tied]]:  # fmt: skip
-        """Return the records most closely related to each id, or to a name that is not an id; `own` are their records."""
+        """Return the records most closely related to each id, or to a name that is no id; `own` are their records."""
         names: dict[str, Names] = {}
         for identifier in identifiers:
             names[identifier] = Names([], [], []) if own.get(identifier) else words.unowned(identifier)
@@ -348,7 +348,8 @@ def _statement(
         columns = ", ".join(f"{rank} AS x{number}" for number, rank in enumerate(ranks))
         vectors = "r.words || ''" if long else "r.words"
         parts.append(f"""hit AS MATERIALIZED (SELECT s.id, s.path, s.session, s.kind FROM (
-            SELECT r.id, r.path, r.session, r.kind, {_K} * ({1 - _B} + {_B} * r.length / %(average)s::float8) AS k, {columns}
+            SELECT r.id, r.path, r.session, r.kind, {columns},
+                {_K} * ({1 - _B} + {_B} * r.length / %(average)s::float8) AS k
             FROM (SELECT r.id, r.path, r.session, r.kind, r.length, {vectors} AS words FROM holdfast.searched r
                   WHERE r.words @@ %(asked)s::tsquery AND {condition} OFFSET 0) AS r OFFSET 0) AS s
             ORDER BY {scores or "0"} DESC, s.id DESC LIMIT %(many)s::int)""")
@@ -389,8 +390,8 @@ def _statement(
         f" r.priority, r.length, ARRAY[{', '.join(ranks)}]::float4[], {near}::float8, ({condition}), b.before::text[],"
         f" b.after::text[], CASE WHEN r.key IS NULL THEN '' ELSE r.key END,"
         f" r.small, {content}"
-        f" FROM pool p CROSS JOIN LATERAL (SELECT r.*, {small} AS small FROM holdfast.searched r WHERE r.id = p.id OFFSET 0)"
-        f" AS r LEFT JOIN best b ON b.id = p.id{join}"
+        f" FROM pool p CROSS JOIN LATERAL (SELECT r.*, {small} AS small FROM holdfast.searched r WHERE r.id = p.id"
+        f" OFFSET 0) AS r LEFT JOIN best b ON b.id = p.id{join}"
     )
 
 
