@@ -37,7 +37,8 @@ _CHECK_SECONDS = 0.0
 _MISSING = """
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT r.id::text FROM holdfast.record r
     WHERE r.tenant = %(tenant)s AND r.live AND r.kind = ANY(%(kinds)s::text[]) AND r.xact >= coalesce((
-        SELECT d.upto FROM holdfast.embedded d WHERE d.tenant = %(tenant)s AND d.model = %(model)s), '0'::xid8)
+        SELECT d.upto FROM holdfast.embedded d
+        WHERE d.tenant = %(tenant)s AND d.model = %(model)s AND NOT %(every)s::boolean), '0'::xid8)
     AND NOT EXISTS (SELECT FROM holdfast.embedding e
         WHERE e.tenant = %(tenant)s AND e.model = %(model)s AND e.id = r.id) LIMIT %(most)s::int)
 """
@@ -140,7 +141,7 @@ class Vectors:
             model = self._model.get()
             if model is None:
                 return Embedded("", problem=self.problem)
-            _, missing = self._missing(model, _EVERYTHING)
+            _, missing = self._missing(model, _EVERYTHING, every=True)
             count, size = self._count(model)
             return Embedded(self.embedder, model.name, model.version, count, len(missing), size)
 
@@ -148,13 +149,16 @@ class Vectors:
         ((count, size),) = self._database.ask(_WHAT, _STATUS, model=_named(model))
         return int(count), int(size)
 
-    def _missing(self, model: Embedder, most: int) -> tuple[str, list[str]]:
-        ((edge, found),) = self._database.ask(_WHAT, _MISSING, model=_named(model), kinds=list(EMBEDDED), most=most)
+    def _missing(self, model: Embedder, most: int, *, every: bool = False) -> tuple[str, list[str]]:
+        """Return up to where rows are seen, and the rows without a vector: the new ones, or `every` one."""
+        ((edge, found),) = self._database.ask(
+            _WHAT, _MISSING, model=_named(model), kinds=list(EMBEDDED), most=most, every=every
+        )
         return edge, found
 
     def _catch_up(self, model: Embedder, most: int, progress: Progress | None = None) -> bool:
         """Make missing vectors, unless they are more than `most`; return whether none is missing now."""
-        edge, missing = self._missing(model, most + 1 if most >= 0 else _EVERYTHING)
+        edge, missing = self._missing(model, most + 1 if most >= 0 else _EVERYTHING, every=most < 0)
         if 0 <= most < len(missing):
             return False
         for start in range(0, len(missing), _BATCH):
