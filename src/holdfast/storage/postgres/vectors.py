@@ -36,8 +36,8 @@ _WORD = re.compile(r"[^\W_]+")
 _MISSING = """
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT r.id::text FROM holdfast.record r
     WHERE r.tenant = %(tenant)s AND r.live AND r.kind || '' = ANY(%(kinds)s::text[]) AND r.xact >= (
-        SELECT d.upto FROM holdfast.embedded d WHERE d.tenant = %(tenant)s AND d.model = %(model)s
-        UNION ALL SELECT '0'::xid8 LIMIT 1)
+        SELECT d.upto FROM holdfast.embedded d
+        WHERE d.tenant = %(tenant)s AND d.model = %(model)s AND NOT %(every)s::boolean UNION ALL SELECT '0'::xid8 LIMIT 1)
     AND NOT EXISTS (SELECT FROM holdfast.embedding e
         WHERE e.tenant = %(tenant)s AND e.id = r.id AND e.model = %(model)s) LIMIT %(most)s::int)
 """
@@ -169,6 +169,7 @@ class Vectors:
         return int(count), int(size)
 
     def _missing(self, model: Embedder) -> tuple[str, list[str]]:
+        """Return up to which transaction rows are seen, and all rows without a vector."""
         ((edge, found),) = self._database.ask(_WHAT, _MISSING, **_asked(model, _EVERYTHING))
         return edge, found
 
@@ -188,7 +189,7 @@ class Vectors:
 
 
 def _asked(model: Embedder, most: int) -> dict[str, object]:
-    return {"model": _named(model), "kinds": list(EMBEDDED), "most": most}
+    return {"model": _named(model), "kinds": list(EMBEDDED), "most": most, "every": most == _EVERYTHING}
 
 
 def _named(model: Embedder) -> str:
