@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import apsw
 
-from holdfast.cli.bench import SESSIONS, TURNS, Asked, Corpus, Ranking, Set
+from bench.quality import SESSIONS, TURNS, Asked, Corpus, Ranking, Set
 
 _WORD = re.compile(r"\w+")
 

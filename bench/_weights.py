@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli import bench as measuring
-from holdfast.cli.bench import Question
+from bench import quality
+from bench.quality import Question
 from holdfast.model.queries import Query
 from holdfast.model.settings import STEPS, Search
 from holdfast.recall import question as asking
@@ -36,7 +36,7 @@ class Gathered(msgspec.Struct, frozen=True):
     pools: list[Any]
     near: ranking.Near
     ask: asking.Ask
-    turns: dict[str, measuring.Turn]
+    turns: dict[str, quality.Turn]
     part: str
 
 
@@ -68,7 +68,7 @@ class Bench:
         return best
 
 
-def left_out(given: measuring.Set, search: Search, tell: Callable[[int, int], None]) -> Scores:
+def left_out(given: quality.Set, search: Search, tell: Callable[[int, int], None]) -> Scores:
     """Return the scores of every part with weights that were chosen on the others."""
     bench = Bench(list(_asked(given, search)))
     held: list[Scores] = []
@@ -92,13 +92,13 @@ def _mean(scores: Sequence[Scores], name: str) -> float:
     return 100 * statistics.fmean(score[name] for score in scores if name in score)
 
 
-def _asked(given: measuring.Set, search: Search) -> Iterator[Gathered]:
+def _asked(given: quality.Set, search: Search) -> Iterator[Gathered]:
     """Load each conversation and note what the ranking is given for each of its questions."""
     for corpus in given.corpora:
-        with measuring.fresh(search) as memory:
-            turns = measuring.load(memory, corpus.turns)
+        with quality.fresh(search) as memory:
+            turns = quality.load(memory, corpus.turns)
             for number, question in enumerate(corpus.questions):
-                query = Query(text=question.question, asked=question.time or "", associate=True, limit=measuring.TURNS)
+                query = Query(text=question.question, asked=question.time or "", associate=True, limit=quality.TURNS)
                 found = memory.candidates(query)
                 part = corpus.name if len(given.corpora) > 1 else f"part {number % PARTS + 1}"
                 yield Gathered(question, found.pools, found.near, asking.read(query.text, query.asked), turns, part)
@@ -111,9 +111,7 @@ def _answer(one: Gathered, search: Search) -> Scores:
     ]
     turns = [one.turns[ranked.candidate.id] for ranked in found]
     sessions = list(dict.fromkeys(turn.session for turn in turns))
-    return measuring.scores(
+    return quality.scores(
         one.question,
-        measuring.Ranking(
-            one.question.id, [turn.id for turn in turns[: measuring.TURNS]], sessions[: measuring.SESSIONS]
-        ),
+        quality.Ranking(one.question.id, [turn.id for turn in turns[: quality.TURNS]], sessions[: quality.SESSIONS]),
     )

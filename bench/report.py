@@ -20,10 +20,9 @@ from typing import NamedTuple
 import msgspec
 
 import holdfast
-from bench import _plain, _weights
+from bench import _plain, _weights, quality
 from bench.harness import Words
 from bench.recall import CHANNEL, HOW, Speed, measure
-from holdfast.cli import bench as measuring
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.model.settings import STEPS, Search
 from holdfast.recall import embedders
@@ -103,7 +102,7 @@ class Asked(msgspec.Struct, frozen=True):
     sessions: int
     turns: int
     questions: int
-    ways: dict[str, measuring.Measured] = {}
+    ways: dict[str, quality.Measured] = {}
     without: dict[str, dict[str, float]] = {}
     """The scores with one step left out, by step."""
     left_out: dict[str, float] = {}
@@ -215,20 +214,20 @@ def _read(path: str) -> Report:
             raise Invalid(f"{path} has no figures of a report: {error}.", "Measure anew, without --from.") from None
 
 
-def _set(path: str, quick: bool) -> measuring.Set:
+def _set(path: str, quick: bool) -> quality.Set:
     with open(path, "rb") as file:
-        given = measuring.read(file.read())
+        given = quality.read(file.read())
     if not quick:
         return given
     first = given.corpora[0]
-    return measuring.Set(given.name, (msgspec.structs.replace(first, questions=first.questions[:QUICK_QUESTIONS]),))
+    return quality.Set(given.name, (msgspec.structs.replace(first, questions=first.questions[:QUICK_QUESTIONS]),))
 
 
-def _asked(given: measuring.Set, sets: Sequence[measuring.Set], quick: bool, store: str) -> Asked:
+def _asked(given: quality.Set, sets: Sequence[quality.Set], quick: bool, store: str) -> Asked:
     turns = [turn for corpus in given.corpora for turn in corpus.turns]
     sessions = {(corpus.name, turn.session) for corpus in given.corpora for turn in corpus.turns}
     questions = sum(len(corpus.questions) for corpus in given.corpora)
-    ways = {PLAIN: measuring.measure(given, _plain.run(given))}
+    ways = {PLAIN: quality.measure(given, _plain.run(given))}
     for name, way in WAYS.items():
         if _is_there(name) and not (quick and name == "quality"):  # it takes minutes to embed a set
             others = [one for one in sets if one is not given]
@@ -238,7 +237,7 @@ def _asked(given: measuring.Set, sets: Sequence[measuring.Set], quick: bool, sto
     return Asked(given.name, len(given.corpora), len(sessions), len(turns), questions, ways)
 
 
-def _without(given: measuring.Set | None, asked: Asked) -> Asked:
+def _without(given: quality.Set | None, asked: Asked) -> Asked:
     """Leave out each step in turn; without meaning, it goes by words."""
     if given is None or USUAL not in asked.ways:
         return asked
@@ -250,7 +249,7 @@ def _without(given: measuring.Set | None, asked: Asked) -> Asked:
     return msgspec.structs.replace(asked, without={step: scores[step] for step in STEPS})
 
 
-def _held_out(given: measuring.Set | None, asked: Asked) -> Asked:
+def _held_out(given: quality.Set | None, asked: Asked) -> Asked:
     if given is None:
         return asked
     return msgspec.structs.replace(
@@ -260,10 +259,10 @@ def _held_out(given: measuring.Set | None, asked: Asked) -> Asked:
 
 
 def _run(
-    given: measuring.Set, search: Search, what: str, others: Sequence[measuring.Set] | None = None, store: str = ""
-) -> measuring.Measured:
-    found = measuring.run(given, search, _progress(f"{given.name}, {what}"), others, store)
-    return measuring.measure(given, found)
+    given: quality.Set, search: Search, what: str, others: Sequence[quality.Set] | None = None, store: str = ""
+) -> quality.Measured:
+    found = quality.run(given, search, _progress(f"{given.name}, {what}"), others, store)
+    return quality.measure(given, found)
 
 
 def _speed(count: int, name: str) -> Speed:
@@ -282,7 +281,7 @@ def _is_there(name: str) -> bool:
     return False
 
 
-def _progress(what: str) -> measuring.Progress:
+def _progress(what: str) -> quality.Progress:
     def tell(done: int, total: int) -> None:
         if done == total or (done % 10 == 0 and sys.stderr.isatty()):
             start, end = ("\r", "") if sys.stderr.isatty() else ("", "\n")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import quality
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.cli import bench as measuring
 from holdfast.cli.main import cli
 from holdfast.model.queries import Query
 from holdfast.model.settings import STEPS, Search
@@ -435,9 +435,9 @@ def test_bench_recall_asks_questions_of_other_conversations_too(tmp_path: Path) 
 
 
 def test_the_metrics_are_what_they_are_called() -> None:
-    question = measuring.Question("q", "?", turns=("a", "b"), sessions=("s", "t"))
-    ranking = measuring.Ranking("q", ["x", "a", "y", "y", "y", "b"], ["x", "s"])
-    assert measuring.scores(question, ranking) == pytest.approx(
+    question = quality.Question("q", "?", turns=("a", "b"), sessions=("s", "t"))
+    ranking = quality.Ranking("q", ["x", "a", "y", "y", "y", "b"], ["x", "s"])
+    assert quality.scores(question, ranking) == pytest.approx(
         {"turn R@5": 0.5, "turn R@10": 1.0, "session R@5": 0.5, "session R@10": 0.5, "any@5": 1.0, "all@5": 0.0,
          "NDCG@10": 0.6309 / 1.6309}, abs=1e-3
     )  # fmt: skip
