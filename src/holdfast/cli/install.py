@@ -21,7 +21,7 @@ from holdfast.secrets import redact
 
 _project = click.option("--project", is_flag=True, help="Use the file of the project in this folder.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
-_REMOVE = ("Write this?", "Remove the file?")
+_WRITE = "Write this?"
 _client = click.argument("client", type=click.Choice(list(CLIENTS)))
 
 
@@ -56,14 +56,13 @@ def install(client: str, workspace: str, hook: bool | None, **given: bool) -> No
             click.echo(text, nl=False)
         return
     ask = not given["yes"]
-    old = clients.read_file(path)
-    try:
-        new = clients.merge(known, old or "", wanted)
-    except Invalid as error:
-        raise Invalid(f"{path}: {error}", f"Paste into it:\n{clients.fragment(known, wanted)}") from None
-    done = {"client": client} | _change(path, old, new, "Write this?" if ask else "")
-    if hook_path and hook is not False:
-        done |= _add_hook(hook_path, line, ask=ask, wanted=bool(hook))
+    paste = f"Paste into it:\n{clients.fragment(known, wanted)}"
+    done = {"client": client} | _edit(path, lambda old: clients.merge(known, old or "", wanted), paste, ask=ask)
+    there = _has_hook(hook_path) if hook_path and hook is not False else None
+    if hook or there or (there is False and ask and _is_terminal()):
+        paste = f"Paste into it:\n{hooks.fragment(line)}"
+        question = _WRITE if hook or there else "Also show the memory to the agent when a session starts?"
+        done["hook"] = _edit(hook_path, lambda old: hooks.merge(old or "", line), paste, ask=ask, question=question)
     _report(known, done)
 
 
@@ -76,45 +75,28 @@ def uninstall(client: str, **given: bool) -> None:
     known = CLIENTS[client]
     ask = not given["yes"]
     path = clients.location(known, project=given["project"])
-    old = clients.read_file(path)
-    try:
-        find = functools.partial(clients.find, known)
-        new = None if old is None else clients.unmerge(known, old, _before(path, find))
-    except Invalid as error:
-        raise Invalid(f"{path}: {error}", f'Remove "{clients.NAME}" from "{known.key}" in it.') from None
-    done = {"client": client} | _change(path, old, new, _REMOVE[new is None] if ask else "")
-    if known.hooks:
-        done |= _remove_hook(hooks.location(known, project=given["project"]), ask=ask)
+
+    def without_entry(old: str | None) -> str | None:
+        before = _before(path, functools.partial(clients.find, known))
+        return None if old is None else clients.unmerge(known, old, before)
+
+    by_hand = f'Remove "{clients.NAME}" from "{known.key}" in it.'
+    done = {"client": client} | _edit(path, without_entry, by_hand, ask=ask)
+    hook_path = hooks.location(known, project=given["project"]) if known.hooks else ""
+    there = _has_hook(hook_path) if hook_path else False
+    if there or (there is None and clients.NAME in (clients.read_file(hook_path) or "")):
+        by_hand = f'Remove the hook with "{clients.NAME}" from it.'
+        before = _before(hook_path, hooks.find)
+        done["hook"] = _edit(hook_path, lambda old: hooks.unmerge(old or "", before), by_hand, ask=ask)
     _report(known, done)
 
 
-def _add_hook(path: str, line: str, *, ask: bool, wanted: bool) -> dict[str, Any]:
-    """Add or update the hook; without --hook or --no-hook, ask on a terminal."""
-    old = clients.read_file(path)
+def _has_hook(path: str) -> bool | None:
+    """Return whether a file has our hook, None if it cannot be read."""
     try:
-        there = hooks.find(old or "") is not None
-        if not (wanted or there or (ask and _is_terminal())):
-            return {}
-        new = hooks.merge(old or "", line)
-    except Invalid as error:
-        if not wanted:
-            return {}
-        raise Invalid(f"{path}: {error}", f"Paste into it:\n{hooks.fragment(line)}") from None
-    question = "Write this?" if wanted or there else "Also show the memory to the agent when a session starts?"
-    return {"hook": _change(path, old, new, question if ask else "", needed=wanted or there)}
-
-
-def _remove_hook(path: str, *, ask: bool) -> dict[str, Any]:
-    old = clients.read_file(path)
-    try:
-        if old is None or hooks.find(old) is None:
-            return {}
-        new = hooks.unmerge(old, _before(path, hooks.find))
-    except Invalid as error:
-        if old is None or clients.NAME not in old:
-            return {}
-        raise Invalid(f"{path}: {error}", f'Remove the hook with "{clients.NAME}" from it.') from None
-    return {"hook": _change(path, old, new, _REMOVE[new is None] if ask else "")}
+        return hooks.find(clients.read_file(path) or "") is not None
+    except Invalid:
+        return None
 
 
 def _command(name: str, workspace: str, *options: str) -> list[str]:
@@ -153,8 +135,19 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _change(path: str, old: str | None, new: str | None, question: str, *, needed: bool = True) -> dict[str, Any]:
-    """Show a change, ask the question if there is one, and write it; exit if a needed change is declined."""
+def _edit(
+    path: str, edit: Callable[[str | None], str | None], by_hand: str, *, ask: bool, question: str = _WRITE
+) -> dict[str, Any]:
+    """Show what `edit` changes in a file, ask if wanted, and write it; exit if the change is declined.
+
+    `by_hand` is the next step if the file cannot be edited. A declined offer, which is another question than the usual
+    one, does not end the command.
+    """
+    old = clients.read_file(path)
+    try:
+        new = edit(old)
+    except Invalid as error:
+        raise Invalid(f"{path}: {error}", by_hand) from None
     done: dict[str, Any] = {"file": path, "changed": old != new}
     if old == new:
         if not show.wants_json():
@@ -168,14 +161,14 @@ def _change(path: str, old: str | None, new: str | None, question: str, *, neede
         click.echo(show.printable(diff))
         if os.path.islink(path):
             click.echo(f"{path} is a link; what changes is {os.path.realpath(path)}.")
-    if question:
+    if ask:
         if not _is_terminal():
             raise Invalid(
                 f"{path} was not changed: there is no terminal to ask on.", "Pass --yes, or look with --print."
             )
-        if not click.confirm(question):
+        if not click.confirm("Remove the file?" if new is None else question):
             click.echo("Nothing was changed.")
-            if needed:
+            if question == _WRITE:
                 sys.exit(1)
             return done | {"changed": False}
     backup = clients.replace_file(path, old, new)
