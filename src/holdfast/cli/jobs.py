@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import select
+import queue
 import shlex
 import shutil
 import signal
@@ -142,7 +142,7 @@ class Scheduler:
         self._jobs = memory.jobs
         self._resolve = resolve
         self._on_event = on_event
-        self._stopped = threading.Event()
+        self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._reported: set[str] = set()
 
     def serve(self, *, once: bool = False) -> list[str]:
@@ -151,10 +151,10 @@ class Scheduler:
             known = {"job": run.job, "name": run.name, "slot": run.slot, "time": run.time}
             self._on_event({"event": "unfinished", **known})
         self._resolve()
-        with _signals(self._stopped.set) as wake:
+        with _signals(self._received):
             if once:
                 return self._run_due()
-            while not self._stopped.is_set():
+            while self._received.empty():
                 try:
                     self._run_due()
                     now = datetime.now(UTC)
@@ -163,7 +163,9 @@ class Scheduler:
                 except HoldfastError as error:  # a full disk, or a locked log: report it, and try again
                     self._on_event({"event": "error", "error": str(error)})
                     seconds = _POLL_SECONDS
-                select.select([wake], [], [], seconds)
+                with contextlib.suppress(queue.Empty):
+                    self._received.get(timeout=seconds)
+                    break
         return []
 
     def _run_due(self) -> list[str]:
@@ -174,7 +176,7 @@ class Scheduler:
                 self._reported.add(f"{job.id} {problem}")
                 self._on_event({"event": "fault", "job": job.id, "name": job.name, "error": problem})
         for due in self._jobs.due(now):
-            if self._stopped.is_set():
+            if not self._received.empty():
                 break
             words = self._resolve()
             if self._jobs.claim(due.job, due.slot, due.missed):  # or another scheduler has claimed it
@@ -261,21 +263,15 @@ def _wait(process: subprocess.Popen[bytes], most_seconds: float) -> Ended:
 
 
 @contextlib.contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[int]:
-    """Call `stop` on SIGINT or SIGTERM; yield a descriptor that becomes readable then."""
-    wake, write_end = os.pipe()
-    os.set_blocking(write_end, False)
+def _signals(received: queue.SimpleQueue[int]) -> Iterator[None]:
+    """Put SIGINT and SIGTERM into a queue."""
 
-    def handle(_number: int, _frame: object) -> None:
-        stop()
-        with contextlib.suppress(OSError):
-            os.write(write_end, b".")
+    def handle(number: int, _frame: object) -> None:
+        received.put(number)  # the only kind of queue that a signal handler may use
 
     before = {wanted: signal.signal(wanted, handle) for wanted in _SIGNALS}
     try:
-        yield wake
+        yield
     finally:
         for wanted, handler in before.items():
             signal.signal(wanted, handler)
-        os.close(wake)
-        os.close(write_end)

@@ -28,45 +28,27 @@ _STATE_URI = "holdfast://state/"
 
 _WORKSPACE = types.PromptArgument(name="workspace", description="the workspace's name", required=False)
 
-PROMPTS = (
-    types.Prompt(
-        name="resume",
-        title="Resume earlier work",
-        description="Load a workspace and its newest state, and go on from there.",
-        arguments=[_WORKSPACE],
-    ),
-    types.Prompt(name="save-state", title="Save a state", description="Save where we are, for a later conversation."),
-    types.Prompt(
-        name="save-memory",
-        title="Save what was learned",
-        description="Review the conversation and save its decisions, lessons and plan changes.",
-        arguments=[_WORKSPACE],
-    ),
-    types.Prompt(
-        name="learning-cycle",
-        title="Watch for what is worth saving",
-        description="The moments at which something should be saved, and what to do then.",
-    ),
-    types.Prompt(
-        name="chat-memory",
-        title="Remember across channels",
-        description="When a chat bot should look up what was said, and what belongs into MEMORY.md.",
-    ),
-)
-TEMPLATES = (
-    types.ResourceTemplate(
-        name="workspace",
-        uri_template=_WORKSPACE_URI + "{+scope}",
-        description="The overview of a workspace, workspace/domain or workspace/domain/repository.",
-        mime_type=MARKDOWN,
-    ),
-    types.ResourceTemplate(
-        name="state",
-        uri_template=_STATE_URI + "{+scope}/{name}",
-        description="A save point of a workspace, by its name.",
-        mime_type=MARKDOWN,
-    ),
-)
+PROMPTS = tuple(
+    types.Prompt(name=name, title=title, description=about, arguments=[_WORKSPACE] if takes_workspace else None)
+    for name, title, about, takes_workspace in (
+        ("resume", "Resume earlier work", "Load a workspace and its newest state, and go on from there.", True),
+        ("save-state", "Save a state", "Save where we are, for a later conversation.", False),
+        ("save-memory", "Save what was learned",
+         "Review the conversation and save its decisions, lessons and plan changes.", True),
+        ("learning-cycle", "Watch for what is worth saving",
+         "The moments at which something should be saved, and what to do then.", False),
+        ("chat-memory", "Remember across channels",
+         "When a chat bot should look up what was said, and what belongs into MEMORY.md.", False),
+    )
+)  # fmt: skip
+TEMPLATES = tuple(
+    types.ResourceTemplate(name=name, uri_template=uri, description=about, mime_type=MARKDOWN)
+    for name, uri, about in (
+        ("workspace", _WORKSPACE_URI + "{+scope}",
+         "The overview of a workspace, workspace/domain or workspace/domain/repository."),
+        ("state", _STATE_URI + "{+scope}/{name}", "A save point of a workspace, by its name."),
+    )
+)  # fmt: skip
 
 
 def prompt(memory: Memory, name: str, arguments: dict[str, str]) -> types.GetPromptResult:

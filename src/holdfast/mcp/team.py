@@ -1,8 +1,8 @@
 """A server for a team: one store, and for each token its own part of it.
 
 The store is opened when a request needs it: a server starts while its database is down, and reconnects by itself.
-Memories are opened per tenant and scope, and shared. Only so many stay open; the least recently used is closed first,
-and never while it is in use. Closing a memory ends the notes of its runs.
+A tenant's memory is opened once, and so is each scope of it. Only so many tenants stay open; the least recently used is
+closed first, and never while it is in use. Closing a memory ends the notes of its runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.roots import Tenants, is_address
 from holdfast.tools.calling import Context
 
 MOST_OPEN = 32
-"""Memories that stay open at once, unless more are in use."""
+"""Tenants whose memories stay open at once, unless more are in use."""
 
 
 def run(store: str, options: http.Options, defaults: Context, *, owner_tokens: bool) -> None:
@@ -134,12 +134,17 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class _Entry:
-    """A memory in the pool, how many calls and scopes use it, and the memory that it is a scope of."""
+    """The memory of a tenant, the scopes of it that callers are bound to, and how many calls use any of them."""
 
-    def __init__(self, opener: Callable[[], Memory], parent: _Entry | None) -> None:
+    def __init__(self, opener: Callable[[], Memory]) -> None:
         self.memory = LazyMemory(opener)
+        self.scopes: dict[str, LazyMemory] = {}
         self.users = 0
-        self.parent = parent
+
+    def close(self) -> None:
+        for memory in (*self.scopes.values(), self.memory):
+            with contextlib.suppress(HoldfastError):
+                memory.close()
 
 
 class MemoryPool:
@@ -151,86 +156,70 @@ class MemoryPool:
         self._most = most
         self._prepare = prepare
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        """By tenant, the least recently used first."""
         self._tenants = Tenants(store) if is_address(store) else None
 
     @contextlib.contextmanager
     def use(self, key: Key) -> Iterator[Memory]:
-        with self._entered(key) as entry:
-            yield entry.memory.get()
+        with self._entered(key) as memory:
+            yield memory.get()
 
     def start(self, key: Key) -> None:
         """Open a memory in the background, so that the first call does not have to wait."""
-        with self._entered(key) as entry:
-            entry.memory.start()
+        with self._entered(key) as memory:
+            memory.start()
 
     @property
     def count(self) -> int:
         """How many are open, or being opened."""
-        return len(self._entries)
+        return sum(1 + len(entry.scopes) for entry in list(self._entries.values()))
 
     def waiting(self) -> int:
         """Return how many changed files are not indexed yet."""
-        with self._lock:
-            entries = list(self._entries.values())
+        entries = list(self._entries.values())
         return sum(memory.store.waiting for entry in entries if (memory := entry.memory.opened))
 
     def close(self) -> None:
-        """Close all of them, scopes before the memories that they are part of."""
         with self._lock:
-            left = sorted(self._entries.items(), key=lambda item: not item[0].scope)
+            left = list(self._entries.values())
             self._entries.clear()
-        self._close([entry for _, entry in left])
+        for entry in left:
+            entry.close()
         if self._tenants:
             self._tenants.close()
 
     @contextlib.contextmanager
-    def _entered(self, key: Key) -> Iterator[_Entry]:
-        """Give the entry of a memory, which stays in the pool meanwhile; close idle ones if there are too many."""
+    def _entered(self, key: Key) -> Iterator[LazyMemory]:
+        """Give a memory, which stays in the pool meanwhile; close idle ones if there are too many."""
         with self._lock:
-            entry = self._entries.get(key) or self._add(key)
-            self._entries.move_to_end(key)
+            entry = self._entries.setdefault(key.tenant, _Entry(lambda: self._open(key.tenant)))
+            self._entries.move_to_end(key.tenant)
             entry.users += 1
-            idle = [key for key, entry in self._entries.items() if not entry.users]
-            spare = [self._entries.pop(key) for key in idle[: max(0, len(self._entries) - self._most)]]
+            memory = entry.memory
+            if key.scope:
+                memory = entry.scopes.setdefault(key.scope, LazyMemory(lambda: self._open_within(entry, key.scope)))
+            idle = [tenant for tenant, entry in self._entries.items() if not entry.users]
+            spare = [self._entries.pop(tenant) for tenant in idle[: max(0, len(self._entries) - self._most)]]
         try:
-            self._close(spare)
-            yield entry
+            for one in spare:
+                one.close()
+            yield memory
         finally:
-            self._leave(entry)
+            with self._lock:
+                entry.users -= 1
 
-    def _add(self, key: Key) -> _Entry:
-        parent = None
-        if key.scope:
-            whole = Key(key.tenant)
-            parent = self._entries.get(whole) or self._add(whole)
-            parent.users += 1
+    def _open(self, tenant: str) -> Memory:
+        if self._tenants:
+            memory = open_tenant(self._tenants, tenant, writer=WRITER)
+            memory.store.watch()
+        else:
+            memory = open_memory(self._store, watch=True, writer=WRITER)
+        memory.context = self._defaults
+        self._prepare(memory)
+        return memory
 
-        def opener() -> Memory:
-            if parent:
-                memory = open_within(parent.memory.get(), key.scope)
-            elif self._tenants:
-                memory = open_tenant(self._tenants, key.tenant, writer=WRITER)
-                memory.store.watch()
-            else:
-                memory = open_memory(self._store, watch=True, writer=WRITER)
-            if not parent:
-                memory.context = self._defaults
-            self._prepare(memory)
-            return memory
-
-        self._entries[key] = _Entry(opener, parent)
-        return self._entries[key]
-
-    def _close(self, entries: list[_Entry]) -> None:
-        for entry in entries:
-            try:
-                with contextlib.suppress(HoldfastError):
-                    entry.memory.close()
-            finally:
-                if entry.parent:
-                    self._leave(entry.parent)
-
-    def _leave(self, entry: _Entry) -> None:
-        with self._lock:
-            entry.users -= 1
+    def _open_within(self, entry: _Entry, scope: str) -> Memory:
+        memory = open_within(entry.memory.get(), scope)
+        self._prepare(memory)
+        return memory
