@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats.sections import lines_of
 from holdfast.memories.hot import CLIENT_RULES
 from holdfast.model import names
@@ -34,7 +34,6 @@ _LINKS = (
 _READ_FIRST = "Read these files before you start; what they say holds in every conversation:"
 _BLOCKS = ("AGENTS.md", "CLAUDE.md")
 _MOST = 4 << 20
-_TRIES = 10
 
 
 class Made(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -200,24 +199,19 @@ def _read_block(tree: Tree, path: str, lines: list[str]) -> tuple[str | None, st
 
 
 def _write_block(tree: Tree, path: str, lines: list[str]) -> Made:
-    """Put a block of these lines into a file, or remove it without lines; again if the file changed meanwhile."""
-    for attempt in range(_TRIES, -1, -1):
-        try:
-            old, new, version = _read_block(tree, path, lines)
-            if new == old:
-                return Made(path, "there")
-            if new is None:
-                return _remove(tree, path, "nothing but our block was in it")
-            tree.write(path, new.encode("utf-8"), expect=version)
-            if BEGIN not in new:
-                return Made(path, "changed", "our block was taken out")
-            return Made(path, "changed" if BEGIN in (old or "") else "made", "our block in it")
-        except (Invalid, OverBudget) as error:
-            return Made(path, "kept", error.message)
-        except (Conflict, AlreadyExists):
-            if not attempt:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+    """Put a block of these lines into a file, or remove it without lines; Conflict if the file changes meanwhile."""
+    try:
+        old, new, version = _read_block(tree, path, lines)
+    except (Invalid, OverBudget) as error:
+        return Made(path, "kept", error.message)
+    if new == old:
+        return Made(path, "there")
+    if new is None:
+        return _remove(tree, path, "nothing but our block was in it")
+    tree.write(path, new.encode("utf-8"), expect=version)
+    if BEGIN not in new:
+        return Made(path, "changed", "our block was taken out")
+    return Made(path, "changed" if BEGIN in (old or "") else "made", "our block in it")
 
 
 def _lines(memory: Core, tree: Tree, path: str, rules: list[str]) -> list[str]:

@@ -87,6 +87,11 @@ class Bearer:
         self.checked = 0.0
         """When the store was asked last; 0 for the owner's tokens."""
 
+    @property
+    def is_fresh(self) -> bool:
+        """Can it be trusted without asking the store?"""
+        return self.checked == 0.0 or time.monotonic() - self.checked < FRESH_SECONDS
+
 
 class Auth:
     """The tokens of a server: the owner's, each with whether it only reads, and those issued for a store."""
@@ -120,10 +125,6 @@ class Auth:
             return found[0]
         with self._lock:
             return self._cache.get(_cache_key(sent))
-
-    def is_fresh(self, bearer: Bearer) -> bool:
-        """Return whether a bearer can be trusted without asking the store."""
-        return bearer.checked == 0.0 or time.monotonic() - bearer.checked < FRESH_SECONDS
 
     def look_up(self, sent: bytes) -> Bearer | None:
         """Ask the store for the bearer of a token; raises when it cannot be asked."""

@@ -35,6 +35,12 @@ _CACHE_SECONDS = 0.5
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 _LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 _BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_PUBLIC: dict[type[HoldfastError], str] = {
+    RootGone: "the store does not answer",
+    Busy: "the store is busy",
+    Damaged: "the store is damaged",
+    Invalid: "the server is not set up for this store",
+}
 _Labels = tuple[tuple[str, str], ...]
 
 
@@ -48,13 +54,10 @@ class Log:
         self._form = form
         self._lock = threading.Lock()
 
-    def info(self, event: str, **fields: str | float) -> None:
-        self._line("info", event, fields)
+    def warn(self, event: str, **given: str | float) -> None:
+        self.info(event, level="warning", **given)
 
-    def warn(self, event: str, **fields: str | float) -> None:
-        self._line("warning", event, fields)
-
-    def _line(self, level: str, event: str, given: dict[str, str | float]) -> None:
+    def info(self, event: str, *, level: str = "info", **given: str | float) -> None:
         if self._form == "none":
             return
         fields = {name: value for name, value in given.items() if value != ""}
@@ -168,8 +171,7 @@ class Health:
         self._check = check
         self._gauges = gauges
         self._open_metrics = open_metrics
-        self._limiter: anyio.CapacityLimiter | None = None
-        self._lock: anyio.Lock | None = None
+        self._limiter, self._lock = anyio.CapacityLimiter(2), anyio.Lock()
         self._problem, self._when = "", -_CHECK_SECONDS
 
     async def ready_page(self) -> Response:
@@ -204,8 +206,6 @@ class Health:
                 return public_text(error), str(error)
             return "", ""
 
-        if self._lock is None or self._limiter is None:
-            self._lock, self._limiter = anyio.Lock(), anyio.CapacityLimiter(2)
         async with self._lock:
             if time.monotonic() - self._when > _CACHE_SECONDS:
                 before, details = self._problem, ""
@@ -222,10 +222,4 @@ class Health:
 
 def public_text(error: HoldfastError) -> str:
     """Describe an error by its class: its own text may name hosts and logins, and is for the log."""
-    if isinstance(error, RootGone):
-        return "the store does not answer"
-    if isinstance(error, Busy):
-        return "the store is busy"
-    if isinstance(error, Damaged):
-        return "the store is damaged"
-    return "the server is not set up for this store" if isinstance(error, Invalid) else "the store cannot be used"
+    return next((text for kind, text in _PUBLIC.items() if isinstance(error, kind)), "the store cannot be used")

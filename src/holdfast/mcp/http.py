@@ -216,7 +216,7 @@ class Guard:
             return _too_many()
         if refusal := await self._security.validate_request(request):
             return refusal
-        if bearer is None or not self._auth.is_fresh(bearer):
+        if bearer is None or not bearer.is_fresh:
             try:
                 bearer = await anyio.to_thread.run_sync(self._auth.look_up, sent)
             except HoldfastError:
