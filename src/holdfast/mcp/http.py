@@ -101,7 +101,7 @@ def serve(app: ASGIApp, options: Options, pages: Health) -> None:
             pages.log.info("stopped")
 
 
-def application(auth: Auth, options: Options, pages: Health, on_failure: server.OnCall) -> ASGIApp:
+def application(auth: Auth, options: Options, pages: Health) -> ASGIApp:
     """Return the ASGI application, with the guard in front."""
     own = [f"[{options.host}]" if ":" in options.host else options.host]
     if options.host in ("0.0.0.0", "::"):  # noqa: S104 - the owner asked for all interfaces
@@ -112,7 +112,7 @@ def application(auth: Auth, options: Options, pages: Health, on_failure: server.
         allowed_hosts=[form for name in names for form in (name, f"{name}:*")],
         allowed_origins=[form for origin in origins for form in (origin, f"{origin}:*")],
     )
-    mcp = server.build(_caller_of, options.toolset, lambda request: _run_name(request.request), on_failure)
+    mcp = server.build(_caller_of, options.toolset)
     app = mcp.streamable_http_app(
         streamable_http_path=PATH,
         json_response=True,
@@ -179,14 +179,15 @@ class Guard:
             await _refused(status, "The body is too slow or too large")(scope, receive, send)
         elif body[-1]["type"] != "http.disconnect":  # or the client is gone
             scope["user"] = bearer.user
-            scope[_CALLER] = msgspec.structs.replace(bearer.caller, request=identifier)
+            caller = msgspec.structs.replace(bearer.caller, request=identifier, run=_run_name(request))
+            scope[_CALLER] = caller
             messages = deque(body)
 
             async def replay() -> Message:
                 return messages.popleft() if messages else await receive()
 
-            leaving = scope["method"] == "DELETE" and not bearer.caller.reads_only
-            await self._app(scope, replay, _ending_run(request, bearer.caller, send) if leaving else send)
+            leaving = scope["method"] == "DELETE" and caller.run and not caller.reads_only
+            await self._app(scope, replay, _ending_run(caller, send) if leaving else send)
 
     async def _page(self, request: Request) -> Response | None:
         """Return the page that a request asks for, None if it asks for none."""
@@ -251,14 +252,12 @@ async def _read_body(receive: Receive, seconds: float) -> list[Message] | int:
     return 413 if size > server.MAX_MESSAGE else messages
 
 
-def _ending_run(request: Request, caller: Caller, send: Send) -> Send:
+def _ending_run(caller: Caller, send: Send) -> Send:
     """Return a `send` that ends the run of a session before a DELETE of the session succeeds."""
-    run = _run_name(request)
 
     def end() -> None:
-        if run:
-            with contextlib.suppress(HoldfastError), caller.use() as memory:
-                memory.compartments.runs.close(run)
+        with contextlib.suppress(HoldfastError), caller.use() as memory:
+            memory.compartments.runs.close(caller.run)
 
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] // 100 == 2:
@@ -268,9 +267,9 @@ def _ending_run(request: Request, caller: Caller, send: Send) -> Send:
     return answer
 
 
-def _run_name(request: Request | None) -> str:
+def _run_name(request: Request) -> str:
     """Return the run of a request's session; the stateless protocol has none."""
-    session = request.headers.get("mcp-session-id") if request else None
+    session = request.headers.get("mcp-session-id", "")
     return f"http-{session[:_LONGEST_ID]}" if session else ""
 
 

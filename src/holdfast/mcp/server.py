@@ -107,26 +107,21 @@ class Caller(msgspec.Struct, frozen=True):
     token: str = ""
     """The name of the token; "" for the owner's own."""
     request: str = ""
+    run: str = ""
+    """The run of calls that name none."""
+    on_failure: OnCall | None = None
+    """Called when a tool call did not reach a memory."""
 
 
 CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """The caller that this thread works for."""
 
 
-def build(
-    caller_of: Callable[[Request], Caller],
-    toolset: str,
-    run_of: Callable[[Request], str] = lambda _request: "",
-    on_failure: OnCall | None = None,
-) -> Server[Any]:
-    """Return a server that offers these toolsets.
-
-    `caller_of` and `run_of` return the caller and the run of a request; `on_failure` is called when a tool call did
-    not reach a memory.
-    """
+def build(caller_of: Callable[[Request], Caller], toolset: str) -> Server[Any]:
+    """Return a server that offers these toolsets; `caller_of` returns the caller of a request."""
     registry = toolsets.registry()
     offered = {tool.name: described(tool) for tool in toolsets.toolset(registry, toolset)}
-    handlers = _Handlers(caller_of, run_of, on_failure, registry.tools, offered)
+    handlers = _Handlers(caller_of, registry.tools, offered)
     return Server(
         "holdfast",
         version=__version__,
@@ -145,8 +140,6 @@ def build(
 
 class _Handlers(msgspec.Struct):
     caller_of: Callable[[Request], Caller]
-    run_of: Callable[[Request], str]
-    on_failure: OnCall | None
     known: dict[str, Tool]
     offered: dict[str, types.Tool]
 
@@ -169,15 +162,13 @@ class _Handlers(msgspec.Struct):
     async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> dict[str, Any]:
         client = request.session.client_params
         agent, writer = _client_names(client.client_info.name) if client else ("", "")
-        about = (agent, writer, self.run_of(request))
-        arguments = dict(params.arguments or {})
-        return await anyio.to_thread.run_sync(self._call, params.name, arguments, self.caller_of(request), about)
+        arguments, caller = dict(params.arguments or {}), self.caller_of(request)
+        return await anyio.to_thread.run_sync(self._call, params.name, arguments, caller, agent, writer)
 
-    def _call(self, name: str, given: dict[str, Any], caller: Caller, about: tuple[str, str, str]) -> dict[str, Any]:
+    def _call(self, name: str, given: dict[str, Any], caller: Caller, agent: str, writer: str) -> dict[str, Any]:
         """Call a tool; the context gets what the connection knows and neither caller nor start options name."""
         begin = time.perf_counter()
         CALLER.set(caller)
-        agent, writer, run = about
         tool = self.known.get(name)
         try:
             if tool is not None and name not in self.offered:
@@ -191,16 +182,16 @@ class _Handlers(msgspec.Struct):
                     context = {}
                 if isinstance(context, dict):
                     context = dict(context)
-                    for field, value in (("agentId", agent), ("runId", run)):
+                    for field, value in (("agentId", agent), ("runId", caller.run)):
                         if value and context.get(field) in (None, "") and not getattr(memory.context, field):
                             context[field] = value
                 by = f"{WRITER}:{writer}:{caller.token}" if caller.token else f"{WRITER}:{writer}".rstrip(":")
                 with memory.store.written_by(by):
                     return result(memory.call(name, given, context, reads_only=caller.reads_only))
         except HoldfastError as error:  # no tool raises: the tool is not offered, or the memory is not available
-            if self.on_failure:
+            if caller.on_failure:
                 known = name if tool else UNKNOWN
-                self.on_failure(known, type(error).__name__, time.perf_counter() - begin)
+                caller.on_failure(known, type(error).__name__, time.perf_counter() - begin)
             return result(failed(error))
 
     async def list_prompts(

@@ -46,7 +46,7 @@ def run(store: str, options: http.Options, defaults: Context, *, owner_tokens: b
     team = Team(store, options, defaults, tokens)
     signal.signal(signal.SIGTERM, leave)
     try:
-        http.serve(http.application(team.auth, options, team.health, team.on_call), options, team.health)
+        http.serve(http.application(team.auth, options, team.health), options, team.health)
     finally:
         team.close()
 
@@ -90,6 +90,7 @@ class Team:
             bound=bool(key.scope),
             tenant=key.tenant,
             token=grant.name if grant else "",
+            on_failure=self.on_call,
         )
 
     @contextlib.contextmanager
