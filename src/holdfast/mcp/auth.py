@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from holdfast.mcp.server import Caller
     from holdfast.storage.postgres.tenants import PgGrants
 
+    MakeCaller = Callable[[Grant | None, bool], Caller]
+    """Returns the caller with a grant, or the owner, and whether it may only read."""
+
 FRESH_SECONDS = 2.0
 """An issued token is not looked up again for this long."""
 _MOST_CACHED = 10_000
@@ -96,21 +99,14 @@ class Bearer:
 class Auth:
     """The tokens of a server: the owner's, each with whether it only reads, and those issued for a store."""
 
-    def __init__(
-        self,
-        store: str,
-        owner_tokens: Mapping[str, bool],
-        limits: Limits,
-        owner: Callable[[bool], Caller],
-        guest: Callable[[Grant], Caller],
-    ) -> None:
+    def __init__(self, store: str, owner_tokens: Mapping[str, bool], limits: Limits, caller: MakeCaller) -> None:
         self.owners = [
-            (token.encode(), Bearer(owner(reads_only), limits, "read" if reads_only else "write"))
+            (token.encode(), Bearer(caller(None, reads_only), limits, "read" if reads_only else "write"))
             for token, reads_only in owner_tokens.items()
         ]
         self._store = store
         self._limits = limits
-        self._guest = guest
+        self._caller = caller
         self._grants: FileGrants | PgGrants | None = None
         self._failed: tuple[float, HoldfastError | None] = (0.0, None)
         self._opening = threading.Lock()
@@ -143,7 +139,7 @@ class Auth:
                 return None
             bearer = self._cache.get(key)
             if bearer is None:
-                bearer = Bearer(self._guest(found), self._limits, f"{found.tenant}/{found.id}")
+                bearer = Bearer(self._caller(found, found.reads_only), self._limits, f"{found.tenant}/{found.id}")
             bearer.checked = begun
             self._cache[key] = bearer
             self._cache.move_to_end(key)

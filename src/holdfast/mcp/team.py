@@ -56,16 +56,8 @@ class Team:
 
     def __init__(self, store: str, options: http.Options, defaults: Context, owner_tokens: dict[str, bool]) -> None:
         self._memories = MemoryPool(store, defaults, prepare=self._prepare)
-        tenant, in_database = auth.tenant_of(store), is_address(store)
-        self.auth = Auth(
-            store,
-            owner_tokens,
-            options.limits,
-            lambda reads_only: self._caller(Key(tenant), reads_only=reads_only),
-            lambda grant: self._caller(
-                Key(grant.tenant if in_database else "", grant.scope), grant, reads_only=grant.reads_only
-            ),
-        )
+        self._own_tenant, self._in_database = auth.tenant_of(store), is_address(store)
+        self.auth = Auth(store, owner_tokens, options.limits, self._caller)
         self.health = Health(
             lambda: self.auth.grants().check(),
             lambda: (self._memories.count, self._memories.waiting()),
@@ -82,7 +74,11 @@ class Team:
         write = self.health.log.info if outcome == "ok" else self.health.log.warn
         write("call", tool=tool, outcome=outcome, ms=round(seconds * 1000, 1), **_caller_fields())
 
-    def _caller(self, key: Key, grant: Grant | None = None, *, reads_only: bool) -> Caller:
+    def _caller(self, grant: Grant | None, reads_only: bool) -> Caller:
+        """Return the caller with a grant, or the owner."""
+        key = Key(self._own_tenant)
+        if grant:
+            key = Key(grant.tenant if self._in_database else "", grant.scope)
         return Caller(
             use=(lambda: self._use(key)) if grant else (lambda: self._memories.use(key)),
             start=lambda: self._memories.start(key),
