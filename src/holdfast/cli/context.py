@@ -25,6 +25,8 @@ from holdfast.cli.main import command, given_root, open_root
 from holdfast.errors import HoldfastError
 from holdfast.formats import prompts
 from holdfast.roots import is_address
+from holdfast.tools import prompt
+from holdfast.tools.calling import Context
 
 _WITHIN, _WITHIN_DATABASE = 300, 1500
 """Milliseconds; loading the database driver and connecting takes longer than reading files."""
@@ -41,9 +43,6 @@ class Gathering(threading.Thread):
     """Reads the small files at once and the rest in the background; `found` grows."""
 
     def __init__(self, folder: str, budget: int, given: Mapping[str, str]) -> None:
-        from holdfast.tools import prompt
-        from holdfast.tools.calling import Context
-
         super().__init__(daemon=True)
         self.memory = memory = open_root()
         try:

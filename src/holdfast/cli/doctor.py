@@ -20,7 +20,9 @@ from holdfast.clients import CLIENTS, hooks
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.model import settings
 from holdfast.model.names import amount
+from holdfast.owner import shared
 from holdfast.roots import is_address, look_at
+from holdfast.storage.files.descriptors import hold
 
 if TYPE_CHECKING:
     from holdfast.storage.postgres.tenants import Health
@@ -147,8 +149,6 @@ def _index(location: str) -> Check:
 
 def _shared(location: str) -> Iterator[Check]:
     """Check the shared memory, if the settings name one; everything else works without it."""
-    from holdfast.owner import shared
-
     try:
         with open_root(location) as memory:
             address = shared.address(memory) if memory.settings.shared.store else ""
@@ -167,8 +167,6 @@ def _shared(location: str) -> Iterator[Check]:
 
 
 def _lock(location: str) -> Check:
-    from holdfast.storage.files.descriptors import hold
-
     try:
         fd = os.open(location, os.O_RDONLY | os.O_CLOEXEC)
         try:

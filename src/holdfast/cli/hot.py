@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli import show
 from holdfast.cli.main import Commands, op_option, open_root
+from holdfast.clients import rules
+from holdfast.memories.hot import Order
 from holdfast.model.names import amount
-
-if TYPE_CHECKING:
-    from holdfast.memories.hot import Order
 
 _NEXT = "Next: holdfast hot link, if clients have links to the rules."
 
@@ -57,13 +55,13 @@ def check() -> None:
 def review(by: Order) -> None:
     """List the rules in the order in which to review them."""
     with open_root() as memory:
-        rules = memory.hot.review(by)
+        found = memory.hot.review(by)
     rows = []
-    for rule in rules:
+    for rule in found:
         lines, tokens = f"{rule.lines}/{rule.most_lines or '–'}", f"{rule.tokens}/{rule.most_tokens or '–'}"
         rows.append((rule.age, lines, tokens, f"{rule.share:.0%}", f"{rule.part:.0%}", rule.path))
     nothing = "There are no rules yet: holdfast init --template writes some to start from."
-    show.listing(rules, nothing, ("changed", "lines", "tokens", "of its own", "of all", "rule"), rows)
+    show.listing(found, nothing, ("changed", "lines", "tokens", "of its own", "of all", "rule"), rows)
 
 
 @hot.command()
@@ -74,8 +72,6 @@ def link(into: str, remove: bool) -> None:
 
     Tools that read AGENTS.md or CLAUDE.md get a block there. Nothing is overwritten.
     """
-    from holdfast.clients import rules
-
     with open_root() as memory:
         done = rules.unlink(memory, into) if remove else rules.link(memory, into)
     nothing = "There is nothing to take back." if remove else "There are no rules and no commands yet."

@@ -17,6 +17,7 @@ from holdfast.cli import show
 from holdfast.cli.main import command, find_root
 from holdfast.clients import CLIENTS, Client, hooks
 from holdfast.errors import Invalid, Unavailable
+from holdfast.roots import is_address, without_password
 from holdfast.secrets import redact
 
 _project = click.option("--project", is_flag=True, help="Use the file of the project in this folder.")
@@ -101,8 +102,6 @@ def _has_hook(path: str) -> bool | None:
 
 def _command(name: str, workspace: str, *options: str) -> list[str]:
     """Return a command over the root, started the way this one was."""
-    from holdfast.roots import is_address, without_password
-
     location = find_root()
     if is_address(location):
         bare = without_password(location)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli import show
 from holdfast.cli.main import Commands, command, open_root
+from holdfast.formats.markdown import scalar
+from holdfast.memories.front_matter import Result, apply, plan_changes
+from holdfast.memories.learnings import archive as archive_learnings
+from holdfast.memories.lint import lint as lint_files
 from holdfast.model.names import amount
-
-if TYPE_CHECKING:
-    from holdfast.memories.front_matter import Result
 
 _COLOURS = {"error": "red", "warning": "yellow", "fixed": "green"}
 
@@ -26,10 +26,8 @@ def lint(scope: str | None, fix: bool, strict: bool) -> None:
 
     The exit code is 1 if errors are left.
     """
-    from holdfast.memories import lint
-
     with open_root() as memory, show.progress("reading") as progress:
-        report = lint.lint(memory, scope, fix, progress)
+        report = lint_files(memory, scope, fix, progress)
     names = ("files", "errors", "warnings", "fixed", "faults")
     if not show.in_json({name: getattr(report, name) for name in names}):
         for fault in report.faults:
@@ -60,15 +58,12 @@ def front_matter(scope: str | None, really: bool, status: str) -> None:
     Also moves ABSTRACT.md into OVERVIEW.md. The default is all scopes. The exit code is 1 if a file could not be
     changed.
     """
-    from holdfast.formats.markdown import scalar
-    from holdfast.memories import front_matter
-
     results: list[Result] = []
     with open_root() as memory:
-        changes = front_matter.plan_changes(memory, scope, status)
+        changes = plan_changes(memory, scope, status)
         if really:
             with show.progress("writing") as progress:
-                results = front_matter.apply(memory, changes, progress)
+                results = apply(memory, changes, progress)
     skipped = [result for result in results if result.status == "skipped"]
     if not show.in_json({"applied": really, "changes": changes, "results": results}):
         for change in changes:
@@ -102,10 +97,8 @@ def archive(scope: str | None, keep: int | None, dry_run: bool) -> None:
 
     The files are named like decisions-2024.md. The default is all scopes.
     """
-    from holdfast.memories import learnings
-
     with open_root() as memory:
-        moved = learnings.archive(memory, scope, keep, dry_run)
+        moved = archive_learnings(memory, scope, keep, dry_run)
     if not show.in_json({"dry_run": dry_run, "moved": moved}):
         for one in moved:
             if one.fault:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 import msgspec
 
+from holdfast import roots
 from holdfast.cli import show
 from holdfast.cli.main import command, find_root, given_root, kinds_option, op_option, open_root, scope_option
 from holdfast.errors import Invalid
@@ -229,8 +230,6 @@ def settings(text: bool, put: BinaryIO | None) -> None:
     To change the settings of a memory in a database: holdfast settings --text > new.toml, edit it, then holdfast
     settings --put new.toml. Invalid settings are refused, and the previous text is kept in the history.
     """
-    from holdfast import roots
-
     location = find_root()
     if put:
         try:

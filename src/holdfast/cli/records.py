@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import click
+import msgspec
 
 from holdfast.cli import show
 from holdfast.cli.main import (
@@ -21,16 +22,18 @@ from holdfast.cli.main import (
     scope_option,
 )
 from holdfast.errors import Damaged, Invalid, Unavailable
+from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount
+from holdfast.model.queries import Query
 from holdfast.model.times import local
+from holdfast.owner import shared
+from holdfast.roots import is_address, make_root, set_up
 
 _ALL = "holdfast verify lists them all"
 _limit = click.option("--limit", default=20, show_default=True, help="The most results.")
 
 
 def _complete_kind(_context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
-    from holdfast.model.kinds import KINDS
-
     return [name for name, row in KINDS.items() if name.startswith(start) and not row.owned]
 
 
@@ -42,8 +45,6 @@ def init(path: str | None, template: bool) -> None:
 
     PATH is a folder or the address of a database: postgresql://… Existing files are not overwritten.
     """
-    from holdfast.roots import is_address, make_root, set_up
-
     given = path or given_root() or "."
     if is_address(given):
         location, written = set_up(given, template)
@@ -80,8 +81,6 @@ def put(kind: str, text: str | None, **given: Any) -> None:
     TEXT is read from standard input if it is missing or "-". KIND is note, decision, lesson, fact, episode, plan,
     overview or another; an unknown one lists them all. With --id, KIND may be left out.
     """
-    from holdfast.model.kinds import KINDS
-
     fields = {}
     for item in given.pop("fields"):
         name, equals, value = item.partition("=")
@@ -107,14 +106,10 @@ def get(id: str) -> None:
 
     An ID is a path, path#entry or the id of a log entry; shared:ID is a record of the shared memory.
     """
-    from holdfast.owner import shared
-
     with open_root() as memory:
         record = memory.get(id)
         store = shared.NAME if memory.shared and id.startswith(shared.PREFIX) else ""
     if show.wants_json():
-        import msgspec
-
         found = msgspec.to_builtins(record)
         show.as_json(found | {"id": f"{shared.PREFIX}{record.id}", "store": store} if store else found)
         return
@@ -179,8 +174,6 @@ def search(query: str, **given: Any) -> None:
 @click.option("--level", type=click.Choice(["records", "sessions"]), default="records", help="Rank these.")
 def why(query: str, id: str, **given: Any) -> None:
     """Explain the rank of the record ID for QUERY, step by step."""
-    from holdfast.model.queries import Query
-
     with open_root() as memory:
         found = memory.explain(Query(text=query, associate=True, above=True, **given), id)
     if show.in_json(found):
@@ -208,8 +201,6 @@ def related(what: str, scope: str | None, limit: int) -> None:
 
     Records are related by links, by the names they mention, and by tags.
     """
-    from holdfast.model.queries import Query
-
     with open_root() as memory:
         found = memory.related(what, Query(scope=scope, limit=limit))
     if show.in_json(found):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from holdfast.cli import show
-from holdfast.cli.main import Command, Commands, command, find_root
+from holdfast.cli.main import Command, Commands, command, find_root, open_root
 from holdfast.errors import Invalid, NotFound
-
-if TYPE_CHECKING:
-    from holdfast.mcp.health import LogForm
-    from holdfast.model.grants import Grant
+from holdfast.mcp.auth import for_tenant, issue, open_grants
+from holdfast.model.grants import Grant, by_name
+from holdfast.roots import folder_of, is_address
+from holdfast.tools.calling import Context
 
 
 def _server_options(command: Command) -> Command:
@@ -37,8 +37,6 @@ def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session:
 
     Clients start this command themselves: holdfast install CLIENT sets it up.
     """
-    from holdfast.tools.calling import Context
-
     location = find_root()
     defaults = Context(workspaceId=workspace, sessionId=session)
     if http:
@@ -57,25 +55,21 @@ def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session:
 @click.option("--log", default="text", show_default=True, type=click.Choice(["text", "json", "none"]), help="Log form.")
 @click.option("--open-metrics", is_flag=True, help="Serve /metrics without a token.")
 @_server_options
-def serve(store: str, log: LogForm, workspace: str, session: str, **given: Any) -> None:
+def serve(store: str, workspace: str, session: str, **given: Any) -> None:
     """Serve one memory to a team over HTTP; holdfast token manages access.
 
     The server starts while the database is down, reports it at /readyz, and reconnects by itself.
     """
     from holdfast.mcp.http import Options
     from holdfast.mcp.team import run
-    from holdfast.roots import is_address
-    from holdfast.tools.calling import Context
 
     location = _store_of(store)
     defaults = Context(workspaceId=workspace, sessionId=session)
-    run(location, Options(log=log, **given), defaults, owner_tokens=not is_address(location))
+    run(location, Options(**given), defaults, owner_tokens=not is_address(location))
 
 
 def _store_of(store: str) -> str:
     """Return the store as it was given; a folder has to exist."""
-    from holdfast.roots import folder_of, is_address
-
     given = store or find_root()
     if not is_address(given):
         folder_of(given)
@@ -90,8 +84,6 @@ def _token_options(command: Command) -> Command:
 
 
 def _tenant_store(store: str, tenant: str | None) -> str:
-    from holdfast.mcp.auth import for_tenant
-
     if tenant == "":
         raise Invalid("--tenant is empty.", "Name a tenant, or leave --tenant out for that of the address.")
     return for_tenant(_store_of(store), tenant or "")
@@ -110,17 +102,13 @@ def token() -> None:
 @_token_options
 def create(store: str, tenant: str | None, name: str, scope: str | None, **given: Any) -> None:
     """Create a token and print it. It is shown only once."""
-    from holdfast.mcp.auth import issue
-
     location, path = _tenant_store(store, tenant), ""
     if scope is not None:
-        from holdfast.memory import open_memory
-
         if not scope.strip():  # as from a variable that is not set
             raise Invalid(
                 "--scope names nothing.", "Name a workspace, or leave it out: then the token sees everything."
             )
-        with open_memory(location, writer="cli") as memory:
+        with open_root(location) as memory:
             path = memory.scopes.resolve(scope).path
     grant, made = issue(location, name, path, reads_only=given["read_only"], expires=given["expires"])
     if show.asked_for_json():
@@ -134,8 +122,6 @@ def create(store: str, tenant: str | None, name: str, scope: str | None, **given
 @_token_options
 def list_(store: str, tenant: str | None) -> None:
     """List tokens with their rights, expiry and last use."""
-    from holdfast.mcp.auth import open_grants
-
     with contextlib.closing(open_grants(_tenant_store(store, tenant))) as grants:
         found = grants.all()
     rows, listed = [], [_fields(grant) for grant in found]
@@ -153,9 +139,6 @@ def list_(store: str, tenant: str | None) -> None:
 @_token_options
 def revoke(store: str, tenant: str | None, wanted: str) -> None:
     """Revoke a token. Running servers refuse it within seconds."""
-    from holdfast.mcp.auth import open_grants
-    from holdfast.model.grants import by_name
-
     with contextlib.closing(open_grants(_tenant_store(store, tenant))) as grants:
         try:
             grant = by_name(grants.all(), wanted)

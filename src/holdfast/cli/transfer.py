@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,7 @@ from holdfast.cli.main import command, open_root
 from holdfast.errors import Invalid, Unavailable
 from holdfast.memories.cold import SOURCES, find_sources, named
 from holdfast.model.names import amount
-
-if TYPE_CHECKING:
-    from holdfast.owner.transfer import Moved
+from holdfast.owner.transfer import Moved
 
 _SHOWN = 20
 _THERE = {
