@@ -15,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.cli import bench as command
 from holdfast.cli.main import cli
+from holdfast.errors import Unavailable
 from holdfast.model.queries import Query
 from holdfast.model.settings import STEPS, Search
 
@@ -457,3 +459,10 @@ def test_a_file_that_is_no_set_is_refused(tmp_path: Path) -> None:
     given.write_text('{"name": 3}')
     done = CliRunner().invoke(cli, ["bench", "recall", str(given)])
     assert type(done.exception).__name__ == "Invalid"
+
+
+def test_outside_of_a_clone_the_bench_says_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_CLONE", str(tmp_path))
+    done = CliRunner().invoke(cli, ["bench", "recall", "set.json"])
+    assert isinstance(done.exception, Unavailable)
+    assert "Run it in a clone of the repository." in str(done.exception)
