@@ -259,7 +259,7 @@ class DatabasePath(os.PathLike[str]):
 
     def keep(self, data: bytes, start: bytes | None) -> None:
         """Write a file; if whole lines were added to `start`, append them."""
-        if start is None or (start and not start.endswith(b"\n")):
+        if start is None or not is_log(self._path) or (start and not start.endswith(b"\n")):
             self.write_bytes(data)
         elif added := data[len(start) :]:
             self._import(added)

@@ -68,6 +68,8 @@ class Database:
         self._skew = 0
         self._last_id = ""
         self._ids = threading.Lock()
+        self.first: Statement | None = None
+        """A statement that is part of the first write."""
         self.trips = 0
         """How many messages were sent."""
 
@@ -80,6 +82,7 @@ class Database:
             other.address = addresses.for_tenant(self.address, tenant)
         other.scope = scope or self.scope
         other._listeners = (0.0, [])
+        other.first = None
         other._local = threading.local()
         other.__dict__.pop("_settings", None)
         other._owns_pool = False
@@ -144,7 +147,10 @@ class Database:
             more = [(_LISTENERS, {})]
         elif channels:
             more = [(_NOTIFY, {"channels": channels})]
-        found = self.send(what, [*statements, *more], durable=durable, writes=True)
+        first = [self.first] if self.first else []
+        found = self.send(what, [*first, *statements, *more], durable=durable, writes=True)[len(first) :]
+        if not getattr(self._local, "session", None):
+            self.first = None
         if more and more[0][0] is _LISTENERS:
             channels = [channel for (channel,) in found[-1]]
             self._listeners = (time.monotonic() + _LISTENERS_SECONDS, channels)

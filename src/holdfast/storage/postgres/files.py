@@ -26,7 +26,6 @@ from holdfast.storage.postgres.rows import (
     Row,
     Stored,
     check_path,
-    damaged,
     sent,
     stamp,
 )
@@ -233,7 +232,7 @@ class PgTree:
         """Return the rows of a line that replaces another; it is current if that was."""
         values = jsonl.parse(line)
         if isinstance(values, str):
-            return [damaged(self._database.tenant, path, before.id, line)]
+            return [self.maker.damaged(path, before.id, line)]
         rows = [self.maker.entry(path, value) for value in values]
         for row in rows:
             row.live, row.hidden = row.live and before.live, row.hidden or before.hidden

@@ -18,7 +18,7 @@ from holdfast.formats import jsonl, links
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout, Place
 from holdfast.model.names import same
-from holdfast.model.records import Problem, Record, priority_of, version_of
+from holdfast.model.records import HALF, Problem, Record, priority_of, version_of
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal
 from holdfast.storage import parsing, words
 from holdfast.storage.postgres.schema import COLUMNS, LETTER
@@ -30,6 +30,8 @@ FILE, PAGE, LOG = "file", "page", "log"
 DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
 TOKENIZER = 1
 """The version of the rules that make words of text."""
+PROBLEM = "\n"
+"""What a row is about that cannot be used: a damaged line, an entry with a fault, half of a pair."""
 _LONGEST_KEY, _LONGEST_PATH = 400, 1_500
 LONGEST_STEM = 500
 _VECTOR_BYTES = 1_000_000
@@ -220,6 +222,8 @@ class Maker:
         if kind.name == "write":
             row.about = short(str(value.get("path") or ""), _LONGEST_PATH)
         if not _is_record(place, value):
+            if parsing.fault(kind, value):
+                row.about = PROBLEM
             return row
         record, _ = parsing.line_record(place, value, 0, self._blob)
         self._describe(row, record)
@@ -249,19 +253,26 @@ class Maker:
         document = Document(data, version, stamp(identifier, len(data)))
         if place.kind.shape == "section":
             row.kind, row.scope = PAGE, short(place.scope.path)
-            return row, [self._section(row, record) for record in parsing.entries(place, document).records]
+            return row, [self.section(path, record, writer) for record in parsing.entries(place, document).records]
         (record,) = parsing.documents(place, document).records
         row.kind = place.kind.name
         self._describe(row, record)
         return row, []
 
-    def _section(self, page: Row, record: Record) -> Row:
-        row = Row(self._tenant, "", kind=record.kind, path=page.path, version=record.version, writer=page.writer)
+    def section(self, path: str, record: Record, writer: str | None) -> Row:
+        """Return the row of a section, whose id the caller sets."""
+        row = Row(self._tenant, "", kind=record.kind, path=path, version=record.version, writer=writer)
         row.key = short(record.id.rpartition("#")[2])
         self._describe(row, record)
         row.text = plain(record.text)
         row.more = msgspec.Raw(_encode({"id": record.id, "tags": record.tags, "line": record.line, **record.fields}))
         return row
+
+    def damaged(self, path: str, identifier: str, data: bytes) -> Row:
+        """Return the row of a line that cannot be read; it is exported as it was."""
+        place = self._layout.classify(path)
+        kind = place.kind.name if place else LOG
+        return Row(self._tenant, identifier, kind=kind, path=path, about=PROBLEM, raw="\\x" + data.hex())
 
     def _describe(self, row: Row, record: Record) -> None:
         """Set the columns that are derived from a record."""
@@ -286,11 +297,6 @@ def _more(value: Mapping[str, Any], identifier: str) -> msgspec.Raw:
     if value.get("id") == identifier:
         value = {name: inner for name, inner in value.items() if name != "id"}
     return msgspec.Raw(jsonl.render(value)[:-1])
-
-
-def damaged(tenant: str, path: str, identifier: str, data: bytes) -> Row:
-    """Return the row of a line that cannot be read; it is exported as it was."""
-    return Row(tenant, identifier, path=path, raw="\\x" + data.hex())
 
 
 # reading rows
@@ -375,5 +381,9 @@ def record_of(row: Stored, place: Place | None, blob: parsing.Blob) -> Record | 
 
 
 def problem_of(row: Stored) -> Problem:
-    fault = jsonl.parse(bytes(row.raw or b""))
-    return Problem(row.path, f"skipped: {fault if isinstance(fault, str) else 'not valid'}")
+    """Return why a row that is about PROBLEM cannot be used."""
+    if row.raw is not None:
+        fault = jsonl.parse(bytes(row.raw))
+        return Problem(row.path, f"skipped: {fault if isinstance(fault, str) else 'not valid'}")
+    reason = parsing.fault(KINDS[row.kind], row.value) if row.kind in KINDS else ""
+    return Problem(row.path, f"skipped: {reason}" if reason else HALF)

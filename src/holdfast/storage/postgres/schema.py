@@ -55,7 +55,8 @@ CREATE TABLE holdfast.record (
     session {_TEXT} NOT NULL,         -- session or channel: neighbours share it
     version {_TEXT},                  -- hash of the text of a document or section
     op {_TEXT},                       -- the caller's op_id, which has effect once
-    about {_TEXT},                    -- the record that a mark hides, the document that was written
+    about {_TEXT},                    -- the record that a mark hides, the document that was written; a line break if it
+                                      -- cannot be used
     writer text,                      -- as the interface knew it; NULL when it is not recorded
     author text NOT NULL,
     title text NOT NULL,
@@ -202,12 +203,13 @@ BEGIN
     IF NOT FOUND AND doc IS NOT NULL THEN  -- a file is not a folder too
         WHILE place LIKE '%/%' LOOP
             place := regexp_replace(place, '/[^/]*$', '');
-            IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.path = place AND r.key = '' AND r.live) THEN
+            IF EXISTS (SELECT FROM holdfast.record r
+                    WHERE r.tenant = t AND r.path = place AND r.key = '' AND r.live) THEN
                 RAISE EXCEPTION '%', place USING ERRCODE = 'HF006';
             END IF;
         END LOOP;
-        IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.path > where_ || '/' AND r.path < where_ || '0'
-                AND r.live) THEN
+        IF EXISTS (SELECT FROM holdfast.record r
+                WHERE r.tenant = t AND r.path > where_ || '/' AND r.path < where_ || '0' AND r.live) THEN
             RAISE EXCEPTION '%', where_ USING ERRCODE = 'HF006';
         END IF;
     ELSIF keep THEN
@@ -219,12 +221,14 @@ BEGIN
     INSERT INTO holdfast.record ({_ALL}) SELECT {_ALL} FROM json_populate_record(NULL::holdfast.record, doc)
         WHERE doc IS NOT NULL;
     DELETE FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key <> '' AND r.live AND NOT EXISTS (
-        SELECT FROM json_populate_recordset(NULL::holdfast.record, parts) s WHERE s.key = r.key AND s.version = r.version);
+        SELECT FROM json_populate_recordset(NULL::holdfast.record, parts) s
+        WHERE s.key = r.key AND s.version = r.version);
     UPDATE holdfast.record r SET more = s.more  -- its line, when it moved
         FROM json_populate_recordset(NULL::holdfast.record, parts) s WHERE r.tenant = t AND r.path = where_
             AND r.key = s.key AND r.live AND r.more::text <> s.more::text;
     INSERT INTO holdfast.record ({_ALL}) SELECT {_ALL} FROM json_populate_recordset(NULL::holdfast.record, parts) s
-        WHERE NOT EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key = s.key AND r.live);
+        WHERE NOT EXISTS (
+            SELECT FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key = s.key AND r.live);
     INSERT INTO holdfast.record ({_ALL}) SELECT {_ALL} FROM json_populate_record(NULL::holdfast.record, note)
         WHERE note IS NOT NULL;
 END $$;
@@ -248,7 +252,8 @@ BEGIN
            coalesce(sum(r.length) FILTER (WHERE r.kind <> 'transcript'), 0),
            coalesce(sum(r.length) FILTER (WHERE r.kind = 'transcript'), 0)
         INTO own, foreign_, own_length, foreign_length
-        FROM holdfast.record r WHERE r.tenant = t AND r.xact >= known.upto AND r.xact < edge AND r.length > 0 AND r.live;
+        FROM holdfast.record r
+        WHERE r.tenant = t AND r.xact >= known.upto AND r.xact < edge AND r.length > 0 AND r.live;
     IF own + foreign_ < fewest THEN
         RETURN 0;
     END IF;
@@ -493,8 +498,8 @@ def _add_vectors(connection: Connection) -> None:
         if not connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone():
             raise Unavailable(
                 "The server does not have the extension vector.",
-                f"Install pgvector (on Debian: apt install postgresql-{major}-pgvector) on the server and open the memory"
-                " again; a login that may not add it needs an administrator to run: CREATE EXTENSION vector;",
+                f"Install pgvector (on Debian: apt install postgresql-{major}-pgvector) on the server and open the"
+                " memory again; a login that may not add it needs an administrator to run: CREATE EXTENSION vector;",
             )
         try:
             with connection.transaction():

@@ -268,7 +268,7 @@ class Searcher:
         self, identifiers: Sequence[str], where: Filter, limit: int,
         load: Callable[[Sequence[str]], dict[str, Record]], own: dict[str, list[Record]],
     ) -> dict[str, list[Tied]]:  # fmt: skip
-        """Return the records most closely related to each id, or to a name that is not an id; `own` are their records."""
+        """Return the records most closely related to each id, or to a name that is no id; `own` are their records."""
         names: dict[str, Names] = {}
         for identifier in identifiers:
             names[identifier] = Names([], [], []) if own.get(identifier) else words.unowned(identifier)

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound, OverBudget
+from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS
 from holdfast.model.layout import Layout
@@ -40,11 +40,12 @@ from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import ROW, PgTree, inserting, is_log
 from holdfast.storage.postgres.rows import (
     LOG,
+    PROBLEM,
     READ,
+    TOKENIZER,
     Row,
     Stored,
     check_path,
-    damaged,
     plain,
     problem_of,
     record_of,
@@ -62,12 +63,14 @@ T = TypeVar("T")
 _AT_LINE = re.compile(r"(.+\.md):([0-9]{1,9})\Z")
 _FOLDED = frozenset(name for name, kind in KINDS.items() if kind.owned and name not in ("write", "trace", "summary"))
 """Kinds whose logs are read whole to decide on the next entry, so appends to them wait for each other."""
-_RENEW_SECONDS, _LEASE = 10.0, "30 s"
+LEASE_SECONDS = 30.0
+"""How long a run outlives the last sign of life of its process; a live one renews it three times in that time."""
 _POLL_SECONDS = 1.0
 _BATCH, _PAGE = 500, 1_000
 _MOST_WRITERS = 10_000
 _COUNT_AT = 500
 """Rows that a search found uncounted before it counts their words."""
+_COUNT_WORDS = "SELECT holdfast.count_words(1)"
 _COLUMNS = ", ".join(Row.__struct_fields__)
 _INSERT = {
     count: f"INSERT INTO holdfast.record ({_COLUMNS}) VALUES ("
@@ -96,14 +99,14 @@ _NEW = _SINCE.format(
 )
 _NOW = _SINCE.format(condition="false")
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(%(tenant)s || ' ' || %(path)s, 0))::text"
-_CLAIM = f"""
+_CLAIM = """
 INSERT INTO holdfast.lease AS l (tenant, name, holder, until)
-VALUES (%(tenant)s, %(name)s, %(holder)s, clock_timestamp() + interval '{_LEASE}')
+VALUES (%(tenant)s, %(name)s, %(holder)s, clock_timestamp() + make_interval(secs => %(seconds)s))
 ON CONFLICT (tenant, name) DO UPDATE SET holder = excluded.holder, until = excluded.until
 WHERE l.holder = excluded.holder OR l.until < clock_timestamp() RETURNING 1
 """
-_RENEW = f"""
-UPDATE holdfast.lease SET until = clock_timestamp() + interval '{_LEASE}'
+_RENEW = """
+UPDATE holdfast.lease SET until = clock_timestamp() + make_interval(secs => %(seconds)s)
 WHERE tenant = %(tenant)s AND holder = %(holder)s
 """
 _RELEASE = "DELETE FROM holdfast.lease WHERE tenant = %(tenant)s AND name = %(name)s AND holder = %(holder)s"
@@ -118,6 +121,11 @@ _HIDE = """
 UPDATE holdfast.record r SET hidden = %(hidden)s WHERE r.tenant = %(tenant)s AND r.live AND r.path = %(path)s
     AND (r.key = %(target)s OR r.id::text = %(target)s) AND (r.key IS NULL OR r.id < %(mark)s::uuid)
 """
+_COMPLETE = """
+UPDATE holdfast.record r SET live = true, about = NULL, words = s.words
+FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) s
+WHERE r.tenant = %(tenant)s AND r.id = s.id AND r.about = %(problem)s
+"""
 _WRITERS = """
 SELECT coalesce(r.more ->> 'record', r.about), r.writer FROM holdfast.record r
 WHERE r.tenant = %(tenant)s AND r.kind = 'write' AND r.about = ANY(%(paths)s::text[]) ORDER BY r.id
@@ -127,8 +135,11 @@ SELECT r.kind, count(*), coalesce(sum(octet_length(r.text) + coalesce(octet_leng
 FROM holdfast.record r WHERE r.tenant = %(tenant)s AND (r.live OR r.key <> '' AND r.about IS NULL)
 GROUP BY r.kind ORDER BY r.kind
 """
-_STAT = """
-INSERT INTO holdfast.stat (tenant, tokenizer) VALUES (%(tenant)s, %(tokenizer)s) ON CONFLICT DO NOTHING
+_STAT = f"INSERT INTO holdfast.stat (tenant, tokenizer) VALUES (%(tenant)s, {TOKENIZER}) ON CONFLICT DO NOTHING"
+_TOKENIZER = "SELECT s.tokenizer FROM holdfast.stat s WHERE s.tenant = %(tenant)s"
+_COUNT_AGAIN = f"""
+UPDATE holdfast.stat SET records = '{{0,0}}', length = '{{0,0}}', upto = '0', tokenizer = {TOKENIZER}
+WHERE tenant = %(tenant)s
 """
 
 
@@ -161,6 +172,29 @@ class PgStore(Store):
         self._counting = threading.Lock()
         self._writers: dict[str, str | None] = {}
         """Who wrote the documents and sections that were read."""
+        self._old_words = self._check_words()
+
+    def _check_words(self) -> bool:
+        """Return whether the words were made by older rules; refuse a memory whose words were made by newer ones."""
+        found = self._database.ask("The words", _TOKENIZER)
+        if not found:
+            self._database.first = (_STAT, {})
+            return False
+        if found[0][0] > TOKENIZER:
+            raise Unavailable(
+                "The words of this memory were made by a newer Holdfast; this one would not find them.",
+                "Upgrade Holdfast.",
+            )
+        return bool(found[0][0] < TOKENIZER)
+
+    def _need_words(self) -> None:
+        if self._old_words:
+            self._old_words = self._check_words()
+        if self._old_words:
+            raise Unavailable(
+                "The words of this memory were made by an older Holdfast and cannot be searched by this one.",
+                "Stop programs of the older version, and run: holdfast refresh --rebuild",
+            )
 
     def clock(self) -> int:
         ((ms,),) = self._database.ask("The clock", "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
@@ -404,10 +438,9 @@ class PgStore(Store):
         if cursor is not None:
             now, rows = self._since(_NEW, path, cursor.snapshot)
             if now.epoch == cursor.epoch:
-                return LogPart([row.value for row in rows if row.raw is None], now, fresh=False)
+                return _part(rows, now, fresh=False)
         now, rows = self._since(_EVERY, path)
-        warnings = [str(problem_of(row)) for row in rows if row.raw is not None]
-        return LogPart([row.value for row in rows if row.raw is None], now, True, warnings)
+        return _part(rows, now, fresh=True)
 
     def _since(self, statement: str, path: str = "", seen: str = "") -> tuple[_Moment, list[Stored]]:
         """Return the rows of one statement, and the moment that it saw."""
@@ -416,11 +449,12 @@ class PgStore(Store):
 
     def newest(self, path: str, problems: list[Problem] | None = None) -> Iterator[Record]:
         last, most = "ffffffff-0000-0000-0000-000000000000", 100
-        condition = "r.path = %(path)s AND r.id < %(last)s::uuid AND (r.live AND NOT r.hidden OR r.raw IS NOT NULL)"
+        condition = "r.path = %(path)s AND r.id < %(last)s::uuid AND (r.live AND NOT r.hidden OR r.about = %(problem)s)"
+        condition += " ORDER BY r.id DESC LIMIT %(most)s::int"
         while True:
-            rows = self._rows(f"{condition} ORDER BY r.id DESC LIMIT %(most)s::int", path=path, last=last, most=most)
+            rows = self._rows(condition, path=path, last=last, most=most, problem=PROBLEM)
             for row in rows:
-                if row.raw is None:
+                if row.live:
                     yield from self._records([row])
                 elif problems is not None:
                     problems.append(problem_of(row))
@@ -439,7 +473,7 @@ class PgStore(Store):
             values = jsonl.parse(line)
             if isinstance(values, str):
                 identifier = derived_id(0, path.encode() + line)
-                rows.setdefault(identifier, damaged(self._database.tenant, path, identifier, line))
+                rows.setdefault(identifier, self._maker.damaged(path, identifier, line))
                 continue
             for value in values:
                 row = self._maker.entry(path, value)
@@ -493,7 +527,7 @@ class PgStore(Store):
     def _marks(self, targets: set[str], rows: list[Row]) -> dict[str, list[tuple[str, bool]]]:
         found: dict[str, list[tuple[str, bool]]] = {}
         every = self._database.ask("The marks", _MARKS, about=list(targets)) if targets else []
-        new = [(row.about, row.id, row.hidden, row.path) for row in rows if row.about and not row.live]
+        new = [(row.about, row.id, row.hidden, row.path) for row in rows if _is_mark(row)]
         for about, identifier, hidden, path in (*every, *new):
             if path == rows[0].path:
                 found.setdefault(about, []).append((identifier, hidden))
@@ -524,16 +558,18 @@ class PgStore(Store):
             return []
         there = f"{ROW} r.path = %(path)s AND r.more ->> '{field}' = ANY(%(pairs)s::text[])"
         others = [Stored(*row) for row in self._database.ask(path, there, path=path, pairs=list(alone))]
-        known = {str(one.value.get(field)): one.id for one in others if one.id not in {row.id for row in rows}}
+        mine = {row.id for row in rows}
+        known = {str(one.value.get(field)): one for one in others if one.id not in mine}
         for value, row in alone.items():
-            row.live = value in known
-        show = "UPDATE holdfast.record SET live = true WHERE tenant = %(tenant)s AND id = ANY(%(ids)s::uuid[])"
-        return [(show, {"ids": list(known.values())})] if known else []
+            if value not in known:
+                row.live, row.about, row.words = False, PROBLEM, None
+        found = [self._maker.entry(path, one.value) for one in known.values()]
+        return [(_COMPLETE, {"rows": sent(found), "problem": PROBLEM})] if found else []
 
     # runs
 
     def claim(self, path: str) -> bool:
-        given = {"name": f"run:{short(path)}", "holder": self._holder}
+        given = {"name": f"run:{short(path)}", "holder": self._holder, "seconds": LEASE_SECONDS}
         if path not in self._claims and not self._database.write(path, [(_CLAIM, given)])[0]:
             return False
         self._claims.add(path)
@@ -543,9 +579,10 @@ class PgStore(Store):
         return True
 
     def _renew(self) -> None:
-        while not self._closed.wait(_RENEW_SECONDS):
+        while not self._closed.wait(LEASE_SECONDS / 3):
             with contextlib.suppress(HoldfastError):
-                self._database.write("The lease", [(_RENEW, {"holder": self._holder})], durable=False)
+                given = {"holder": self._holder, "seconds": LEASE_SECONDS}
+                self._database.write("The lease", [(_RENEW, given)], durable=False)
 
     def release(self, path: str) -> None:
         if path in self._claims:
@@ -603,6 +640,8 @@ class PgStore(Store):
         return before[-1].id
 
     def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
+        if where.tags:
+            self._need_words()
         condition, values = self._searcher.filter(where)
         some = f" LIMIT {int(limit)}" if limit >= 0 else ""
         order = "r.at DESC NULLS LAST, r.path, r.id DESC"
@@ -611,8 +650,7 @@ class PgStore(Store):
     def survey(self, where: Filter) -> tuple[list[Record], list[Problem]]:
         _, found = self.query(where)
         wanted = where.kinds or where.searchable
-        rows = self._rows("r.raw IS NOT NULL AND r.key IS NULL AND r.kind = ANY(%(kinds)s::text[])", kinds=list(wanted))
-        return found, [problem_of(row) for row in rows]
+        return found, self._problems("r.kind = ANY(%(kinds)s::text[])", kinds=list(wanted))
 
     def every(self) -> list[Record]:
         wanted = "NOT r.kind = ANY(%(kinds)s::text[]) AND r.kind = ANY(%(known)s::text[]) AND (r.live OR r.key <> '')"
@@ -637,12 +675,16 @@ class PgStore(Store):
         return int(self._database.ask(path, wanted, path=path, after=after)[0][0])
 
     def problems(self, *paths: str) -> list[Problem]:
-        rows = self._rows("r.path = ANY(%(paths)s::text[]) AND r.raw IS NOT NULL AND r.key IS NULL", paths=list(paths))
-        return [problem_of(row) for row in rows]
+        return self._problems("r.path = ANY(%(paths)s::text[])", paths=list(paths))
+
+    def _problems(self, condition: str = "true", **values: Any) -> list[Problem]:
+        """Return why rows cannot be used."""
+        return list(map(problem_of, self._rows(f"r.about = %(problem)s AND {condition}", problem=PROBLEM, **values)))
 
     # recall
 
     def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
+        self._need_words()
         pools, near, best, as_of = list[Pool](), Near(), list[Answer](), iso(now_ms())
         loaded: list[Stored | str] = []
 
@@ -706,9 +748,8 @@ class PgStore(Store):
 
         def work() -> None:
             try:
-                counting = [(_STAT, {"tokenizer": 1}), ("SELECT holdfast.count_words(%(least)s::int)", {"least": 1})]
                 with contextlib.suppress(HoldfastError):
-                    self._database.write("The words", counting, durable=False)
+                    self._database.write("The words", [(_STAT, {}), (_COUNT_WORDS, {})], durable=False)
             finally:
                 self._counting.release()
 
@@ -718,6 +759,7 @@ class PgStore(Store):
         return bool(self.query(where, 1)[1])
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
+        self._need_words()
         own: dict[str, list[Record]] = {}
         with contextlib.suppress(NotFound):
             own[identifier] = [self.get(identifier)]
@@ -742,58 +784,57 @@ class PgStore(Store):
     def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
         done = Refreshed()
         if rebuild:
-            for row, wrong in self._derived(progress):
-                done.records += 1
+            for rows, wrong in self._derived(progress):
+                done.records += len(rows)
+                done.changed += len(wrong)
                 if wrong:
-                    done.changed += 1
-                    self._database.write(row.path, [(_DERIVE, {"row": sent([row])[1:-1]})], durable=False)
-            again = "UPDATE holdfast.stat SET records = '{0,0}', length = '{0,0}', upto = '0' WHERE tenant = %(tenant)s"
-            counting = "SELECT holdfast.count_words(1)"
-            self._database.write(
-                "The words",
-                [(_STAT, {"tokenizer": 1}), ("DELETE FROM holdfast.term WHERE tenant = %(tenant)s", {}), (again, {}), (counting, {})],
-            )  # fmt: skip
-        done.problems = [problem_of(row) for row in self._rows("r.raw IS NOT NULL AND r.key IS NULL")]
+                    given = {"rows": sent([row for row in rows if row.id in wrong])}
+                    self._database.write("The words", [(_DERIVE, given)], durable=False)
+            forget = "DELETE FROM holdfast.term WHERE tenant = %(tenant)s"
+            self._database.write("The words", [(_STAT, {}), (forget, {}), (_COUNT_AGAIN, {}), (_COUNT_WORDS, {})])
+        done.problems = self._problems()
         return done
 
-    def _derived(self, progress: Progress | None) -> Iterator[tuple[Row, bool]]:
-        """Yield every row as it follows from what it says, and whether the stored one differs."""
+    def _derived(self, progress: Progress | None) -> Iterator[tuple[list[Row], set[str]]]:
+        """Yield all rows as they follow from what they say, a part at a time, and the ids of those that differ."""
         ((total,),) = self._database.ask(
             "The records", "SELECT count(*) FROM holdfast.record WHERE tenant = %(tenant)s"
         )
         last, done = "00000000-0000-0000-0000-000000000000", 0
         while rows := self._rows(f"r.id > %(last)s::uuid ORDER BY r.id LIMIT {_PAGE}", last=last):
-            made = [row for one in rows for row in self._again(one)]
-            wrong = {each for (each,) in self._database.ask("The records", _DIFFERENT, rows=sent(made))}
-            yield from ((row, row.id in wrong) for row in made)
+            made = [row for one in rows if (row := self._again(one))]
+            yield made, {each for (each,) in self._database.ask("The records", _DIFFERENT, rows=sent(made))}
             last, done = rows[-1].id, done + len(rows)
             if progress:
                 progress(done, total)
 
-    def _again(self, row: Stored) -> list[Row]:
+    def _again(self, row: Stored) -> Row | None:
         """Return a row as it is made from its own text; flags that depend on other rows are kept."""
         if row.raw is not None and is_log(row.path):
-            return []
+            return None
         if is_log(row.path):
             made = self._maker.entry(row.path, row.value)
-            made.id = row.id
         elif row.kind in KINDS and KINDS[row.kind].shape == "section":
-            return []
+            record = self._record(row)
+            if record is None:
+                return None
+            made = self._maker.section(row.path, record, row.writer)
         else:
             made, _ = self._maker.document(row.path, row.data, row.id, row.writer)
-        made.live = row.live
+        made.id, made.live = row.id, row.live
         if not row.live:
             made.words = None
-        return [made]
+        return made
 
     def verify(self, progress: Progress | None = None) -> Report:
         report = Report()
-        for row, wrong in self._derived(progress):
-            report.records += row.live
-            if wrong:
-                report.differences.append(Problem(row.path, f"the row {row.id} differs from what its text says"))
+        for rows, wrong in self._derived(progress):
+            report.records += sum(row.live for row in rows)
+            for row in rows:
+                if row.id in wrong:
+                    report.differences.append(Problem(row.path, f"the row {row.id} differs from what its text says"))
         report.files = sum(1 for _ in self.tree.walk("", ("",), lambda _path, _why: None))
-        report.damage = [problem_of(row) for row in self._rows("r.raw IS NOT NULL AND r.key IS NULL")]
+        report.damage = self._problems()
         for entry in self._rows("r.kind = 'ledger' ORDER BY r.id"):
             value = entry.value
             if isinstance(value.get("state"), str):
@@ -801,6 +842,8 @@ class PgStore(Store):
                 there = self.tree.versions([state]).get(state)
                 if there is None:
                     report.damage.append(Problem(state, "is in the ledger and cannot be read: it is not there"))
+                elif there != value.get("version"):
+                    report.damage.append(Problem(state, "was changed after it was written; save points never are"))
         return report
 
     def stats(self) -> dict[str, Any]:
@@ -813,7 +856,7 @@ class PgStore(Store):
             "bytes": sum(size for _, _, size in rows),
             "index_bytes": 0,
             "behind": 0,
-            "problems": len(self._rows("r.raw IS NOT NULL AND r.key IS NULL")),
+            "problems": len(self._problems()),
             "vanished": [],
             **({"words_alone": self.words_alone} if self.words_alone else {}),
         }
@@ -849,9 +892,9 @@ class PgStore(Store):
                 target = f"{row.path.rpartition('/')[0]}/{target}" if ledger else target
                 what: What = "restored" if value.get("hidden") is False else "hidden"
                 yield Event(what, row.path, target, "state" if ledger else place.kind.name, place.scope.path)
-            elif place.kind.name == "write" and not value.get("after") and isinstance(value.get("path"), str):
-                if gone := self.layout.classify(value["path"]):
-                    yield Event("removed", gone.path, "", gone.kind.name, gone.scope.path)
+            removes = place.kind.name == "write" and not value.get("after")
+            if removes and (gone := self.layout.classify(str(value.get("path")))):
+                yield Event("removed", gone.path, "", gone.kind.name, gone.scope.path)
         for record in self._records([row]) if row.live else ():
             first = not is_log(row.path) and self._is_first(row)
             what = "hidden" if record.hidden else "added" if is_log(row.path) or first else "changed"
@@ -867,18 +910,29 @@ _DIFFERENT = """
 SELECT r.id::text FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) s
 JOIN holdfast.record r ON r.tenant = %(tenant)s AND r.id = s.id
 WHERE (r.words, r.length, r.at, r.kind, r.scope, r.session, r.version, r.title, r.author, r.agent, r.priority)
-    IS DISTINCT FROM (s.words, s.length, s.at, s.kind, s.scope, s.session, s.version, s.title, s.author, s.agent, s.priority)
+    IS DISTINCT FROM
+      (s.words, s.length, s.at, s.kind, s.scope, s.session, s.version, s.title, s.author, s.agent, s.priority)
 """
 _DERIVE = """
 UPDATE holdfast.record r SET words = s.words, length = s.length, at = s.at, kind = s.kind, scope = s.scope,
     session = s.session, title = s.title, author = s.author, agent = s.agent, priority = s.priority
-FROM json_populate_record(NULL::holdfast.record, %(row)s::json) s WHERE r.tenant = %(tenant)s AND r.id = s.id
+FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) s WHERE r.tenant = %(tenant)s AND r.id = s.id
 """
 
 
 def _is_mark(row: Row) -> bool:
-    """Does this entry hide or show a record?"""
-    return row.about is not None and row.kind not in ("write", "trace")
+    """Return whether an entry hides or shows a record."""
+    return bool(row.about) and row.about != PROBLEM and not row.live and row.kind not in ("write", "trace")
+
+
+def _part(rows: Iterable[Stored], now: _Moment, *, fresh: bool) -> LogPart:
+    entries, warnings = [], []
+    for row in rows:
+        if row.raw is None:
+            entries.append(row.value)
+        else:
+            warnings.append(str(problem_of(row)))
+    return LogPart(entries, now, fresh, warnings)
 
 
 def _numbered(pool: Pool, start: int) -> Pool:
@@ -931,13 +985,14 @@ class PgFeed:
         """Register as a listener, where that is allowed, and renew it."""
         if clocks.monotonic() < self._renew_at:
             return
-        self._renew_at = clocks.monotonic() + _RENEW_SECONDS
+        self._renew_at = clocks.monotonic() + LEASE_SECONDS / 3
         with contextlib.suppress(HoldfastError, psycopg.Error):
             if self._session is None or self._session.closed:
                 self._session = self._database.connect()
                 self._session.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
             if not self._database.reads_only:
-                self._database.send("The listener", [(_CLAIM, self._name)], durable=False)
+                given = {**self._name, "seconds": LEASE_SECONDS}
+                self._database.send("The listener", [(_CLAIM, given)], durable=False)
 
     def close(self) -> None:
         self._closed = True
