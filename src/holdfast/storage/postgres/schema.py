@@ -270,6 +270,7 @@ END $$;
 """
 
 _EMBEDDINGS = f"""
+DROP TABLE IF EXISTS holdfast.embedding, holdfast.embedded;  -- what is left when the extension was removed
 CREATE TABLE holdfast.embedding (
     {_TENANT}, model {_TEXT} NOT NULL, id uuid NOT NULL,
     code bit({CODE_BITS}) NOT NULL,   -- the signs of its numbers
@@ -281,11 +282,11 @@ ALTER TABLE holdfast.embedding ALTER code SET STORAGE PLAIN, ALTER vector SET ST
 CREATE TABLE holdfast.embedded (      -- rows of earlier transactions have their vectors
     {_TENANT}, model {_TEXT} NOT NULL, upto xid8 NOT NULL, PRIMARY KEY (tenant, model)
 );
-CREATE FUNCTION holdfast.distance(one bit, other bit) RETURNS double precision
+CREATE OR REPLACE FUNCTION holdfast.distance(one bit, other bit) RETURNS double precision
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN one OPERATOR({{place}}.<~>) other;
-CREATE FUNCTION holdfast.similarity(one {{place}}.halfvec, other text) RETURNS double precision
+CREATE OR REPLACE FUNCTION holdfast.similarity(one {{place}}.halfvec, other text) RETURNS double precision
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN -(one OPERATOR({{place}}.<#>) other::{{place}}.halfvec);
-CREATE FUNCTION holdfast.vector(given text) RETURNS {{place}}.halfvec
+CREATE OR REPLACE FUNCTION holdfast.vector(given text) RETURNS {{place}}.halfvec
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN given::{{place}}.halfvec;
 """
 
@@ -465,7 +466,8 @@ def note(connection: Connection, version: int) -> None:
 
 def prepare_vectors(connection: Connection) -> NoVectors | None:
     """Create the table of vectors, if it is missing; return the reason where that is impossible."""
-    there = "SELECT to_regclass('holdfast.embedding') IS NOT NULL AND to_regtype('halfvec') IS NOT NULL"
+    there = "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('holdfast.embedding')"
+    there += " AND attname = 'vector' AND NOT attisdropped)"
     row = connection.execute(there).fetchone()
     if row and row[0]:
         return None

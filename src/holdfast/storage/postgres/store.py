@@ -122,7 +122,7 @@ UPDATE holdfast.record r SET hidden = %(hidden)s WHERE r.tenant = %(tenant)s AND
     AND (r.key = %(target)s OR r.id::text = %(target)s) AND (r.key IS NULL OR r.id < %(mark)s::uuid)
 """
 _COMPLETE = """
-UPDATE holdfast.record r SET live = true, about = NULL, words = s.words
+UPDATE holdfast.record r SET live = true, about = NULL, words = s.words, xact = pg_current_xact_id()
 FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) s
 WHERE r.tenant = %(tenant)s AND r.id = s.id AND r.about = %(problem)s
 """
@@ -797,11 +797,11 @@ class PgStore(Store):
 
     def _derived(self, progress: Progress | None) -> Iterator[tuple[list[Row], set[str]]]:
         """Yield all rows as they follow from what they say, a part at a time, and the ids of those that differ."""
-        ((total,),) = self._database.ask(
-            "The records", "SELECT count(*) FROM holdfast.record WHERE tenant = %(tenant)s"
-        )
+        every = "SELECT count(*), max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s"
+        ((total, newest),) = self._database.ask("The records", every)  # later ones are made by these rules
         last, done = "00000000-0000-0000-0000-000000000000", 0
-        while rows := self._rows(f"r.id > %(last)s::uuid ORDER BY r.id LIMIT {_PAGE}", last=last):
+        wanted = f"r.id > %(last)s::uuid AND r.id <= %(newest)s::uuid ORDER BY r.id LIMIT {_PAGE}"
+        while rows := self._rows(wanted, last=last, newest=newest):
             made = [row for one in rows if (row := self._again(one))]
             yield made, {each for (each,) in self._database.ask("The records", _DIFFERENT, rows=sent(made))}
             last, done = rows[-1].id, done + len(rows)

@@ -33,14 +33,18 @@ _CHARS = 4_000
 _BATCH = 500
 _RARE = 0.001
 _WORD = re.compile(r"[^\W_]+")
-_MISSING = """
+_UNMADE = """
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT r.id::text FROM holdfast.record r
-    WHERE r.tenant = %(tenant)s AND r.live AND r.kind || '' = ANY(%(kinds)s::text[]) AND r.xact >= (
-        SELECT d.upto FROM holdfast.embedded d WHERE d.tenant = %(tenant)s AND d.model = %(model)s
-        UNION ALL SELECT '0'::xid8 LIMIT 1)
+    WHERE r.tenant = %(tenant)s AND r.live AND r.kind || '' = ANY(%(kinds)s::text[]) {recent}
     AND NOT EXISTS (SELECT FROM holdfast.embedding e
         WHERE e.tenant = %(tenant)s AND e.id = r.id AND e.model = %(model)s) LIMIT %(most)s::int)
 """
+_EVERY_MISSING = _UNMADE.format(recent="")
+_MISSING = _UNMADE.format(
+    recent="""AND r.xact >= (
+        SELECT d.upto FROM holdfast.embedded d WHERE d.tenant = %(tenant)s AND d.model = %(model)s
+        UNION ALL SELECT '0'::xid8 LIMIT 1)"""
+)
 _ADD = """
 INSERT INTO holdfast.embedding (tenant, model, id, code, vector)
 SELECT %(tenant)s, %(model)s, r.id, v.code::bit(384), holdfast.vector(v.vector)
@@ -169,7 +173,7 @@ class Vectors:
         return int(count), int(size)
 
     def _missing(self, model: Embedder) -> tuple[str, list[str]]:
-        ((edge, found),) = self._database.ask(_WHAT, _MISSING, **_asked(model, _EVERYTHING))
+        ((edge, found),) = self._database.ask(_WHAT, _EVERY_MISSING, **_asked(model, _EVERYTHING))
         return edge, found
 
     def _make(self, model: Embedder, edge: str, missing: list[str], progress: Progress | None = None) -> None:
