@@ -295,7 +295,7 @@ class PgTree:
     ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
         del blocked, linked
         found = self._database.ask(folder, _FILES, **_range(folder))
-        if f"{self._kept}".startswith(f"{folder}/") or f"{folder}/".startswith(self._kept):
+        if not folder or self._kept.startswith(f"{folder}/") or f"{folder}/".startswith(self._kept):
             kept = {version: rest for version, *rest in self._database.ask(folder, _KEPT)}
             found += [(f"{self._kept}{version}", *rest) for version, rest in sorted(kept.items())]
         if not found and folder and (one := self.stat(folder)):

@@ -609,6 +609,8 @@ class PgStore(Store):
         if place is not None and place.kind.shape != "line":
             key = short(identifier.removeprefix(f"{path}#")) if path != identifier else ""
             rows = self._rows("r.path = %(path)s AND r.key = %(key)s AND r.live", path=plain(path), key=key)
+            if not rows:
+                self.read(path)  # which is the error to report when there is no such document
         elif is_id(identifier):
             rows = self._rows("r.id = %(id)s::uuid", id=identifier)
         else:
@@ -833,7 +835,7 @@ class PgStore(Store):
             for row in rows:
                 if row.id in wrong:
                     report.differences.append(Problem(row.path, f"the row {row.id} differs from what its text says"))
-        report.files = sum(1 for _ in self.tree.walk("", ("",), lambda _path, _why: None))
+        report.files = self._count_files()
         report.damage = self._problems()
         for entry in self._rows("r.kind = 'ledger' ORDER BY r.id"):
             value = entry.value
@@ -852,7 +854,7 @@ class PgStore(Store):
         return {
             "records": sum(counts.values()),
             "kinds": counts,
-            "files": sum(1 for _ in self.tree.walk("", ("",), lambda _path, _why: None)),
+            "files": self._count_files(),
             "bytes": sum(size for _, _, size in rows),
             "index_bytes": 0,
             "behind": 0,
@@ -860,6 +862,11 @@ class PgStore(Store):
             "vanished": [],
             **({"words_alone": self.words_alone} if self.words_alone else {}),
         }
+
+    def _count_files(self) -> int:
+        """Return how many documents and logs have records."""
+        found = self.tree.walk("", (".md", ".jsonl"), lambda _path, _why: None)
+        return sum(self.layout.watched(path) for path, _ in found)
 
     @property
     def waiting(self) -> int:
@@ -906,15 +913,16 @@ class PgStore(Store):
         return KINDS[row.kind].shape == "section" or not self._rows(wanted, path=row.path)
 
 
+# A time without a zone was read in that of its writer, so `at` is not derived again.
 _DIFFERENT = """
 SELECT r.id::text FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) s
 JOIN holdfast.record r ON r.tenant = %(tenant)s AND r.id = s.id
-WHERE (r.words, r.length, r.at, r.kind, r.scope, r.session, r.version, r.title, r.author, r.agent, r.priority)
+WHERE (r.words, r.length, r.kind, r.scope, r.session, r.version, r.title, r.author, r.agent, r.priority)
     IS DISTINCT FROM
-      (s.words, s.length, s.at, s.kind, s.scope, s.session, s.version, s.title, s.author, s.agent, s.priority)
+      (s.words, s.length, s.kind, s.scope, s.session, s.version, s.title, s.author, s.agent, s.priority)
 """
 _DERIVE = """
-UPDATE holdfast.record r SET words = s.words, length = s.length, at = s.at, kind = s.kind, scope = s.scope,
+UPDATE holdfast.record r SET words = s.words, length = s.length, kind = s.kind, scope = s.scope,
     session = s.session, title = s.title, author = s.author, agent = s.agent, priority = s.priority
 FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) s WHERE r.tenant = %(tenant)s AND r.id = s.id
 """
