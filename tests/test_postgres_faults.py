@@ -1,75 +1,71 @@
-"""What goes wrong between a program and its database: killed writers, cut connections, answers that never come."""
+"""What goes wrong between programs and their database: cut connections, lost answers, killed writers, a failover."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import random
-import signal
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from unittest.mock import ANY
+from typing import Any
 
+import msgspec
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 import holdfast
 import pgserver
-from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, Unavailable
-from holdfast.memories.runs import Runs
-from holdfast.storage.files.store import FileStore
+from holdfast.errors import Busy, Conflict, HoldfastError, Unavailable
+from holdfast.formats.jsonl import parse
+from holdfast.model.records import Receipt
+from holdfast.storage.postgres import store as pg_store
 from holdfast.storage.postgres.connections import Waits
-from holdfast.storage.postgres.database import Database, Transaction
-from holdfast.storage.postgres.tree import PgTree
-from holdfast.storage.tree import ABSENT, ByteTree, LogEnd, RootGone
-
-PROCESSES, APPENDS = 8, 60
-
-WRITER = """
-import sys
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.tree import PgTree
-dsn, me, count, paths = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
-tree = PgTree(Database(dsn), writer=me)
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(count):
-    path = paths[number % len(paths)]
-    line = f"{me}:{number}".encode()
-    tree.append(path, lambda end: line + b"\\n" + line + b" again\\n", durable=number % 2 == 0, again=number % 3 > 0)
-    print(path, line.decode(), flush=True)
-tree.close()
-"""
+from holdfast.storage.postgres.store import PgStore
+from holdfast.storage.tree import ABSENT, RootGone
+from teamserver import until
 
-HOLDER = """
-import sys, time
-from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.tree import PgTree
-tree = PgTree(Database(sys.argv[1]))
-release = tree.hold("run.jsonl")
-assert release
-def compose(end):
-    tree.write("beside.md", b"never", expect="")
-    print("holding", flush=True)
-    time.sleep(600)
-    return b"never\\n"
-tree.append("log.jsonl", compose)
-"""
+HISTORY = "user/memory/history.jsonl"
+FACTS = "user/memory/semantic.jsonl"
+TASKS = "user/memory/workspaces/default/tasks.jsonl"
+THREADS = 6
 
 
 @contextlib.contextmanager
-def opened(dsn: str, **waits: float) -> Iterator[PgTree]:
-    tree = PgTree(Database(dsn, Waits(**waits)))  # type: ignore[arg-type]
-    try:
-        yield tree
-    finally:
-        tree.close()
+def opened(address: str, **waits: float) -> Iterator[holdfast.Memory]:
+    """Open a memory that waits as long as the test says."""
+    with holdfast.open(address) as memory:
+        inner = database_of(memory)
+        inner.waits = msgspec.structs.replace(inner.waits, **waits)
+        inner.__dict__.pop("_settings", None)
+        yield memory
+
+
+def database_of(memory: holdfast.Memory) -> Database:
+    assert isinstance(memory.store, PgStore)
+    return memory.store._database
+
+
+def say(memory: holdfast.Memory, text: str) -> str:
+    return memory.add(HISTORY, [{"role": "user", "content": text, "channel": "cli"}])[0]
+
+
+def said(memory: holdfast.Memory) -> list[str]:
+    return [json.loads(line.data)["content"] for line in memory.tree.scan(HISTORY)]
+
+
+def cut_all(server: pgserver.Server, database: str) -> None:
+    server.run(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        f" WHERE application_name = 'holdfast' AND datname = '{database}'"  # others use this server, too
+    )
 
 
 @contextlib.contextmanager
@@ -84,391 +80,191 @@ def program(code: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def lines(tree: ByteTree, path: str) -> list[str]:
-    return [line.data.decode() for line in tree.scan(path)]
-
-
-def cut(server: pgserver.Server, tree: PgTree) -> None:
-    """End the connection that this thread is working on, as an operator or a failover would."""
-    found = tree._database.run("x", lambda turn: turn.row("SELECT pg_backend_pid()"))
-    assert found is not None
-    server.run(f"SELECT pg_terminate_backend({found[0]}, 5000)")
-
-
-def sound(server: pgserver.Server, database: str, dsn: str) -> None:
-    """Every log's pieces follow one another up to its size, and no piece is without its log."""
-    tenant = dsn.rpartition("tenant=")[2]
-    holes = server.run(
-        f"""WITH piece AS (SELECT inode, start, length(data) AS size, start + length(data) AS stop,
-                coalesce(lag(start + length(data)) OVER (PARTITION BY inode ORDER BY start), 0) AS before
-            FROM holdfast.pieces WHERE tenant = '{tenant}')
-        SELECT 'hole', inode FROM piece WHERE start <> before
-        UNION ALL SELECT 'size', inode FROM holdfast.files f WHERE tenant = '{tenant}' AND log
-            AND size <> coalesce((SELECT max(stop) FROM piece p WHERE p.inode = f.inode), 0)
-        UNION ALL SELECT 'orphan', inode FROM piece WHERE inode NOT IN
-            (SELECT inode FROM holdfast.files WHERE tenant = '{tenant}' AND log)""",
-        database,
-    )
-    assert holes == []
-
-
 # many writers
 
+WRITES = """
+import sys, holdfast
+address, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+with holdfast.open(address) as memory:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(count):
+        memory.chat.persist_exchange("cli", me, f"{me}:{number}", f"{me}:{number} again")
+        print(f"{me}:{number}", flush=True)
+"""
 
-@pytest.mark.parametrize("logs", [1, 3])
-def test_nothing_is_lost_and_nothing_appears_behind_a_reader_who_follows(
-    server: pgserver.Server, database: str, address: str, logs: int
-) -> None:
-    paths = [f"logs/{number}.jsonl" for number in range(logs)]
-    acknowledged: list[tuple[str, str]] = []
-    followed: dict[str, list[bytes]] = {path: [] for path in paths}
-    marks = dict.fromkeys(paths, 0)
+
+def test_nothing_is_lost_and_nothing_appears_behind_a_reader_who_follows(address: str) -> None:
+    processes, count = 6, 40
     done = threading.Event()
+    followed: list[str] = []
 
-    def follow(tree: PgTree) -> None:
-        last = False
+    def follow(memory: holdfast.Memory) -> None:
+        cursor, last = None, False
         while not last:
             last = done.is_set()
-            for path in paths:
-                if tree.stat(path):
-                    for line in tree.scan(path, marks[path]):
-                        assert line.offset == marks[path]
-                        assert line.whole
-                        followed[path].append(line.data)
-                        marks[path] = line.end
+            part = memory.store.read_on(HISTORY, cursor)
+            assert part.fresh == (cursor is None)
+            cursor = part.cursor
+            followed.extend(entry["content"] for entry in part.entries)
 
-    with opened(address) as tree, contextlib.ExitStack() as running, ThreadPoolExecutor(1 + PROCESSES) as pool:
-        writers = [
-            running.enter_context(program(WRITER, address, str(me), str(APPENDS), *paths)) for me in range(PROCESSES)
-        ]
+    with holdfast.open(address) as memory, contextlib.ExitStack() as stack, ThreadPoolExecutor(1 + processes) as pool:
+        writers = [stack.enter_context(program(WRITES, address, f"w{me}", str(count))) for me in range(processes)]
         for writer in writers:
             assert writer.stdout and writer.stdout.readline() == "ready\n"
-        follower = pool.submit(follow, tree)
-        told = [pool.submit(writer.communicate, "go\n") for writer in writers]
-        for answer in told:
-            for line in answer.result()[0].splitlines():
-                path, _, text = line.partition(" ")
-                acknowledged.append((path, text))
+        follower = pool.submit(follow, memory)
+        answers = [pool.submit(writer.communicate, "go\n") for writer in writers]
+        acknowledged = [line for answer in answers for line in answer.result()[0].splitlines()]
         done.set()
         follower.result()
-        assert [writer.returncode for writer in writers] == [0] * PROCESSES
-        assert len(acknowledged) == PROCESSES * APPENDS
-        for path in paths:
-            found = lines(tree, path)
-            assert [line.decode() for line in followed[path]] == found
-            assert found[1::2] == [f"{line} again" for line in found[::2]], "the lines of one append stay together"
-            assert sorted(found[::2]) == sorted(text for where, text in acknowledged if where == path)
-            for me in range(PROCESSES):
-                numbers = [int(line.split(":")[1]) for line in found[::2] if line.startswith(f"{me}:")]
-                assert numbers == sorted(numbers)
-    sound(server, database, address)
+        assert [writer.returncode for writer in writers] == [0] * processes
+        assert len(acknowledged) == processes * count
+        found = said(memory)
+    assert sorted(followed) == sorted(found)
+    assert sorted(found) == sorted(text for line in acknowledged for text in (line, f"{line} again"))
+    for me in range(processes):
+        numbers = [int(text.split(":")[1]) for text in followed if re.fullmatch(f"w{me}:[0-9]+", text)]
+        assert numbers == sorted(numbers)
 
 
-def test_different_logs_do_not_wait_for_each_other(address: str) -> None:
-    with opened(address, lock_seconds=1.0) as tree, opened(address, lock_seconds=1.0) as other:
-
-        def meanwhile(_: LogEnd) -> bytes:
-            other.append("b.jsonl", lambda _: b"b\n")
-            return b"a\n"
-
-        tree.append("a.jsonl", meanwhile)
-        assert (lines(tree, "a.jsonl"), lines(tree, "b.jsonl")) == (["a"], ["b"])
-
-
-# killed
-
-
-def test_a_writer_that_is_killed_in_the_middle_leaves_nothing_and_blocks_nobody(
-    server: pgserver.Server, database: str, address: str
-) -> None:
-    with opened(address) as tree, program(HOLDER, address) as holder:
-        tree.append("log.jsonl", lambda _: b"one\n")
-        assert holder.stdout and holder.stdout.readline() == "holding\n"
-        assert tree.hold("run.jsonl") is None
-        with opened(address, lock_seconds=0.1) as hasty, pytest.raises(Busy, match=r"log\.jsonl was locked"):
-            hasty.append("log.jsonl", lambda _: b"x\n")
-        assert lines(tree, "log.jsonl") == ["one"]
-        assert tree.stat("beside.md") is None
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait()
-        tree.append("log.jsonl", lambda _: b"two\n")
-        assert lines(tree, "log.jsonl") == ["one", "two"]
-        assert tree.stat("beside.md") is None
-        deadline = time.monotonic() + 30
-        while not (release := tree.hold("run.jsonl")) and time.monotonic() < deadline:
-            time.sleep(0.05)  # the server notices in its own time
-        assert release is not None
-    sound(server, database, address)
-
-
-def test_writers_that_are_killed_at_any_moment_lose_nothing_they_were_told(
-    server: pgserver.Server, database: str, address: str
-) -> None:
-    told: list[str] = []
-    for turn in range(6):
-        with program(WRITER, address, f"w{turn}", "100000", "storm.jsonl") as writer:
+def test_writers_that_are_killed_at_any_moment_lose_nothing_and_leave_no_half(address: str) -> None:
+    acknowledged: list[str] = []
+    for turn in range(5):
+        with program(WRITES, address, f"w{turn}", "100000") as writer:
             assert writer.stdin and writer.stdout and writer.stdout.readline() == "ready\n"
             writer.stdin.write("go\n")
             writer.stdin.flush()
-            told += [writer.stdout.readline().split()[1] for _ in range(random.randint(5, 40))]
+            acknowledged += [writer.stdout.readline().strip() for _ in range(random.randint(5, 40))]
             writer.kill()
-            told += [
-                line.split()[1] for line in writer.stdout.read().splitlines() if line.count(":") and line[-1] != ":"
-            ]
-    with opened(address) as tree:
-        found = lines(tree, "storm.jsonl")
-    assert found[1::2] == [f"{line} again" for line in found[::2]]
-    assert len(set(found)) == len(found)
-    assert set(told[:-1]) - set(found) == set()
-    sound(server, database, address)
+    with holdfast.open(address) as memory:
+        found = said(memory)
+        assert len(set(found)) == len(found)
+        assert set(acknowledged) - set(found) == set()
+        assert {text.removesuffix(" again") for text in found if text.endswith(" again")} == set(found[::2])
+        assert memory.verify().sound
 
 
-# cut
+def test_an_op_id_that_threads_send_at_once_has_effect_once(address: str) -> None:
+    with holdfast.open(address) as memory, ThreadPoolExecutor(THREADS) as pool:
+        memory.put("fact", "nothing yet", fields={"key": "k"})
+        for turn in range(8):
+
+            def put(_: int, turn: int = turn) -> Any:
+                return memory.put("fact", "once", fields={"key": "k"}, op_id=f"op-{turn}")
+
+            done = list(pool.map(put, range(THREADS)))
+            assert len({receipt.id for receipt in done}) == 1
+            assert sorted(receipt.status for receipt in done) == ["repeated"] * (THREADS - 1) + ["stored"]
 
 
-def test_an_append_whose_connection_is_cut_is_saved_once_and_composed_once(
-    server: pgserver.Server, database: str, address: str
+def test_a_key_that_programs_write_at_once_has_one_value_and_a_whole_history(address: str) -> None:
+    with holdfast.open(address) as one, holdfast.open(address) as two, ThreadPoolExecutor(THREADS) as pool:
+
+        def put(number: int) -> str:
+            return (one, two)[number % 2].put("fact", f"value {number}", fields={"key": "k"}).id
+
+        ids = list(pool.map(put, range(60)))
+        assert [record.id for record in one.store.by_key(FACTS, "k")] == [max(ids)]
+        assert [record.id for record in two.store.by_key(FACTS, "k", history=True)] == sorted(ids)
+        assert one.verify().sound
+
+
+def test_threads_find_what_was_stored_before_they_asked(address: str) -> None:
+    with holdfast.open(address, watch=True) as memory, ThreadPoolExecutor(THREADS) as pool:
+
+        def keep(number: int) -> None:
+            for each in range(6):
+                word = f"word{number}x{each}"
+                memory.put("note", f"about {word}", title=word)
+                assert len(list(memory.find(word))) == 1
+
+        list(pool.map(keep, range(THREADS)))
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import holdfast
+LOG = "user/memory/jobs.jsonl"
+with holdfast.open(sys.argv[1]) as memory, holdfast.open(sys.argv[1]) as other:
+    begun, go = threading.Event(), threading.Event()
+    def slow():
+        def decide():
+            begun.set()
+            go.wait(30)
+            return [{"job": "one", "name": "One"}], ""
+        other.store.append_decided(LOG, decide)
+    def interrupt():
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+    threads = [threading.Thread(target=slow), threading.Thread(target=interrupt)]
+    threads[0].start()
+    begun.wait(30)
+    threads[1].start()
+    try:
+        memory.store.append(LOG, [{"job": "never", "name": "Never"}])
+    except KeyboardInterrupt:
+        go.set()
+    else:
+        sys.exit("it was not interrupted")
+    for thread in threads:
+        thread.join()
+    memory.store.append(LOG, [{"job": "two", "name": "Two"}])
+    print([entry["job"] for entry in memory.store.read_on(LOG, None).entries])
+"""
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_blocks_no_other(address: str) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, address], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "['one', 'two']\n")
+
+
+# runs of processes that are gone
+
+LIVES = """
+import sys, holdfast
+from holdfast.storage.postgres import store
+store.LEASE_SECONDS = float(sys.argv[2])
+with holdfast.open(sys.argv[1]) as memory:
+    run = memory.run("s", run_id="one")
+    run.save("run", "of the other process")
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_live_run_is_kept_and_that_of_a_killed_process_is_removed_after_its_lease(
+    address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(address) as tree:
-        tree.append("log.jsonl", lambda _: b"one\n")
-        calls: list[int] = []
+    monkeypatch.setattr(pg_store, "LEASE_SECONDS", 1.5)
+    with holdfast.open(address) as memory, program(LIVES, address, "1.5") as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
 
-        def compose(end: LogEnd) -> bytes:
-            calls.append(end.size)
-            cut(server, tree)
-            return b"two\n"
+        def there() -> bool:
+            with holdfast.open(address):  # which removes the files of dead runs
+                return bool(list(memory.store.paths("user/memory/sessions", ".jsonl")))
 
-        done = tree.append("log.jsonl", compose)
-        assert done is not None
-        assert (done.start, done.end, calls) == (4, 8, [4])
-        assert lines(tree, "log.jsonl") == ["one", "two"]
-        tree.append("new.jsonl", lambda end: cut(server, tree) or b"first\n")  # type: ignore[func-returns-value]
-        assert lines(tree, "new.jsonl") == ["first"]
-    sound(server, database, address)
-
-
-def test_an_append_that_lost_its_turn_to_others_says_that_nothing_was_written(
-    server: pgserver.Server, address: str
-) -> None:
-    with opened(address) as tree, opened(address) as other:
-        tree.append("log.jsonl", lambda _: b"one\n")
-
-        def compose(_: LogEnd) -> bytes:
-            cut(server, tree)
-            other.append("log.jsonl", lambda _: b"theirs\n")
-            return b"mine\n"
-
-        with pytest.raises(Unavailable, match="before anything was saved") as caught:
-            tree.append("log.jsonl", compose)
-        assert "Nothing was written" in caught.value.next_step
-        assert lines(tree, "log.jsonl") == ["one", "theirs"]
+        deadline = time.monotonic() + 4  # its process renews the lease
+        while time.monotonic() < deadline:
+            assert there()
+            time.sleep(0.3)
+        process.kill()
+        process.wait()
+        assert there()
+        until(lambda: not there(), 30)
 
 
-def test_what_an_append_did_beside_its_lines_is_undone_with_it(server: pgserver.Server, address: str) -> None:
-    with opened(address) as tree:
-
-        def compose(_: LogEnd) -> bytes:
-            tree.write("beside.md", b"text", expect=ABSENT)
-            cut(server, tree)
-            return b"mine\n"
-
-        with pytest.raises(Unavailable):
-            tree.append("log.jsonl", compose)
-        assert tree.stat("beside.md") is None
-        assert tree.stat("log.jsonl") is None
-
-        def fail(_: LogEnd) -> bytes:
-            tree.write("beside.md", b"text", expect=ABSENT)
-            assert tree.read("beside.md").data == b"text"
-            raise Conflict("changed my mind")
-
-        with pytest.raises(Conflict, match="changed my mind"):
-            tree.append("log.jsonl", fail)
-        assert tree.stat("beside.md") is None
-
-
-def test_what_is_refused_inside_an_append_does_not_spoil_it(address: str) -> None:
-    with opened(address) as tree:
-        tree.write("taken.md", b"text", expect=ABSENT)
-
-        def compose(_: LogEnd) -> bytes:
-            with pytest.raises(Exception, match="already exists"):
-                tree.write("taken.md", b"other", expect=ABSENT)
-            tree.write("beside.md", b"beside", expect=ABSENT)
-            tree.append("other.jsonl", lambda _: b"other\n")
-            return b"line\n"
-
-        tree.append("log.jsonl", compose)
-        assert lines(tree, "log.jsonl") == ["line"]
-        assert lines(tree, "other.jsonl") == ["other"]
-        assert tree.read("beside.md").data == b"beside"
-
-
-def test_a_log_cannot_be_added_to_while_lines_for_it_are_composed(address: str) -> None:
-    with opened(address) as tree:
-
-        def compose(_: LogEnd) -> bytes:
-            tree.append("log.jsonl", lambda _: b"inner\n")
-            return b"outer\n"
-
-        with pytest.raises(Conflict, match="nothing was written"):
-            tree.append("log.jsonl", compose)
-        assert tree.stat("log.jsonl") is None
-
-
-def test_a_run_is_claimed_ended_and_swept_as_on_files(address: str) -> None:
-    with holdfast.open(address) as one, holdfast.open(address) as other:
-        assert isinstance(one.store, FileStore)
-        tree, mine, theirs = one.store.tree, Runs(one.store), Runs(other.store)
-        path = mine.path("chat", "one")
-
-        def begin(_: LogEnd) -> bytes:
-            mine.claim(path)
-            return b"note\n"
-
-        tree.append(path, begin)
-        theirs.sweep_all()
-        assert lines(tree, path) == ["note"]
-        mine.end(path)
-        assert tree.stat(path) is None
-        dead = mine.path("chat", "dead")
-        tree.append(dead, lambda _: b"left\n")
-        theirs.sweep_all()
-        assert tree.stat(dead) is None
-
-
-def test_reads_and_writes_go_on_after_every_connection_was_cut(
-    server: pgserver.Server, database: str, address: str
-) -> None:
-    with opened(address) as tree:
-        version = tree.write("a.md", b"one", expect=ABSENT)
-        for _ in range(3):
-            with ThreadPoolExecutor(6) as pool:
-                list(pool.map(lambda _: tree.read("a.md"), range(12)))
-            server.run(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-                f" WHERE application_name = 'holdfast' AND datname = '{database}'"  # others use this server, too
-            )
-            assert tree.read("a.md").data
-            version = tree.write("a.md", os.urandom(8), expect=version)
-
-
-def test_a_claim_whose_connection_was_cut_is_taken_anew(server: pgserver.Server, address: str) -> None:
-    with opened(address) as tree, opened(address) as other:
-        assert tree.hold("one.jsonl")
-        session = tree._claims._session
-        assert session is not None
-        server.run(f"SELECT pg_terminate_backend({session.info.backend_pid}, 5000)")
-        assert tree.hold("two.jsonl")
-        assert other.hold("one.jsonl") is None
-        assert other.hold("two.jsonl") is None
-
-
-def test_a_claim_whose_connection_was_cut_is_taken_anew_without_being_asked(
-    server: pgserver.Server, address: str
-) -> None:
-    with opened(address) as tree, opened(address) as other:
-        release = tree.hold("one.jsonl")
-        assert release
-        for _ in range(3):
-            session = tree._claims._session
-            assert session
-            server.run(f"SELECT pg_terminate_backend({session.info.backend_pid}, 5000)")
-            deadline = time.monotonic() + 30
-            while tree._claims._session is session or not tree._claims._held:
-                assert time.monotonic() < deadline, "the claim was not taken anew"
-                time.sleep(0.01)
-            assert other.hold("one.jsonl") is None
-        release()
-        assert other.hold("one.jsonl")
-
-
-def test_a_claim_that_others_took_meanwhile_comes_back_when_they_let_go(server: pgserver.Server, address: str) -> None:
-    with opened(address) as tree, opened(address) as other:
-        assert tree.hold("one.jsonl")
-        claims = tree._claims
-        session = claims._session
-        assert session
-        with claims._lock:  # nobody looks after it while the other takes it
-            server.run(f"SELECT pg_terminate_backend({session.info.backend_pid}, 5000)")
-            theirs = other.hold("one.jsonl")
-            assert theirs
-        theirs()
-        deadline = time.monotonic() + 30
-        while not claims._held or claims._session is session:
-            assert time.monotonic() < deadline, "the claim did not come back"
-            time.sleep(0.01)
-        assert other.hold("one.jsonl") is None
-
-
-def test_of_a_file_and_a_folder_made_at_the_same_instant_one_comes_to_be(
-    server: pgserver.Server, database: str, address: str
-) -> None:
-    with opened(address) as tree, opened(address) as other:
-
-        def make(one: PgTree, path: str, start: threading.Barrier) -> bool:
-            start.wait()
-            try:
-                if path.endswith("l"):
-                    one.append(path, lambda _: b"line\n")
-                else:
-                    one.write(path, b"text", expect=ABSENT)
-            except (Invalid, AlreadyExists):
-                return False
-            return True
-
-        with ThreadPoolExecutor(4) as pool:
-            for number in range(60):
-                start = threading.Barrier(4)
-                top = f"{number}/a.jsonl" if number % 2 else f"{number}/a"
-                paths = (top, f"{top}/b/c", f"{top}/b", f"{number}/beside")
-                tries = [pool.submit(make, (tree, other)[at % 2], path, start) for at, path in enumerate(paths)]
-                made = {path for path, one in zip(paths, tries, strict=True) if one.result()}
-                assert paths[3] in made
-                assert len(made) == 2, made
-    sound(server, database, address)
-
-
-def test_a_running_program_notices_a_schema_of_tomorrow_when_it_connects_again(server: pgserver.Server) -> None:
-    with server.database("tomorrow") as name, opened(server.at(name)) as tree:
-        tree.append("log.jsonl", lambda _: b"one\n")
-        server.run("INSERT INTO holdfast.migrations (version, name) VALUES (99, 'of tomorrow')", name)
-        tree._database._pool._pool.drain()
-        for work in (
-            lambda: tree.append("log.jsonl", lambda _: b"two\n", again=True),
-            lambda: tree.read("log.jsonl"),
-        ):
-            with pytest.raises(Unavailable, match="schema 99") as caught:
-                work()
-            assert "Upgrade" in caught.value.next_step
-        server.run("DELETE FROM holdfast.migrations WHERE version = 99", name)
-        assert lines(tree, "log.jsonl") == ["one"]
-
-
-def test_a_write_that_fails_inside_an_append_does_not_make_the_next_forgetful(address: str) -> None:
-    with opened(address) as tree:
-        tree.write("taken.md", b"text", expect=ABSENT)
-
-        def compose(_: LogEnd) -> bytes:
-            with pytest.raises(AlreadyExists):
-                tree.write("taken.md", b"other", expect=ABSENT)
-            tree.write("beside.md", b"beside", expect=ABSENT)
-            ask = tree._database.run("x", lambda turn: turn.row("SELECT current_setting('synchronous_commit')"))
-            return b"%s\n" % str(ask and ask[0]).encode()
-
-        tree.append("log.jsonl", compose, durable=False)
-        assert lines(tree, "log.jsonl") == ["on"]
+# connections that are cut
 
 
 class Proxy:
-    """Stands between a program and its server, and loses what it is told to."""
+    """Is between a program and its server, and loses the messages that a test names."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
         self.lose: Callable[[bytes], str] = lambda _: ""
         self.lost: list[str] = []
         self._unheard: set[socket.socket] = set()
-        """Whom nothing is passed on to any more."""
+        """Connections that get no more answers."""
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -518,7 +314,7 @@ def proxied(server: pgserver.Server, address: str) -> Iterator[tuple[Proxy, str]
 
 @contextlib.contextmanager
 def between(server: pgserver.Server, address: str) -> Iterator[tuple[Proxy, str]]:
-    """Put something that loses what it is told to before a server; return it, and the address that leads through it."""
+    """Put a proxy before a server; return it, and the address that leads through it."""
     if not server.local:
         pytest.skip("HOLDFAST_TEST_DSN: a server on another machine is not put behind a proxy")
     parts = conninfo_to_dict(server.dsn)
@@ -531,217 +327,564 @@ def between(server: pgserver.Server, address: str) -> Iterator[tuple[Proxy, str]
         proxy.close()
 
 
-@pytest.mark.parametrize("verdict", ["question", "answer"])
-@pytest.mark.parametrize(
-    "work", ["create", "replace", "append", "move", "remove", "first append", "from pieces", "large", "rewrite"]
-)
-def test_a_commit_that_is_lost_on_its_way_or_on_its_way_back_takes_effect_once(
-    server: pgserver.Server, database: str, proxied: tuple[Proxy, str], address: str, work: str, verdict: str
-) -> None:
-    proxy, dsn = proxied
-    with opened(dsn, connections=1) as tree, opened(address) as direct:
-        version = direct.write("there.md", b"old", expect=ABSENT)
-        direct.append("log.jsonl", lambda _: b"one\n")
-        calls: dict[str, Callable[[], object]] = {
-            "create": lambda: tree.write("new.md", b"new", expect=ABSENT),
-            "replace": lambda: tree.write("there.md", b"new", expect=version, keep="kept"),
-            "append": lambda: tree.append("log.jsonl", lambda _: b"two\n"),
-            "first append": lambda: tree.append("other.jsonl", lambda _: b"two\n"),
-            "move": lambda: tree.move("there.md", "moved.md"),
-            "remove": lambda: tree.remove("there.md", keep="kept"),
-            "from pieces": lambda: tree.create("new.md", iter([b"ne", b"w"])),
-            "large": lambda: tree.create("new.md", iter([b"new"] * 100_000)),
-            "rewrite": lambda: tree.rewrite("log.jsonl", lambda line: line.upper()),
-        }
-        tree.stat("there.md")  # a new connection is looked at first, and that ends with a commit, too
-        proxy.lose = lambda data: verdict if b"COMMIT" in data and not proxy.lost else ""
-        if work == "large" and verdict == "question":  # its pieces came once, and went with the connection
-            with pytest.raises(Unavailable, match="lost before all of it was sent"):
-                calls[work]()
+def written(memory: holdfast.Memory) -> dict[str, Any]:
+    """Return all that a memory has, without ids and times."""
+    found: dict[str, Any] = {}
+    for path, _ in memory.tree.walk("", (".md", ".jsonl"), lambda _p, _w: None):
+        if path.endswith(".jsonl"):
+            lines = [json.loads(line.data) for line in memory.tree.scan(path)]
+            drop = ("id", "time", "timestamp", "before", "after", "op", "created", "at", "attempt", "expires", "hide")
+            found[re.sub(r"[0-9a-f-]{4,}", "", path)] = [
+                {k: v for k, v in line.items() if k not in drop} for line in lines
+            ]
         else:
-            assert calls[work]() == (1 if work == "rewrite" else ANY)
-        assert proxy.lost == [verdict]
-        shown = {path: direct.read(path).data for path, _ in _files(direct)}
-    start = {"there.md": b"old", "log.jsonl": b"one\n"}
-    expected = {
-        "create": {**start, "new.md": b"new"},
-        "replace": {**start, "there.md": b"new", "kept": b"old"},
-        "append": {**start, "log.jsonl": b"one\ntwo\n"},
-        "first append": {**start, "other.jsonl": b"two\n"},
-        "move": {"moved.md": b"old", "log.jsonl": b"one\n"},
-        "remove": {"kept": b"old", "log.jsonl": b"one\n"},
-        "from pieces": {**start, "new.md": b"new"},
-        "large": {**start, "new.md": b"new" * 100_000} if verdict == "answer" else start,
-        "rewrite": {**start, "log.jsonl": b"ONE\n"},
-    }
-    assert shown == expected[work]
-    sound(server, database, address)
+            text = memory.tree.read(path).data.decode()
+            found[re.sub(r"[0-9a-f-]{4,}", "", path)] = re.sub(r"(?m)^(created|updated|id|date):.*$", "", text)
+    return found
 
 
-def lose_commit(proxy: Proxy, verdict: str, meanwhile: Callable[[], object]) -> None:
-    """Have the next commit lost; do something else before the program has connected again."""
-    done: list[object] = []
+WORK: dict[str, Callable[[holdfast.Memory, Receipt], Any]] = {
+    "create": lambda m, _: m.put("note", "new", title="New"),
+    "create with op_id": lambda m, _: m.put("note", "new", title="New", op_id="op-1"),
+    "replace": lambda m, note: m.put(id=note.id, text="replaced", expect=note.version),
+    "section": lambda m, _: m.put("decision", "by train", title="Trains"),
+    "state": lambda m, _: m.put("state", "a save point", title="Save"),
+    "message": lambda m, _: m.put("message", "hello", fields={"role": "user"}),
+    "message with op_id": lambda m, _: m.put("message", "hello", fields={"role": "user"}, op_id="op-2"),
+    "exchange": lambda m, _: m.chat.persist_exchange("cli", "me", "question", "answer"),
+    "fact": lambda m, _: m.put("fact", "new value", fields={"key": "k"}),
+    "hide": lambda m, note: m.hide(note.id),
+    "entry": lambda m, _: m.call("save_memory", {"compartment": "session", "content": "x"}, {"sessionId": "s"}),
+    "task": lambda m, _: m.tasks.create("work"),
+    "claim": lambda m, _: m.tasks.claim("w"),
+    "import": lambda m, _: m.store.import_lines(HISTORY, [b'{"role":"user","content":"from elsewhere"}']),
+}
 
-    def lose(data: bytes) -> str:
-        if not proxy.lost:
-            return verdict if b"COMMIT" in data else ""
-        if not done:
-            done.append(True)
-            meanwhile()
-        return ""
 
-    proxy.lose = lose
+def prepare(memory: holdfast.Memory) -> Receipt:
+    memory.put("fact", "old value", fields={"key": "k"})
+    memory.tasks.create("ready")
+    return memory.put("note", "first", title="First")
 
 
 @pytest.mark.parametrize("verdict", ["question", "answer"])
-@pytest.mark.parametrize("meanwhile", ["nothing", "grown", "replaced"])
-def test_an_append_that_may_be_composed_again_takes_effect_once_when_its_commit_is_lost(
-    server: pgserver.Server, database: str, proxied: tuple[Proxy, str], address: str, meanwhile: str, verdict: str
+@pytest.mark.parametrize("work", WORK)
+def test_a_message_that_is_lost_on_its_way_or_on_its_way_back_takes_effect_once(
+    proxied: tuple[Proxy, str], address: str, work: str, verdict: str
 ) -> None:
     proxy, dsn = proxied
-    work: dict[str, Callable[[PgTree], object]] = {
-        "nothing": lambda _: None,
-        "grown": lambda tree: tree.append("log.jsonl", lambda _: b"theirs\n"),
-        "replaced": lambda tree: tree.rewrite("log.jsonl", lambda line: line.upper()),
-    }
-    expected = {
-        ("nothing", "question"): ["one", "two"],
-        ("nothing", "answer"): ["one", "two"],
-        ("grown", "question"): ["one", "theirs", "two after theirs"],
-        ("grown", "answer"): ["one", "two", "theirs"],
-        ("replaced", "question"): ["ONE"],
-        ("replaced", "answer"): ["ONE", "TWO"],
-    }
-
-    def compose(end: LogEnd) -> bytes:
-        return b"two\n" if end.size == 4 else b"two after %s\n" % next(end.back())
-
-    with opened(dsn, connections=1) as tree, opened(address) as direct:
-        tree.append("log.jsonl", lambda _: b"one\n", again=True)
-        lose_commit(proxy, verdict, lambda: work[meanwhile](direct))
-        uncertain = pytest.raises(Unavailable, match="may or may not be saved")
-        with uncertain if meanwhile == "replaced" else contextlib.nullcontext():
-            tree.append("log.jsonl", compose, again=True)
-        assert lines(direct, "log.jsonl") == expected[meanwhile, verdict]
+    with holdfast.open(f"{address}-expected") as expected:
+        WORK[work](expected, prepare(expected))
+        wanted = written(expected)
+    with holdfast.open(dsn) as memory, holdfast.open(address) as direct:
+        note = prepare(memory)
+        database_of(memory)._prepares = False  # so that each message contains its statements
+        changes = (b"INSERT", b"holdfast.append(", b"holdfast.put_document(")
+        proxy.lose = lambda data: verdict if not proxy.lost and any(word in data for word in changes) else ""
+        WORK[work](memory, note)
         assert proxy.lost == [verdict]
-    sound(server, database, address)
+        assert written(direct) == wanted
+        assert direct.verify().sound
 
 
-@pytest.mark.parametrize("others", ["new.md", "new.md/inner.md"])
-def test_a_document_whose_commit_is_lost_does_not_replace_that_of_others(
-    server: pgserver.Server, database: str, proxied: tuple[Proxy, str], address: str, others: str
+def test_reads_and_writes_go_on_after_every_connection_was_cut(
+    server: pgserver.Server, database: str, address: str
 ) -> None:
+    with holdfast.open(address) as memory, ThreadPoolExecutor(THREADS) as pool:
+        for turn in range(3):
+            list(pool.map(lambda _: memory.find("anything"), range(12)))
+            cut_all(server, database)
+            assert memory.tail("message", 5) is not None
+            cut_all(server, database)
+            say(memory, f"turn {turn}")
+        assert said(memory) == ["turn 0", "turn 1", "turn 2"]
+
+
+def test_what_a_transaction_did_before_it_was_cut_is_undone(server: pgserver.Server, address: str) -> None:
+    with holdfast.open(address) as memory:
+        inner = database_of(memory)
+
+        def decide() -> tuple[Sequence[dict[str, Any]], str]:
+            memory.tree.write("beside.md", b"text", expect=ABSENT)
+            ((pid,),) = inner.ask("me", "SELECT pg_backend_pid()")
+            server.run(f"SELECT pg_terminate_backend({pid}, 5000)")
+            return [{"role": "user", "content": "mine"}], ""
+
+        with pytest.raises(RootGone, match="connection to the database was lost"):
+            memory.store.append_decided(HISTORY, decide)
+        assert memory.tree.stat("beside.md") is None
+        assert said(memory) == []
+
+        def refuse() -> tuple[Sequence[dict[str, Any]], str]:
+            memory.tree.write("beside.md", b"text", expect=ABSENT)
+            raise Conflict("changed my mind")
+
+        with pytest.raises(Conflict, match="changed my mind"):
+            memory.store.append_decided(HISTORY, refuse)
+        assert memory.tree.stat("beside.md") is None
+        say(memory, "later")
+        assert said(memory) == ["later"]
+
+
+def test_a_server_that_stays_away_is_reported_within_the_time_that_is_given(proxied: tuple[Proxy, str]) -> None:
     proxy, dsn = proxied
-    with opened(dsn, connections=1) as tree, opened(address) as direct:
-        tree.stat("new.md")  # a new connection is looked at first, and that ends with a commit, too
-        lose_commit(proxy, "question", lambda: direct.write(others, b"of theirs", expect=ABSENT))
-        with pytest.raises(HoldfastError, match=r"may or may not be saved|already exists"):
-            tree.write("new.md", b"of ours", expect=ABSENT)
-        assert direct.read(others).data == b"of theirs"
-        assert proxy.lost == ["question"]
-    sound(server, database, address)
-
-
-def _files(tree: PgTree) -> list[tuple[str, object]]:
-    names = ("there.md", "new.md", "moved.md", "kept", "log.jsonl", "other.jsonl")
-    return [(name, found) for name in names if (found := tree.stat(name))]
-
-
-def test_a_server_that_stays_away_is_told_within_the_time_that_is_given(proxied: tuple[Proxy, str]) -> None:
-    proxy, dsn = proxied
-    with opened(dsn, again_seconds=1.0) as tree:
-        tree.append("log.jsonl", lambda _: b"one\n")
+    with opened(dsn, again_seconds=1.0) as memory:
+        say(memory, "one")
         proxy.lose = lambda _: "question"
         with pytest.raises(RootGone) as caught:
-            tree.append("log.jsonl", lambda _: b"two\n")
+            say(memory, "two")
         assert caught.value.next_step
         proxy.lose = lambda _: ""
-        tree.append("log.jsonl", lambda _: b"three\n")
-        assert lines(tree, "log.jsonl") == ["one", "three"]
+        say(memory, "three")
+        assert said(memory) == ["one", "three"]
 
 
-# too long
+def test_a_server_that_is_stopped_and_started_again_loses_nothing() -> None:
+    with pgserver.stoppable() as running, holdfast.open(running.server.at("postgres")) as memory:
+        acknowledged = [say(memory, "before")]
+        stop = threading.Event()
+
+        def write() -> None:
+            number = 0
+            while not stop.is_set():
+                with contextlib.suppress(HoldfastError):
+                    acknowledged.append(say(memory, f"{number}"))
+                number += 1
+
+        with ThreadPoolExecutor(2) as pool:
+            futures = [pool.submit(write) for _ in range(2)]
+            for _ in range(2):
+                time.sleep(0.5)
+                running.stop()
+                running.start()
+            before = len(acknowledged)
+            until(lambda: len(acknowledged) > before + 5)
+            stop.set()
+            for future in futures:
+                future.result(60)
+        ids = [json.loads(line.data)["id"] for line in memory.tree.scan(HISTORY)]
+        assert len(set(ids)) == len(ids)
+        assert set(acknowledged) <= set(ids)
+        assert memory.verify().sound
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [("53100", "no space left"), ("XX001", "are damaged"), ("P0001", "refused (P0001): no")]
+)
+def test_an_error_of_the_server_is_reported_and_nothing_is_written(
+    server: pgserver.Server, code: str, message: str
+) -> None:
+    with server.database("full") as name, holdfast.open(server.at(name)) as memory:
+        note = memory.put("note", "before", title="Note")
+        server.run(
+            "CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'"
+            f" USING ERRCODE = '{code}'; END $$; CREATE TRIGGER fail BEFORE INSERT ON holdfast.record"
+            " FOR EACH ROW EXECUTE FUNCTION public.fail()",
+            name,
+        )
+        for work in (
+            lambda: memory.put("message", "x"),
+            lambda: memory.put("note", "x", title="X"),
+            lambda: memory.put(id=note.id, text="after", expect=note.version),
+            lambda: memory.put("fact", "x", fields={"key": "k"}),
+            lambda: memory.tasks.create("x"),
+        ):
+            with pytest.raises(HoldfastError, match=re.escape(message)):
+                work()
+        assert [hit.record.text for hit in memory.find("")] == ["before"]
+        server.run("DROP FUNCTION public.fail CASCADE", name)
+        memory.put(id=note.id, text="after", expect=note.version)
+        assert memory.verify().sound
+
+
+def test_a_server_that_takes_no_writes_is_named(server: pgserver.Server) -> None:
+    with server.database("readonly") as name:
+        with holdfast.open(server.at(name)) as memory:
+            memory.put("note", "text", title="Note")
+        server.run(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        with opened(server.at(name), again_seconds=0.5) as memory:
+            assert len(list(memory.find("text"))) == 1
+            with pytest.raises(Unavailable, match="takes no writes") as caught:
+                memory.put("message", "x")
+            assert "target_session_attrs=read-write" in caught.value.next_step
+
+
+def test_a_running_program_notices_a_schema_of_tomorrow_when_it_connects_again(server: pgserver.Server) -> None:
+    with server.database("tomorrow") as name, holdfast.open(server.at(name)) as memory:
+        say(memory, "one")
+        server.run("INSERT INTO holdfast.migrations (version, name) VALUES (99, 'of tomorrow')", name)
+        database_of(memory)._pool._pool.drain()
+        for work in (lambda: say(memory, "two"), lambda: memory.find("one")):
+            with pytest.raises(Unavailable, match="schema 99") as caught:
+                work()
+            assert "Upgrade" in caught.value.next_step
+        server.run("DELETE FROM holdfast.migrations WHERE version = 99", name)
+        assert said(memory) == ["one"]
+
+
+def test_tables_that_were_dropped_are_a_root_that_is_gone(server: pgserver.Server) -> None:
+    with server.database("dropped") as name, holdfast.open(server.at(name)) as memory:
+        say(memory, "one")
+        server.run("DROP SCHEMA holdfast CASCADE", name)
+        for call in (lambda: memory.find("one"), lambda: say(memory, "two"), lambda: memory.tail("message")):
+            with pytest.raises(RootGone):
+                call()
+
+
+# waiting
 
 
 def test_a_statement_that_takes_too_long_is_stopped(address: str) -> None:
-    with opened(address, statement_seconds=0.2) as tree:
+    with opened(address, statement_seconds=0.2) as memory:
         with pytest.raises(Unavailable, match=r"longer than 0\.2 s"):
-            tree._database.run("slow", lambda turn: turn.row("SELECT pg_sleep(60)"))
-        tree.append("log.jsonl", lambda _: b"one\n")
+            database_of(memory).ask("slow", "SELECT pg_sleep(60)")
+        say(memory, "one")
 
 
-def test_a_writer_that_says_nothing_for_too_long_lets_others_in(address: str) -> None:
-    with opened(address, idle_seconds=0.2) as slow, opened(address, lock_seconds=30.0) as other:
-        slow.append("log.jsonl", lambda _: b"one\n")
+def test_a_log_that_stays_locked_is_reported_to_each_writer_within_its_time(address: str) -> None:
+    with opened(address, lock_seconds=0.3) as memory, holdfast.open(address) as other, ThreadPoolExecutor(4) as pool:
 
-        def compose(_: LogEnd) -> bytes:
-            other.append("log.jsonl", lambda _: b"theirs\n")
-            return b"mine\n"
+        def decide() -> tuple[Sequence[dict[str, Any]], str]:
+            tries = [pool.submit(memory.tasks.create, f"t{number}") for number in range(3)]
+            assert [type(one.exception(30)) for one in tries] == [Busy] * 3
+            return [], ""
 
-        with pytest.raises(Unavailable, match="before anything was saved"):
-            slow.append("log.jsonl", compose)
-        assert lines(other, "log.jsonl") == ["one", "theirs"]
+        memory.tasks.create("first")
+        other.store.append_decided(TASKS, decide)
+        assert memory.tasks.all().counts == {"ready": 1}
 
 
 def test_more_work_than_connections_waits_and_then_is_busy(address: str) -> None:
-    with opened(address, connections=1, again_seconds=0.3) as tree, ThreadPoolExecutor(1) as pool:
-
-        def compose(_: LogEnd) -> bytes:
-            with pytest.raises(Busy, match="All 1 connections"):
-                pool.submit(tree.stat, "a.md").result()
-            return b"one\n"
-
-        tree.append("log.jsonl", compose)
-        assert tree.stat("a.md") is None
+    with contextlib.closing(Database(address, Waits(connections=1, again_seconds=0.3))) as database:
+        with database.transaction("x"), ThreadPoolExecutor(1) as pool, pytest.raises(Busy, match="All 1 connections"):
+            pool.submit(database.ask, "y", "SELECT 1").result()
+        assert database.ask("y", "SELECT 1") == [(1,)]
 
 
 def test_writers_that_wait_for_each_other_in_a_circle_are_not_left_waiting(address: str) -> None:
-    with opened(address) as tree:
+    jobs = "user/memory/jobs.jsonl"
+    with holdfast.open(address) as memory, ThreadPoolExecutor(2) as pool:
         both = threading.Barrier(2)
 
         def write(one: str, other: str) -> str:
-            def compose(_: LogEnd) -> bytes:
-                both.wait()
-                tree.append(other, lambda _: b"inner\n")
-                return b"outer\n"
+            def decide() -> tuple[Sequence[dict[str, Any]], str]:
+                both.wait(30)
+                memory.store.append(other, [{"job": "inner", "event": "created", "task": "t1"}])
+                return [{"job": "outer", "event": "created", "task": "t2"}], ""
 
             try:
-                tree.append(one, compose)
+                memory.store.append_decided(one, decide)
             except Busy:
                 return "busy"
             return "saved"
 
-        for path in ("a.jsonl", "b.jsonl"):
-            tree.append(path, lambda _: b"first\n")
-        with ThreadPoolExecutor(2) as pool:
-            results = sorted(pool.map(write, ["a.jsonl", "b.jsonl"], ["b.jsonl", "a.jsonl"]))
-        assert results == ["busy", "saved"]
-        assert sorted(lines(tree, "a.jsonl") + lines(tree, "b.jsonl")) == ["first", "first", "inner", "outer"]
+        assert sorted(pool.map(write, [jobs, TASKS], [TASKS, jobs])) == ["busy", "saved"]
+        entries = [*memory.store.read_on(jobs, None).entries, *memory.store.read_on(TASKS, None).entries]
+        assert sorted(entry["job"] for entry in entries) == ["inner", "outer"]
 
 
-def test_work_that_the_server_undid_is_done_again(address: str) -> None:
-    with opened(address) as tree:
-        tree.write("a.md", b"text", expect=ABSENT)
-        tries: list[bool] = []
+def test_work_that_the_server_undid_is_done_again(server: pgserver.Server) -> None:
+    with server.database("undone") as name, holdfast.open(server.at(name)) as memory:
+        server.run(
+            "CREATE SEQUENCE public.tries; GRANT USAGE ON SEQUENCE public.tries TO PUBLIC;"
+            "CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF nextval('public.tries') < 3 THEN RAISE serialization_failure; END IF; RETURN NEW; END $$;"
+            "CREATE TRIGGER fail BEFORE INSERT ON holdfast.record FOR EACH ROW EXECUTE FUNCTION public.fail()",
+            name,
+        )
+        say(memory, "one")
+        assert said(memory) == ["one"]
+        assert server.run("SELECT last_value FROM public.tries", name) == [(3,)]
 
-        def work(turn: Transaction) -> str:
-            tries.append(turn.doubtful)
-            if len(tries) < 3:
-                turn.row("DO $$ BEGIN RAISE serialization_failure; END $$")
-            return "done"
 
-        assert tree._database.run("a.md", work, writes=True) == "done"
-        assert tries == [False, False, False]
+def test_a_question_that_fails_leaves_the_connection_usable(address: str) -> None:
+    with contextlib.closing(Database(address, Waits(connections=1))) as database:
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="22012"):
+                database.ask("a number", "SELECT 1 / 0")
+            assert database.ask("a number", "SELECT %(x)s::int", x=1) == [(1,)]
 
 
-def test_tables_that_were_dropped_are_a_root_that_is_gone(server: pgserver.Server, tmp_path: Path) -> None:
-    with server.database("dropped") as name, opened(server.at(name)) as tree:
-        tree.write("a.md", b"text", expect=ABSENT)
-        server.run("DROP SCHEMA holdfast CASCADE", name)
-        for call in (
-            lambda: tree.stat("a.md"),
-            lambda: tree.folders("a"),
-            lambda: tree.append("l", lambda _: b"x\n"),
-        ):
-            with pytest.raises(RootGone):
-                call()
+def test_prepared_statements_of_a_connection_stay_bounded(address: str) -> None:
+    known = "SELECT count(*)::int FROM pg_prepared_statements"
+    with contextlib.closing(Database(address, Waits(connections=1))) as database:
+        for number in range(700):
+            assert database.ask("a number", f"SELECT {number}") == [(number,)]
+        assert 100 < database.ask("the names", known)[0][0] <= 301
+
+
+# standbys
+
+
+def test_a_commit_that_no_standby_confirmed_is_not_acknowledged() -> None:
+    with pgserver.private() as alone, opened(alone.at("postgres"), statement_seconds=1.0) as memory:
+        say(memory, "one")
+        alone.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        alone.run("SELECT pg_reload_conf()")
+        with pytest.raises(Unavailable, match="no standby has confirmed"):
+            for number in range(100):  # the server reads its settings in its own time
+                say(memory, f"{number}")
+
+
+FAILOVER_WRITER = """
+import select, sys
+import holdfast
+from holdfast.errors import HoldfastError
+address, me = sys.argv[1:]
+def message(name): memory.add("user/memory/history.jsonl", [{"role": "user", "content": name, "channel": me}])
+def exchange(name): memory.chat.persist_exchange("cli", me, f"q-{name}", f"a-{name}")
+def fact(name): memory.put("fact", name, fields={"key": name})
+def document(name): memory.tree.write(f"documents/{name}.md", name.encode(), expect="")
+def task(name): memory.tasks.create(name)
+with holdfast.open(address, writer=me) as memory:
+    number = 0
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        work = (message, exchange, fact, document, task)[number % 5]
+        try:
+            work(f"{me}-{number}")
+            print("saved", work.__name__, f"{me}-{number}", flush=True)
+        except HoldfastError as error:
+            print("unsure", work.__name__, f"{me}-{number}", error.message, flush=True)
+        number += 1
+"""
+FAILOVER_READER = """
+import json, select, sys
+import holdfast
+from holdfast.errors import HoldfastError
+seen, cursor = [], None
+def read():
+    global seen, cursor
+    part = memory.store.read_on("user/memory/history.jsonl", cursor)
+    ids = [entry["id"] for entry in part.entries]
+    if part.fresh:
+        assert set(seen) <= set(ids), "an entry that was seen is gone"
+        seen = []
+    seen, cursor = seen + ids, part.cursor
+with holdfast.open(sys.argv[1]) as memory:
+    while not select.select([sys.stdin], [], [], 0.01)[0]:
+        try:
+            read()
+        except HoldfastError:
+            pass
+    read()
+print(json.dumps(seen))
+"""
+
+
+class Program:
+    """A process whose output is read when it is wanted."""
+
+    def __init__(self, code: str, *words: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.lines: list[str] = []
+
+    def wait_for(self, count: int) -> None:
+        """Read on until it has saved so many more."""
+        assert self._process.stdout
+        while count:
+            line = self._process.stdout.readline()
+            assert line, "the writer ended"
+            self.lines.append(line)
+            count -= line.startswith("saved")
+
+    def stop(self) -> list[str]:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write("stop\n")
+        self._process.stdin.close()
+        self.lines += self._process.stdout
+        assert self._process.wait() == 0
+        return self.lines
+
+    def kill(self) -> None:
+        self._process.kill()
+        with self._process:
+            pass
+
+
+def test_what_was_acknowledged_before_and_after_a_failover_is_there_once() -> None:
+    some = 40
+    with pgserver.pair() as pair, contextlib.ExitStack() as stack:
+        address = pair.at("postgres", tenant="team")
+        with holdfast.open(address) as memory:
+            memory.put("note", "before", title="Before")
+        programs = [Program(FAILOVER_WRITER, address, f"w{number}") for number in range(4)]
+        reader = Program(FAILOVER_READER, address)
+        for one in (*programs, reader):
+            stack.callback(one.kill)
+        for writer in programs:
+            writer.wait_for(some)
+        pair.fail_over()
+        for writer in programs:
+            writer.wait_for(some)
+        printed = [line.split()[:3] for writer in programs for line in writer.stop()]
+        seen = json.loads(reader.stop()[-1])
+        with holdfast.open(address) as memory:
+            lines = [json.loads(line.data) for line in memory.tree.scan(HISTORY)]
+            counts = Counter(line["content"] for line in lines)
+            tasks = Counter(task.title for _, task in memory.tasks.all().tasks)
+            facts = Counter(record.text for record in memory.store.every() if record.kind == "fact")
+            documents = {path for path, _ in memory.tree.walk("documents", (".md",), lambda _p, _w: None)}
+            for verdict, work, name in printed:
+                found = {
+                    "message": [counts[name]],
+                    "exchange": [counts[f"q-{name}"], counts[f"a-{name}"]],
+                    "fact": [facts[name]],
+                    "document": [int(f"documents/{name}.md" in documents)],
+                    "task": [tasks[name]],
+                }[work]
+                assert len(set(found)) == 1
+                assert found[0] == 1 if verdict == "saved" else found[0] <= 1, (verdict, work, name, found)
+            assert set(counts.values()) | set(tasks.values()) | set(facts.values()) == {1}
+            assert sorted(seen) == sorted(line["id"] for line in lines)
+            assert memory.verify().sound
+
+
+# tasks
+
+
+def events(memory: holdfast.Memory) -> Counter[str]:
+    found = [value for line in memory.tree.scan(TASKS) for value in parse(line.data) if isinstance(value, dict)]
+    return Counter(value["event"] for value in found)
+
+
+def test_tasks_that_are_added_behind_others_while_those_end_are_all_done(address: str) -> None:
+    """Whoever adds a task behind another and whoever ends that other agree on whether it still waits."""
+    total = 120
+    with holdfast.open(address) as memory:
+        made = [memory.tasks.create("start").id]
+        ended = threading.Event()
+
+        def add(seed: int) -> None:
+            chance = random.Random(seed)
+            for number in range(total // 2):
+                after = sorted({chance.choice(made[-6:]) for _ in range(3)})
+                made.append(memory.tasks.create(f"{seed}-{number}", after=after, priority=chance.randint(1, 10)).id)
+
+        def work(name: str) -> None:
+            with holdfast.open(address) as mine:
+                while True:
+                    last = ended.is_set()
+                    claim = mine.tasks.claim(name)
+                    if claim:
+                        mine.tasks.report(claim.task.id, claim.attempt.id, "done")
+                    elif last and not mine.tasks.outlook()[1].running:
+                        return
+
+        with ThreadPoolExecutor(6) as pool:
+            workers = [pool.submit(work, f"w{number}") for number in range(4)]
+            for adder in [pool.submit(add, seed) for seed in (1, 2)]:
+                adder.result(timeout=120)
+            ended.set()
+            for worker in workers:
+                worker.result(timeout=120)
+        assert memory.tasks.all().counts == {"done": total + 1}
+        assert events(memory) == {"created": total + 1, "claimed": total + 1, "reported": total + 1}
+
+
+def test_one_op_id_of_many_at_the_same_moment_is_done_once(address: str) -> None:
+    with holdfast.open(address) as memory:
+        memory.tasks.create_all([{"title": "one"}, {"title": "two"}, {"title": "three"}])
+        together = threading.Barrier(6)
+
+        def take(_number: int) -> str:
+            together.wait(60)
+            claim = memory.tasks.claim("w", op_id="same")
+            assert claim is not None
+            return claim.attempt.id
+
+        with ThreadPoolExecutor(6) as pool:
+            assert len(set(pool.map(take, range(6)))) == 1
+        assert events(memory) == {"created": 3, "claimed": 1}
+
+
+@pytest.mark.parametrize("_turn", range(3))
+def test_of_a_late_report_and_claims_at_the_same_moment_one_counts(address: str, _turn: int) -> None:
+    with holdfast.open(address) as memory:
+        task = memory.tasks.create("one", lease=1.0)
+        claim = memory.tasks.claim("late")
+        assert claim is not None
+        attempt = claim.attempt.id
+        while memory.tasks.outlook()[1].running:
+            time.sleep(0.02)
+        together = threading.Barrier(4)
+
+        def late() -> object:
+            together.wait(60)
+            try:
+                return memory.tasks.report(task.id, attempt, "done").id
+            except Conflict:
+                return None
+
+        def take() -> object:
+            together.wait(60)
+            return memory.tasks.claim("next", lease=60)
+
+        with ThreadPoolExecutor(4) as pool:
+            futures = [pool.submit(call) for call in (late, take, take, take)]
+            assert len([future for future in futures if future.result(timeout=60)]) == 1
+
+
+def test_work_goes_on_while_connections_are_cut(server: pgserver.Server, database: str, address: str) -> None:
+    cutting = (
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        f" WHERE application_name = 'holdfast' AND datname = '{database}'"
+    )
+    with holdfast.open(address) as memory:
+        memory.tasks.create_all([{"title": f"task {number}", "lease": 600} for number in range(60)])
+        done: list[str] = []
+        unsure: list[str] = []
+
+        def work(name: str) -> None:
+            while True:
+                try:
+                    claim = memory.tasks.claim(name)
+                    if claim is None:
+                        return
+                    memory.tasks.report(claim.task.id, claim.attempt.id, "done", result=name)
+                    done.append(claim.task.id)
+                except Unavailable as error:
+                    unsure.append(str(error))
+
+        with ThreadPoolExecutor(4) as pool:
+            futures = [pool.submit(work, f"w{number}") for number in range(4)]
+            for _ in range(15):
+                if all(future.done() for future in futures):
+                    break
+                server.run(cutting)
+                threading.Event().wait(0.1)
+            for future in futures:
+                future.result(timeout=120)
+        assert len(set(done)) == len(done)
+        listed = memory.tasks.all()
+        known = {task.id: task for _, task in listed.tasks}
+        assert all(known[one].done for one in done)  # what was acknowledged is there
+        assert len(done) >= 60 - len(unsure)
+        assert events(memory)["claimed"] <= 60 + len(unsure)
+
+
+def test_a_tenant_learns_nothing_of_the_tasks_of_another(server: pgserver.Server, database: str, address: str) -> None:
+    with holdfast.open(address) as ours, holdfast.open(server.at(database, tenant="stranger")) as theirs:
+        task = ours.tasks.create("secret work")
+        claim = ours.tasks.claim("w", op_id="op")
+        assert claim is not None
+        calls: dict[str, dict[str, Any]] = {
+            "task_heartbeat": {"attempt": claim.attempt.id},
+            "task_report": {"attempt": claim.attempt.id, "status": "done"},
+            "task_list": {},
+            "task_create": {"title": "behind it"},
+        }
+        for name, params in calls.items():
+            replies = []
+            for identifier in (task.id, "t0123456789"):
+                about = {"task_list": {"ids": [identifier]}, "task_create": {"after": [identifier]}}
+                reply = theirs.call(name, params | about.get(name, {"id": identifier}))
+                assert reply["success"] is False
+                replies.append(reply["error"].replace(identifier, "?"))
+            assert replies[0] == replies[1]  # not even that there is one
+        assert theirs.call("task_list")["counts"] == {}
+        assert theirs.tasks.claim("w", op_id="op") is None
+        with pytest.raises(HoldfastError, match="no task"):
+            theirs.tasks.cancel(task.id)
+        assert ours.tasks.report(task.id, claim.attempt.id, "done").done
