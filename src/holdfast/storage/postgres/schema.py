@@ -1,12 +1,11 @@
-"""The tables and functions of a database, and setting it up: one program at a time, and never over a newer one.
+"""Set up a database: one program at a time, and never over the tables of a newer one.
 
-`record` has one row per version of a document, per section of a page and per log entry. A row never changes what it
-says, except when its owner forgets it; `live` and `hidden` are flags. Every table is keyed by tenant first and guarded
-by a policy that shows only rows of the tenant, and of the scope, that the transaction names.
+The tables and functions are in `schema.sql`; those for vectors, which need pgvector, are in `vectors.sql`.
 """
 
 from __future__ import annotations
 
+import importlib.resources
 import time
 
 import msgspec
@@ -28,300 +27,14 @@ COLUMNS = (
     "tenant", "id", "at", "kind", "path", "key", "scope", "session", "version", "op", "about", "writer", "author",
     "agent", "priority", "live", "hidden", "length", "title", "text", "more", "raw", "words",
 )  # fmt: skip
-_ALL = ", ".join(COLUMNS)
 _KEY = 7_406_297_183_640_291_011
 _LONGEST_WAIT = "60s"
 _TRIES = 8
 _CONCURRENT = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
-_TEXT = 'text COLLATE "C"'
-_TENANT = f"tenant {_TEXT} NOT NULL CHECK (tenant <> '')"
 CODE_BITS = 384
-
-_TABLES = f"""
-CREATE TABLE holdfast.record (
-    xact xid8 NOT NULL DEFAULT pg_current_xact_id(),  -- for readers that follow
-    at timestamptz,                   -- when it happened
-    length integer NOT NULL,          -- in words; 0 when it is not searched
-    priority smallint NOT NULL,
-    agent boolean NOT NULL,           -- said by an assistant
-    live boolean NOT NULL,            -- the current version, and a record by itself
-    hidden boolean NOT NULL,          -- archived
-    id uuid NOT NULL,                 -- UUIDv7, made by the client: a row that is sent twice is added once
-    {_TENANT},
-    kind {_TEXT} NOT NULL,            -- a kind of the kinds table; 'file', 'page' or 'log' for other files
-    path {_TEXT} NOT NULL,            -- the document, or the log of an entry
-    key {_TEXT},                      -- of a fact; the anchor of a section; '' for a document: one live row each
-    scope {_TEXT} NOT NULL,           -- workspace/domain/repository
-    session {_TEXT} NOT NULL,         -- session or channel: neighbours share it
-    version {_TEXT},                  -- hash of the text of a document or section
-    op {_TEXT},                       -- the caller's op_id, which has effect once
-    about {_TEXT},                    -- the record that a mark hides, the document that was written; a line break if it
-                                      -- cannot be used
-    writer text,                      -- as the interface knew it; NULL when it is not recorded
-    author text NOT NULL,
-    title text NOT NULL,
-    text text,                        -- a document verbatim, the text of an entry
-    more json,                        -- the other fields of an entry, in their order
-    raw bytea,                        -- the bytes of a document or line that are not valid text
-    words tsvector,                   -- stems, names, links and tags, each after the mark of its tenant
-    PRIMARY KEY (tenant, id)
-);
-CREATE UNIQUE INDEX record_key ON holdfast.record (tenant, path, key) WHERE live AND key IS NOT NULL;
-CREATE UNIQUE INDEX record_op ON holdfast.record (tenant, op) WHERE op IS NOT NULL;
-CREATE INDEX record_about ON holdfast.record (tenant, about) WHERE about IS NOT NULL;
-CREATE INDEX record_path ON holdfast.record (tenant, path, id);
-CREATE INDEX record_session ON holdfast.record (tenant, session, id) WHERE live AND session <> '';
-CREATE INDEX record_kind ON holdfast.record (tenant, kind, at);
-CREATE INDEX record_xact ON holdfast.record (tenant, xact);
-CREATE INDEX record_words ON holdfast.record USING gin (words) WITH (gin_pending_list_limit = 512);
-
-CREATE TABLE holdfast.stat (          -- one row per tenant
-    {_TENANT},
-    records bigint[] NOT NULL DEFAULT '{{0,0}}',       -- counted records: our own, those of other programs
-    length bigint[] NOT NULL DEFAULT '{{0,0}}',        -- their words
-    upto xid8 NOT NULL DEFAULT '0',   -- rows of earlier transactions are counted in `term`
-    epoch bigint NOT NULL DEFAULT 0,  -- grows when entries are removed or rewritten
-    tokenizer integer NOT NULL,       -- the version of the rules for words
-    PRIMARY KEY (tenant)
-);
-CREATE TABLE holdfast.term (          -- in how many counted records a word occurs
-    {_TENANT}, term {_TEXT} NOT NULL, records integer NOT NULL, PRIMARY KEY (tenant, term)
-) WITH (fillfactor = 80);
-CREATE TABLE holdfast.lease (         -- live runs, and programs that listen for changes
-    {_TENANT}, name {_TEXT} NOT NULL, holder {_TEXT} NOT NULL, until timestamptz NOT NULL, PRIMARY KEY (tenant, name)
-);
-CREATE TABLE holdfast.token (         -- access tokens of the HTTP server
-    {_TENANT}, id {_TEXT} NOT NULL, name text NOT NULL, digest text NOT NULL, scope text NOT NULL,
-    reads_only boolean NOT NULL, login name NOT NULL DEFAULT session_user,
-    created timestamptz NOT NULL DEFAULT clock_timestamp(), expires timestamptz, revoked timestamptz, used date,
-    PRIMARY KEY (tenant, id)
-);
-CREATE UNIQUE INDEX token_name ON holdfast.token (tenant, name) WHERE revoked IS NULL;
-"""
-
-_VISIBLE = """
-CREATE FUNCTION holdfast.is_visible(kind text, path text, scope text, about text) RETURNS boolean
-LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT CASE  -- the setting has three lines: a scope, its folder of documents, its folder of learnings
-        WHEN coalesce(current_setting('holdfast.scope', true), '') = '' THEN true
-        WHEN kind = 'trace' THEN
-            starts_with(scope || '/', split_part(current_setting('holdfast.scope'), E'\\n', 1) || '/')
-            AND starts_with(about || '/', split_part(current_setting('holdfast.scope'), E'\\n', 1) || '/')
-        ELSE
-            starts_with(CASE kind WHEN 'write' THEN about ELSE path END || '/',
-                split_part(current_setting('holdfast.scope'), E'\\n', 2) || '/')
-            OR starts_with(CASE kind WHEN 'write' THEN about ELSE path END || '/',
-                split_part(current_setting('holdfast.scope'), E'\\n', 3) || '/')
-    END
-$$;
-"""
-
-_SEARCHED = f"""
-CREATE POLICY of_the_owner ON holdfast.record FOR SELECT TO {OWNER} USING (true);
--- For searches by words. Behind a policy the planner does not use the index on words, because @@ is not leak-proof;
--- so this view names the tenant itself. `|| ''` keeps the planner from other indexes: each word names the tenant too.
-CREATE VIEW holdfast.searched AS SELECT * FROM holdfast.record
-    WHERE tenant || '' = (SELECT current_setting('holdfast.tenant', true))
-        AND ((SELECT coalesce(current_setting('holdfast.scope', true), '') = '')
-            OR holdfast.is_visible(kind, path, scope, about));
-GRANT SELECT ON holdfast.searched TO {WRITER}, {READER};
-"""
-
-_FUNCTIONS = f"""
--- Append entries to a log. HF001: it changed since the snapshot `seen`. HF002: a later entry about the same key or
--- record exists. HF003: the op_id was used before.
-CREATE FUNCTION holdfast.append(entries json, seen text, alone boolean) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    one holdfast.record;
-    later uuid;
-BEGIN
-    SELECT * INTO one FROM json_populate_record(NULL::holdfast.record, entries -> 0);
-    IF alone THEN
-        PERFORM pg_advisory_xact_lock(hashtextextended(one.tenant || ' ' || one.path, 0));
-    END IF;
-    IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = one.tenant AND r.id = one.id) THEN
-        RETURN;  -- the client sends it again, because it did not get an answer
-    END IF;
-    IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = one.tenant AND r.op = one.op) THEN
-        RAISE EXCEPTION 'repeated' USING ERRCODE = 'HF003';
-    END IF;
-    IF seen <> '' AND EXISTS (
-        SELECT FROM holdfast.record r WHERE r.tenant = one.tenant AND r.path = one.path
-            AND r.xact >= pg_snapshot_xmin(seen::pg_snapshot) AND NOT pg_visible_in_snapshot(r.xact, seen::pg_snapshot)
-    ) THEN
-        RAISE EXCEPTION 'changed' USING ERRCODE = 'HF001';
-    END IF;
-    FOR one IN SELECT * FROM json_populate_recordset(NULL::holdfast.record, entries) LOOP
-        IF one.key IS NOT NULL AND one.live THEN
-            PERFORM pg_advisory_xact_lock(hashtextextended(one.tenant || ' ' || one.path || ' ' || one.key, 1));
-            SELECT r.id INTO later FROM holdfast.record r
-                WHERE r.tenant = one.tenant AND r.path = one.path AND r.key = one.key AND r.live AND r.id > one.id;
-            IF FOUND THEN
-                RAISE EXCEPTION '%', later USING ERRCODE = 'HF002';
-            END IF;
-            UPDATE holdfast.record r SET live = false, words = NULL
-                WHERE r.tenant = one.tenant AND r.path = one.path AND r.key = one.key AND r.live;
-        ELSIF one.about IS NOT NULL AND (one.more ->> 'hide') IS NOT NULL THEN
-            SELECT r.id INTO later FROM holdfast.record r WHERE r.tenant = one.tenant AND r.about = one.about
-                AND r.path = one.path AND r.id > one.id ORDER BY r.id DESC LIMIT 1;
-            IF FOUND THEN
-                RAISE EXCEPTION '%', later USING ERRCODE = 'HF002';
-            END IF;
-            UPDATE holdfast.record r SET hidden = one.hidden
-                WHERE r.tenant = one.tenant AND r.live AND CASE WHEN one.kind = 'ledger'
-                    THEN r.path = one.about AND r.key = ''
-                    ELSE r.path = one.path AND (r.key = one.about OR r.id::text = one.about) END;
-        END IF;
-        INSERT INTO holdfast.record ({_ALL}) VALUES ({", ".join(f"one.{name}" for name in COLUMNS)});
-    END LOOP;
-END $$;
-
--- Write, replace or remove (`doc` is NULL) a document of version `expect`: '' for none, NULL for any. HF004: it is
--- there already. HF005: it has another version.
-CREATE FUNCTION holdfast.put_document(where_ text, doc json, parts json, note json, expect text, keep boolean)
-RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    new holdfast.record;
-    old holdfast.record;
-    t text := current_setting('holdfast.tenant');
-    place text := where_;
-BEGIN
-    SELECT * INTO new FROM json_populate_record(NULL::holdfast.record, coalesce(note, doc));
-    IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.id = new.id) THEN
-        RETURN;
-    END IF;
-    IF EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.op = new.op) THEN
-        RAISE EXCEPTION 'repeated' USING ERRCODE = 'HF003';
-    END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended(t || ' ' || where_, 2));
-    SELECT * INTO old FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key = '' AND r.live;
-    IF expect = '' AND FOUND THEN
-        RAISE EXCEPTION 'exists' USING ERRCODE = 'HF004';
-    ELSIF expect <> '' AND old.version IS DISTINCT FROM expect THEN
-        RAISE EXCEPTION 'conflict' USING ERRCODE = 'HF005';
-    END IF;
-    IF NOT FOUND AND doc IS NOT NULL THEN  -- a file is not a folder too
-        WHILE place LIKE '%/%' LOOP
-            place := regexp_replace(place, '/[^/]*$', '');
-            IF EXISTS (SELECT FROM holdfast.record r
-                    WHERE r.tenant = t AND r.path = place AND r.key = '' AND r.live) THEN
-                RAISE EXCEPTION '%', place USING ERRCODE = 'HF006';
-            END IF;
-        END LOOP;
-        IF EXISTS (SELECT FROM holdfast.record r
-                WHERE r.tenant = t AND r.path > where_ || '/' AND r.path < where_ || '0' AND r.live) THEN
-            RAISE EXCEPTION '%', where_ USING ERRCODE = 'HF006';
-        END IF;
-    ELSIF keep THEN
-        UPDATE holdfast.record r SET live = false, words = NULL, about = r.version
-            WHERE r.tenant = t AND r.id = old.id;
-    ELSE
-        DELETE FROM holdfast.record r WHERE r.tenant = t AND r.id = old.id;
-    END IF;
-    INSERT INTO holdfast.record ({_ALL}) SELECT {_ALL} FROM json_populate_record(NULL::holdfast.record, doc)
-        WHERE doc IS NOT NULL;
-    DELETE FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key <> '' AND r.live AND NOT EXISTS (
-        SELECT FROM json_populate_recordset(NULL::holdfast.record, parts) s
-        WHERE s.key = r.key AND s.version = r.version);
-    UPDATE holdfast.record r SET more = s.more  -- its line, when it moved
-        FROM json_populate_recordset(NULL::holdfast.record, parts) s WHERE r.tenant = t AND r.path = where_
-            AND r.key = s.key AND r.live AND r.more::text <> s.more::text;
-    INSERT INTO holdfast.record ({_ALL}) SELECT {_ALL} FROM json_populate_recordset(NULL::holdfast.record, parts) s
-        WHERE NOT EXISTS (
-            SELECT FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key = s.key AND r.live);
-    INSERT INTO holdfast.record ({_ALL}) SELECT {_ALL} FROM json_populate_record(NULL::holdfast.record, note)
-        WHERE note IS NOT NULL;
-END $$;
-
--- Count the words of rows that were added since the last count, unless there are few of them or another program does.
-CREATE FUNCTION holdfast.count_words(fewest integer) RETURNS integer LANGUAGE plpgsql AS $$
-DECLARE
-    t text := current_setting('holdfast.tenant');
-    known holdfast.stat;
-    edge xid8 := pg_snapshot_xmin(pg_current_snapshot());
-    own integer;
-    foreign_ integer;
-    own_length bigint;
-    foreign_length bigint;
-BEGIN
-    SELECT * INTO known FROM holdfast.stat s WHERE s.tenant = t FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN 0;
-    END IF;
-    SELECT count(*) FILTER (WHERE r.kind <> 'transcript'), count(*) FILTER (WHERE r.kind = 'transcript'),
-           coalesce(sum(r.length) FILTER (WHERE r.kind <> 'transcript'), 0),
-           coalesce(sum(r.length) FILTER (WHERE r.kind = 'transcript'), 0)
-        INTO own, foreign_, own_length, foreign_length
-        FROM holdfast.record r
-        WHERE r.tenant = t AND r.xact >= known.upto AND r.xact < edge AND r.length > 0 AND r.live;
-    IF own + foreign_ < fewest THEN
-        RETURN 0;
-    END IF;
-    INSERT INTO holdfast.term AS k (tenant, term, records)
-        SELECT t, w.lexeme, count(*) FROM holdfast.record r CROSS JOIN LATERAL unnest(r.words) AS w
-        WHERE r.tenant = t AND r.xact >= known.upto AND r.xact < edge AND r.length > 0 AND r.live
-            AND substr(w.lexeme, {{letter}}, 1) IN ('w', 'f')
-        GROUP BY w.lexeme ORDER BY w.lexeme
-        ON CONFLICT (tenant, term) DO UPDATE SET records = k.records + excluded.records;
-    UPDATE holdfast.stat s SET upto = edge, records = ARRAY[s.records[1] + own, s.records[2] + foreign_],
-        length = ARRAY[s.length[1] + own_length, s.length[2] + foreign_length] WHERE s.tenant = t;
-    RETURN own + foreign_;
-END $$;
-"""
-
-_EMBEDDINGS = f"""
-DROP TABLE IF EXISTS holdfast.embedding, holdfast.embedded;  -- what is left when the extension was removed
-CREATE TABLE holdfast.embedding (
-    {_TENANT}, model {_TEXT} NOT NULL, id uuid NOT NULL,
-    code bit({CODE_BITS}) NOT NULL,   -- the signs of its numbers
-    vector {{place}}.halfvec NOT NULL,
-    PRIMARY KEY (tenant, id, model),
-    FOREIGN KEY (tenant, id) REFERENCES holdfast.record ON DELETE CASCADE
-);
-ALTER TABLE holdfast.embedding ALTER code SET STORAGE PLAIN, ALTER vector SET STORAGE PLAIN;
-CREATE TABLE holdfast.embedded (      -- rows of earlier transactions have their vectors
-    {_TENANT}, model {_TEXT} NOT NULL, upto xid8 NOT NULL, PRIMARY KEY (tenant, model)
-);
-CREATE OR REPLACE FUNCTION holdfast.distance(one bit, other bit) RETURNS double precision
-    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN one OPERATOR({{place}}.<~>) other;
-CREATE OR REPLACE FUNCTION holdfast.similarity(one {{place}}.halfvec, other text) RETURNS double precision
-    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN -(one OPERATOR({{place}}.<#>) other::{{place}}.halfvec);
-CREATE OR REPLACE FUNCTION holdfast.vector(given text) RETURNS {{place}}.halfvec
-    LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE RETURN given::{{place}}.halfvec;
-"""
-
-
-_COMPARED = f"""
-CREATE POLICY of_the_owner ON holdfast.embedding FOR SELECT TO {OWNER} USING (true);
--- To compare many vectors: the tenant is looked up once, and not for each row.
-CREATE VIEW holdfast.compared AS SELECT * FROM holdfast.embedding
-    WHERE tenant = (SELECT current_setting('holdfast.tenant', true));
-GRANT SELECT ON holdfast.compared TO {WRITER}, {READER};
-"""
-
-
-def _guarded(table: str, condition: str = "") -> str:
-    """Return the policy and the grants of a table."""
-    return f"""
-ALTER TABLE holdfast.{table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
-CREATE POLICY of_the_tenant ON holdfast.{table}
-    USING (tenant = current_setting('holdfast.tenant', true){condition});
-GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.{table} TO {WRITER};
-GRANT SELECT ON holdfast.{table} TO {READER};
-"""
-
-
 LETTER = 3
 """The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
 TENANT_TABLES = ("record", "stat", "term", "lease", "token")
-SCHEMA = (
-    _TABLES
-    + _VISIBLE
-    + _guarded("record", " AND holdfast.is_visible(kind, path, scope, about)")
-    + "".join(map(_guarded, TENANT_TABLES[1:]))
-    + _SEARCHED
-    + _FUNCTIONS.replace("{letter}", str(LETTER))
-)
 _MIGRATIONS = f"""
 CREATE TABLE IF NOT EXISTS holdfast.migrations (
     version integer PRIMARY KEY, name text NOT NULL, login name NOT NULL DEFAULT session_user,
@@ -331,6 +44,11 @@ GRANT USAGE ON SCHEMA holdfast TO {WRITER}, {READER};
 GRANT SELECT ON holdfast.migrations TO {WRITER}, {READER};
 """
 Connection = psycopg.Connection[TupleRow]
+
+
+def _text(name: str) -> bytes:
+    """Return a file of SQL."""
+    return importlib.resources.files(__package__).joinpath(name).read_bytes()
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -452,7 +170,8 @@ def _set_up(connection: Connection, over: bool) -> None:
     if not version:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
     connection.execute(f"SET LOCAL ROLE {OWNER}")
-    connection.execute(_MIGRATIONS + SCHEMA)
+    connection.execute(_MIGRATIONS)
+    connection.execute(_text("schema.sql"))
     note(connection, COPYING)
     if not over:
         note(connection, VERSION)
@@ -515,13 +234,12 @@ def _add_vectors(connection: Connection) -> None:
     place, version = row or ("", "")
     connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(OWNER)))
     try:
-        connection.execute(sql.SQL(_EMBEDDINGS).format(place=sql.Identifier(place)))
+        connection.execute(_text("vectors.sql").replace(b"@vector@", sql.Identifier(place).as_bytes()))
     except pg.UndefinedObject:
         raise Unavailable(
             f"The extension vector is {version} here, which is too old.",
             "Install pgvector 0.7 or newer on the server, and run: ALTER EXTENSION vector UPDATE;",
         ) from None
-    connection.execute(_guarded("embedding") + _guarded("embedded") + _COMPARED)
 
 
 def add_graph(connection: Connection) -> None:
