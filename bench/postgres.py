@@ -282,7 +282,7 @@ def _fill(memory: holdfast.Memory, texts: list[str]) -> None:
             for number, text in enumerate(texts[begin : begin + _PART], begin)
         ]
         memory.add(HISTORY, lines, time="timestamp", durable=False)
-    memory.refresh(rebuild=isinstance(memory.store, PgStore))
+    memory.refresh()
 
 
 # many tenants, and a large memory

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from holdfast.storage.postgres.engine import Changes, Moment
+from holdfast.storage.postgres.tree import PgTree
 
 import holdfast
 import pgserver
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.owner.changes import Change
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.engine import Changes, Moment
-from holdfast.storage.postgres.tree import PgTree
 
 LOG = "user/memory/history.jsonl"
 

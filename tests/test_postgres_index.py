@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import LiteralString
 
 import pytest
+from holdfast.storage.postgres.index import PgIndex
 
 import holdfast
 from holdfast.errors import Busy
@@ -19,7 +20,6 @@ from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.store import FileStore
 from holdfast.storage.index import Filter, Index, Stale
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.index import PgIndex
 from holdfast.storage.postgres.schema import TABLES
 from holdfast.storage.refresh import Refreshed, Refresher
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from holdfast.storage.postgres.tree import PgTree
 
 from contract.tree_contract import MEGABYTE, Engine, TreeContract
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound
@@ -19,7 +20,6 @@ from holdfast.storage.files.tree import Files
 from holdfast.storage.postgres import rows
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.tree import PgTree
 from holdfast.storage.tree import ABSENT
 from holdfast.storage.tree import ByteTree as Tree
 

@@ -169,6 +169,7 @@ class PgStore(Store):
         self._claims: set[str] = set()
         self._beat: threading.Thread | None = None
         self._closed = threading.Event()
+        self._watching = False
         self._counting = threading.Lock()
         self._writers: dict[str, str | None] = {}
         """Who wrote the documents and sections that were read."""
@@ -731,6 +732,8 @@ class PgStore(Store):
         for asked in (terms, terms.loose) if terms.phrases and query.associate else (terms,):
             rarity, rows = self._searcher.rarity(asked, flags, also)
             ready = ready or (bool(also) and self._vectors.ready(rows[0]))
+            if also and not ready and self._watching:
+                self._vectors.fill()
             also = []
             for foreign in flags:
                 wanted = self._searcher.wanted(asked, rarity, foreign)
@@ -799,6 +802,8 @@ class PgStore(Store):
                     self._database.write("The words", [(_DERIVE, given)], durable=False)
             forget = "DELETE FROM holdfast.term WHERE tenant = %(tenant)s"
             self._database.write("The words", [(_STAT, {}), (forget, {}), (_COUNT_AGAIN, {}), (_COUNT_WORDS, {})])
+        elif not self.reads_only:
+            self._database.write("The words", [(_STAT, {}), (_COUNT_WORDS, {})], durable=False)
         done.problems = self._problems()
         return done
 
@@ -878,7 +883,7 @@ class PgStore(Store):
         return 0
 
     def watch(self) -> None:
-        """Do nothing: every question sees what was committed."""
+        self._watching = True  # every question sees what was committed; only vectors are made beside
 
     def purge(self) -> None:
         """Do nothing: words and vectors are part of the rows that were removed."""

@@ -6,6 +6,7 @@ rows of all transactions before `embedded.upto` have been checked for vectors.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -73,6 +74,8 @@ class Vectors:
         self._model = Model(setting, database.no_vectors)
         self._load = load
         self._lock = threading.RLock()
+        """Held while the model is loaded."""
+        self._filler: threading.Thread | None = None
         self._has_graph: bool | None = None
         """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
 
@@ -85,36 +88,45 @@ class Vectors:
         return self._model.problem
 
     def close(self) -> None:
-        pass
+        if self._filler:
+            self._filler.join(10)
+
+    def fill(self) -> None:
+        """Make missing vectors in a thread, for a process that lives long enough; a failure is left to the next search."""
+
+        def work() -> None:
+            with contextlib.suppress(HoldfastError):
+                self.embed()
+
+        if self._filler is None or not self._filler.is_alive():
+            self._filler = threading.Thread(target=work, name="holdfast-embedding", daemon=True)
+            self._filler.start()
 
     def asking(self) -> list[Statement]:
         """Return the statement that finds the records without a vector; [] when there is no model."""
-        with self._lock:
-            model = self._model.get()
+        model = self._loaded()
         return [(_MISSING, _asked(model, model.at_once + 1))] if model else []
 
     def ready(self, found: Sequence[TupleRow]) -> bool:
         """Make the vectors that are missing, if there are few; return whether all records have one."""
         ((edge, missing),) = found
-        with self._lock:
-            model = self._model.get()
-            if model is None or len(missing) > model.at_once:
+        model = self._loaded()
+        if model is None or len(missing) > model.at_once:
+            return False
+        try:
+            self._make(model, edge, missing)
+        except Failed as error:
+            self._model.disable(error)
+            return False
+        except HoldfastError:
+            if self._database.reads_only:
                 return False
-            try:
-                self._make(model, edge, missing)
-            except Failed as error:
-                self._model.disable(error)
-                return False
-            except HoldfastError:
-                if self._database.reads_only:
-                    return False
-                raise
-            return True
+            raise
+        return True
 
     def meaning(self, query: Query, terms: Terms, wanted: Wanted, rarity: Rarity, foreign: bool) -> Meaning | None:
         """Return the vector of a question, in which rare words count more; None for a question without words."""
-        model = self._model.get()
-        if model is None:
+        if (model := self._loaded()) is None:
             return None
         total = max(1.0, rarity.records[foreign] * rarity.average(foreign))
         written = {bare(word): word for word in reversed(_WORD.findall(query.text))}
@@ -135,31 +147,31 @@ class Vectors:
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         """Make all missing vectors."""
-        with self._lock:
-            model = self._model.get()
-            if model is None:
-                raise self._model.unavailable()
-            edge, missing = self._missing(model)
-            try:
-                self._make(model, edge, missing, progress)
-            except Failed as error:
-                self._model.disable(error)
-                raise self._model.unavailable() from None
-            self._database.write(_WHAT, [(_TIDY, {})], durable=False)
-            if self._count(model)[0] > _MANY:
-                self._database.add_graph()
-            self._look(model)
-            return msgspec.structs.replace(self.status(), made=len(missing))
+        if (model := self._loaded()) is None:
+            raise self._model.unavailable()
+        edge, missing = self._missing(model)
+        try:
+            self._make(model, edge, missing, progress)
+        except Failed as error:
+            self._model.disable(error)
+            raise self._model.unavailable() from None
+        self._database.write(_WHAT, [(_TIDY, {})], durable=False)
+        if self._count(model)[0] > _MANY:
+            self._database.add_graph()
+        self._look(model)
+        return msgspec.structs.replace(self.status(), made=len(missing))
 
     def status(self) -> Embedded:
         """Return the state of the vectors without making any."""
+        if (model := self._loaded()) is None:
+            return Embedded("", problem=self.problem)
+        _, missing = self._missing(model)
+        count, size = self._count(model)
+        return Embedded(self.embedder, model.name, model.version, count, len(missing), size)
+
+    def _loaded(self) -> Embedder | None:
         with self._lock:
-            model = self._model.get()
-            if model is None:
-                return Embedded("", problem=self.problem)
-            _, missing = self._missing(model)
-            count, size = self._count(model)
-            return Embedded(self.embedder, model.name, model.version, count, len(missing), size)
+            return self._model.get()
 
     def _look(self, model: Embedder) -> None:
         self._has_graph = self._database.ask(_WHAT, _HAS_GRAPH)[0][0] and self._count(model)[0] > _MANY
