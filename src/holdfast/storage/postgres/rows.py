@@ -301,7 +301,10 @@ def _more(value: Mapping[str, Any], identifier: str) -> msgspec.Raw:
 
 # reading rows
 
-READ = "r.id::text, (extract(epoch FROM r.at) * 1000)::bigint, r.kind, r.path, r.version, r.writer, r.live, r.hidden, r.title, r.text, r.more::text, r.raw"
+READ = (
+    "r.id::text, (extract(epoch FROM r.at) * 1000)::bigint, r.kind, r.path, r.version, r.writer, r.live, r.hidden,"
+    " r.title, r.text, r.more::text, r.raw"
+)
 """The columns from which records, documents and lines are made."""
 
 

@@ -252,7 +252,8 @@ def add_graph(connection: Connection) -> None:
     row = connection.execute(place).fetchone()
     connection.execute(f"SET ROLE {OWNER}")
     connection.execute("SET maintenance_work_mem = '1GB'")
-    made = "CREATE INDEX CONCURRENTLY IF NOT EXISTS embedding_code ON holdfast.embedding USING hnsw (code {}.bit_hamming_ops)"
+    made = "CREATE INDEX CONCURRENTLY IF NOT EXISTS embedding_code ON holdfast.embedding"
+    made += " USING hnsw (code {}.bit_hamming_ops)"
     connection.execute(sql.SQL(made).format(sql.Identifier(row[0] if row else "public")))
 
 

@@ -53,7 +53,8 @@ _TITLES, _TEXTS = 8, 200
 _RARITY = """
 WITH known AS MATERIALIZED (SELECT s.records, s.length, s.upto FROM holdfast.stat s WHERE s.tenant = %(tenant)s),
 recent AS MATERIALIZED (SELECT r.kind = 'transcript' AS other, r.length, r.words FROM holdfast.record r
-    WHERE r.tenant = %(tenant)s AND r.xact >= (SELECT upto FROM known UNION ALL SELECT '0'::xid8 LIMIT 1) AND r.length > 0 AND r.live)
+    WHERE r.tenant = %(tenant)s AND r.xact >= (SELECT upto FROM known UNION ALL SELECT '0'::xid8 LIMIT 1)
+        AND r.length > 0 AND r.live)
 SELECT
     ARRAY(SELECT coalesce((SELECT known.records[n] FROM known), 0) + (SELECT count(*) FROM recent WHERE other = (n = 2))
           FROM generate_series(1, 2) AS n),
@@ -379,8 +380,9 @@ def _statement(
         f" FROM ({some}) AS b)"
     )
     parts.append(
-        "pool AS MATERIALIZED (SELECT DISTINCT ON (id) * FROM (SELECT * FROM best UNION ALL SELECT unnest(before), NULL, NULL"
-        " FROM best UNION ALL SELECT unnest(after), NULL, NULL FROM best) AS p ORDER BY id, before NULLS LAST)"
+        "pool AS MATERIALIZED (SELECT DISTINCT ON (id) * FROM (SELECT * FROM best UNION ALL"
+        " SELECT unnest(before), NULL, NULL FROM best UNION ALL SELECT unnest(after), NULL, NULL FROM best) AS p"
+        " ORDER BY id, before NULLS LAST)"
     )
     near = "NULL::float8"
     join = ""

@@ -38,7 +38,8 @@ _MISSING = """
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT r.id::text FROM holdfast.record r
     WHERE r.tenant = %(tenant)s AND r.live AND r.kind || '' = ANY(%(kinds)s::text[]) AND r.xact >= (
         SELECT d.upto FROM holdfast.embedded d
-        WHERE d.tenant = %(tenant)s AND d.model = %(model)s AND NOT %(every)s::boolean UNION ALL SELECT '0'::xid8 LIMIT 1)
+        WHERE d.tenant = %(tenant)s AND d.model = %(model)s AND NOT %(every)s::boolean
+        UNION ALL SELECT '0'::xid8 LIMIT 1)
     AND NOT EXISTS (SELECT FROM holdfast.embedding e
         WHERE e.tenant = %(tenant)s AND e.id = r.id AND e.model = %(model)s) LIMIT %(most)s::int)
 """
@@ -92,7 +93,7 @@ class Vectors:
             self._filler.join(10)
 
     def fill(self) -> None:
-        """Make missing vectors in a thread, for a process that lives long enough; a failure is left to the next search."""
+        """Make missing vectors in a thread; the next search tries again after a failure."""
 
         def work() -> None:
             with contextlib.suppress(HoldfastError):
