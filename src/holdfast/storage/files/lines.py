@@ -24,8 +24,8 @@ Read = Callable[[int, int], bytes]
 """Read so many bytes from an offset; fewer only at the end of the log."""
 
 
-class HeldEnd:
-    """The end of a log that this process has locked."""
+class LogEnd:
+    """The end of a log that this process has locked, as an append sees it."""
 
     def __init__(self, read: Read, size: int, line_bytes: int) -> None:
         self.size = size
@@ -35,6 +35,7 @@ class HeldEnd:
         self.torn = size > 0 and not self._end.endswith(b"\n")
 
     def back(self) -> Iterator[bytes]:
+        """Yield the lines that are not blank, last line first."""
         ended = self._end.rstrip()
         start = ended.rfind(b"\n") + 1
         if ended and (start or len(self._end) == self.size):
@@ -47,6 +48,7 @@ class HeldEnd:
                 yield line.data
 
     def lines(self, offset: int) -> Iterable[bytes]:
+        """Return the lines from an offset on."""
         return (line.data for line in forwards(self._read, offset, self.size, self._line_bytes))
 
 

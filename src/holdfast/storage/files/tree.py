@@ -17,12 +17,15 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model.names import check_path
 from holdfast.model.records import version_of
 from holdfast.storage.files import descriptors as raw
 from holdfast.storage.files import lines
-from holdfast.storage.tree import ABSENT, Appended, Document, Line, LogEnd, RootGone, Snapshot, Stamp
+from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp
 
 _CHUNK = 1 << 20
 _TRIES = 100
@@ -31,11 +34,15 @@ _LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
 _LEADS_OUT = "a link that leads out of the root is not followed"
 
 
+class Appended(msgspec.Struct, frozen=True):
+    """The offsets of the new lines."""
+
+    start: int
+    end: int
+
+
 class Files:
     """The tree in the folder `root`, which must exist."""
-
-    exact = False
-    """A file can change twice within one tick of the clock that stamps it."""
 
     def __init__(
         self, root: str, *, lock_seconds: float = 10.0, line_bytes: int = 8 << 20, native: bool = True
@@ -171,20 +178,14 @@ class Files:
 
     # logs
 
-    def append(
-        self,
-        path: str,
-        compose: Callable[[LogEnd], bytes],
-        *,
-        durable: bool = True,
-        again: bool = False,  # noqa: ARG002  # composed once here: a lock costs less than a second look
-    ) -> Appended | None:
+    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
+        """Append the whole lines that `compose` returns while the log is locked; no bytes means no change."""
         locked = False
         try:
             fd, size = self._locked_log(path)
             locked = True
             try:
-                end = lines.HeldEnd(functools.partial(os.pread, fd), size, self._line_bytes)
+                end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
                 data = compose(end)
                 if not data:
                     return None
@@ -295,6 +296,7 @@ class Files:
             yield Snapshot(size, os.fstat(fd).st_mtime_ns, lines.chunks(fd, size))
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
+        """Yield the lines of a log between two offsets, in order."""
         with self._opened(path) as fd:
             last = os.fstat(fd).st_size if end is None else end
             yield from lines.forwards(functools.partial(os.pread, fd), offset, last, self._line_bytes)
@@ -304,6 +306,7 @@ class Files:
             yield from lines.backwards(functools.partial(os.pread, fd), os.fstat(fd).st_size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
+        """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""
         with self._opened(path) as fd:
             position = start
             while position < end:
@@ -315,6 +318,10 @@ class Files:
             return checksum
 
     def hold(self, path: str) -> Callable[[], None] | None:
+        """Mark a log as in use until the returned function is called or this process ends; None when it already is.
+
+        The log is created if needed. The mark does not prevent writes; it only shows that a run is alive.
+        """
         parts = check_path(path)
         try:
             for _ in range(_TRIES):

@@ -38,9 +38,9 @@ Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 
 class FileVectors:
-    """The vectors of one model for one index. Without a folder they are in memory."""
+    """The vectors of one model for the rows of one index. Without a folder they are in memory."""
 
-    def __init__(self, folder: str | None, model: Embedder, generation: str) -> None:
+    def __init__(self, folder: str, model: Embedder, generation: str) -> None:
         self._size = model.size
         self._dtype = numpy.dtype([("row", "<u8"), ("mark", "<u8"), ("check", "<u8"), ("vector", "i1", model.size)])
         self._model = model.name
@@ -85,6 +85,7 @@ class FileVectors:
             return 0
 
     def read_on(self) -> bool:
+        """Read what was added since by any process; True when everything was read again."""
         before = self._epoch
         size = self._open()
         if size < self._at or self.doubted:
@@ -152,6 +153,7 @@ class FileVectors:
         return numpy.where((place >= 0) & (self._rows[found] == rows), found, -1)
 
     def missing(self, rows: Sequence[int]) -> list[int]:
+        """Return the rows that have no vector."""
         wanted = numpy.asarray(rows, numpy.uint64)
         return [int(row) for row in wanted[self._find(wanted) < 0]]
 
@@ -175,6 +177,7 @@ class FileVectors:
     # nearness
 
     def nearness(self, rows: Sequence[int], marks: Sequence[int], question: Floats) -> list[float | None]:
+        """Return the similarity of each row to a question, from -1 to 1; None without a vector of its text."""
         numbers = self._find(numpy.asarray(rows, numpy.uint64))
         known = numpy.flatnonzero(numbers >= 0)
         result: list[float | None] = [None] * len(rows)
@@ -188,6 +191,7 @@ class FileVectors:
         return result
 
     def nearest(self, question: Floats, among: Sequence[int] | None = None) -> list[tuple[int, float]]:
+        """Return the rows most similar to a question, of all or of some, with their similarity; unordered."""
         numbers = None if among is None else self._find(numpy.asarray(among, numpy.uint64))
         numbers = numbers[numbers >= 0] if numbers is not None else None
         signs = self._signs if numbers is None else self._signs[numbers]
@@ -249,10 +253,8 @@ class FileVectors:
                     return
         raise OSError("the file of vectors was replaced again and again")
 
-    def small(self, vectors: Floats) -> Array:
-        return small(vectors)
-
     def earlier(self, marks: Sequence[int]) -> list[Array | None]:
+        """Return the vectors of the same texts that the same model made for an earlier index."""
         if self._old is None:
             found = [numpy.zeros(0, self._dtype)]
             for path in self._others():

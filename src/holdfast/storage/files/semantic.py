@@ -10,26 +10,24 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import HoldfastError, Unavailable
-from holdfast.model.kinds import KINDS
+from holdfast.errors import HoldfastError
 from holdfast.model.queries import Query, Terms, bare
 from holdfast.model.records import Record, mark_of
-from holdfast.recall import embedders
-from holdfast.recall.embedders import NoVectors
+from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, working
 from holdfast.recall.ranking import Near
-from holdfast.storage.index import Filter, Index, Pool
-from holdfast.storage.refresh import Progress
+from holdfast.storage.files.index import SqliteIndex
+from holdfast.storage.pools import Filter, Pool
+from holdfast.storage.reports import Progress
 
 if TYPE_CHECKING:
-    from holdfast.recall.embedders import Embedder, Floats, Vectors
+    from holdfast.recall.embedders import Embedder, Floats
+    from holdfast.storage.files.vectors import FileVectors
 
-EMBEDDED = tuple(name for name, row in KINDS.items() if row.searchable and row.layer != "own")
-"""Kinds whose records have vectors: all kinds that a search without filters covers."""
 _CHARS = 4_000
 """The part of a text that is embedded: the mean of a longer text means less."""
 _WORD = re.compile(r"[^\W_]+")
@@ -45,87 +43,13 @@ _RARE = 0.001
 """Rare words count more: a word with this share of all words has half the weight of one that never occurs."""
 
 
-class Embedded(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of the vectors."""
-
-    embedder: str
-    """The embedder in use; "" is none."""
-    model: str = ""
-    version: str = ""
-    vectors: int = 0
-    missing: int = 0
-    bytes: int = 0
-    made: int = 0
-    """How many were made by this call."""
-    problem: str = ""
-    """Why the installed embedder cannot be used, and the next step."""
-
-
-class Failed(Exception):
-    """The model was loaded but raised an error."""
-
-
-class Model:
-    """The embedder that a setting selects, loaded when it is first used; `unavailable` is why it cannot be used."""
-
-    def __init__(self, setting: str, unavailable: NoVectors | None = None) -> None:
-        self._setting = setting
-        self._loaded = unavailable is not None
-        self._model: Embedder | None = None
-        self._broken: Unavailable | None = unavailable
-
-    @property
-    def embedder(self) -> str:
-        """The name of the embedder in use, "" when there is none; it may not be loaded yet."""
-        return "" if self._broken else embedders.chosen(self._setting)
-
-    @property
-    def problem(self) -> str:
-        """Why the installed embedder is not used, and the next step; "" when it is used or none is installed."""
-        return str(self._broken) if self._broken and embedders.chosen(self._setting) else ""
-
-    def get(self) -> Embedder | None:
-        """Return the model, None when there is none."""
-        if not self._loaded:
-            self._loaded = True
-            name = embedders.chosen(self._setting)
-            try:
-                self._model = embedders.load(name) if name else None
-            except Exception as error:  # a broken installation can raise anything
-                self._broken = _broken(f"The embedder {name} cannot be loaded: {error}.", name)
-        return self._model
-
-    def disable(self, error: Failed | NoVectors) -> None:
-        """Use words alone from now on."""
-        name = embedders.chosen(self._setting)
-        if isinstance(error, NoVectors):
-            self._broken = error
-        else:
-            self._broken = _broken(f"The embedder {name} does not work: {error}.", name)
-        self._model = None
-
-    def unavailable(self) -> Unavailable:
-        """Return why there is no model, and the next step."""
-        if self._setting == "none":
-            return Unavailable(
-                "No embedder is to be used.", 'Set embedder = "auto" in [search], and a weight of meaning.'
-            )
-        if self._broken and embedders.chosen(self._setting):
-            return self._broken
-        wanted = "semantic" if self._setting == "auto" else self._setting
-        return _broken(f"The embedder {wanted} is not installed.", wanted)
-
-
 class Semantic:
-    """The vectors of one memory; `make` opens those of a model for an index, `unavailable` is why there are none."""
+    """The vectors of one memory, for the embedder that a setting selects."""
 
-    def __init__(
-        self, setting: str, make: Callable[[Embedder, str], Vectors], unavailable: NoVectors | None = None
-    ) -> None:
-        self._make = make
+    def __init__(self, setting: str) -> None:
         self._lock = threading.RLock()
-        self.model = Model(setting, unavailable)
-        self._vectors: Vectors | None = None
+        self.model = Model(setting)
+        self._vectors: FileVectors | None = None
         self._generation: str | None = None
         self._last = 0
         """The greatest row of the index that was checked for a vector."""
@@ -150,7 +74,7 @@ class Semantic:
     # searching
 
     def widen(
-        self, index: Index, pools: list[Pool], query: Query, terms: Terms, where: Filter
+        self, index: SqliteIndex, pools: list[Pool], query: Query, terms: Terms, where: Filter
     ) -> tuple[list[Pool], Near]:
         """Add the records most similar to the question to the pools; return the similarity of each candidate too."""
         with self._lock:
@@ -165,11 +89,11 @@ class Semantic:
                     if not vectors.doubted:
                         break
                 return widened
-            except (Failed, NoVectors) as error:
+            except Failed as error:
                 self._disable(error)
                 return pools, Near()
 
-    def fill(self, ask: Callable[[Callable[[Index], bool]], bool]) -> None:
+    def fill(self, ask: Callable[[Callable[[SqliteIndex], bool]], bool]) -> None:
         """Make missing vectors in a background thread; `ask` runs a function on the index."""
 
         def work() -> None:
@@ -183,19 +107,19 @@ class Semantic:
             self._filler = threading.Thread(target=work, name="holdfast-embedding", daemon=True)
             self._filler.start()
 
-    def _make_some(self, index: Index) -> bool:
+    def _make_some(self, index: SqliteIndex) -> bool:
         """Make a few missing vectors; return whether none is missing now."""
         with self._lock:
             model, vectors = self._open(index)
             try:
                 return model is None or vectors is None or self._catch_up(index, model, vectors, _FEW)
-            except (Failed, NoVectors) as error:
+            except Failed as error:
                 self._disable(error)
                 return True
 
     # making
 
-    def embed(self, index: Index, progress: Progress | None = None) -> Embedded:
+    def embed(self, index: SqliteIndex, progress: Progress | None = None) -> Embedded:
         """Make all missing vectors."""
         with self._lock:
             model, vectors = self._open(index)
@@ -211,7 +135,7 @@ class Semantic:
             vectors.keep_only(index.rows(EMBEDDED))
             return msgspec.structs.replace(self.status(index), made=missing)
 
-    def status(self, index: Index) -> Embedded:
+    def status(self, index: SqliteIndex) -> Embedded:
         """Return the state of the vectors without making any."""
         with self._lock:
             model, vectors = self._open(index)
@@ -222,23 +146,25 @@ class Semantic:
             stored = len(index.rows(EMBEDDED)) - missing
             return Embedded(self.model.embedder, model.name, model.version, stored, missing, vectors.bytes_on_disk())
 
-    def _open(self, index: Index) -> tuple[Embedder | None, Vectors | None]:
+    def _open(self, index: SqliteIndex) -> tuple[Embedder | None, FileVectors | None]:
         """Return the model and its vectors for the current index; None when there is no model."""
         if (model := self.model.get()) is None:
             return None, None
         generation = index.generation()
         if self._vectors is None or generation != self._generation:
             self.forget()
-            self._vectors = self._make(model, generation)
+            from holdfast.storage.files.vectors import FileVectors  # imports numpy
+
+            self._vectors = FileVectors(index.folder if generation else "", model, generation)
             self._generation, self._last, self._missing = generation, 0, []
         return model, self._vectors
 
-    def _disable(self, error: Failed | NoVectors) -> None:
+    def _disable(self, error: Failed) -> None:
         self.model.disable(error)
         self._missing = []
         self.forget()
 
-    def _find_missing(self, index: Index, vectors: Vectors) -> None:
+    def _find_missing(self, index: SqliteIndex, vectors: FileVectors) -> None:
         """Update the list of rows without a vector; only the first call checks all rows."""
         if vectors.read_on():
             self._last = 0
@@ -247,7 +173,7 @@ class Semantic:
         self._last = max(self._last, *rows[-1:], 0)
 
     def _catch_up(
-        self, index: Index, model: Embedder, vectors: Vectors, most: int, progress: Progress | None = None
+        self, index: SqliteIndex, model: Embedder, vectors: FileVectors, most: int, progress: Progress | None = None
     ) -> bool:
         """Make missing vectors, at most `most` unless that is negative; return whether none is missing now."""
         self._find_missing(index, vectors)
@@ -263,12 +189,14 @@ class Semantic:
         return not self._missing
 
 
-def _broken(message: str, wanted: str) -> Unavailable:
-    return Unavailable(message, f"Run: pip install 'holdfast[{wanted}]'")
-
-
 def _widened(
-    index: Index, model: Embedder, vectors: Vectors, pools: list[Pool], query: Query, terms: Terms, where: Filter
+    index: SqliteIndex,
+    model: Embedder,
+    vectors: FileVectors,
+    pools: list[Pool],
+    query: Query,
+    terms: Terms,
+    where: Filter,
 ) -> tuple[list[Pool], Near]:
     values: dict[str, float] = {}
     result = []
@@ -287,30 +215,23 @@ def _widened(
     return result, Near(values, model.near)
 
 
-@contextlib.contextmanager
-def working() -> Iterator[None]:
-    """Raise Failed for any error of a model."""
-    try:
-        yield
-    except Exception as error:
-        raise Failed(str(error) or type(error).__name__) from error
-
-
-def _make(records: Mapping[int, Record], model: Embedder, vectors: Vectors) -> None:
+def _make(records: Mapping[int, Record], model: Embedder, vectors: FileVectors) -> None:
     """Make the vectors of records, or reuse those of an earlier index for the same texts."""
+    from holdfast.storage.files.vectors import small  # imports numpy
+
     texts = [f"{record.title}\n{record.text}".strip()[:_CHARS] for record in records.values()]
     marks = [mark_of(record) for record in records.values()]
     known = vectors.earlier(marks)
     fresh = [number for number, one in enumerate(known) if one is None]
     with working():
         made = model.texts([texts[number] for number in fresh])
-    for number, vector in zip(fresh, vectors.small(made), strict=True):
+    for number, vector in zip(fresh, small(made), strict=True):
         known[number] = vector
     if records:
         vectors.add(list(records), marks, known)
 
 
-def _nearest(index: Index, model: Embedder, vectors: Vectors, question: Floats, where: Filter) -> list[int]:
+def _nearest(index: SqliteIndex, model: Embedder, vectors: FileVectors, question: Floats, where: Filter) -> list[int]:
     """Return the most similar rows that pass the filter and are about the question."""
     about = _top(vectors.nearest(question), model.near)
     rows = index.passing(about, where)
@@ -328,7 +249,9 @@ def _top(scored: list[tuple[int, float]], least: float) -> list[tuple[int, float
     return [(row, score) for row, score in near if score >= edge]
 
 
-def _nearness(index: Index, pool: Pool, model: Embedder, vectors: Vectors, question: Floats) -> dict[str, float]:
+def _nearness(
+    index: SqliteIndex, pool: Pool, model: Embedder, vectors: FileVectors, question: Floats
+) -> dict[str, float]:
     """Return the similarity of each candidate by id; replace vectors that belong to other content."""
     rows = list(pool.candidates)
     marks = [one.mark for one in pool.candidates.values()]
