@@ -212,7 +212,7 @@ class Files:
         parts = check_path(path)
         for _ in range(_TRIES):
             try:
-                fd = self._beneath.open_again(path, _LOG)
+                fd = self._beneath.open(path, _LOG)
             except FileNotFoundError:
                 os.close(self._folder(parts[:-1]))
                 fd = self._beneath.open(path, _LOG | os.O_CREAT)
@@ -234,7 +234,6 @@ class Files:
                         finally:
                             os.close(folder)
                     return fd, now.st_size
-                self._beneath.forget(path)
             except BaseException:
                 raw.let_go(fd)
                 raise
