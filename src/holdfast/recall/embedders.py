@@ -107,13 +107,10 @@ class Model:
                 self._broken = _broken(f"The embedder {name} cannot be loaded: {error}.", name)
         return self._model
 
-    def disable(self, error: Failed | NoVectors) -> None:
+    def disable(self, error: Failed) -> None:
         """Use words alone from now on."""
         name = chosen(self._setting)
-        if isinstance(error, NoVectors):
-            self._broken = error
-        else:
-            self._broken = _broken(f"The embedder {name} does not work: {error}.", name)
+        self._broken = _broken(f"The embedder {name} does not work: {error}.", name)
         self._model = None
 
     def unavailable(self) -> Unavailable:

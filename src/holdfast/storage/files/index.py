@@ -17,7 +17,6 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
 import apsw
@@ -68,9 +67,23 @@ class SqliteIndex:
         self._pid = os.getpid()
         self._depth = 0
         self._local = threading.local()
-        self._using = _Using(self)
 
     # opening
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[apsw.Connection]:
+        """Lock the index and open its connection; turn SQLite's errors into Busy, Stale and Unusable."""
+        with self._lock:
+            try:
+                yield self._open()
+            except apsw.BusyError as error:
+                raise _busy(error) from None
+            except (*_DAMAGE, msgspec.MsgspecError, UnicodeDecodeError) as error:
+                self._drop()
+                raise Stale(f"the index is damaged: {error}") from None
+            except (apsw.FullError, apsw.ReadOnlyError) as error:
+                self._drop()
+                raise Unusable(f"the index cannot be written: {error}") from None
 
     def _open(self) -> apsw.Connection:
         """Return the connection to the current index; open it again when it was replaced, or after a fork."""
@@ -140,7 +153,7 @@ class SqliteIndex:
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
         """Open a write transaction."""
-        with self._using as db:
+        with self._using() as db:
             if self._depth:
                 yield
                 return
@@ -168,31 +181,31 @@ class SqliteIndex:
     @contextlib.contextmanager
     def impatient(self) -> Iterator[None]:
         """Raise Busy at once inside, instead of waiting for the index."""
-        with self._using as db:
+        with self._using() as db:
             db.set_busy_timeout(0)
         try:
             yield
         finally:
-            with contextlib.suppress(Stale, Unusable, Busy), self._using as db:
+            with contextlib.suppress(Stale, Unusable, Busy), self._using() as db:
                 db.set_busy_timeout(tables.BUSY_MS)
 
     def replace(self, path: str, seen: Seen, facts: Facts) -> None:
         """Index a file again from its start."""
-        with self._using as db:
+        with self._using() as db:
             tables.add(db, path, seen, facts, replace=True)
 
     def extend(self, path: str, seen: Seen, facts: Facts) -> None:
         """Index what was appended to a log."""
-        with self._using as db:
+        with self._using() as db:
             tables.add(db, path, seen, facts, replace=False)
 
     def touch(self, path: str, seen: Seen) -> None:
         """Record that a file was checked and is unchanged."""
-        with self._using as db:
+        with self._using() as db:
             db.execute("UPDATE files SET seen = ? WHERE path = ?", (tables.seen_out(seen), path))
 
     def remove(self, path: str) -> None:
-        with self._using as db:
+        with self._using() as db:
             tables.remove(db, path)
 
     # reading
@@ -200,25 +213,25 @@ class SqliteIndex:
     def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
         """Return the state of every indexed file, or of those at or below these places, when it was read."""
         condition, values = search.at_or_below(below)
-        with self._using as db:
+        with self._using() as db:
             rows = db.execute(f"SELECT path, seen FROM files WHERE {condition}", values)
             return {path: tables.seen_in(seen) for path, seen in rows}
 
     def look(self, path: str) -> Seen | None:
-        with self._using as db:
+        with self._using() as db:
             found = db.execute("SELECT seen FROM files WHERE path = ?", (path,)).get
             return tables.seen_in(found) if found is not None else None
 
     def newest(self, where: Filter, limit: int) -> list[Record]:
         """Return the newest records that pass a filter; all of them with a negative limit."""
-        with self._using as db:
+        with self._using() as db:
             rows = search.newest(db, where, limit)
             records = tables.load(db, rows)
             return [records[row] for row in rows if row in records]
 
     def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
         """Return the records that match these words best, by words alone, with their scores."""
-        with self._using as db:
+        with self._using() as db:
             scores = search.best(db, terms, where, limit, self._settings)
             records = tables.load(db, [row for row, _ in scores])
             return [(records[row], score) for row, score in scores if row in records]
@@ -228,22 +241,22 @@ class SqliteIndex:
 
         A pool without candidates still has the word statistics.
         """
-        with self._using as db:
+        with self._using() as db:
             return search.pools(db, terms, where, most, self._settings)
 
     def load(self, rows: list[int]) -> dict[int, Record]:
         """Return the records of these rows that still exist."""
-        with self._using as db:
+        with self._using() as db:
             return tables.load(db, rows)
 
     def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
         """Return a pool with these rows and their neighbours added, as far as they belong to it."""
-        with self._using as db:
+        with self._using() as db:
             return search.widened(db, pool, where, rows)
 
     def passing(self, scored: Sequence[tuple[int, float]], where: Filter) -> list[int]:
         """Return those of some scored rows that pass a filter, best first."""
-        with self._using as db:
+        with self._using() as db:
             return search.passing(db, {row: -score for row, score in scored}, where)
 
     def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
@@ -265,7 +278,7 @@ class SqliteIndex:
         return [row for (row,) in self._rows(f"SELECT r.row FROM records r WHERE {condition}", values)]
 
     def related(self, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]:
-        with self._using as db:
+        with self._using() as db:
             return search.related(db, identifiers, where, limit)
 
     def by_id(self, identifier: str) -> list[Record]:
@@ -313,11 +326,11 @@ class SqliteIndex:
         return self._some("f.path = ?", (path,), "r.row")
 
     def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[tables.Row]:
-        with self._using as db:
+        with self._using() as db:
             return db.execute(sql, values).fetchall()
 
     def _some(self, condition: str, values: tuple[Any, ...], order: str = "r.sort, f.path") -> list[Record]:
-        with self._using as db:
+        with self._using() as db:
             rows = db.execute(
                 "SELECT r.record, r.hidden, r.superseded FROM records r JOIN files f USING (file)"
                 f" WHERE {condition} ORDER BY {order}",
@@ -328,7 +341,7 @@ class SqliteIndex:
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
         """Return what could not be read, in all files or at or below these places."""
         condition, values = search.at_or_below(below)
-        with self._using as db:
+        with self._using() as db:
             rows = db.execute(
                 "SELECT path, what, line, minor FROM problems JOIN files USING (file)"
                 f" WHERE {condition} ORDER BY path, line, what",
@@ -356,7 +369,7 @@ class SqliteIndex:
 
     def note(self, name: str, value: str) -> None:
         """Store a note about the whole index; "" removes it."""
-        with self.writing(), self._using as db:
+        with self.writing(), self._using() as db:
             db.execute("DELETE FROM meta WHERE name = ?", (name,))
             if value:
                 db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
@@ -368,7 +381,7 @@ class SqliteIndex:
 
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
         """Return `seen` and `proof` from one transaction."""
-        with self._using as db:
+        with self._using() as db:
             own = not db.in_transaction
             if own:
                 db.execute("BEGIN")
@@ -383,7 +396,7 @@ class SqliteIndex:
         if not after:  # two counts of an index each, without reading the records
             gone = "SELECT count(*) FROM records INDEXED BY records_gone WHERE file = ?1 AND (hidden OR superseded)"
             sql = f"SELECT (SELECT count(*) FROM records INDEXED BY records_file WHERE file = ?1) - ({gone})"
-        with self._using as db:
+        with self._using() as db:
             file = tables.file_of(db, path)
             return int(db.execute(sql, (file, after) if after else (file,)).get)
 
@@ -396,7 +409,7 @@ class SqliteIndex:
 
         Two indexes with the same checksums give the same answers. A damaged index raises Stale.
         """
-        with self._using as db:
+        with self._using() as db:
             return tables.proof(db)
 
     # rebuilding
@@ -492,36 +505,6 @@ def identity_of(settings: Settings) -> str:
     """Return a hash of everything that decides how files are read; another one means another index."""
     known = [settings.paths, settings.limits, list(KINDS.values()), time.tzname, time.timezone]
     return hashlib.sha256(msgspec.json.encode(known)).hexdigest()
-
-
-class _Using:
-    """Lock an index and open its connection; turn SQLite's errors into Busy, Stale and Unusable."""
-
-    def __init__(self, index: SqliteIndex) -> None:
-        self._index = index
-
-    def __enter__(self) -> apsw.Connection:
-        self._index._lock.acquire()
-        try:
-            return self._index._open()
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if isinstance(error, apsw.BusyError):
-                raise _busy(error) from None
-            if isinstance(error, (*_DAMAGE, msgspec.MsgspecError, UnicodeDecodeError)):
-                self._index._drop()
-                raise Stale(f"the index is damaged: {error}") from None
-            if isinstance(error, apsw.FullError | apsw.ReadOnlyError):
-                self._index._drop()
-                raise Unusable(f"the index cannot be written: {error}") from None
-        finally:
-            self._index._lock.release()
 
 
 def _is_cut(path: str) -> bool:

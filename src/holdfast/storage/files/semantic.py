@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.model.queries import Query, Terms, bare
-from holdfast.model.records import Record, mark_of
 from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, working
 from holdfast.recall.ranking import Near
 from holdfast.storage.files.index import SqliteIndex
@@ -25,11 +24,9 @@ from holdfast.storage.pools import Filter, Pool
 from holdfast.storage.reports import Progress
 
 if TYPE_CHECKING:
-    from holdfast.recall.embedders import Embedder, Floats
+    from holdfast.recall.embedders import Floats
     from holdfast.storage.files.vectors import FileVectors
 
-_CHARS = 4_000
-"""The part of a text that is embedded: the mean of a longer text means less."""
 _WORD = re.compile(r"[^\W_]+")
 _BATCH = 500
 _FEW, _PAUSE = 16, 0.01
@@ -78,14 +75,13 @@ class Semantic:
     ) -> tuple[list[Pool], Near]:
         """Add the records most similar to the question to the pools; return the similarity of each candidate too."""
         with self._lock:
-            model, vectors = self._open(index)
-            if model is None or vectors is None:
+            if (vectors := self._open(index)) is None:
                 return pools, Near()
             try:
                 for _ in range(_TRIES):
-                    if not self._catch_up(index, model, vectors, model.at_once):
+                    if not self._catch_up(index, vectors, vectors.model.at_once):
                         return pools, Near()
-                    widened = _widened(index, model, vectors, pools, query, terms, where)
+                    widened = _widened(index, vectors, pools, query, terms, where)
                     if not vectors.doubted:
                         break
                 return widened
@@ -110,9 +106,9 @@ class Semantic:
     def _make_some(self, index: SqliteIndex) -> bool:
         """Make a few missing vectors; return whether none is missing now."""
         with self._lock:
-            model, vectors = self._open(index)
+            vectors = self._open(index)
             try:
-                return model is None or vectors is None or self._catch_up(index, model, vectors, _FEW)
+                return vectors is None or self._catch_up(index, vectors, _FEW)
             except Failed as error:
                 self._disable(error)
                 return True
@@ -122,13 +118,11 @@ class Semantic:
     def embed(self, index: SqliteIndex, progress: Progress | None = None) -> Embedded:
         """Make all missing vectors."""
         with self._lock:
-            model, vectors = self._open(index)
-            if model is None or vectors is None:
+            if (vectors := self._open(index)) is None:
                 raise self.model.unavailable()
-            self._find_missing(index, vectors)
-            missing = len(self._missing)
+            missing = len(self._find_missing(index, vectors))
             try:
-                self._catch_up(index, model, vectors, -1, progress)
+                self._catch_up(index, vectors, -1, progress)
             except Failed as error:
                 self._disable(error)
                 raise self.model.unavailable() from None
@@ -138,18 +132,17 @@ class Semantic:
     def status(self, index: SqliteIndex) -> Embedded:
         """Return the state of the vectors without making any."""
         with self._lock:
-            model, vectors = self._open(index)
-            if model is None or vectors is None:
+            if (vectors := self._open(index)) is None:
                 return Embedded("", problem=self.model.problem)
-            self._find_missing(index, vectors)
-            missing = len(self._missing)
+            missing = len(self._find_missing(index, vectors))
             stored = len(index.rows(EMBEDDED)) - missing
-            return Embedded(self.model.embedder, model.name, model.version, stored, missing, vectors.bytes_on_disk())
+            model, size = vectors.model, vectors.bytes_on_disk()
+            return Embedded(self.model.embedder, model.name, model.version, stored, missing, size)
 
-    def _open(self, index: SqliteIndex) -> tuple[Embedder | None, FileVectors | None]:
-        """Return the model and its vectors for the current index; None when there is no model."""
+    def _open(self, index: SqliteIndex) -> FileVectors | None:
+        """Return the vectors for the current index; None when there is no model."""
         if (model := self.model.get()) is None:
-            return None, None
+            return None
         generation = index.generation()
         if self._vectors is None or generation != self._generation:
             self.forget()
@@ -157,30 +150,28 @@ class Semantic:
 
             self._vectors = FileVectors(index.folder if generation else "", model, generation)
             self._generation, self._last, self._missing = generation, 0, []
-        return model, self._vectors
+        return self._vectors
 
     def _disable(self, error: Failed) -> None:
         self.model.disable(error)
         self._missing = []
         self.forget()
 
-    def _find_missing(self, index: SqliteIndex, vectors: FileVectors) -> None:
-        """Update the list of rows without a vector; only the first call checks all rows."""
+    def _find_missing(self, index: SqliteIndex, vectors: FileVectors) -> list[int]:
+        """Update the list of rows without a vector and return it; only the first call checks all rows."""
         if vectors.read_on():
             self._last = 0
         rows = index.rows(EMBEDDED, self._last)
         self._missing = vectors.missing(sorted({*(self._missing if self._last else ()), *rows}))
         self._last = max(self._last, *rows[-1:], 0)
+        return self._missing
 
-    def _catch_up(
-        self, index: SqliteIndex, model: Embedder, vectors: FileVectors, most: int, progress: Progress | None = None
-    ) -> bool:
+    def _catch_up(self, index: SqliteIndex, vectors: FileVectors, most: int, progress: Progress | None = None) -> bool:
         """Make missing vectors, at most `most` unless that is negative; return whether none is missing now."""
-        self._find_missing(index, vectors)
-        total = len(self._missing)
+        total = len(self._find_missing(index, vectors))
         wanted = self._missing if most < 0 else self._missing[:most]
         for start in range(0, len(wanted), _BATCH):
-            _make(index.load(wanted[start : start + _BATCH]), model, vectors)
+            vectors.make(index.load(wanted[start : start + _BATCH]))
             if progress:
                 progress(min(start + _BATCH, len(wanted)), len(wanted))
         self._missing = self._missing[len(wanted) :]
@@ -190,13 +181,7 @@ class Semantic:
 
 
 def _widened(
-    index: SqliteIndex,
-    model: Embedder,
-    vectors: FileVectors,
-    pools: list[Pool],
-    query: Query,
-    terms: Terms,
-    where: Filter,
+    index: SqliteIndex, vectors: FileVectors, pools: list[Pool], query: Query, terms: Terms, where: Filter
 ) -> tuple[list[Pool], Near]:
     values: dict[str, float] = {}
     result = []
@@ -206,37 +191,21 @@ def _widened(
         shares = zip(pool.words, pool.held, strict=True)
         words = [(written.get(word, word), _RARE / (_RARE + held / total)) for word, held in shares]
         with working():
-            question = model.question(query.text, words)
+            question = vectors.model.question(query.text, words)
         if question.any():
             if not terms.phrases:  # quoted words must occur literally
-                pool = index.widened(pool, where, _nearest(index, model, vectors, question, where))
-            values |= _nearness(index, pool, model, vectors, question)
+                pool = index.widened(pool, where, _nearest(index, vectors, question, where))
+            values |= _nearness(index, vectors, pool, question)
         result.append(pool)
-    return result, Near(values, model.near)
+    return result, Near(values, vectors.model.near)
 
 
-def _make(records: Mapping[int, Record], model: Embedder, vectors: FileVectors) -> None:
-    """Make the vectors of records, or reuse those of an earlier index for the same texts."""
-    from holdfast.storage.files.vectors import small  # imports numpy
-
-    texts = [f"{record.title}\n{record.text}".strip()[:_CHARS] for record in records.values()]
-    marks = [mark_of(record) for record in records.values()]
-    known = vectors.earlier(marks)
-    fresh = [number for number, one in enumerate(known) if one is None]
-    with working():
-        made = model.texts([texts[number] for number in fresh])
-    for number, vector in zip(fresh, small(made), strict=True):
-        known[number] = vector
-    if records:
-        vectors.add(list(records), marks, known)
-
-
-def _nearest(index: SqliteIndex, model: Embedder, vectors: FileVectors, question: Floats, where: Filter) -> list[int]:
+def _nearest(index: SqliteIndex, vectors: FileVectors, question: Floats, where: Filter) -> list[int]:
     """Return the most similar rows that pass the filter and are about the question."""
-    about = _top(vectors.nearest(question), model.near)
+    about = _top(vectors.nearest(question), vectors.model.near)
     rows = index.passing(about, where)
     if len(rows) < _NEAREST <= len(about):  # few of many similar rows pass: compare only rows that do
-        rows = index.passing(_top(vectors.nearest(question, index.inside(where)), model.near), where)
+        rows = index.passing(_top(vectors.nearest(question, index.inside(where)), vectors.model.near), where)
     return rows[:_NEAREST]
 
 
@@ -249,16 +218,13 @@ def _top(scored: list[tuple[int, float]], least: float) -> list[tuple[int, float
     return [(row, score) for row, score in near if score >= edge]
 
 
-def _nearness(
-    index: SqliteIndex, pool: Pool, model: Embedder, vectors: FileVectors, question: Floats
-) -> dict[str, float]:
+def _nearness(index: SqliteIndex, vectors: FileVectors, pool: Pool, question: Floats) -> dict[str, float]:
     """Return the similarity of each candidate by id; replace vectors that belong to other content."""
-    rows = list(pool.candidates)
-    marks = [one.mark for one in pool.candidates.values()]
+    rows, candidates = list(pool.candidates), pool.candidates.values()
+    marks = [one.mark for one in candidates]
     near = vectors.nearness(rows, marks, question)
     wrong = index.load([row for row, one in zip(rows, near, strict=True) if one is None])
     if wrong := {row: record for row, record in wrong.items() if record.kind in EMBEDDED}:
-        _make(wrong, model, vectors)
+        vectors.make(wrong)
         near = vectors.nearness(rows, marks, question)
-    ids = [one.id for one in pool.candidates.values()]
-    return {id: one for id, one in zip(ids, near, strict=True) if one is not None}
+    return {one.id: value for one, value in zip(candidates, near, strict=True) if value is not None}

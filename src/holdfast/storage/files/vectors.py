@@ -15,13 +15,15 @@ import contextlib
 import itertools
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from holdfast.errors import Busy
+from holdfast.model.records import Record, mark_of
+from holdfast.recall.embedders import working
 from holdfast.storage.files.descriptors import hold
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 _HEADER = 256
 _PREFIX, _SUFFIX = "vectors-", ".bin"
+_CHARS = 4_000
+"""The part of a text that is embedded: the mean of a longer text means less."""
 _LOCK_SECONDS = 5.0
 _CHUNK = 8 << 20
 RESCORED = 500
@@ -43,7 +47,7 @@ class FileVectors:
     def __init__(self, folder: str, model: Embedder, generation: str) -> None:
         self._size = model.size
         self._dtype = numpy.dtype([("row", "<u8"), ("mark", "<u8"), ("check", "<u8"), ("vector", "i1", model.size)])
-        self._model = model.name
+        self.model = model
         label = f"holdfast vectors 1\n{model.name}\n{model.version}\n{model.size}\n{generation}\n"
         self._header = label.encode().ljust(_HEADER, b" ")[:_HEADER]
         self._folder = folder
@@ -217,6 +221,19 @@ class FileVectors:
 
     # adding
 
+    def make(self, records: Mapping[int, Record]) -> None:
+        """Make the vectors of records, or reuse those of an earlier index for the same texts."""
+        texts = [f"{record.title}\n{record.text}".strip()[:_CHARS] for record in records.values()]
+        marks = [mark_of(record) for record in records.values()]
+        known = self.earlier(marks)
+        fresh = [number for number, one in enumerate(known) if one is None]
+        with working():
+            made = self.model.texts([texts[number] for number in fresh])
+        for number, vector in zip(fresh, small(made), strict=True):
+            known[number] = vector
+        if records:
+            self.add(list(records), marks, known)
+
     def add(self, rows: Sequence[int], marks: Sequence[int], vectors: Sequence[Array | None]) -> None:
         """Append vectors; when they cannot be written, keep all in memory from now on."""
         entries = numpy.zeros(len(rows), self._dtype)
@@ -283,7 +300,7 @@ class FileVectors:
         if not self._folder or self._buffer is not None:
             return []
         with contextlib.suppress(OSError):
-            start = f"{_PREFIX}{self._model}-"
+            start = f"{_PREFIX}{self.model.name}-"
             names = [name for name in os.listdir(self._folder) if name.startswith(start) and name.endswith(_SUFFIX)]
             return [path for name in names if (path := os.path.join(self._folder, name)) != self.path]
         return []
