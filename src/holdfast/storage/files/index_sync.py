@@ -60,11 +60,10 @@ class IndexSync:
         self._noted: dict[str, None] = {}
         self.note = self._noted.setdefault
         """Note that a path changed; the next question indexes it."""
-        self._moved_lock = threading.Lock()
         self._turns = threading.RLock()
         """Held while noted paths are indexed, so that another thread does not miss them."""
         self._watcher: Watcher | None = None
-        self._moved: set[str] = set()
+        self._moved: dict[str, None] = {}
         """Folders that appeared or vanished since the watcher started; "" means that every file must be checked."""
         self._generation = ""
 
@@ -194,10 +193,7 @@ class IndexSync:
     def _with_notes(self, work: Callable[[list[str]], Refreshed]) -> Refreshed:
         """Run work that indexes the noted paths; they stay noted when it does not succeed."""
         with self._turns:
-            noted: dict[str, None] = {}
-            with contextlib.suppress(KeyError):
-                while True:
-                    noted[self._noted.popitem()[0]] = None
+            noted = _taken(self._noted)
             try:
                 done = work(sorted(noted))
             except BaseException:
@@ -235,19 +231,18 @@ class IndexSync:
 
     def _as_watched(self) -> Refreshed:
         generation = self.index.generation()
-        with self._moved_lock:
-            moved, self._moved = self._moved | self.refresher.linked, set()  # links hide changes
+        moved = _taken(self._moved) | dict.fromkeys(self.refresher.linked)  # links hide changes
         if self._generation != generation:  # another process replaced the index
-            moved.add("")
+            moved[""] = None
         if not moved:
             return self.catch_up()
         try:
             done = self.refresh_below(() if "" in moved else tuple(sorted(moved)))
         except BaseException:
-            self._note_moved(moved)
+            self._moved.update(moved)
             raise
         if done.behind:
-            self._note_moved(moved)
+            self._moved.update(moved)
         else:
             self._generation = generation
         return done if "" in moved else self.catch_up()
@@ -283,8 +278,13 @@ class IndexSync:
     def _note_events(self, paths: list[str], folders: set[str]) -> None:
         """Note what the watcher saw; below a folder that appeared or vanished, every file must be checked."""
         self._noted.update(dict.fromkeys(paths))
-        self._note_moved({path if self._layout.watched(path) else "" for path in folders})
+        self._moved.update(dict.fromkeys(path if self._layout.watched(path) else "" for path in folders))
 
-    def _note_moved(self, folders: set[str]) -> None:
-        with self._moved_lock:
-            self._moved |= folders
+
+def _taken(notes: dict[str, None]) -> dict[str, None]:
+    """Remove all notes and return them; other threads may add some at any time."""
+    taken: dict[str, None] = {}
+    with contextlib.suppress(KeyError):
+        while True:
+            taken[notes.popitem()[0]] = None
+    return taken

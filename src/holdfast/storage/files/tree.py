@@ -29,6 +29,7 @@ from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, St
 
 _CHUNK = 1 << 20
 _TRIES = 100
+_UNLOCKED_TRIES = 3
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
 _LEADS_OUT = "a link that leads out of the root is not followed"
@@ -251,11 +252,16 @@ class Files:
             raise
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
-        """Copy the log unlocked, then lock it, copy what was appended since, and rename the copy over it."""
-        for _ in range(_TRIES):
+        """Copy the log, lock it, and rename the copy over it; when the log changed meanwhile, copy it again.
+
+        The first copies are made while others may append to the log, the later ones while it is locked.
+        """
+        for attempt in range(_TRIES):
             with self._folder_of(path, make=False) as (folder, name):
                 fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW)
                 try:
+                    if attempt >= _UNLOCKED_TRIES:
+                        raw.hold(fd, self._lock_seconds, path)
                     done = self._rewrite_open(folder, fd, path, name, change)
                 finally:
                     raw.let_go(fd)
@@ -264,26 +270,26 @@ class Files:
         raise Busy(f"{path} keeps being replaced by other processes; nothing was written.", "Try again.")
 
     def _rewrite_open(self, folder: int, fd: int, path: str, name: str, change: Callable[[bytes], bytes]) -> int | None:
-        """Put a changed copy in the place of an open log; None when the path names another file by now."""
-        with raw.temporary(folder, b"", stat.S_IMODE(os.fstat(fd).st_mode)) as temporary:
-            target = os.open(temporary, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-            try:
-                copy = lines.Copy(fd, target, change, self._line_bytes)
-                copy.up_to(lines.whole_lines(fd))
-                raw.flush(target)
-                raw.hold(fd, self._lock_seconds, path)
-                usable = self._beneath.names(path, os.fstat(fd)) and copy.unchanged()
-                if usable:
-                    copy.up_to(os.fstat(fd).st_size)
-                if usable and copy.changed:
-                    raw.flush(target)
-                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                    os.fsync(folder)
-                    return copy.changed
-            finally:
-                os.close(target)
-            os.unlink(temporary, dir_fd=folder)
-            return 0 if usable else None
+        """Put a changed copy in the place of an open log; None when the log is another one by now."""
+        before, count = os.fstat(fd), 0
+
+        def padded(line: bytes) -> bytes:
+            nonlocal count
+            made = change(line)
+            count += made != line
+            return made.ljust(len(line))  # offsets stay valid
+
+        pieces = lines.copied(fd, before.st_size, self._line_bytes, padded)
+        with raw.temporary(folder, pieces, stat.S_IMODE(before.st_mode)) as temporary:
+            raw.hold(fd, self._lock_seconds, path)
+            now = os.fstat(fd)
+            same = raw.stamp(now) == raw.stamp(before) and self._beneath.names(path, now)
+            if same and count:
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)
+            else:
+                os.unlink(temporary, dir_fd=folder)
+        return count if same else None
 
     @contextlib.contextmanager
     def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
