@@ -194,7 +194,7 @@ def test_a_folder_has_no_tenants(root: Path) -> None:
 
 
 @pytest.fixture
-def fence(tmp_path: Path) -> Iterator[tuple[Files, ScopedTree]]:
+def fence(tmp_path: Path) -> Iterator[tuple[ScopedTree, Files]]:
     tree = Files(str(tmp_path))
     for name in ("alpha", "alphabet", "beta"):
         tree.write(f"resources/workspaces/{name}/_notes/n.md", name.encode(), expect="")
@@ -220,7 +220,7 @@ OUTSIDE = (
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[Files, ScopedTree], path: str) -> None:
+def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[ScopedTree, Files], path: str) -> None:
     inside, _ = fence
     mine = "resources/workspaces/alpha/_notes/n.md"
     looks: list[Callable[[], object]] = [
@@ -261,7 +261,7 @@ def test_a_fence_has_every_method_of_the_port() -> None:
     assert public == {name for name in vars(ScopedTree) if not name.startswith("_")}
 
 
-def test_lists_of_a_fence_name_nothing_outside(fence: tuple[Files, ScopedTree]) -> None:
+def test_lists_of_a_fence_name_nothing_outside(fence: tuple[ScopedTree, Files]) -> None:
     inside, _ = fence
     for folder in ("", "resources", "resources/workspaces", "user", "user/memory", "user/memory/workspaces/beta"):
         found = [path for path, _ in inside.walk(folder, ("",), lambda _path, _why: None)]
@@ -272,14 +272,14 @@ def test_lists_of_a_fence_name_nothing_outside(fence: tuple[Files, ScopedTree]) 
     assert inside.folders("user/memory") == ["workspaces"]
 
 
-def test_a_write_that_is_stale_is_a_conflict_inside_a_fence_too(fence: tuple[Files, ScopedTree]) -> None:
+def test_a_write_that_is_stale_is_a_conflict_inside_a_fence_too(fence: tuple[ScopedTree, Files]) -> None:
     inside, _ = fence
     with pytest.raises(Conflict):
         inside.write("resources/workspaces/alpha/_notes/n.md", b"x", expect="0" * 64)
 
 
 def test_of_the_account_of_writes_a_fence_gives_and_takes_the_lines_about_its_scope(
-    fence: tuple[Files, ScopedTree],
+    fence: tuple[ScopedTree, Files],
 ) -> None:
     inside, tree = fence
     log = "user/memory/writes/2026-11.jsonl"
