@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.storage import refresh
-from holdfast.storage.files import descriptors, index, lines, log
+from holdfast.storage.files import descriptors, index, lines, log, refresh
+from holdfast.storage.files.index_sync import IndexSync, Known
+from holdfast.storage.files.refresh import Refresher
 from holdfast.storage.files.tree import Files
-from holdfast.storage.index import Known
-from holdfast.storage.index_sync import IndexSync
-from holdfast.storage.refresh import Refresher
 from holdfast.storage.store import ANY, Store
 from holdfast.storage.tree import ABSENT
 from prove import hostile_defences
@@ -65,13 +63,13 @@ def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
 
 
 def _seal() -> None:
-    begin = lines.HeldEnd.__init__
+    begin = lines.LogEnd.__init__
 
-    def unsealed(self: lines.HeldEnd, *given: Any) -> None:
+    def unsealed(self: lines.LogEnd, *given: Any) -> None:
         begin(self, *given)
         self.torn = False
 
-    _put(lines.HeldEnd, __init__=unsealed)
+    _put(lines.LogEnd, __init__=unsealed)
 
 
 def _comparison() -> None:

@@ -17,7 +17,6 @@ import pytest
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import ABSENT
-from holdfast.storage.tree import ByteTree as Tree
 
 SECRET = b"secret of the outside\n"
 INSIDE = b"text of the inside\n"
@@ -41,7 +40,7 @@ def inside(tmp_path: Path, outside: Path) -> Path:
 
 
 @pytest.fixture(params=[True, False], ids=["native", "portable"])
-def tree(request: pytest.FixtureRequest, inside: Path) -> Iterator[Tree]:
+def tree(request: pytest.FixtureRequest, inside: Path) -> Iterator[Files]:
     opened = Files(str(inside), lock_seconds=5.0, native=request.param)
     yield opened
     opened.close()
@@ -74,14 +73,14 @@ def ignore(path: str, why: str) -> None:
     """Take what a walk could not look into."""
 
 
-READS: dict[str, Callable[[Tree, str], object]] = {
+READS: dict[str, Callable[[Files, str], object]] = {
     "read": lambda tree, path: tree.read(path),
     "scan": lambda tree, path: list(tree.scan(path)),
     "scan_back": lambda tree, path: list(tree.scan_back(path)),
     "fingerprint": lambda tree, path: tree.fingerprint(path, 0, 1),
     "stat": lambda tree, path: tree.stat(path),
 }
-WRITES: dict[str, Callable[[Tree, str], object]] = {
+WRITES: dict[str, Callable[[Files, str], object]] = {
     "create": lambda tree, path: tree.write(path, b"ours", expect=ABSENT),
     "replace": lambda tree, path: tree.write(path, b"ours", expect="0" * 32),
     "keep": lambda tree, path: tree.write("real/a.md", b"ours", expect=tree.read("real/a.md").version, keep=path),
@@ -90,7 +89,7 @@ WRITES: dict[str, Callable[[Tree, str], object]] = {
     "move to": lambda tree, path: tree.move("real/a.md", path),
     "remove": lambda tree, path: tree.remove(path),
 }
-LISTS: dict[str, Callable[[Tree, str], list[object]]] = {
+LISTS: dict[str, Callable[[Files, str], list[object]]] = {
     "walk": lambda tree, path: list(tree.walk(path, (".md",), ignore)),
     "folders": lambda tree, path: list(tree.folders(path)),
 }
@@ -142,7 +141,7 @@ BAD_PATHS = {
     ],
 )
 def test_a_path_that_is_not_one_inside_is_refused_before_anything_happens(
-    tree: Tree, inside: Path, outside: Path, call: Callable[[Tree, str], object], path: str
+    tree: Files, inside: Path, outside: Path, call: Callable[[Files, str], object], path: str
 ) -> None:
     before = contents(inside.parent)
     assert outcome(lambda: call(tree, path.format(inside=inside, outside=outside))) == "Invalid"
@@ -152,7 +151,7 @@ def test_a_path_that_is_not_one_inside_is_refused_before_anything_happens(
 @pytest.mark.parametrize("path", list(BAD_PATHS.values())[2:], ids=list(BAD_PATHS)[2:])
 @pytest.mark.parametrize("call", LISTS.values(), ids=LISTS)
 def test_a_path_that_is_not_one_inside_lists_nothing(
-    tree: Tree, inside: Path, outside: Path, call: Callable[[Tree, str], list[object]], path: str
+    tree: Files, inside: Path, outside: Path, call: Callable[[Files, str], list[object]], path: str
 ) -> None:
     (outside / "folder").mkdir()
     found: list[object] = []
@@ -187,14 +186,14 @@ def test_a_path_that_is_not_one_inside_lists_nothing(
         "é" * 127 + "x",
     ],
 )
-def test_what_only_looks_like_a_trick_is_a_name(tree: Tree, inside: Path, outside: Path, path: str) -> None:
+def test_what_only_looks_like_a_trick_is_a_name(tree: Files, inside: Path, outside: Path, path: str) -> None:
     tree.write(path, b"ours", expect=ABSENT)
     assert tree.read(path).data == b"ours"
     assert (inside / path).read_bytes() == b"ours"
     assert contents(outside) == {"secret.md": SECRET}
 
 
-def test_twins_in_case_and_in_composition_are_two_files(tree: Tree) -> None:
+def test_twins_in_case_and_in_composition_are_two_files(tree: Files) -> None:
     twins = ["a.md", "A.md", "é.md", "e\u0301.md"]
     for path in twins:
         tree.write(f"twins/{path}", path.encode(), expect=ABSENT)
@@ -207,7 +206,7 @@ def test_twins_in_case_and_in_composition_are_two_files(tree: Tree) -> None:
 @pytest.mark.parametrize("call", READS.values(), ids=READS)
 @pytest.mark.parametrize("how", ["relative", "absolute", "by way of another link", "by way of a folder"])
 def test_a_link_to_a_file_outside_is_not_read(
-    tree: Tree, inside: Path, outside: Path, how: str, call: Callable[[Tree, str], object]
+    tree: Files, inside: Path, outside: Path, how: str, call: Callable[[Files, str], object]
 ) -> None:
     link = inside / "link.md"
     if how == "relative":
@@ -228,7 +227,7 @@ def test_a_link_to_a_file_outside_is_not_read(
 @pytest.mark.parametrize("how", ["relative", "absolute", "deep"])
 @pytest.mark.parametrize("name", ["secret.md", "new.md", "new/deeper.md"])
 def test_nothing_passes_a_link_to_a_folder_outside(
-    tree: Tree, inside: Path, outside: Path, how: str, name: str, call: Callable[[Tree, str], object]
+    tree: Files, inside: Path, outside: Path, how: str, name: str, call: Callable[[Files, str], object]
 ) -> None:
     if how == "deep":
         (inside / "real" / "link").symlink_to("../../vault-outside")
@@ -243,7 +242,7 @@ def test_nothing_passes_a_link_to_a_folder_outside(
 
 
 @pytest.mark.parametrize("folder", ["link", "link/below", "top"])
-def test_a_walk_does_not_pass_a_link_that_leads_out(tree: Tree, inside: Path, outside: Path, folder: str) -> None:
+def test_a_walk_does_not_pass_a_link_that_leads_out(tree: Files, inside: Path, outside: Path, folder: str) -> None:
     (outside / "below").mkdir()
     (outside / "below" / "deep.md").write_bytes(SECRET)
     (inside / "top").mkdir()
@@ -262,7 +261,7 @@ def test_a_walk_does_not_pass_a_link_that_leads_out(tree: Tree, inside: Path, ou
         assert refused
 
 
-def test_a_link_to_itself_does_not_hide_the_folders_beside_it(tree: Tree, inside: Path) -> None:
+def test_a_link_to_itself_does_not_hide_the_folders_beside_it(tree: Files, inside: Path) -> None:
     (inside / "top" / "folder").mkdir(parents=True)
     (inside / "top" / "loop").symlink_to("loop")
     (inside / "top" / "one").symlink_to("two")
@@ -271,7 +270,7 @@ def test_a_link_to_itself_does_not_hide_the_folders_beside_it(tree: Tree, inside
 
 
 @pytest.mark.parametrize("folder", ["link", "link/below"])
-def test_the_folders_outside_are_not_named(tree: Tree, inside: Path, outside: Path, folder: str) -> None:
+def test_the_folders_outside_are_not_named(tree: Files, inside: Path, outside: Path, folder: str) -> None:
     (outside / "below" / "deep").mkdir(parents=True)
     (inside / "link").symlink_to(outside)
     found: list[str] = []
@@ -298,7 +297,7 @@ def test_the_folders_outside_are_not_named(tree: Tree, inside: Path, outside: Pa
         ("link", "{inside}", "link/real/a.md"),
     ],
 )
-def test_a_link_that_stays_inside_is_read(tree: Tree, inside: Path, link: str, target: str, path: str) -> None:
+def test_a_link_that_stays_inside_is_read(tree: Files, inside: Path, link: str, target: str, path: str) -> None:
     (inside / link).parent.mkdir(parents=True, exist_ok=True)
     (inside / link).symlink_to(target.format(inside=inside))
     assert tree.read(path).data == INSIDE
@@ -306,21 +305,21 @@ def test_a_link_that_stays_inside_is_read(tree: Tree, inside: Path, link: str, t
     assert tree.stat(path) == tree.stat("real/a.md")
 
 
-def test_a_chain_of_links_that_stays_inside_is_read(tree: Tree, inside: Path) -> None:
+def test_a_chain_of_links_that_stays_inside_is_read(tree: Files, inside: Path) -> None:
     (inside / "one.md").symlink_to(inside / "two.md")
     (inside / "two.md").symlink_to("folder/a.md")
     (inside / "folder").symlink_to(inside / "real")
     assert tree.read("one.md").data == INSIDE
 
 
-def test_an_absolute_link_into_a_folder_whose_name_starts_with_two_dots_stays_inside(tree: Tree, inside: Path) -> None:
+def test_an_absolute_link_into_a_folder_whose_name_starts_with_two_dots_stays_inside(tree: Files, inside: Path) -> None:
     (inside / "..data").mkdir()
     (inside / "..data" / "a.md").write_bytes(INSIDE)
     (inside / "link.md").symlink_to(inside / "..data" / "a.md")
     assert tree.read("link.md").data == INSIDE
 
 
-def test_an_absolute_link_by_another_name_of_the_root_stays_inside(tree: Tree, inside: Path) -> None:
+def test_an_absolute_link_by_another_name_of_the_root_stays_inside(tree: Files, inside: Path) -> None:
     other = inside.parent / "other-name"
     other.symlink_to(inside)
     (inside / "real" / "link.md").symlink_to(other / "real" / "a.md")
@@ -329,7 +328,7 @@ def test_an_absolute_link_by_another_name_of_the_root_stays_inside(tree: Tree, i
     assert tree.read("real/link.md").data == INSIDE
 
 
-def test_a_walk_passes_links_that_stay_inside(tree: Tree, inside: Path) -> None:
+def test_a_walk_passes_links_that_stay_inside(tree: Files, inside: Path) -> None:
     (inside / "top").mkdir()
     (inside / "top" / "folder").symlink_to("../real")
     (inside / "top" / "file.md").symlink_to(inside / "real" / "a.md")
@@ -343,7 +342,7 @@ def test_a_walk_passes_links_that_stay_inside(tree: Tree, inside: Path) -> None:
     "call", [WRITES[name] for name in ("create", "replace", "append")], ids=["create", "replace", "append"]
 )
 def test_a_write_never_follows_a_link(
-    tree: Tree, inside: Path, outside: Path, target: str, call: Callable[[Tree, str], object]
+    tree: Files, inside: Path, outside: Path, target: str, call: Callable[[Files, str], object]
 ) -> None:
     (inside / "link.md").symlink_to(target.format(inside=inside))
     before = contents(inside.parent)
@@ -352,7 +351,7 @@ def test_a_write_never_follows_a_link(
     assert contents(inside.parent) == before
 
 
-def test_a_write_from_the_version_read_through_a_link_is_refused(tree: Tree, inside: Path) -> None:
+def test_a_write_from_the_version_read_through_a_link_is_refused(tree: Files, inside: Path) -> None:
     (inside / "link.md").symlink_to("real/a.md")
     version = tree.read("link.md").version
     before = contents(inside)
@@ -364,7 +363,7 @@ def test_a_write_from_the_version_read_through_a_link_is_refused(tree: Tree, ins
 @pytest.mark.parametrize("call", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("target", ["real", "{inside}/real"])
 def test_a_write_never_passes_a_link_to_a_folder(
-    tree: Tree, inside: Path, target: str, call: Callable[[Tree, str], object]
+    tree: Files, inside: Path, target: str, call: Callable[[Files, str], object]
 ) -> None:
     (inside / "link").symlink_to(target.format(inside=inside))
     before = contents(inside)
@@ -373,7 +372,7 @@ def test_a_write_never_passes_a_link_to_a_folder(
     assert contents(inside) == before
 
 
-def test_moving_or_removing_a_link_leaves_its_target_alone(tree: Tree, inside: Path, outside: Path) -> None:
+def test_moving_or_removing_a_link_leaves_its_target_alone(tree: Files, inside: Path, outside: Path) -> None:
     for name in ("one.md", "two.md"):
         (inside / name).symlink_to(outside / "secret.md")
     with contextlib.suppress(HoldfastError):
@@ -386,7 +385,7 @@ def test_moving_or_removing_a_link_leaves_its_target_alone(tree: Tree, inside: P
 
 
 def test_a_log_that_became_a_link_after_the_first_append_is_not_followed(
-    tree: Tree, inside: Path, outside: Path
+    tree: Files, inside: Path, outside: Path
 ) -> None:
     tree.append("real/log.jsonl", lambda _: b"one\n")
     tree.append("real/log.jsonl", lambda _: b"two\n")
@@ -398,7 +397,7 @@ def test_a_log_that_became_a_link_after_the_first_append_is_not_followed(
 
 
 def test_a_folder_that_became_a_link_after_the_first_append_is_not_passed(
-    tree: Tree, inside: Path, outside: Path
+    tree: Files, inside: Path, outside: Path
 ) -> None:
     tree.append("real/log.jsonl", lambda _: b"one\n")
     tree.append("real/log.jsonl", lambda _: b"two\n")
@@ -411,7 +410,7 @@ def test_a_folder_that_became_a_link_after_the_first_append_is_not_passed(
 
 
 def test_a_folder_that_was_moved_out_and_linked_back_after_the_first_append_is_not_passed(
-    tree: Tree, inside: Path, outside: Path
+    tree: Files, inside: Path, outside: Path
 ) -> None:
     tree.append("real/log.jsonl", lambda _: b"one\n")
     (inside / "real").rename(outside / "real")
@@ -421,7 +420,7 @@ def test_a_folder_that_was_moved_out_and_linked_back_after_the_first_append_is_n
     assert (outside / "real" / "log.jsonl").read_bytes() == b"one\n"
 
 
-def test_a_log_with_a_second_name_is_not_appended_to(tree: Tree, inside: Path, outside: Path) -> None:
+def test_a_log_with_a_second_name_is_not_appended_to(tree: Files, inside: Path, outside: Path) -> None:
     """The other name may be a backup's, or lie outside: both would change with it."""
     os.link(outside / "secret.md", inside / "real" / "log.jsonl")
     with pytest.raises(Invalid, match="second name"):
@@ -430,7 +429,7 @@ def test_a_log_with_a_second_name_is_not_appended_to(tree: Tree, inside: Path, o
 
 
 def test_a_document_with_a_second_name_is_replaced_under_this_one_alone(
-    tree: Tree, inside: Path, outside: Path
+    tree: Files, inside: Path, outside: Path
 ) -> None:
     os.link(outside / "secret.md", inside / "real" / "b.md")
     tree.write("real/b.md", b"ours", expect=tree.read("real/b.md").version)
@@ -438,7 +437,7 @@ def test_a_document_with_a_second_name_is_replaced_under_this_one_alone(
     assert (inside / "real" / "b.md").read_bytes() == b"ours"
 
 
-def test_an_append_after_the_folder_was_moved_goes_where_the_path_says(tree: Tree, inside: Path) -> None:
+def test_an_append_after_the_folder_was_moved_goes_where_the_path_says(tree: Files, inside: Path) -> None:
     tree.append("real/log.jsonl", lambda _: b"one\n")
     tree.append("real/log.jsonl", lambda _: b"two\n")
     (inside / "real").rename(inside / "old")
@@ -469,7 +468,7 @@ def _loop(inside: Path, how: str) -> str:
 @pytest.mark.parametrize("how", ["itself", "each other", "through a folder", "sixty deep"])
 @pytest.mark.parametrize("call", READS.values(), ids=READS)
 def test_links_that_never_end_are_refused(
-    tree: Tree, inside: Path, how: str, call: Callable[[Tree, str], object]
+    tree: Files, inside: Path, how: str, call: Callable[[Files, str], object]
 ) -> None:
     path = _loop(inside, how)
     with pytest.raises(Invalid, match=r"a\.md"):
@@ -477,7 +476,7 @@ def test_links_that_never_end_are_refused(
 
 
 @pytest.mark.parametrize("how", ["itself", "each other", "through a folder", "sixty deep"])
-def test_a_walk_tells_of_links_that_never_end_and_goes_on(tree: Tree, inside: Path, how: str) -> None:
+def test_a_walk_tells_of_links_that_never_end_and_goes_on(tree: Files, inside: Path, how: str) -> None:
     top = inside / "top"
     top.mkdir()
     (top / "z.md").write_bytes(INSIDE)
@@ -488,7 +487,7 @@ def test_a_walk_tells_of_links_that_never_end_and_goes_on(tree: Tree, inside: Pa
     assert "top/a.md" in refused
 
 
-def test_folders_that_link_to_each_other_do_not_make_a_walk_endless(tree: Tree, inside: Path) -> None:
+def test_folders_that_link_to_each_other_do_not_make_a_walk_endless(tree: Files, inside: Path) -> None:
     top = inside / "top"
     for name in ("start", "one", "two"):
         (top / name).mkdir(parents=True)
@@ -527,7 +526,7 @@ def finished(call: Callable[[], object]) -> BaseException | None:
 
 @pytest.mark.parametrize("what", ["FIFO", "socket", "folder", "link to a FIFO"])
 @pytest.mark.parametrize("name", ["read", "scan", "scan_back", "fingerprint", "stat", "create", "replace", "append"])
-def test_what_is_no_file_neither_hangs_nor_passes_for_one(tree: Tree, inside: Path, what: str, name: str) -> None:
+def test_what_is_no_file_neither_hangs_nor_passes_for_one(tree: Files, inside: Path, what: str, name: str) -> None:
     path = inside / "odd.md"
     listener = socket.socket(socket.AF_UNIX)
     if what == "FIFO":
@@ -548,7 +547,7 @@ def test_what_is_no_file_neither_hangs_nor_passes_for_one(tree: Tree, inside: Pa
     assert contents(inside) == before
 
 
-def test_a_walk_passes_over_what_is_no_file(tree: Tree, inside: Path) -> None:
+def test_a_walk_passes_over_what_is_no_file(tree: Files, inside: Path) -> None:
     os.mkfifo(inside / "real" / "fifo.md")
     found: list[str] = []
     assert finished(lambda: found.extend(path for path, _ in tree.walk("real", (".md",), ignore))) is None
@@ -556,7 +555,7 @@ def test_a_walk_passes_over_what_is_no_file(tree: Tree, inside: Path) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"real/\xff.md", b"real/\xff/b.md"], ids=["file", "folder"])
-def test_a_name_that_is_not_utf_8_is_told_and_not_given(tree: Tree, inside: Path, raw: bytes) -> None:
+def test_a_name_that_is_not_utf_8_is_told_and_not_given(tree: Files, inside: Path, raw: bytes) -> None:
     odd = Path(os.fsdecode(os.path.join(os.fsencode(inside), raw)))
     odd.parent.mkdir(exist_ok=True)
     odd.write_bytes(INSIDE)
@@ -571,7 +570,7 @@ def test_a_name_that_is_not_utf_8_is_told_and_not_given(tree: Tree, inside: Path
 
 
 def test_a_folder_that_turns_into_a_link_while_writes_run_lets_nothing_out(
-    tree: Tree, inside: Path, outside: Path
+    tree: Files, inside: Path, outside: Path
 ) -> None:
     (outside / "log.jsonl").write_bytes(SECRET)
     (outside / "sub").mkdir()

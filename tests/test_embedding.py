@@ -322,7 +322,7 @@ def test_where_the_disk_refuses_vectors_they_are_kept_in_memory(root: Path) -> N
         fill(memory)
         memory.refresh()
         assert isinstance(memory.store, FileStore)
-        path = Path(memory.store._semantic._open(memory.store._sync._index)[1].path)  # type: ignore[union-attr]
+        path = Path(memory.store._semantic._open(memory.store._sync.index).path)  # type: ignore[union-attr]
         path.mkdir()
         assert recall(memory, ASKED)
         memory.put("episode", "It was wet, cold and stormy outside.", session="sky")

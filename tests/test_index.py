@@ -30,10 +30,9 @@ from holdfast import Memory
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound
 from holdfast.model.times import utc_now
 from holdfast.storage.files.index import SqliteIndex
+from holdfast.storage.files.index_sync import IndexSync
 from holdfast.storage.files.store import FileStore
-from holdfast.storage.index import Index
-from holdfast.storage.index_sync import IndexSync
-from holdfast.storage.refresh import Refreshed
+from holdfast.storage.reports import Refreshed
 
 Answers = list[list[tuple[str, float, str]]]
 QUERIES = ("granite", "quartz vein", '"deep quartz"', "kind:fact colour", "tag:stone", "", "nothing like that")
@@ -80,8 +79,8 @@ def sync_of(memory: Memory) -> IndexSync:
     return memory.store._sync
 
 
-def index_of(memory: Memory) -> Index:
-    return sync_of(memory)._index
+def index_of(memory: Memory) -> SqliteIndex:
+    return sync_of(memory).index
 
 
 def index_file(root: Path) -> Path:
@@ -766,7 +765,7 @@ def test_an_index_that_others_write_to_is_not_called_damaged(memory: Memory, roo
 
 def test_a_log_that_was_empty_when_the_index_looked_is_compared_as_empty(memory: Memory, root: Path) -> None:
     memory.put("message", "said")
-    scratch = SqliteIndex(None, "scratch", memory.settings.search)
+    scratch = SqliteIndex("", "scratch", memory.settings.search)
     sync_of(memory).refresher.one(scratch, "user/memory/history.jsonl", Refreshed(), 0)
     assert scratch.counts() == {}
     scratch.close()

@@ -19,7 +19,7 @@ from holdfast.model.queries import Query, parse
 from holdfast.model.records import Record
 from holdfast.model.times import derived_id
 from holdfast.roots import open_within
-from holdfast.storage.index import Filter
+from holdfast.storage.pools import Filter
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import PgTree
 from holdfast.storage.postgres.schema import OWNER, READER, WRITER

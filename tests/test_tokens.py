@@ -26,8 +26,7 @@ from holdfast.model.layout import Layout
 from holdfast.model.settings import Paths
 from holdfast.roots import make_root
 from holdfast.storage.files.tree import Files
-from holdfast.storage.tree import ByteTree as Tree
-from holdfast.storage.within import ScopedTree
+from holdfast.storage.files.within import ScopedTree
 from holdfast.tools import toolsets
 from teamserver import serving
 
@@ -195,13 +194,13 @@ def test_a_folder_has_no_tenants(root: Path) -> None:
 
 
 @pytest.fixture
-def fence(tmp_path: Path) -> Iterator[tuple[Tree, Tree]]:
+def fence(tmp_path: Path) -> Iterator[tuple[ScopedTree, Files]]:
     tree = Files(str(tmp_path))
     for name in ("alpha", "alphabet", "beta"):
         tree.write(f"resources/workspaces/{name}/_notes/n.md", name.encode(), expect="")
         tree.write(f"user/memory/workspaces/{name}/decisions.md", name.encode(), expect="")
     tree.write("user/memory/MEMORY.md", b"all", expect="")
-    made: Tree = ScopedTree(tree, Layout(Paths()), "alpha")
+    made = ScopedTree(tree, Layout(Paths()), "alpha")
     yield made, tree
     tree.close()
 
@@ -221,7 +220,7 @@ OUTSIDE = (
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[Tree, Tree], path: str) -> None:
+def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[ScopedTree, Files], path: str) -> None:
     inside, _ = fence
     mine = "resources/workspaces/alpha/_notes/n.md"
     looks: list[Callable[[], object]] = [
@@ -258,11 +257,11 @@ def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[Tree, T
 
 
 def test_a_fence_has_every_method_of_the_port() -> None:
-    port = {name for one in Tree.__mro__[:2] for name in vars(one) if not name.startswith("_")}
-    assert port <= {name for name in vars(ScopedTree) if not name.startswith("_")} | {"location", "exact"}
+    public = {name for name in vars(Files) if not name.startswith("_")}
+    assert public == {name for name in vars(ScopedTree) if not name.startswith("_")}
 
 
-def test_lists_of_a_fence_name_nothing_outside(fence: tuple[Tree, Tree]) -> None:
+def test_lists_of_a_fence_name_nothing_outside(fence: tuple[ScopedTree, Files]) -> None:
     inside, _ = fence
     for folder in ("", "resources", "resources/workspaces", "user", "user/memory", "user/memory/workspaces/beta"):
         found = [path for path, _ in inside.walk(folder, ("",), lambda _path, _why: None)]
@@ -273,13 +272,15 @@ def test_lists_of_a_fence_name_nothing_outside(fence: tuple[Tree, Tree]) -> None
     assert inside.folders("user/memory") == ["workspaces"]
 
 
-def test_a_write_that_is_stale_is_a_conflict_inside_a_fence_too(fence: tuple[Tree, Tree]) -> None:
+def test_a_write_that_is_stale_is_a_conflict_inside_a_fence_too(fence: tuple[ScopedTree, Files]) -> None:
     inside, _ = fence
     with pytest.raises(Conflict):
         inside.write("resources/workspaces/alpha/_notes/n.md", b"x", expect="0" * 64)
 
 
-def test_of_the_account_of_writes_a_fence_gives_and_takes_the_lines_about_its_scope(fence: tuple[Tree, Tree]) -> None:
+def test_of_the_account_of_writes_a_fence_gives_and_takes_the_lines_about_its_scope(
+    fence: tuple[ScopedTree, Files],
+) -> None:
     inside, tree = fence
     log = "user/memory/writes/2026-11.jsonl"
     mine, theirs = (

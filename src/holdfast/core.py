@@ -24,11 +24,10 @@ from holdfast.owner.history import Source
 from holdfast.recall import answers
 from holdfast.recall import question as asking
 from holdfast.recall.answers import Candidates
-from holdfast.recall.semantic import Embedded
-from holdfast.storage.index import Filter, Tied
-from holdfast.storage.refresh import Progress, Refreshed
+from holdfast.recall.embedders import Embedded
+from holdfast.storage.pools import Filter, Tied
+from holdfast.storage.reports import Progress, Refreshed, Report
 from holdfast.storage.store import Store
-from holdfast.storage.verify import Report
 from holdfast.storage.writer import Writer, converted
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.owner.restore import Restored
     from holdfast.owner.rollback import RolledBack
     from holdfast.owner.transfer import Moved, Mover
-    from holdfast.storage.refresh import Progress
+    from holdfast.storage.reports import Progress
 
 
 class Memory(core.Core):

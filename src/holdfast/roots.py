@@ -6,11 +6,9 @@ Making a root never overwrites anything that is there.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import threading
-import time
 import tomllib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
@@ -21,11 +19,9 @@ from holdfast import secrets, templates
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model import settings
-from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout
 from holdfast.model.scopes import split
 from holdfast.model.settings import Paths
-from holdfast.storage.files.engine import FileEngine
 from holdfast.storage.files.store import FileStore
 from holdfast.storage.files.tree import Files
 from holdfast.storage.tree import ABSENT, Tree
@@ -58,8 +54,7 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
         derived = os.path.join(location, settings.DERIVED)
         if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
             derived = ""
-        engine = FileEngine(tree, tree.location, derived, _identity(config), config.search)
-        memory = kind(FileStore(engine, Layout(config.paths), config, writer), config, writer)
+        memory = kind(FileStore(tree, derived, Layout(config.paths), config, writer), config, writer)
     if watch:
         memory.store.watch()
     return memory
@@ -128,12 +123,6 @@ def settings_text(tree: Tree) -> str:
         return ""
     except UnicodeDecodeError:
         raise Invalid(f"{settings.FILE} of {tree.location} is not UTF-8.", "Save it as UTF-8.") from None
-
-
-def _identity(config: settings.Settings) -> str:
-    """Return a hash of everything that decides how files are read; another one means another index."""
-    known = [config.paths, config.limits, list(KINDS.values()), time.tzname, time.timezone]
-    return hashlib.sha256(msgspec.json.encode(known)).hexdigest()
 
 
 # databases

@@ -21,7 +21,6 @@ from holdfast.storage.postgres import rows
 from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.tree import ABSENT
-from holdfast.storage.tree import ByteTree as Tree
 
 
 class FileEngine:
@@ -33,7 +32,7 @@ class FileEngine:
         self.name = name
         self._native = native
 
-    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Tree:
+    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Files:
         return Files(place, lock_seconds=lock_seconds, line_bytes=line_bytes, native=self._native)
 
     def plant(self, place: str, path: str, data: bytes) -> None:
@@ -49,7 +48,7 @@ class PostgresEngine:
     has_links = False
     dsn = ""
 
-    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Tree:
+    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Files:
         waits = Waits(lock_seconds=lock_seconds, connections=12)
         return PgTree(Database(f"{self.dsn}&tenant={quote(place, safe='')}", waits), line_bytes=line_bytes)
 

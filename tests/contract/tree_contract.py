@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.model.records import version_of
-from holdfast.storage.tree import ABSENT, Line, LogEnd, Stamp
-from holdfast.storage.tree import ByteTree as Tree
+from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.files.tree import Files as Tree
+from holdfast.storage.tree import ABSENT, Line, Stamp
 
 LONGEST = 64
 """The line limit of trees that are opened to meet over-long lines."""
@@ -823,7 +824,7 @@ class TreeContract:
         for who in range(8):
             assert [int(line[1]) for line in lines if int(line[0]) == who] == list(range(15))
 
-    def test_what_may_be_composed_again_was_added_to_the_log_that_it_was_shown(
+    def test_what_is_composed_is_added_to_the_log_that_it_was_shown(
         self, engine: Engine, place: str, tree: Tree
     ) -> None:
         other = engine.open(place)
@@ -834,7 +835,7 @@ class TreeContract:
 
         def write(number: int) -> None:
             one = (tree, other)[number % 2 and number % 7 > 2]
-            done = one.append(logs[number % 3 == 0], compose, durable=False, again=True)
+            done = one.append(logs[number % 3 == 0], compose, durable=False)
             assert done is not None
 
         with ThreadPoolExecutor(4) as pool:
@@ -847,16 +848,16 @@ class TreeContract:
         assert sum(1 for log in logs for _ in tree.scan(log)) == 120
         other.close()
 
-    def test_what_may_be_composed_again_may_look_far_back_and_refuse(self, tree: Tree) -> None:
+    def test_composing_may_look_far_back_and_refuse(self, tree: Tree) -> None:
         for number in range(30):
-            tree.append("log.jsonl", lambda _, number=number: b"%d\n\n" % number, again=True)  # type: ignore[misc]
+            tree.append("log.jsonl", lambda _, number=number: b"%d\n\n" % number)  # type: ignore[misc]
 
         def all_of_it(end: LogEnd) -> bytes:
             seen.append((list(end.back()), [line for line in end.lines(0) if line]))
             return b""
 
         seen: list[tuple[list[bytes], list[bytes]]] = []
-        assert tree.append("log.jsonl", all_of_it, again=True) is None
+        assert tree.append("log.jsonl", all_of_it) is None
         expected = [b"%d" % number for number in range(30)]
         assert seen[-1] == (expected[::-1], expected)
 
@@ -864,11 +865,11 @@ class TreeContract:
             raise Conflict("no")
 
         with pytest.raises(Conflict, match="no"):
-            tree.append("log.jsonl", refuse, again=True)
-        tree.append("log.jsonl", lambda _: b"torn", again=True)
-        tree.append("log.jsonl", lambda _: b"behind\n", again=True)
+            tree.append("log.jsonl", refuse)
+        tree.append("log.jsonl", lambda _: b"torn")
+        tree.append("log.jsonl", lambda _: b"behind\n")
         tree.remove("log.jsonl")
-        done = tree.append("log.jsonl", lambda end: b"%d\n" % end.size, again=True)
+        done = tree.append("log.jsonl", lambda end: b"%d\n" % end.size)
         assert done is not None and done.start == 0
         assert tree.read("log.jsonl").data == b"0\n"
 

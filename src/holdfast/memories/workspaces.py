@@ -28,7 +28,7 @@ from holdfast.model.records import Draft, Record
 from holdfast.model.scopes import Scope
 from holdfast.model.times import today
 from holdfast.storage.parsing import is_archived
-from holdfast.storage.refresh import YOUNG_NS
+from holdfast.storage.tree import YOUNG_NS
 
 FIELDS = ("description", "rootFolder", "purpose", "workflows", "keyFiles", "preferences")
 """The fields of a workspace beside its name, and their names in front matter."""

@@ -23,7 +23,7 @@ from holdfast.model.records import Receipt, Record, path_of, text_of, version_of
 from holdfast.model.times import from_ns, is_id
 from holdfast.storage import write_log
 from holdfast.storage.log import attempts
-from holdfast.storage.refresh import is_much
+from holdfast.storage.reports import is_much
 from holdfast.storage.store import Made, Store
 from holdfast.storage.tree import ABSENT
 from holdfast.storage.writer import check_op

@@ -31,7 +31,7 @@ from holdfast.roots import on_disk, open_folder, open_memory
 from holdfast.storage.files import descriptors
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.log import attempts
-from holdfast.storage.refresh import Progress
+from holdfast.storage.reports import Progress
 from holdfast.storage.tree import Tree
 
 MANIFEST = "manifest.json"

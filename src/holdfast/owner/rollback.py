@@ -20,7 +20,7 @@ from holdfast.model.records import Record
 from holdfast.model.times import bound, mint
 from holdfast.owner.history import check_count, completed, count_units, covers, ends
 from holdfast.storage import parsing, write_log
-from holdfast.storage.refresh import is_much
+from holdfast.storage.reports import is_much
 from holdfast.storage.tree import ABSENT
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The embedder port: models that turn text into vectors, so that texts of similar meaning have similar vectors.
+"""Embedders: models that turn text into vectors, so that texts of similar meaning have similar vectors.
 
 An embedder is optional and comes with an extra of the package. A setting chooses it; `auto` takes the best one that is
 installed. Models are in `recall.models`, which is imported when the first vector is needed. Nothing is downloaded, and
@@ -7,11 +7,15 @@ without an embedder everything works by words alone.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from holdfast.errors import Unavailable
+from holdfast.model.kinds import KINDS
 
 if TYPE_CHECKING:
     import numpy
@@ -24,6 +28,10 @@ ENGINES = {
     "semantic": ("WordVectors", ("numpy", "tokenizers", "wordllama")),
 }
 """The class of each embedder and the modules that it needs, the best first."""
+
+
+EMBEDDED = tuple(name for name, row in KINDS.items() if row.searchable and row.layer != "own")
+"""Kinds whose records have vectors: all kinds that a search without filters covers."""
 
 
 class Embedder(Protocol):
@@ -49,42 +57,85 @@ class NoVectors(Unavailable):
     """Vectors cannot be stored or compared here: records are found by words alone."""
 
 
-class Vectors(Protocol):
-    """The vectors of one model for the rows of one index. They are derived from text and can be lost at any time."""
+class Embedded(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of the vectors."""
 
-    doubted: bool
-    """A damaged vector was found: read everything again."""
+    embedder: str
+    """The embedder in use; "" is none."""
+    model: str = ""
+    version: str = ""
+    vectors: int = 0
+    missing: int = 0
+    bytes: int = 0
+    made: int = 0
+    """How many were made by this call."""
+    problem: str = ""
+    """Why the installed embedder cannot be used, and the next step."""
 
-    def __len__(self) -> int: ...
-    def close(self) -> None: ...
-    def bytes_on_disk(self) -> int: ...
 
-    def read_on(self) -> bool:
-        """Read what was added since by any process; True when everything was read again."""
+class Failed(Exception):
+    """The model was loaded but raised an error."""
 
-    def missing(self, rows: Sequence[int]) -> list[int]:
-        """Return the rows that have no vector."""
 
-    def nearness(self, rows: Sequence[int], marks: Sequence[int], question: Floats) -> list[float | None]:
-        """Return the similarity of each row to a question, from -1 to 1; None without a vector of its text."""
+class Model:
+    """The embedder that a setting selects, loaded when it is first used; `unavailable` is why it cannot be used."""
 
-    def nearest(self, question: Floats, among: Sequence[int] | None = None) -> list[tuple[int, float]]:
-        """Return the rows most similar to a question, of all or of some, with their similarity; unordered."""
+    def __init__(self, setting: str, unavailable: NoVectors | None = None) -> None:
+        self._setting = setting
+        self._loaded = unavailable is not None
+        self._model: Embedder | None = None
+        self._broken: Unavailable | None = unavailable
 
-    def small(self, vectors: Floats) -> Array:
-        """Return vectors in the form in which they are stored."""
+    @property
+    def embedder(self) -> str:
+        """The name of the embedder in use, "" when there is none; it may not be loaded yet."""
+        return "" if self._broken else chosen(self._setting)
 
-    def earlier(self, marks: Sequence[int]) -> list[Array | None]:
-        """Return the vectors of the same texts that the same model made for an earlier index."""
+    @property
+    def problem(self) -> str:
+        """Why the installed embedder is not used, and the next step; "" when it is used or none is installed."""
+        return str(self._broken) if self._broken and chosen(self._setting) else ""
 
-    def add(self, rows: Sequence[int], marks: Sequence[int], vectors: Sequence[Array | None]) -> None:
-        """Store vectors; in memory when they cannot be written."""
+    def get(self) -> Embedder | None:
+        """Return the model, None when there is none."""
+        if not self._loaded:
+            self._loaded = True
+            name = chosen(self._setting)
+            try:
+                self._model = load(name) if name else None
+            except Exception as error:  # a broken installation can raise anything
+                self._broken = _broken(f"The embedder {name} cannot be loaded: {error}.", name)
+        return self._model
 
-    def tidy(self) -> None:
-        """Remove the vectors of earlier indexes and versions."""
+    def disable(self, error: Failed) -> None:
+        """Use words alone from now on."""
+        name = chosen(self._setting)
+        self._broken = _broken(f"The embedder {name} does not work: {error}.", name)
+        self._model = None
 
-    def keep_only(self, rows: Sequence[int]) -> None:
-        """Remove the vectors of all other rows, when there are many of them."""
+    def unavailable(self) -> Unavailable:
+        """Return why there is no model, and the next step."""
+        if self._setting == "none":
+            return Unavailable(
+                "No embedder is to be used.", 'Set embedder = "auto" in [search], and a weight of meaning.'
+            )
+        if self._broken and chosen(self._setting):
+            return self._broken
+        wanted = "semantic" if self._setting == "auto" else self._setting
+        return _broken(f"The embedder {wanted} is not installed.", wanted)
+
+
+def _broken(message: str, wanted: str) -> Unavailable:
+    return Unavailable(message, f"Run: pip install 'holdfast[{wanted}]'")
+
+
+@contextlib.contextmanager
+def working() -> Iterator[None]:
+    """Raise Failed for any error of a model."""
+    try:
+        yield
+    except Exception as error:
+        raise Failed(str(error) or type(error).__name__) from error
 
 
 def chosen(setting: str) -> str:

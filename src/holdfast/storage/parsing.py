@@ -7,8 +7,10 @@ read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.formats import jsonl, links, markdown, sections, transcripts
@@ -17,11 +19,18 @@ from holdfast.model.layout import Place
 from holdfast.model.records import Mark, Problem, Record, text_of, version_of
 from holdfast.model.scopes import Scope, from_path
 from holdfast.model.times import from_ns, from_prefix, normal
-from holdfast.storage.index import Facts
 from holdfast.storage.tree import Document, Line
 
 _HEADING = re.compile(r"^#[ \t](.+)$", re.MULTILINE)
 Blob = Callable[[str], str]
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """The records read from a file, or from the new part of a log."""
+
+    records: Sequence[Record] = ()
+    marks: Sequence[Mark] = ()
+    problems: Sequence[Problem] = ()
 
 
 def documents(place: Place, document: Document) -> Facts:

@@ -31,15 +31,14 @@ from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
 from holdfast.model.times import is_id, utc_now
 from holdfast.storage import write_log
-from holdfast.storage.index import Applied, Filter, Tied
 from holdfast.storage.log import LogPart, attempts
-from holdfast.storage.refresh import Progress, Refreshed
+from holdfast.storage.pools import Filter, Tied
+from holdfast.storage.reports import Progress, Refreshed, Report
 from holdfast.storage.tree import ABSENT, Document, Tree
 
 if TYPE_CHECKING:
     from holdfast.recall.answers import Candidates
-    from holdfast.recall.semantic import Embedded
-    from holdfast.storage.verify import Report
+    from holdfast.recall.embedders import Embedded
 
 ANY = "any"
 """Write over whatever version is there."""
@@ -61,6 +60,15 @@ class Appended(msgspec.Struct, frozen=True):
 
     ids: list[str]
     repeated: bool = False
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """An entry written under an op_id: a record, or a mark (then `id` is its target)."""
+
+    path: str
+    id: str
+    fields: Mapping[str, Any] = {}
+    marks: bool = False
 
 
 class Event(msgspec.Struct, frozen=True):

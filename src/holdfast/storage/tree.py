@@ -2,8 +2,8 @@
 
 A path is relative to the root, with `/`, in any engine. A document is read whole with its version and written whole
 from a version; a log grows by whole lines. `write` and `append` return only when the change is durable. When the root
-itself is gone, every call raises `RootGone`, so that "gone" is never mistaken for "empty". `Tree` is for every module,
-`ByteTree` for the storage package alone. `tests/contract/` is the contract of every engine.
+itself is gone, every call raises `RootGone`, so that "gone" is never mistaken for "empty". `tests/contract/` is the
+contract of every engine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from holdfast.errors import Unavailable
 
 ABSENT = ""
 """The version of a document that does not exist: `write(expect=ABSENT)` creates and never replaces."""
+YOUNG_NS = 2_000_000_000
+"""A file or folder that changed less than this before it was checked may change again without a new stamp."""
 
 
 class RootGone(Unavailable):
@@ -53,31 +55,12 @@ class Line(msgspec.Struct, frozen=True):
     """Its text is withheld: it is about another scope."""
 
 
-class LogEnd(Protocol):
-    """The locked log that an append sees."""
-
-    size: int
-
-    def back(self) -> Iterator[bytes]:
-        """Yield the lines that are not blank, last line first."""
-
-    def lines(self, offset: int) -> Iterable[bytes]:
-        """Return the lines from an offset on."""
-
-
 class Snapshot(msgspec.Struct, frozen=True):
     """A file at one moment: `chunks` yields exactly `size` bytes, once."""
 
     size: int
     mtime: int
     chunks: Iterator[bytes]
-
-
-class Appended(msgspec.Struct, frozen=True):
-    """The offsets of the new lines."""
-
-    start: int
-    end: int
 
 
 class Tree(Protocol):
@@ -97,10 +80,7 @@ class Tree(Protocol):
         """Return the versions of those of these documents that exist."""
 
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
-        """Create documents durably, without replacing any, and return the paths of those that were created.
-
-        An engine with transactions creates all of them or none.
-        """
+        """Create documents durably, without replacing any, and return the paths of those that were created."""
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
         """Replace lines of a log, all at once and durably; return how many changed.
@@ -165,32 +145,3 @@ class Tree(Protocol):
         """
 
     def close(self) -> None: ...
-
-
-class ByteTree(Tree, Protocol):
-    """A tree whose logs are bytes: with offsets, and with a lock while one is appended to."""
-
-    @property
-    def exact(self) -> bool:
-        """Do equal stamps always mean the same bytes?"""
-
-    def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
-        """Yield the lines of a log from an offset on, in order."""
-
-    def append(
-        self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
-    ) -> Appended | None:
-        """Append the whole lines that `compose` returns while the log is locked; no bytes means no change.
-
-        With `again`, `compose` may be called several times, also before the log is locked; its last result was added
-        to the log that it saw last. It must not have side effects then.
-        """
-
-    def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
-        """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""
-
-    def hold(self, path: str) -> Callable[[], None] | None:
-        """Mark a log as in use until the returned function is called or this process ends; None when it already is.
-
-        The log is created if needed. The mark does not prevent writes; it only shows that a run is alive.
-        """

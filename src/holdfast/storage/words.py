@@ -1,4 +1,4 @@
-"""How records and queries become words and ties; every index engine uses the same rules, so that answers agree.
+"""How records and queries become words and ties; every engine uses the same rules, so that answers agree.
 
 Words are split and stemmed by SQLite's own tokenizer. A tie is a name that a record has, a name that it links to, or
 a tag; records that share one are related.
@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import apsw
-import msgspec
 
 from holdfast.formats.links import names_of, normal
 from holdfast.model.kinds import KINDS
@@ -20,7 +19,6 @@ from holdfast.model.names import same
 from holdfast.model.queries import Terms, spaced
 from holdfast.model.records import Record, text_of
 from holdfast.model.settings import Search
-from holdfast.storage.index import Stale
 
 TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2", "categories", "L* N* Co M*"])
 TITLE = 4.0
@@ -42,7 +40,6 @@ _UNSEARCHED = frozenset(
 )
 _REPEATED = {"summary": "said"}
 """A field of a kind that repeats its text."""
-record_out, record_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(Record).decode
 _local = threading.local()
 
 
@@ -88,16 +85,6 @@ def words_of(record: Record) -> tuple[str, str, str] | None:
         if name not in kind.choices and name not in _UNSEARCHED and name not in (kind.text, _REPEATED.get(kind.name))
     ]
     return spaced(record.title), spaced(record.text), spaced("\n".join((*record.tags, *rest)))
-
-
-def revive(blob: bytes, hidden: int, superseded: int) -> Record:
-    """Decode a record of the index and set its flags."""
-    if not isinstance(blob, bytes):
-        raise Stale("the index is damaged: a record is missing")
-    record = record_in(blob)
-    if hidden != record.hidden or superseded:
-        return msgspec.structs.replace(record, hidden=bool(hidden), superseded=bool(superseded))
-    return record
 
 
 def tagged(tags: tuple[str, ...]) -> str:

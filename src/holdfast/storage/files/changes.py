@@ -1,6 +1,6 @@
 """`FileFeed`: what happens in the files of a memory.
 
-The engine reports which files changed. Reading them shows what happened: the new entries of a log, the sections of a
+The system reports which files changed. Reading them shows what happened: the new entries of a log, the sections of a
 page that differ from before. The starting point comes from the index. Two quick changes of one document may be reported
 as one.
 """
@@ -17,10 +17,10 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout, Place
 from holdfast.model.records import Record
 from holdfast.storage import parsing
-from holdfast.storage.engine import Engine
-from holdfast.storage.index import Index
-from holdfast.storage.index_sync import IndexSync
-from holdfast.storage.refresh import Refreshed
+from holdfast.storage.files.index import SqliteIndex
+from holdfast.storage.files.index_sync import IndexSync
+from holdfast.storage.files.watch import Watcher
+from holdfast.storage.reports import Refreshed
 from holdfast.storage.store import Event, What
 from holdfast.storage.tree import Stamp
 
@@ -34,12 +34,16 @@ class _State(msgspec.Struct):
 
 
 class FileFeed:
-    def __init__(self, engine: Engine, places: Layout, sync: IndexSync) -> None:
-        self._tree, self._layout, self._refresher = engine.tree, places, sync.refresher
+    """The feed of the files in `folder`; without one, they are not watched but checked."""
+
+    def __init__(self, folder: str, places: Layout, sync: IndexSync) -> None:
+        self._tree, self._layout, self._refresher = sync.tree, places, sync.refresher
         self._known: dict[str, _State] = {}
         self._reported: queue.SimpleQueue[tuple[list[str], set[str]]] = queue.SimpleQueue()
         self._closed = False
-        self._watch = engine.follow(places.roots, lambda paths, folders: self._reported.put((paths, folders)))
+        self._watcher: Watcher | None = None
+        if folder:
+            self._watcher = Watcher(folder, places.roots, lambda *changed: self._reported.put(changed))
         try:
             sync.refresh_below(())
             sync.ask(self._begin)
@@ -51,7 +55,7 @@ class FileFeed:
         try:
             paths, folders = self._reported.get(timeout=timeout)
         except queue.Empty:
-            if self._watch.alive or self._closed:
+            if self._closed or (self._watcher and self._watcher.alive):
                 return []
             paths, folders = [], {""}  # the system reports nothing, so every file is checked
         every = dict.fromkeys([*paths, *(self._changed_below(folders) if folders else ())])
@@ -60,9 +64,10 @@ class FileFeed:
     def close(self) -> None:
         self._closed = True
         self._reported.put(([], set()))
-        self._watch.stop()
+        if self._watcher:
+            self._watcher.stop()
 
-    def _begin(self, index: Index) -> None:
+    def _begin(self, index: SqliteIndex) -> None:
         """Start from what the index has read."""
         for path, file in index.seen(self._layout.roots).items():
             state = _State(file.stamp, file.offset)

@@ -22,7 +22,6 @@ import secrets
 import stat
 import struct
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator
 
@@ -32,7 +31,6 @@ from holdfast.storage.tree import Stamp
 _OPENAT2 = 437
 _NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
 _MAX_LINKS = 40
-_MOST_FOLDERS = 64
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
 _YIELDS = 100
 _WHOLE_FILE = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -50,8 +48,6 @@ class Beneath:
 
     def __init__(self, root: str, *, native: bool = True) -> None:
         self.root = os.path.realpath(root)
-        self._folders: dict[str, int] = {}
-        self._lock = threading.Lock()
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._syscall = _libc().syscall if native and sys.platform == "linux" else None
         if self._syscall:
@@ -61,31 +57,13 @@ class Beneath:
                 self._syscall = None
 
     def close(self) -> None:
-        with self._lock:
-            held = [*self._folders.values(), self._fd] if self._fd >= 0 else []
-            self._folders.clear()
-            self._fd = -1
-        for fd in held:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
             os.close(fd)
 
     def removed(self) -> bool:
         """Was the root removed? A renamed one goes on working."""
         return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
-
-    def open_again(self, path: str, flags: int) -> int:
-        """Open a file through its folder, which stays open for the next time.
-
-        The folder may have been moved since: the caller must check with `names` that the path still names the file, and
-        `forget` the folder if it does not.
-        """
-        folder, _, name = path.rpartition("/")
-        with self._lock:
-            fd = self._folders.get(folder)
-            if fd is None:
-                if len(self._folders) >= _MOST_FOLDERS:
-                    return self.open(path, flags)
-                fd = self._folders[folder] = self.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
-            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
 
     def names(self, path: str, held: os.stat_result) -> bool:
         """Does the path still name this open file? No link is followed, neither at its end nor on the way."""
@@ -101,12 +79,6 @@ class Beneath:
         finally:
             os.close(fd)
         return found.st_ino == held.st_ino and found.st_dev == held.st_dev
-
-    def forget(self, path: str) -> None:
-        with self._lock:
-            fd = self._folders.pop(path.rpartition("/")[0], None)
-            if fd is not None:
-                os.close(fd)
 
     def open(self, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:
         """Open a relative path; ELOOP or EXDEV for a link that must not be followed or leads out."""

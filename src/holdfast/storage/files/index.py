@@ -1,4 +1,7 @@
-"""The SQLite index: FTS5 through apsw, in `.holdfast/`.
+"""The SQLite index: FTS5 through apsw, in `.holdfast/`. It makes reading fast and is never the truth.
+
+An index has the records that were read from the files, and a `Seen` per file that says how far it was read. It can be
+deleted at any time: every answer equals that of a fresh one.
 
 `.holdfast/current` names the file in use. A rebuild fills a new file and then replaces that name, so a reader never
 sees half an index, and an open index is never overwritten. A file that is damaged, or belongs to another root or
@@ -8,27 +11,33 @@ version, is rebuilt. A busy index is reported as busy, never as damaged.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
 import apsw
 import msgspec
 
 from holdfast.errors import Busy
+from holdfast.model.kinds import KINDS
 from holdfast.model.queries import Terms
 from holdfast.model.records import HALF, Problem, Record
-from holdfast.model.settings import Search
+from holdfast.model.settings import Search, Settings
 from holdfast.storage.files import rows as tables
 from holdfast.storage.files import search
-from holdfast.storage.index import Applied, Facts, Filter, Pool, Seen, Stale, Tied, Unusable
-from holdfast.storage.words import record_in, revive
+from holdfast.storage.files.descriptors import hold
+from holdfast.storage.files.rows import Seen, Stale
+from holdfast.storage.parsing import Facts
+from holdfast.storage.pools import Filter, Pool, Tied
+from holdfast.storage.store import Applied
 
 _CURRENT = "current"
 _PREFIX = "index-"
+_REBUILD_SECONDS = 120.0
 _HEADER = 100
 """Bytes of SQLite's header, which has the size and the number of the pages."""
 _DAMAGE = (
@@ -37,14 +46,19 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-class SqliteIndex:
-    """One index, for any number of threads, in `folder`; None keeps it in memory.
+class Unusable(Exception):
+    """The index cannot be written (disk full or read-only); never leaves the file engine."""
 
-    `identity` identifies what is indexed: root, layout, and settings that change what is indexed.
+
+class SqliteIndex:
+    """One index, for any number of threads, in `folder`; "" keeps it in memory.
+
+    `identity` identifies what is indexed: root, layout, and settings that change what is indexed. A method raises Stale
+    when the index must be rebuilt, Unusable when it cannot be written, Busy when another process is writing to it.
     """
 
-    def __init__(self, folder: str | None, identity: str, settings: Search) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, identity: str, settings: Search) -> None:
+        self.folder = folder
         self._identity = identity
         self._settings = settings
         self._lock = threading.RLock()
@@ -53,15 +67,29 @@ class SqliteIndex:
         self._pid = os.getpid()
         self._depth = 0
         self._local = threading.local()
-        self._using = _Using(self)
 
     # opening
 
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[apsw.Connection]:
+        """Lock the index and open its connection; turn SQLite's errors into Busy, Stale and Unusable."""
+        with self._lock:
+            try:
+                yield self._open()
+            except apsw.BusyError as error:
+                raise _busy(error) from None
+            except (*_DAMAGE, msgspec.MsgspecError, UnicodeDecodeError) as error:
+                self._drop()
+                raise Stale(f"the index is damaged: {error}") from None
+            except (apsw.FullError, apsw.ReadOnlyError) as error:
+                self._drop()
+                raise Unusable(f"the index cannot be written: {error}") from None
+
     def _open(self) -> apsw.Connection:
         """Return the connection to the current index; open it again when it was replaced, or after a fork."""
-        if self._db is not None and (self._folder is None or self._depth or getattr(self._local, "reading", 0)):
+        if self._db is not None and (not self.folder or self._depth or getattr(self._local, "reading", 0)):
             return self._db
-        if self._folder is None:
+        if not self.folder:
             self._db = tables.create(":memory:", self._identity)
             return self._db
         name = self._current()
@@ -72,19 +100,18 @@ class SqliteIndex:
         if self._db is None:
             if not name:
                 raise Stale("there is no index")
-            self._db = self._connect(os.path.join(self._folder, name))
+            self._db = self._connect(os.path.join(self.folder, name))
             self._name, self._pid = name, os.getpid()
         return self._db
 
     def _current(self) -> str:
-        assert self._folder is not None
         try:
-            with open(os.path.join(self._folder, _CURRENT), encoding="utf-8") as file:
+            with open(os.path.join(self.folder, _CURRENT), encoding="utf-8") as file:
                 name = file.read(100)
         except (OSError, UnicodeDecodeError):
             return ""
         plain = name.startswith(_PREFIX) and "/" not in name and name.isprintable()
-        return name if plain and os.path.exists(os.path.join(self._folder, name)) else ""
+        return name if plain and os.path.exists(os.path.join(self.folder, name)) else ""
 
     def _connect(self, path: str) -> apsw.Connection:
         if _is_cut(path):
@@ -115,11 +142,18 @@ class SqliteIndex:
             if self._pid == os.getpid():
                 self._drop()
 
+    def keep_in_memory(self) -> None:
+        """Start again with an empty index in memory."""
+        with self._lock:
+            self.close()
+            self.folder, self._db = "", None
+
     # writing
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        with self._using as db:
+        """Open a write transaction."""
+        with self._using() as db:
             if self._depth:
                 yield
                 return
@@ -146,72 +180,90 @@ class SqliteIndex:
 
     @contextlib.contextmanager
     def impatient(self) -> Iterator[None]:
-        with self._using as db:
+        """Raise Busy at once inside, instead of waiting for the index."""
+        with self._using() as db:
             db.set_busy_timeout(0)
         try:
             yield
         finally:
-            with contextlib.suppress(Stale, Unusable, Busy), self._using as db:
+            with contextlib.suppress(Stale, Unusable, Busy), self._using() as db:
                 db.set_busy_timeout(tables.BUSY_MS)
 
     def replace(self, path: str, seen: Seen, facts: Facts) -> None:
-        with self._using as db:
+        """Index a file again from its start."""
+        with self._using() as db:
             tables.add(db, path, seen, facts, replace=True)
 
     def extend(self, path: str, seen: Seen, facts: Facts) -> None:
-        with self._using as db:
+        """Index what was appended to a log."""
+        with self._using() as db:
             tables.add(db, path, seen, facts, replace=False)
 
     def touch(self, path: str, seen: Seen) -> None:
-        with self._using as db:
+        """Record that a file was checked and is unchanged."""
+        with self._using() as db:
             db.execute("UPDATE files SET seen = ? WHERE path = ?", (tables.seen_out(seen), path))
 
     def remove(self, path: str) -> None:
-        with self._using as db:
+        with self._using() as db:
             tables.remove(db, path)
 
     # reading
 
     def seen(self, below: tuple[str, ...] = ()) -> dict[str, Seen]:
+        """Return the state of every indexed file, or of those at or below these places, when it was read."""
         condition, values = search.at_or_below(below)
-        with self._using as db:
+        with self._using() as db:
             rows = db.execute(f"SELECT path, seen FROM files WHERE {condition}", values)
             return {path: tables.seen_in(seen) for path, seen in rows}
 
     def look(self, path: str) -> Seen | None:
-        with self._using as db:
+        with self._using() as db:
             found = db.execute("SELECT seen FROM files WHERE path = ?", (path,)).get
             return tables.seen_in(found) if found is not None else None
 
     def newest(self, where: Filter, limit: int) -> list[Record]:
-        with self._using as db:
+        """Return the newest records that pass a filter; all of them with a negative limit."""
+        with self._using() as db:
             rows = search.newest(db, where, limit)
             records = tables.load(db, rows)
             return [records[row] for row in rows if row in records]
 
     def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
-        with self._using as db:
+        """Return the records that match these words best, by words alone, with their scores."""
+        with self._using() as db:
             scores = search.best(db, terms, where, limit, self._settings)
             records = tables.load(db, [row for row, _ in scores])
             return [(records[row], score) for row, score in scores if row in records]
 
     def pools(self, terms: Terms, where: Filter, most: int) -> list[Pool]:
-        with self._using as db:
+        """Return the records that match these words best, with their neighbours; words are weighed per pool.
+
+        A pool without candidates still has the word statistics.
+        """
+        with self._using() as db:
             return search.pools(db, terms, where, most, self._settings)
 
     def load(self, rows: list[int]) -> dict[int, Record]:
-        with self._using as db:
+        """Return the records of these rows that still exist."""
+        with self._using() as db:
             return tables.load(db, rows)
 
     def widened(self, pool: Pool, where: Filter, rows: Sequence[int]) -> Pool:
-        with self._using as db:
+        """Return a pool with these rows and their neighbours added, as far as they belong to it."""
+        with self._using() as db:
             return search.widened(db, pool, where, rows)
 
     def passing(self, scored: Sequence[tuple[int, float]], where: Filter) -> list[int]:
-        with self._using as db:
+        """Return those of some scored rows that pass a filter, best first."""
+        with self._using() as db:
             return search.passing(db, {row: -score for row, score in scored}, where)
 
     def rows(self, kinds: Sequence[str], after: int = 0) -> list[int]:
+        """Return the rows of all current records of these kinds, hidden ones too, greater than `after`.
+
+        Within one generation a row always means the same record with the same content, and later ones are greater.
+        """
         wanted = f"kind IN ({search.placeholders(kinds)})"
         if after:
             later = f"SELECT row FROM records NOT INDEXED WHERE row > ? AND {wanted} AND NOT superseded ORDER BY row"
@@ -221,11 +273,12 @@ class SqliteIndex:
         return sorted({row for (row,) in every}.difference([row for (row,) in self._rows(older)]))
 
     def inside(self, where: Filter) -> list[int]:
+        """Return the rows of all records that pass a filter."""
         condition, values = search.conditions(where)
         return [row for (row,) in self._rows(f"SELECT r.row FROM records r WHERE {condition}", values)]
 
     def related(self, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]:
-        with self._using as db:
+        with self._using() as db:
             return search.related(db, identifiers, where, limit)
 
     def by_id(self, identifier: str) -> list[Record]:
@@ -236,6 +289,7 @@ class SqliteIndex:
         return self._some(f"r.key = ? AND f.path = ? {some}", (key, path))
 
     def last_order(self, path: str, target: str) -> str:
+        """Return the greatest order of the entries of a log about a key or id, "" when there are none."""
         ((found,),) = self._rows(
             "SELECT max(sort) FROM ("
             "SELECT sort FROM records JOIN files USING (file) WHERE path = ?1 AND id = ?2"
@@ -246,16 +300,19 @@ class SqliteIndex:
         return str(found or "")
 
     def by_op(self, op_id: str) -> list[Applied]:
+        """Return what was done under an op_id."""
         found = [Applied(record.path, record.id, record.fields) for record in self._some("r.op = ?", (op_id,))]
         marks = self._rows("SELECT path, target FROM marks JOIN files USING (file) WHERE op = ?", (op_id,))
         return found + [Applied(path, target, marks=True) for path, target in marks]
 
     def generation(self) -> str:
-        if self._folder is None:
+        """Return the id of this index; a rebuilt one has another."""
+        if not self.folder:
             return ""
         return self._name if getattr(self._local, "reading", 0) and self._db is not None else self._current()
 
     def halves(self, path: str) -> set[str]:
+        """Return the ids of the records of a log whose pair is incomplete."""
         sql = "SELECT id FROM records INDEXED BY records_alone JOIN files USING (file) WHERE alone AND path = ?"
         return {id for (id,) in self._rows(sql, (path,))}
 
@@ -265,24 +322,26 @@ class SqliteIndex:
         return self._some(condition, (path, order), f"r.sort {way} LIMIT {int(limit)}")
 
     def records(self, path: str) -> list[Record]:
+        """Return everything indexed from one file, in file order."""
         return self._some("f.path = ?", (path,), "r.row")
 
     def _rows(self, sql: str, values: tuple[Any, ...] = ()) -> list[tables.Row]:
-        with self._using as db:
+        with self._using() as db:
             return db.execute(sql, values).fetchall()
 
     def _some(self, condition: str, values: tuple[Any, ...], order: str = "r.sort, f.path") -> list[Record]:
-        with self._using as db:
+        with self._using() as db:
             rows = db.execute(
                 "SELECT r.record, r.hidden, r.superseded FROM records r JOIN files f USING (file)"
                 f" WHERE {condition} ORDER BY {order}",
                 values,
             )
-            return [revive(*row) for row in rows]
+            return [tables.revive(*row) for row in rows]
 
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
+        """Return what could not be read, in all files or at or below these places."""
         condition, values = search.at_or_below(below)
-        with self._using as db:
+        with self._using() as db:
             rows = db.execute(
                 "SELECT path, what, line, minor FROM problems JOIN files USING (file)"
                 f" WHERE {condition} ORDER BY path, line, what",
@@ -294,7 +353,7 @@ class SqliteIndex:
                 f" WHERE alone AND {condition} ORDER BY path, sort",
                 values,
             )
-            return found + [Problem(path, HALF, record_in(blob).line) for path, blob in halves]
+            return found + [Problem(path, HALF, tables.record_in(blob).line) for path, blob in halves]
 
     def problem_count(self) -> int:
         ((found,),) = self._rows(
@@ -304,21 +363,25 @@ class SqliteIndex:
         return int(found)
 
     def hidden_in(self, path: str) -> dict[str, bool]:
+        """Return for each id or key with marks in a log whether the newest mark hides it."""
         sql = "SELECT target, hidden, max(sort) FROM marks JOIN files USING (file) WHERE path = ? GROUP BY target"
         return {target: bool(hidden) for target, hidden, _ in self._rows(sql, (path,))}
 
     def note(self, name: str, value: str) -> None:
-        with self.writing(), self._using as db:
+        """Store a note about the whole index; "" removes it."""
+        with self.writing(), self._using() as db:
             db.execute("DELETE FROM meta WHERE name = ?", (name,))
             if value:
                 db.execute("INSERT INTO meta VALUES (?, ?)", (name, value))
 
     def noted(self, name: str) -> str:
+        """Return a note, "" when there is none."""
         found = self._rows("SELECT value FROM meta WHERE name = ?", (name,))
         return str(found[0][0] or "") if found else ""
 
     def snapshot(self) -> tuple[dict[str, Seen], dict[str, int]]:
-        with self._using as db:
+        """Return `seen` and `proof` from one transaction."""
+        with self._using() as db:
             own = not db.in_transaction
             if own:
                 db.execute("BEGIN")
@@ -333,91 +396,115 @@ class SqliteIndex:
         if not after:  # two counts of an index each, without reading the records
             gone = "SELECT count(*) FROM records INDEXED BY records_gone WHERE file = ?1 AND (hidden OR superseded)"
             sql = f"SELECT (SELECT count(*) FROM records INDEXED BY records_file WHERE file = ?1) - ({gone})"
-        with self._using as db:
+        with self._using() as db:
             file = tables.file_of(db, path)
             return int(db.execute(sql, (file, after) if after else (file,)).get)
 
     def counts(self) -> dict[str, int]:
+        """Count the records of each kind."""
         return dict(self._rows("SELECT kind, count(*) FROM records GROUP BY kind ORDER BY kind"))
 
     def proof(self) -> dict[str, int]:
-        with self._using as db:
+        """Return a checksum per file over everything indexed from it, words included; valid in this process only.
+
+        Two indexes with the same checksums give the same answers. A damaged index raises Stale.
+        """
+        with self._using() as db:
             return tables.proof(db)
 
     # rebuilding
 
     @contextlib.contextmanager
-    def rebuilding(self) -> Iterator[SqliteIndex]:
-        with self._lock:
-            fresh = SqliteIndex(self._folder, self._identity, self._settings)
-            if self._folder is None:
-                yield fresh
-                self._drop()
-                self._db = fresh._open()
+    def rebuilding(self, known: str | None = None) -> Iterator[SqliteIndex | None]:
+        """Provide a fresh index to fill; it replaces this one when the block ends without an error.
+
+        One process rebuilds at a time. Given the generation that is `known` to be unusable, None is provided when
+        another process has replaced that one.
+        """
+        with self._alone():
+            if known is not None and self.generation() not in ("", known):
+                yield None
                 return
-            name = f"{_PREFIX}{secrets.token_hex(4)}.sqlite"
-            path, temporary = os.path.join(self._folder, name), os.path.join(self._folder, f"{_CURRENT}-{name}")
-            try:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(self._folder)
-                self._sweep(self._current())  # files of rebuilds that were interrupted
-                fresh._db = tables.create(path, self._identity)
-                fresh._depth = 1  # one transaction on one connection
-                fresh._db.execute("BEGIN")
-                yield fresh
-                fresh._db.execute("COMMIT")
-                tables.tune(fresh._db)
-                fresh._drop()
-                with open(path, "rb") as file:
-                    os.fsync(file.fileno())
-                self._drop()
-                with open(temporary, "w", encoding="utf-8") as file:
-                    file.write(name)
-                os.replace(temporary, os.path.join(self._folder, _CURRENT))
-                self._sweep(name)
-            except (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, OSError) as error:
-                raise Unusable(f"the index cannot be built: {error}") from None
-            finally:
-                fresh._drop()
-                if self._current() != name:
-                    _delete(path)
+            with self._lock:
+                if self.folder:
+                    yield from self._rebuilt()
+                else:
+                    fresh = SqliteIndex("", self._identity, self._settings)
+                    yield fresh
+                    self._drop()
+                    self._db = fresh._open()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Lock the folder of the index, which is made if needed, but not the root above it, which may be gone."""
+        if not self.folder:
+            yield
+            return
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.folder)
+            fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unusable(f"{self.folder}: {error.strerror}") from None
+        try:
+            hold(fd, _REBUILD_SECONDS, "The index, which another process is rebuilding,")
+            yield
+        finally:
+            os.close(fd)
+
+    def _rebuilt(self) -> Iterator[SqliteIndex]:
+        """Yield an empty index in a new file, then put it in the place of this one."""
+        fresh = SqliteIndex(self.folder, self._identity, self._settings)
+        name = f"{_PREFIX}{secrets.token_hex(4)}.sqlite"
+        path, temporary = os.path.join(self.folder, name), os.path.join(self.folder, f"{_CURRENT}-{name}")
+        try:
+            self._sweep(self._current())  # files of rebuilds that were interrupted
+            fresh._db = tables.create(path, self._identity)
+            fresh._depth = 1  # one transaction on one connection
+            fresh._db.execute("BEGIN")
+            yield fresh
+            fresh._db.execute("COMMIT")
+            tables.tune(fresh._db)
+            fresh._drop()
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+            self._drop()
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(name)
+            os.replace(temporary, os.path.join(self.folder, _CURRENT))
+            self._sweep(name)
+        except (apsw.FullError, apsw.IOError, apsw.CantOpenError, apsw.ReadOnlyError, OSError) as error:
+            raise Unusable(f"the index cannot be built: {error}") from None
+        finally:
+            fresh._drop()
+            if self._current() != name:
+                _delete(path)
 
     def _sweep(self, current: str) -> None:
         """Remove every index but the one in use."""
-        assert self._folder is not None
-        for other in os.listdir(self._folder):
+        for other in os.listdir(self.folder):
             if other.startswith(_PREFIX) and other.endswith(".sqlite") and other != current:
-                _delete(os.path.join(self._folder, other))
+                _delete(os.path.join(self.folder, other))
+
+    def purge(self) -> None:
+        """Remove derived data that does not belong to the current index."""
+        current = self.generation()
+        for name in os.listdir(self.folder) if os.path.isdir(self.folder) else ():
+            if not name.startswith((current or "?", _CURRENT)):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(self.folder, name))
+
+    def size(self) -> int:
+        """Return the size of all derived data, in bytes."""
+        if not os.path.isdir(self.folder):
+            return 0
+        return sum(entry.stat().st_size for entry in os.scandir(self.folder) if entry.is_file())
 
 
-class _Using:
-    """Lock an index and open its connection; turn SQLite's errors into Busy, Stale and Unusable."""
-
-    def __init__(self, index: SqliteIndex) -> None:
-        self._index = index
-
-    def __enter__(self) -> apsw.Connection:
-        self._index._lock.acquire()
-        try:
-            return self._index._open()
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if isinstance(error, apsw.BusyError):
-                raise _busy(error) from None
-            if isinstance(error, (*_DAMAGE, msgspec.MsgspecError, UnicodeDecodeError)):
-                self._index._drop()
-                raise Stale(f"the index is damaged: {error}") from None
-            if isinstance(error, apsw.FullError | apsw.ReadOnlyError):
-                self._index._drop()
-                raise Unusable(f"the index cannot be written: {error}") from None
-        finally:
-            self._index._lock.release()
+def identity_of(settings: Settings) -> str:
+    """Return a hash of everything that decides how files are read; another one means another index."""
+    known = [settings.paths, settings.limits, list(KINDS.values()), time.tzname, time.timezone]
+    return hashlib.sha256(msgspec.json.encode(known)).hexdigest()
 
 
 def _is_cut(path: str) -> bool:

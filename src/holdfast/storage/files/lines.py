@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.errors import Conflict
-from holdfast.storage.files import descriptors as raw
 from holdfast.storage.tree import Line
 
 _CHUNK = 1 << 20
@@ -24,8 +22,8 @@ Read = Callable[[int, int], bytes]
 """Read so many bytes from an offset; fewer only at the end of the log."""
 
 
-class HeldEnd:
-    """The end of a log that this process has locked."""
+class LogEnd:
+    """The end of a log that this process has locked, as an append sees it."""
 
     def __init__(self, read: Read, size: int, line_bytes: int) -> None:
         self.size = size
@@ -35,6 +33,7 @@ class HeldEnd:
         self.torn = size > 0 and not self._end.endswith(b"\n")
 
     def back(self) -> Iterator[bytes]:
+        """Yield the lines that are not blank, last line first."""
         ended = self._end.rstrip()
         start = ended.rfind(b"\n") + 1
         if ended and (start or len(self._end) == self.size):
@@ -47,6 +46,7 @@ class HeldEnd:
                 yield line.data
 
     def lines(self, offset: int) -> Iterable[bytes]:
+        """Return the lines from an offset on."""
         return (line.data for line in forwards(self._read, offset, self.size, self._line_bytes))
 
 
@@ -103,53 +103,19 @@ def backwards(read: Read, size: int, longest: int) -> Iterator[Line]:
         yield Line(0, b"" if cut else tail, end + whole, whole, cut)
 
 
-class Copy:
-    """A copy of an open log, made in steps."""
-
-    def __init__(self, source: int, target: int, change: Callable[[bytes], bytes], longest: int) -> None:
-        self._source = source
-        self._target = target
-        self._change = change
-        self._longest = longest
-        self._waiting: list[bytes] = []
-        self._size = 0
-        self._checksum = 0
-        self.done = 0
-        """How far the log was copied."""
-        self.changed = 0
-
-    def up_to(self, end: int) -> None:
-        """Copy on, up to the end of a whole line or of the file."""
-        for line in forwards(functools.partial(os.pread, self._source), self.done, end, self._longest):
-            if line.cut:  # too long to be read as a line: copied as it is
-                for chunk in chunks(self._source, line.end - line.offset, line.offset):
-                    self._put(chunk, chunk)
-            else:
-                newline = b"\n" if line.whole else b""
-                made = self._change(line.data)
-                self.changed += made != line.data
-                self._put(line.data + newline, made.ljust(len(line.data)) + newline)  # offsets stay valid
-            self.done = line.end
-        self._write()
-
-    def unchanged(self) -> bool:
-        """Is the copied part of the source still the same?"""
-        checksum = 0
-        for chunk in chunks(self._source, self.done):
-            checksum = zlib.crc32(chunk, checksum)
-        return checksum == self._checksum
-
-    def _put(self, read: bytes, data: bytes) -> None:
-        self._checksum = zlib.crc32(read, self._checksum)
-        self._waiting.append(data)
-        self._size += len(data)
-        if self._size >= _CHUNK:
-            self._write()
-
-    def _write(self) -> None:
-        if self._size:
-            raw.write_all(self._target, b"".join(self._waiting))
-        self._waiting, self._size = [], 0
+def copied(fd: int, size: int, longest: int, change: Callable[[bytes], bytes]) -> Iterator[bytes]:
+    """Yield so many bytes of an open log, with every line changed that is not too long to be read."""
+    waiting, waits = list[bytes](), 0
+    for line in forwards(functools.partial(os.pread, fd), 0, size, longest):
+        if line.cut or waits >= _CHUNK:
+            yield b"".join(waiting)
+            waiting, waits = [], 0
+        if line.cut:
+            yield from chunks(fd, line.end - line.offset, line.offset)
+        else:
+            waiting += [change(line.data), b"\n" if line.whole else b""]
+            waits += line.end - line.offset
+    yield b"".join(waiting)
 
 
 def chunks(fd: int, size: int, start: int = 0) -> Iterator[bytes]:

@@ -23,8 +23,10 @@ from holdfast.model.layout import Place
 from holdfast.model.records import HALF, Problem, Record
 from holdfast.model.times import is_id, utc_now
 from holdfast.storage import parsing
+from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.files.within import FileTree
 from holdfast.storage.log import LogPart
-from holdfast.storage.tree import ABSENT, ByteTree, Line, LogEnd, Stamp
+from holdfast.storage.tree import ABSENT, Line, Stamp
 
 WINDOW = 1 << 18
 """How many bytes before a cursor are compared."""
@@ -47,7 +49,7 @@ class Cursor(msgspec.Struct, frozen=True):
     """How many lines are before the offset."""
 
 
-def changed(tree: ByteTree, path: str, cursor: Cursor) -> bool:
+def changed(tree: FileTree, path: str, cursor: Cursor) -> bool:
     """Has a log changed since it was read up to the cursor?"""
     stamp = tree.stat(path)
     if stamp is None or not stamp.size:
@@ -55,14 +57,14 @@ def changed(tree: ByteTree, path: str, cursor: Cursor) -> bool:
     return stamp.size != cursor.size or not _continues(tree, path, cursor, stamp)
 
 
-def _continues(tree: ByteTree, path: str, cursor: Cursor, stamp: Stamp) -> bool:
+def _continues(tree: FileTree, path: str, cursor: Cursor, stamp: Stamp) -> bool:
     """Is this the log that was read up to the cursor, with at most new entries after it?"""
     if stamp.inode != cursor.inode or stamp.size < cursor.offset:
         return False
-    return tree.exact or checksum(tree, path, cursor.offset) == cursor.checksum
+    return checksum(tree, path, cursor.offset) == cursor.checksum
 
 
-def checksum(tree: ByteTree, path: str, offset: int) -> int:
+def checksum(tree: FileTree, path: str, offset: int) -> int:
     """Return a checksum of the bytes before an offset, -1 when they are gone."""
     try:
         return tree.fingerprint(path, max(0, offset - WINDOW), offset)
@@ -70,7 +72,7 @@ def checksum(tree: ByteTree, path: str, offset: int) -> int:
         return -1
 
 
-def read_on(tree: ByteTree, path: str, cursor: Cursor | None) -> LogPart:
+def read_on(tree: FileTree, path: str, cursor: Cursor | None) -> LogPart:
     """Return the entries after a cursor; all of them when the log before it changed. No log is an empty one."""
     if (stamp := tree.stat(path)) is None:
         return LogPart([], Cursor(), fresh=True)
@@ -89,7 +91,7 @@ def read_on(tree: ByteTree, path: str, cursor: Cursor | None) -> LogPart:
                 damaged.append((lines, line))
             else:
                 found += entries
-        if offset != begin.offset and not tree.exact:
+        if offset != begin.offset:
             known = checksum(tree, path, offset)
         warnings = _set_aside(tree, path, damaged) if damaged else []
     except NotFound:  # it was removed just now
@@ -97,7 +99,7 @@ def read_on(tree: ByteTree, path: str, cursor: Cursor | None) -> LogPart:
     return LogPart(found, Cursor(stamp.inode, stamp.size, offset, known, lines), fresh, warnings)
 
 
-def _set_aside(tree: ByteTree, path: str, damaged: list[tuple[int, Line]]) -> list[str]:
+def _set_aside(tree: FileTree, path: str, damaged: list[tuple[int, Line]]) -> list[str]:
     """Copy a damaged log unless a copy has all the lines that cannot be read; return the warnings."""
     stored = {_key(line): copy for copy in copies(tree, path) for line in tree.scan(copy)}
     numbers: dict[str, list[int]] = {}
@@ -120,7 +122,7 @@ def _set_aside(tree: ByteTree, path: str, damaged: list[tuple[int, Line]]) -> li
     ]
 
 
-def copies(tree: ByteTree, path: str) -> Iterator[str]:
+def copies(tree: FileTree, path: str) -> Iterator[str]:
     """Yield the copies of a damaged log."""
     for found, _ in tree.walk(path.rpartition("/")[0], ("",), lambda _path, _why: None):
         if found.startswith(f"{path}.damaged-"):
@@ -185,7 +187,7 @@ class TailReader:
     """
 
     def __init__(
-        self, tree: ByteTree, place: Place, marks: dict[str, bool], halves: set[str] | None, blob: parsing.Blob,
+        self, tree: FileTree, place: Place, marks: dict[str, bool], halves: set[str] | None, blob: parsing.Blob,
         problems: list[Problem],
     ) -> None:  # fmt: skip
         self._tree = tree
@@ -276,7 +278,7 @@ class Importer:
     end of what was read is unchanged.
     """
 
-    def __init__(self, tree: ByteTree, line_bytes: int) -> None:
+    def __init__(self, tree: FileTree, line_bytes: int) -> None:
         self._tree, self._line_bytes = tree, line_bytes
         self._lock = threading.Lock()
         self._reset()

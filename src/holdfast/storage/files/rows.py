@@ -16,8 +16,9 @@ import msgspec
 from holdfast.model.kinds import KINDS
 from holdfast.model.records import Problem, Record, mark_of, priority_of
 from holdfast.storage import words
-from holdfast.storage.index import Facts, Seen, Stale
-from holdfast.storage.words import TITLE, TOKENIZER, record_in, record_out
+from holdfast.storage.parsing import Facts
+from holdfast.storage.tree import Stamp
+from holdfast.storage.words import TITLE, TOKENIZER
 
 VERSION = 10
 BUSY_MS = 5_000
@@ -67,6 +68,36 @@ CREATE INDEX ties_row ON ties (row);
     for name in WORDS
 )
 Row = tuple[Any, ...]
+
+
+class Stale(Exception):
+    """The index must be rebuilt; never leaves the file engine."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a file when it was last read."""
+
+    kind: str
+    stamp: Stamp
+    looked: int
+    """When, in nanoseconds; a stamp as young as the check proves nothing."""
+    version: str = ""
+    """Of a document."""
+    offset: int = 0
+    """Of a log: everything before it is indexed."""
+    lines: int = 0
+    """Newlines before the offset."""
+    open: bool = False
+    """Is the last line without a newline?"""
+    checksum: int = 0
+    """Of all bytes before the offset."""
+    tail: int = 0
+    """Checksum of the last bytes before the offset."""
+    missing: tuple[str, ...] = ()
+    """Missing files that lines of this log refer to."""
+
+
+record_out, record_in = msgspec.json.Encoder().encode, msgspec.json.Decoder(Record).decode
 seen_out, seen_in = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Seen).decode
 
 
@@ -168,7 +199,17 @@ def load(db: apsw.Connection, rows: Iterable[int]) -> dict[int, Record]:
         "SELECT r.row, r.record, r.hidden, r.superseded FROM carray(?) CROSS JOIN records r ON r.row = value",
         (carray(rows),),
     )
-    return {row: words.revive(record, hidden, superseded) for row, record, hidden, superseded in found}
+    return {row: revive(record, hidden, superseded) for row, record, hidden, superseded in found}
+
+
+def revive(blob: bytes, hidden: int, superseded: int) -> Record:
+    """Decode a record of the index and set its flags."""
+    if not isinstance(blob, bytes):
+        raise Stale("the index is damaged: a record is missing")
+    record = record_in(blob)
+    if hidden != record.hidden or superseded:
+        return msgspec.structs.replace(record, hidden=bool(hidden), superseded=bool(superseded))
+    return record
 
 
 def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Problem | None:

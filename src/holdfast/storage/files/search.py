@@ -22,7 +22,7 @@ from holdfast.model.scopes import from_path
 from holdfast.model.settings import Search
 from holdfast.storage import words
 from holdfast.storage.files.rows import WORDS, Row, carray, load, varints
-from holdfast.storage.index import Candidate, Filter, Pool, Tied
+from holdfast.storage.pools import Candidate, Filter, Pool, Tied
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Names, Run, Wanted, stems
 
 _SPARE = 100

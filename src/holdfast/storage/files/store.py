@@ -24,23 +24,24 @@ from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings, Shared
-from holdfast.model.times import is_id, mint_many, utc_now
+from holdfast.model.times import is_id, mint_many, now_ms, utc_now
 from holdfast.recall.answers import Answer, Candidates
+from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
-from holdfast.recall.semantic import Embedded, Semantic
-from holdfast.storage import parsing, verify, write_log
-from holdfast.storage.engine import Engine
-from holdfast.storage.files import log
+from holdfast.storage import parsing, write_log
+from holdfast.storage.files import log, verify
 from holdfast.storage.files.changes import FileFeed
-from holdfast.storage.files.engine import FileEngine
-from holdfast.storage.index import Applied, Filter, Index, Known, Pool, Stale, Tied, Unusable
-from holdfast.storage.index_sync import IndexSync, once
+from holdfast.storage.files.index import SqliteIndex, Unusable, identity_of
+from holdfast.storage.files.index_sync import IndexSync, Known
+from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.files.rows import Stale
+from holdfast.storage.files.semantic import Semantic
+from holdfast.storage.files.tree import Files
+from holdfast.storage.files.within import FileTree, ScopedTree
 from holdfast.storage.log import Changed, LogPart
-from holdfast.storage.refresh import Progress, Refreshed
-from holdfast.storage.store import Appended, Store, other_use, unknown
-from holdfast.storage.tree import ByteTree, LogEnd
-from holdfast.storage.verify import Report
-from holdfast.storage.within import ScopedTree
+from holdfast.storage.pools import Filter, Pool, Tied
+from holdfast.storage.reports import Progress, Refreshed, Report, once
+from holdfast.storage.store import Appended, Applied, Store, other_use, unknown
 
 _NOTHING = Known()
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
@@ -50,19 +51,19 @@ T = TypeVar("T")
 
 
 class FileStore(Store):
-    """One memory over the tree and the index of an engine."""
+    """One memory in the files of a tree, with its index in the folder `derived`, or in memory without one."""
 
-    tree: ByteTree
+    tree: FileTree
+    reads_only = False
 
-    def __init__(self, engine: Engine, layout: Layout, settings: Settings, writer: str = "") -> None:
+    def __init__(self, tree: FileTree, derived: str, layout: Layout, settings: Settings, writer: str = "") -> None:
         super().__init__(layout, settings, writer)
-        self.tree = engine.tree
-        self.folder, self.address, self.reads_only = engine.folder, engine.address, engine.reads_only
-        self._engine = engine
-        self._sync = IndexSync(engine, layout, settings)
-        self._importer = log.Importer(engine.tree, settings.limits.line_bytes)
-        embedder = settings.search.embedder if settings.search.meaning else "none"
-        self._semantic = Semantic(embedder, engine.vectors, engine.no_vectors)
+        self.tree = tree
+        self.folder = self.address = tree.location if isinstance(tree, Files) else ""
+        self._index = SqliteIndex(derived, identity_of(settings), settings.search)
+        self._sync = IndexSync(tree, self._index, layout, settings)
+        self._importer = log.Importer(tree, settings.limits.line_bytes)
+        self._semantic = Semantic(settings.search.embedder if settings.search.meaning else "none")
         self._claims: dict[str, tuple[int, Callable[[], None]]] = {}
         """The inode of each claimed log, since the path may name another file by now, and how to release it."""
         self._claims_lock = threading.Lock()
@@ -72,7 +73,7 @@ class FileStore(Store):
         """Who wrote documents and their sections last, as far as the end of the write log says."""
 
     def clock(self) -> int:
-        return self._engine.clock()
+        return now_ms()
 
     def close(self) -> None:
         self._semantic.close()
@@ -80,11 +81,8 @@ class FileStore(Store):
         self.tree.close()
 
     def within(self, scope: str) -> Store:
-        tree = ScopedTree(self.tree, self.layout, scope)
-        engine = FileEngine(tree, "", "", f"within {scope}", self.settings.search)
-        engine.clock = self.clock
         alone = msgspec.structs.replace(self.settings, shared=Shared())  # the shared memory is outside
-        return FileStore(engine, self.layout, alone, self._default_writer)
+        return FileStore(ScopedTree(self.tree, self.layout, scope), "", self.layout, alone, self._default_writer)
 
     def _changed(self, path: str) -> None:
         self._sync.note(path)
@@ -145,7 +143,7 @@ class FileStore(Store):
             done = Appended(mint_many(last, len(rendered)))
             return b"".join(map(jsonl.with_id, done.ids, rendered))
 
-        self.tree.append(path, compose, durable=durable, again=unless is None)
+        self.tree.append(path, compose, durable=durable)
         self._sync.note(path)
         return done
 
@@ -172,7 +170,7 @@ class FileStore(Store):
         if place is None or not self.exists(path):
             return
 
-        def ask(index: Index) -> tuple[dict[str, bool], set[str] | None]:
+        def ask(index: SqliteIndex) -> tuple[dict[str, bool], set[str] | None]:
             seen, stamp = index.look(path), self.tree.stat(path)
             complete = seen and stamp and seen.offset >= stamp.size
             return index.hidden_in(path), index.halves(path) if complete else None
@@ -274,7 +272,7 @@ class FileStore(Store):
             raise unknown(identifier)
         return max(before, key=lambda record: record.line).id
 
-    def _ask_about(self, question: Callable[[Index], T], *paths: str) -> T:
+    def _ask_about(self, question: Callable[[SqliteIndex], T], *paths: str) -> T:
         """Ask the index about some files, as they are now."""
 
         def work() -> T:
@@ -303,7 +301,7 @@ class FileStore(Store):
         return found, once([*done.problems, *problems])
 
     def every(self) -> list[Record]:
-        def question(index: Index) -> list[Record]:
+        def question(index: SqliteIndex) -> list[Record]:
             paths = [path for path, seen in index.seen().items() if seen.kind not in (*NOT_RECORDS, "trace")]
             return [one for path in paths for one in index.records(path) if not one.fields.get("forgotten")]
 
@@ -342,7 +340,7 @@ class FileStore(Store):
 
         def work() -> T:
             done = self._sync.ensure_current(where, searching=not terms.empty)
-            with self._sync.reading():
+            with self._index.reading():
                 pools, near, best = list[Pool](), Near(), list[Answer]()
                 if terms.empty:
                     best = [Answer(record) for record in ask(lambda index: index.newest(where, query.limit))]
@@ -424,8 +422,8 @@ class FileStore(Store):
         if outside:
             self._sync.refresh_below(tuple(outside))
         try:
-            with self._engine.scratch() as scratch:
-                report = verify.verify(self._sync.refresher, self._engine.index, scratch, begun, progress)
+            with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:
+                report = verify.verify(self._sync.refresher, self._index, scratch, begun, progress)
         except Stale as error:
             report = Report(differences=[Problem(".holdfast", str(error))])
         report.damage += self._sync.vanished()
@@ -443,7 +441,7 @@ class FileStore(Store):
             "kinds": counts,
             "files": done.files,
             "bytes": size,
-            "index_bytes": self._engine.size(),
+            "index_bytes": self._index.size(),
             "behind": behind,
             "problems": len(once(problems)),
             "vanished": [str(problem) for problem in vanished],
@@ -455,12 +453,13 @@ class FileStore(Store):
         return self._sync.waiting
 
     def watch(self) -> None:
-        self._sync.watch()
+        if self.folder:
+            self._sync.watch(self.folder)
 
     def purge(self) -> None:
         self._semantic.forget()
         self._sync.rebuild(None)
-        self._engine.purge()
+        self._index.purge()
 
     def follow(self) -> FileFeed:
-        return FileFeed(self._engine, self.layout, self._sync)
+        return FileFeed(self.folder, self.layout, self._sync)

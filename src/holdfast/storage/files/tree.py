@@ -17,25 +17,33 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model.names import check_path
 from holdfast.model.records import version_of
 from holdfast.storage.files import descriptors as raw
 from holdfast.storage.files import lines
-from holdfast.storage.tree import ABSENT, Appended, Document, Line, LogEnd, RootGone, Snapshot, Stamp
+from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp
 
 _CHUNK = 1 << 20
 _TRIES = 100
+_UNLOCKED_TRIES = 3
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
 _LEADS_OUT = "a link that leads out of the root is not followed"
 
 
+class Appended(msgspec.Struct, frozen=True):
+    """The offsets of the new lines."""
+
+    start: int
+    end: int
+
+
 class Files:
     """The tree in the folder `root`, which must exist."""
-
-    exact = False
-    """A file can change twice within one tick of the clock that stamps it."""
 
     def __init__(
         self, root: str, *, lock_seconds: float = 10.0, line_bytes: int = 8 << 20, native: bool = True
@@ -171,20 +179,14 @@ class Files:
 
     # logs
 
-    def append(
-        self,
-        path: str,
-        compose: Callable[[LogEnd], bytes],
-        *,
-        durable: bool = True,
-        again: bool = False,  # noqa: ARG002  # composed once here: a lock costs less than a second look
-    ) -> Appended | None:
+    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
+        """Append the whole lines that `compose` returns while the log is locked; no bytes means no change."""
         locked = False
         try:
             fd, size = self._locked_log(path)
             locked = True
             try:
-                end = lines.HeldEnd(functools.partial(os.pread, fd), size, self._line_bytes)
+                end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
                 data = compose(end)
                 if not data:
                     return None
@@ -211,7 +213,7 @@ class Files:
         parts = check_path(path)
         for _ in range(_TRIES):
             try:
-                fd = self._beneath.open_again(path, _LOG)
+                fd = self._beneath.open(path, _LOG)
             except FileNotFoundError:
                 os.close(self._folder(parts[:-1]))
                 fd = self._beneath.open(path, _LOG | os.O_CREAT)
@@ -233,7 +235,6 @@ class Files:
                         finally:
                             os.close(folder)
                     return fd, now.st_size
-                self._beneath.forget(path)
             except BaseException:
                 raw.let_go(fd)
                 raise
@@ -251,11 +252,16 @@ class Files:
             raise
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
-        """Copy the log unlocked, then lock it, copy what was appended since, and rename the copy over it."""
-        for _ in range(_TRIES):
+        """Copy the log, lock it, and rename the copy over it; when the log changed meanwhile, copy it again.
+
+        The first copies are made while others may append to the log, the later ones while it is locked.
+        """
+        for attempt in range(_TRIES):
             with self._folder_of(path, make=False) as (folder, name):
                 fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW)
                 try:
+                    if attempt >= _UNLOCKED_TRIES:
+                        raw.hold(fd, self._lock_seconds, path)
                     done = self._rewrite_open(folder, fd, path, name, change)
                 finally:
                     raw.let_go(fd)
@@ -264,26 +270,26 @@ class Files:
         raise Busy(f"{path} keeps being replaced by other processes; nothing was written.", "Try again.")
 
     def _rewrite_open(self, folder: int, fd: int, path: str, name: str, change: Callable[[bytes], bytes]) -> int | None:
-        """Put a changed copy in the place of an open log; None when the path names another file by now."""
-        with raw.temporary(folder, b"", stat.S_IMODE(os.fstat(fd).st_mode)) as temporary:
-            target = os.open(temporary, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-            try:
-                copy = lines.Copy(fd, target, change, self._line_bytes)
-                copy.up_to(lines.whole_lines(fd))
-                raw.flush(target)
-                raw.hold(fd, self._lock_seconds, path)
-                usable = self._beneath.names(path, os.fstat(fd)) and copy.unchanged()
-                if usable:
-                    copy.up_to(os.fstat(fd).st_size)
-                if usable and copy.changed:
-                    raw.flush(target)
-                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                    os.fsync(folder)
-                    return copy.changed
-            finally:
-                os.close(target)
-            os.unlink(temporary, dir_fd=folder)
-            return 0 if usable else None
+        """Put a changed copy in the place of an open log; None when the log is another one by now."""
+        before, count = os.fstat(fd), 0
+
+        def padded(line: bytes) -> bytes:
+            nonlocal count
+            made = change(line)
+            count += made != line
+            return made.ljust(len(line))  # offsets stay valid
+
+        pieces = lines.copied(fd, before.st_size, self._line_bytes, padded)
+        with raw.temporary(folder, pieces, stat.S_IMODE(before.st_mode)) as temporary:
+            raw.hold(fd, self._lock_seconds, path)
+            now = os.fstat(fd)
+            same = raw.stamp(now) == raw.stamp(before) and self._beneath.names(path, now)
+            if same and count:
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)
+            else:
+                os.unlink(temporary, dir_fd=folder)
+        return count if same else None
 
     @contextlib.contextmanager
     def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
@@ -295,6 +301,7 @@ class Files:
             yield Snapshot(size, os.fstat(fd).st_mtime_ns, lines.chunks(fd, size))
 
     def scan(self, path: str, offset: int = 0, end: int | None = None) -> Iterator[Line]:
+        """Yield the lines of a log between two offsets, in order."""
         with self._opened(path) as fd:
             last = os.fstat(fd).st_size if end is None else end
             yield from lines.forwards(functools.partial(os.pread, fd), offset, last, self._line_bytes)
@@ -304,6 +311,7 @@ class Files:
             yield from lines.backwards(functools.partial(os.pread, fd), os.fstat(fd).st_size, self._line_bytes)
 
     def fingerprint(self, path: str, start: int, end: int, checksum: int = 0) -> int:
+        """Continue a checksum over the bytes between two offsets; -1 when they are not all there."""
         with self._opened(path) as fd:
             position = start
             while position < end:
@@ -315,6 +323,10 @@ class Files:
             return checksum
 
     def hold(self, path: str) -> Callable[[], None] | None:
+        """Mark a log as in use until the returned function is called or this process ends; None when it already is.
+
+        The log is created if needed. The mark does not prevent writes; it only shows that a run is alive.
+        """
         parts = check_path(path)
         try:
             for _ in range(_TRIES):

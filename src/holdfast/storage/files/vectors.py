@@ -15,13 +15,15 @@ import contextlib
 import itertools
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from holdfast.errors import Busy
+from holdfast.model.records import Record, mark_of
+from holdfast.recall.embedders import working
 from holdfast.storage.files.descriptors import hold
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 _HEADER = 256
 _PREFIX, _SUFFIX = "vectors-", ".bin"
+_CHARS = 4_000
+"""The part of a text that is embedded: the mean of a longer text means less."""
 _LOCK_SECONDS = 5.0
 _CHUNK = 8 << 20
 RESCORED = 500
@@ -38,12 +42,12 @@ Array = numpy.ndarray[Any, numpy.dtype[Any]]
 
 
 class FileVectors:
-    """The vectors of one model for one index. Without a folder they are in memory."""
+    """The vectors of one model for the rows of one index. Without a folder they are in memory."""
 
-    def __init__(self, folder: str | None, model: Embedder, generation: str) -> None:
+    def __init__(self, folder: str, model: Embedder, generation: str) -> None:
         self._size = model.size
         self._dtype = numpy.dtype([("row", "<u8"), ("mark", "<u8"), ("check", "<u8"), ("vector", "i1", model.size)])
-        self._model = model.name
+        self.model = model
         label = f"holdfast vectors 1\n{model.name}\n{model.version}\n{model.size}\n{generation}\n"
         self._header = label.encode().ljust(_HEADER, b" ")[:_HEADER]
         self._folder = folder
@@ -85,6 +89,7 @@ class FileVectors:
             return 0
 
     def read_on(self) -> bool:
+        """Read what was added since by any process; True when everything was read again."""
         before = self._epoch
         size = self._open()
         if size < self._at or self.doubted:
@@ -152,6 +157,7 @@ class FileVectors:
         return numpy.where((place >= 0) & (self._rows[found] == rows), found, -1)
 
     def missing(self, rows: Sequence[int]) -> list[int]:
+        """Return the rows that have no vector."""
         wanted = numpy.asarray(rows, numpy.uint64)
         return [int(row) for row in wanted[self._find(wanted) < 0]]
 
@@ -175,6 +181,7 @@ class FileVectors:
     # nearness
 
     def nearness(self, rows: Sequence[int], marks: Sequence[int], question: Floats) -> list[float | None]:
+        """Return the similarity of each row to a question, from -1 to 1; None without a vector of its text."""
         numbers = self._find(numpy.asarray(rows, numpy.uint64))
         known = numpy.flatnonzero(numbers >= 0)
         result: list[float | None] = [None] * len(rows)
@@ -188,6 +195,7 @@ class FileVectors:
         return result
 
     def nearest(self, question: Floats, among: Sequence[int] | None = None) -> list[tuple[int, float]]:
+        """Return the rows most similar to a question, of all or of some, with their similarity; unordered."""
         numbers = None if among is None else self._find(numpy.asarray(among, numpy.uint64))
         numbers = numbers[numbers >= 0] if numbers is not None else None
         signs = self._signs if numbers is None else self._signs[numbers]
@@ -212,6 +220,19 @@ class FileVectors:
         )
 
     # adding
+
+    def make(self, records: Mapping[int, Record]) -> None:
+        """Make the vectors of records, or reuse those of an earlier index for the same texts."""
+        texts = [f"{record.title}\n{record.text}".strip()[:_CHARS] for record in records.values()]
+        marks = [mark_of(record) for record in records.values()]
+        known = self.earlier(marks)
+        fresh = [number for number, one in enumerate(known) if one is None]
+        with working():
+            made = self.model.texts([texts[number] for number in fresh])
+        for number, vector in zip(fresh, small(made), strict=True):
+            known[number] = vector
+        if records:
+            self.add(list(records), marks, known)
 
     def add(self, rows: Sequence[int], marks: Sequence[int], vectors: Sequence[Array | None]) -> None:
         """Append vectors; when they cannot be written, keep all in memory from now on."""
@@ -249,10 +270,8 @@ class FileVectors:
                     return
         raise OSError("the file of vectors was replaced again and again")
 
-    def small(self, vectors: Floats) -> Array:
-        return small(vectors)
-
     def earlier(self, marks: Sequence[int]) -> list[Array | None]:
+        """Return the vectors of the same texts that the same model made for an earlier index."""
         if self._old is None:
             found = [numpy.zeros(0, self._dtype)]
             for path in self._others():
@@ -281,7 +300,7 @@ class FileVectors:
         if not self._folder or self._buffer is not None:
             return []
         with contextlib.suppress(OSError):
-            start = f"{_PREFIX}{self._model}-"
+            start = f"{_PREFIX}{self.model.name}-"
             names = [name for name in os.listdir(self._folder) if name.startswith(start) and name.endswith(_SUFFIX)]
             return [path for name in names if (path := os.path.join(self._folder, name)) != self.path]
         return []

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 from holdfast.model.times import now_ms
-from holdfast.storage.engine import Tell
-from holdfast.storage.refresh import SUFFIXES
+from holdfast.storage.files.refresh import SUFFIXES
 
 _LAG_MS = 100
+Tell = Callable[[list[str], set[str]], None]
+"""Receives the files that changed, and the folders below which every file must be checked; "" means all of them."""
 
 
 class Watcher:
-    """Reports changed paths about 50 ms after the change. `alive` turns False when the system stops reporting."""
+    """Reports changed paths below some folders of a root about 50 ms after the change.
 
-    def __init__(self, root: str, folders: list[str], tell: Tell) -> None:
-        for folder in folders:
+    `alive` turns False when the system stops reporting.
+    """
+
+    def __init__(self, root: str, folders: tuple[str, ...], tell: Tell) -> None:
+        self._folders = [os.path.join(root, folder) for folder in folders]
+        for folder in self._folders:
             os.makedirs(folder, exist_ok=True)
         self.alive = True
         self.told_ms = now_ms()
         """Every change up to this time was reported."""
         self._root = root
-        self._folders = folders
         self._tell = tell
         self._stop = threading.Event()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-watch", daemon=True)
         self._thread.start()
         self._started.wait(5)
-
-    def look(self) -> None:
-        """Do nothing: the system reports changes by itself."""
 
     def stop(self) -> None:
         self._stop.set()

@@ -25,7 +25,7 @@ from holdfast.model.scopes import from_path
 from holdfast.model.settings import Search
 from holdfast.model.times import iso
 from holdfast.storage import words
-from holdfast.storage.index import Candidate, Filter, Pool, Tied
+from holdfast.storage.pools import Candidate, Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database, planned
 from holdfast.storage.postgres.rows import LONGEST_STEM, READ, Lexemes, Stored, plain, quoted, short

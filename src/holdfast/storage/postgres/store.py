@@ -30,11 +30,11 @@ from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings, Shared
 from holdfast.model.times import derived_id, is_id, iso, now_ms, utc_now
 from holdfast.recall.answers import Answer, Candidates
+from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
-from holdfast.recall.semantic import Embedded
 from holdfast.storage import parsing
-from holdfast.storage.index import Applied, Filter, Pool, Tied
 from holdfast.storage.log import Changed, LogPart, attempts
+from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import ROW, PgTree, inserting, is_log
@@ -54,10 +54,9 @@ from holdfast.storage.postgres.rows import (
 )
 from holdfast.storage.postgres.search import Searcher, has_foreign
 from holdfast.storage.postgres.vectors import Vectors
-from holdfast.storage.refresh import Progress, Refreshed
-from holdfast.storage.store import ANY, Appended, Event, Made, Store, What, other_use, unknown
+from holdfast.storage.reports import Progress, Refreshed, Report, check_save_points
+from holdfast.storage.store import ANY, Appended, Applied, Event, Made, Store, What, other_use, unknown
 from holdfast.storage.tree import ABSENT
-from holdfast.storage.verify import Report
 
 T = TypeVar("T")
 _AT_LINE = re.compile(r"(.+\.md):([0-9]{1,9})\Z")
@@ -847,15 +846,8 @@ class PgStore(Store):
                     report.differences.append(Problem(row.path, f"the row {row.id} differs from what its text says"))
         report.files = self._count_files()
         report.damage = self._problems()
-        for entry in self._rows("r.kind = 'ledger' ORDER BY r.id"):
-            value = entry.value
-            if isinstance(value.get("state"), str):
-                state = f"{entry.path.rpartition('/')[0]}/{value['state']}"
-                there = self.tree.versions([state]).get(state)
-                if there is None:
-                    report.damage.append(Problem(state, "is in the ledger and cannot be read: it is not there"))
-                elif there != value.get("version"):
-                    report.damage.append(Problem(state, "was changed after it was written; save points never are"))
+        ledgers = self._records(self._rows("r.kind = 'ledger' ORDER BY r.id"))
+        report.damage += check_save_points(self.tree, self.layout.memory, ledgers)
         return report
 
     def stats(self) -> dict[str, Any]:

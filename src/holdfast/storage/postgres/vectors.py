@@ -18,12 +18,12 @@ from psycopg.rows import TupleRow
 from holdfast.errors import HoldfastError
 from holdfast.model.queries import Query, Terms, bare
 from holdfast.model.records import Record
-from holdfast.recall.semantic import EMBEDDED, Embedded, Failed, Model, working
+from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, working
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.schema import CODE_BITS
 from holdfast.storage.postgres.search import Meaning, Rarity
-from holdfast.storage.refresh import Progress
+from holdfast.storage.reports import Progress
 from holdfast.storage.words import Wanted
 
 if TYPE_CHECKING:

@@ -16,7 +16,9 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl
 from holdfast.model.layout import Layout
-from holdfast.storage.tree import Appended, ByteTree, Document, Line, LogEnd, Snapshot, Stamp
+from holdfast.storage.files.lines import LogEnd
+from holdfast.storage.files.tree import Appended, Files
+from holdfast.storage.tree import Document, Line, Snapshot, Stamp
 
 _BOTH = ("workspace", "bound")
 """The workspace of a call and the scope its caller was bound to: both must be inside."""
@@ -27,9 +29,8 @@ _MONTH = re.compile(r"\d{4}-\d{2}\.jsonl\Z", re.ASCII)
 class ScopedTree:
     """One scope of a tree. Closing it leaves the tree open."""
 
-    def __init__(self, tree: ByteTree, places: Layout, scope: str) -> None:
-        self.location = tree.location
-        self.exact = tree.exact
+    def __init__(self, tree: FileTree, places: Layout, scope: str) -> None:
+        self.location: str = tree.location
         self._tree = tree
         self._scope = scope
         self._tops = (f"{places.workspaces}/{scope}", f"{places.memory}/workspaces/{scope}")
@@ -149,11 +150,9 @@ class ScopedTree:
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
         return self._tree.create_all({self._changed(path): data for path, data in files.items()})
 
-    def append(
-        self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True, again: bool = False
-    ) -> Appended | None:
+    def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
         if not self._is_shared(path):
-            return self._tree.append(self._changed(path), compose, durable=durable, again=again)
+            return self._tree.append(self._changed(path), compose, durable=durable)
 
         def checked(end: LogEnd) -> bytes:
             data = compose(end)
@@ -161,7 +160,7 @@ class ScopedTree:
                 raise self._refusal()
             return data
 
-        return self._tree.append(path, checked, durable=durable, again=again)
+        return self._tree.append(path, checked, durable=durable)
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         self._tree.create(self._changed(path), chunks, mtime=mtime, durable=durable)
@@ -190,6 +189,10 @@ class ScopedTree:
 
     def close(self) -> None:
         pass
+
+
+FileTree = Files | ScopedTree
+"""A folder of files, or one scope of it."""
 
 
 def _is_plain(path: str) -> bool:

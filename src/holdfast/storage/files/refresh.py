@@ -12,7 +12,7 @@ import functools
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -25,11 +25,14 @@ from holdfast.model.records import Problem
 from holdfast.model.settings import Limits
 from holdfast.model.times import utc_now
 from holdfast.storage import parsing
-from holdfast.storage.index import Facts, Index, Seen
-from holdfast.storage.tree import ByteTree, Line, RootGone, Stamp
+from holdfast.storage.files.index import SqliteIndex
+from holdfast.storage.files.rows import Seen
+from holdfast.storage.files.within import FileTree
+from holdfast.storage.parsing import Facts
+from holdfast.storage.reports import MANY, Progress, Refreshed, is_much
+from holdfast.storage.tree import YOUNG_NS, Line, RootGone, Stamp
 
 SUFFIXES = (".md", ".jsonl")
-YOUNG_NS = 2_000_000_000
 WHOLE = 8 << 20
 """Up to this size the read part of a grown log is compared in full; beyond that, only its last WINDOW bytes."""
 WINDOW = 64 << 10
@@ -38,28 +41,13 @@ _BATCH_BYTES = 16 << 20
 _BATCH_FILES = 500
 _MOST_MISSING = 100
 _VANISHED = "vanished"
-MANY = 50
-SHARE = 0.1
 _MOST_NAMED = 1_000
-Progress = Callable[[int, int], None]
-
-
-class Refreshed(msgspec.Struct, omit_defaults=True):
-    """The result of a refresh."""
-
-    files: int = 0
-    changed: int = 0
-    removed: int = 0
-    records: int = 0
-    behind: int = 0
-    """Files that changed and could not be indexed yet."""
-    problems: list[Problem] = []
 
 
 class Refresher:
     """Reads what changed in a tree into an index."""
 
-    def __init__(self, tree: ByteTree, places: Layout, limits: Limits) -> None:
+    def __init__(self, tree: FileTree, places: Layout, limits: Limits) -> None:
         self.tree = tree
         self.layout = places
         self._limits = limits
@@ -80,7 +68,7 @@ class Refresher:
             found.update(self.tree.walk(folder, SUFFIXES, blocked, self.linked.add))
         return {path: stamp for path, stamp in found.items() if self._place(path)}
 
-    def changed(self, index: Index, done: Refreshed, below: tuple[str, ...] = ()) -> list[str]:
+    def changed(self, index: SqliteIndex, done: Refreshed, below: tuple[str, ...] = ()) -> list[str]:
         """Return the paths that must be indexed again, removed ones included."""
         stamps = self.walk(done, below)
         done.files = len(stamps)
@@ -89,13 +77,13 @@ class Refresher:
         result = [
             path
             for path, stamp in stamps.items()
-            if not self._settled(known := seen.get(path), stamp) or (known and self._arrived(known))
+            if not _settled(known := seen.get(path), stamp) or (known and self._arrived(known))
         ]
         unreadable = tuple(f"{problem.path}/" for problem in done.problems)  # what is below may still be there
         gone = seen.keys() - stamps.keys()
         return result + [path for path in gone if not f"{path}/".startswith(unreadable)]
 
-    def torn(self, index: Index) -> list[Problem]:
+    def torn(self, index: SqliteIndex) -> list[Problem]:
         """Name the logs whose last line is incomplete."""
         what = "the last line is incomplete: torn, or still being written"
         return [
@@ -104,7 +92,7 @@ class Refresher:
             if seen.kind and KINDS[seen.kind].shape == "line" and seen.offset < seen.stamp.size
         ]
 
-    def stale(self, index: Index, done: Refreshed) -> int:
+    def stale(self, index: SqliteIndex, done: Refreshed) -> int:
         """Count the files that changed since the index read them."""
         seen = index.seen(self.layout.roots)
         stamps = self.walk(done)
@@ -112,7 +100,7 @@ class Refresher:
         changed = sum(1 for path, stamp in stamps.items() if path not in seen or seen[path].stamp != stamp)
         return changed + len(seen.keys() - stamps.keys())
 
-    def apply(self, index: Index, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
+    def apply(self, index: SqliteIndex, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
         """Index these paths as they are now, in small transactions, so that other processes never wait long."""
         logs_there = [path for path in paths if path.endswith(".jsonl")]
         pages = [path for path in paths if not path.endswith(".jsonl")]
@@ -130,7 +118,7 @@ class Refresher:
             if progress:
                 progress(ready, len(paths))
 
-    def one(self, index: Index, path: str, done: Refreshed, end: int | None = None) -> None:
+    def one(self, index: SqliteIndex, path: str, done: Refreshed, end: int | None = None) -> None:
         """Index one path as it is now; of a log only what is before `end`, if given."""
         place = self._place(path)
         seen = index.look(path)
@@ -154,7 +142,7 @@ class Refresher:
                 now = Seen(kind=place.kind.name, stamp=stamp, looked=time.time_ns())
                 index.replace(path, now, Facts((), (), [Problem(path, error.message)]))
 
-    def _document(self, index: Index, place: Place, seen: Seen | None, done: Refreshed) -> None:
+    def _document(self, index: SqliteIndex, place: Place, seen: Seen | None, done: Refreshed) -> None:
         looked = time.time_ns()
         document = self.tree.read(place.path, self._limits.document_bytes)
         now = Seen(kind=place.kind.name, stamp=document.stamp, looked=looked, version=document.version)
@@ -168,12 +156,12 @@ class Refresher:
         done.records += len(facts.records)
 
     def _log(
-        self, index: Index, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed, end: int | None
+        self, index: SqliteIndex, place: Place, seen: Seen | None, stamp: Stamp, done: Refreshed, end: int | None
     ) -> bool:
         """Index a log; False when another thread or process indexed it at the same time."""
         looked = time.time_ns()
         path = place.path
-        if seen and self._settled(seen, stamp) and seen.offset == stamp.size and not self._arrived(seen):
+        if seen and _settled(seen, stamp) and seen.offset == stamp.size and not self._arrived(seen):
             return True
         if seen and (self._arrived(seen) or not self._grown(path, seen, stamp)):
             seen = None
@@ -191,7 +179,7 @@ class Refresher:
         done.changed += 1
         return complete
 
-    def _read_on(self, index: Index, place: Place, now: Seen, end: int, done: Refreshed) -> bool:
+    def _read_on(self, index: SqliteIndex, place: Place, now: Seen, end: int, done: Refreshed) -> bool:
         """Index a log from where the index stopped, in batches."""
         path = place.path
         for batch in _batches(self.tree.scan(path, now.offset, end)):
@@ -211,7 +199,7 @@ class Refresher:
                 lines=now.lines + sum(line.whole and not line.veiled for line in batch),
                 open=not batch[-1].whole,
                 checksum=checksum,
-                tail=0 if self.tree.exact else self.tree.fingerprint(path, max(0, last - WINDOW), last),
+                tail=self.tree.fingerprint(path, max(0, last - WINDOW), last),
                 missing=(*now.missing, *missing)[:_MOST_MISSING],
             )
             with index.writing():
@@ -228,22 +216,14 @@ class Refresher:
             return False
         if seen.open and stamp.size > seen.offset and next(self.tree.scan(path, seen.offset)).data.strip():
             return False
-        if self.tree.exact:  # other bytes mean another inode
-            return True
         edited = stamp.size == seen.stamp.size and stamp != seen.stamp
         if edited or seen.offset <= WHOLE:
             return self.tree.fingerprint(path, 0, seen.offset) == seen.checksum
         return self.tree.fingerprint(path, seen.offset - WINDOW, seen.offset) == seen.tail
 
-    def _settled(self, seen: Seen | None, stamp: Stamp) -> bool:
-        """Does the stamp prove that the file is unchanged since it was read?"""
-        if seen is None or seen.stamp != stamp:
-            return False
-        return self.tree.exact or stamp.mtime < seen.looked - YOUNG_NS
-
-    def _touch(self, index: Index, path: str, seen: Seen) -> None:
+    def _touch(self, index: SqliteIndex, path: str, seen: Seen) -> None:
         """Record the check, if it was late enough for the stamp to prove something."""
-        if self._settled(seen, seen.stamp):
+        if _settled(seen, seen.stamp):
             with contextlib.suppress(Busy), index.writing():
                 index.touch(path, seen)
 
@@ -264,6 +244,11 @@ class Refresher:
         if path not in self._classified:
             self._classified[path] = self.layout.classify(path)
         return self._classified[path]
+
+
+def _settled(seen: Seen | None, stamp: Stamp) -> bool:
+    """Does the stamp prove that the file is unchanged since it was read?"""
+    return seen is not None and seen.stamp == stamp and stamp.mtime < seen.looked - YOUNG_NS
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
@@ -292,12 +277,7 @@ class Gone(msgspec.Struct, frozen=True):
     paths: list[str]
 
 
-def is_much(count: int, total: int) -> bool:
-    """Return whether this is too much to remove without asking: over 50 records, or over a tenth of all."""
-    return count > MANY or (count > 1 and count > SHARE * total)
-
-
-def note_vanished(tree: ByteTree, index: Index, paths: list[str]) -> None:
+def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
     """Record it when many of these files are gone: more likely an unmounted folder than a deletion."""
     gone = [path for path in paths if _is_gone(tree, path)]
     if not gone:
@@ -314,7 +294,7 @@ def note_vanished(tree: ByteTree, index: Index, paths: list[str]) -> None:
         index.note(_VANISHED, msgspec.json.encode(found).decode())
 
 
-def vanished(tree: ByteTree, index: Index) -> list[Problem]:
+def vanished(tree: FileTree, index: SqliteIndex) -> list[Problem]:
     """Report files that vanished at once, until most of them are back."""
     gone = _vanished_note(index)
     if gone is None:
@@ -331,7 +311,7 @@ def vanished(tree: ByteTree, index: Index) -> list[Problem]:
     return [Problem(where, what)]
 
 
-def _is_gone(tree: ByteTree, path: str) -> bool:
+def _is_gone(tree: FileTree, path: str) -> bool:
     """Was a file removed? One that cannot be reached was not."""
     try:
         return tree.stat(path) is None
@@ -339,7 +319,7 @@ def _is_gone(tree: ByteTree, path: str) -> bool:
         return False
 
 
-def _vanished_note(index: Index) -> Gone | None:
+def _vanished_note(index: SqliteIndex) -> Gone | None:
     try:
         return msgspec.json.decode(index.noted(_VANISHED) or "null", type=Gone | None)
     except msgspec.MsgspecError:

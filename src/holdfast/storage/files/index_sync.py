@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
+
+import msgspec
 
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.formats import jsonl
@@ -19,11 +21,15 @@ from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Settings
 from holdfast.model.times import iso, now_ms
-from holdfast.storage import refresh
-from holdfast.storage.engine import Engine, Watch
-from holdfast.storage.index import Applied, Filter, Index, Known, Seen, Stale, Unusable
-from holdfast.storage.refresh import Progress, Refreshed, Refresher
-from holdfast.storage.tree import RootGone
+from holdfast.storage.files import refresh
+from holdfast.storage.files.index import SqliteIndex, Unusable
+from holdfast.storage.files.refresh import Refresher
+from holdfast.storage.files.rows import Seen, Stale
+from holdfast.storage.files.watch import Watcher
+from holdfast.storage.files.within import FileTree
+from holdfast.storage.pools import Filter
+from holdfast.storage.reports import Progress, Refreshed, once
+from holdfast.storage.store import Applied
 
 _MANY = 10
 _TRIES = 10
@@ -32,28 +38,34 @@ _NEAR = 1 << 20
 Answer = TypeVar("Answer")
 
 
+class Known(msgspec.Struct, frozen=True):
+    """What the index knows before an entry is appended."""
+
+    applied: list[Applied] = []
+    """What was done under the op_id."""
+    offset: int = 0
+    """How far the log was read."""
+    order: str = ""
+    """The greatest order of all entries about the target."""
+
+
 class IndexSync:
     """One index over one tree."""
 
-    def __init__(self, engine: Engine, places: Layout, settings: Settings) -> None:
-        self._engine = engine
-        self._tree = engine.tree
+    def __init__(self, tree: FileTree, index: SqliteIndex, places: Layout, settings: Settings) -> None:
+        self.tree = tree
+        self.index = index
         self._layout = places
-        self.refresher = Refresher(engine.tree, places, settings.limits)
+        self.refresher = Refresher(tree, places, settings.limits)
         self._noted: dict[str, None] = {}
         self.note = self._noted.setdefault
         """Note that a path changed; the next question indexes it."""
-        self._moved_lock = threading.Lock()
         self._turns = threading.RLock()
         """Held while noted paths are indexed, so that another thread does not miss them."""
-        self._watcher: Watch | None = None
-        self._moved: set[str] = set()
+        self._watcher: Watcher | None = None
+        self._moved: dict[str, None] = {}
         """Folders that appeared or vanished since the watcher started; "" means that every file must be checked."""
         self._generation = ""
-
-    @property
-    def _index(self) -> Index:
-        return self._engine.index
 
     def close(self) -> None:
         """Index what was written here, and close the index."""
@@ -62,60 +74,45 @@ class IndexSync:
             self._watcher = None
         with contextlib.suppress(Stale, Unusable, HoldfastError):
             self.catch_up()
-        self._index.close()
+        self.index.close()
 
     # asking
 
-    def ask(self, question: Callable[[Index], Answer], progress: Progress | None = None) -> Answer:
+    def ask(self, question: Callable[[SqliteIndex], Answer], progress: Progress | None = None) -> Answer:
         """Ask the index, rebuilding it first when it cannot be used."""
-        known = self._index.generation()
+        known = self.index.generation()
         try:
-            return question(self._index)
+            return question(self.index)
         except Stale:
             pass
         except Unusable:
-            self._engine.do_without()
+            self.index.keep_in_memory()
         try:
             self.rebuild(progress, unless_newer_than=known)
-            return question(self._index)
+            return question(self.index)
         except (Stale, Unusable):
-            self._engine.do_without()
+            self.index.keep_in_memory()
             self.rebuild(progress)
-        return question(self._index)
+        return question(self.index)
 
     def retry_if_replaced(self, work: Callable[[], Answer]) -> Answer:
-        """Run work that refreshes and asks the index, again when another process replaced the index in between.
-
-        A lost connection to a database costs another try, too.
-        """
-        for last in (*[False] * (_TRIES - 1), True):
-            try:
-                known = self._index.generation()
-                answer = work()
-                if last or self._index.generation() == known:
-                    break
-            except RootGone:
-                if last or self._engine.folder:
-                    raise
+        """Run work that refreshes and asks the index, again when another process replaced the index in between."""
+        for _ in range(_TRIES):
+            known = self.index.generation()
+            answer = work()
+            if self.index.generation() == known:
+                break
         return answer
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
-        """Answer several questions from one snapshot of the index."""
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(Stale):  # the first question rebuilds it
-                stack.enter_context(self._index.reading())
-            yield
-
-    def peek(self, question: Callable[[Index], Answer], path: str = "") -> Answer | None:
+    def peek(self, question: Callable[[SqliteIndex], Answer], path: str = "") -> Answer | None:
         """Ask the index if it is there and free, None otherwise; `path` is indexed first unless much of it is new."""
         try:
-            with self._index.impatient():
+            with self.index.impatient():
                 if path:
-                    seen, stamp = self._index.look(path), self._tree.stat(path)
+                    seen, stamp = self.index.look(path), self.tree.stat(path)
                     if stamp is None or stamp.size - (seen.offset if seen else 0) <= _NEAR:
-                        self.refresher.apply(self._index, [path], Refreshed())
-                return question(self._index)
+                        self.refresher.apply(self.index, [path], Refreshed())
+                return question(self.index)
         except (Stale, Unusable, Busy):
             return None
 
@@ -131,7 +128,6 @@ class IndexSync:
         if not (self._watcher and self._watcher.alive):
             return self.refresh_below(())
         with self._turns:
-            self._watcher.look()
             return self._as_watched()
 
     def as_of(self) -> str:
@@ -147,7 +143,7 @@ class IndexSync:
         if op_id:
             self.peek(lambda index: self._refresh_into(index, below), path)
 
-        def question(index: Index) -> tuple[dict[str, Seen], str, list[Applied]]:
+        def question(index: SqliteIndex) -> tuple[dict[str, Seen], str, list[Applied]]:
             # asked first: a line that is added in between is then found twice rather than never
             generation, seen = index.generation(), index.seen(below if op_id else (path,))
             order = index.last_order(path, target) if target and path in seen else ""
@@ -158,9 +154,9 @@ class IndexSync:
 
         seen, order, read = self.peek(question, path if not op_id else "") or ({}, "", [])
         applied = {(each.path, each.id): each for each in read}
-        for log, stamp in self._tree.walk(*below, (".jsonl",), lambda _path, _why: None) if op_id else ():
+        for log, stamp in self.tree.walk(*below, (".jsonl",), lambda _path, _why: None) if op_id else ():
             offset = seen[log].offset if log in seen else 0
-            for line in self._tree.scan(log, offset) if offset < stamp.size else ():
+            for line in self.tree.scan(log, offset) if offset < stamp.size else ():
                 objects = jsonl.parse(line.data) if op_id.encode() in line.data else []
                 for value in objects if isinstance(objects, list) else ():
                     if value.get("op") == op_id:
@@ -172,50 +168,46 @@ class IndexSync:
 
     def catch_up(self) -> Refreshed:
         """Index the noted paths."""
-        with self._turns:
-            paths = self._take_notes()
+
+        def work(paths: list[str]) -> Refreshed:
             done = Refreshed(files=len(paths))
             if paths:
-                try:
-                    self.ask(lambda index: self._apply(index, paths, done))
-                except BaseException:
-                    self._noted.update(dict.fromkeys(paths))
-                    raise
-                if done.behind:
-                    self._noted.update(dict.fromkeys(paths))
+                self.ask(lambda index: self._apply(index, paths, done))
             return done
+
+        return self._with_notes(work)
 
     def refresh_below(self, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         """Check every file below these places, or below all roots, and index what changed."""
 
-        def work(index: Index) -> Refreshed:
-            return self._refresh_into(index, below, progress)
+        def work(_noted: list[str]) -> Refreshed:
+            return self.ask(lambda index: self._refresh_into(index, below, progress), progress)
 
-        if below:
-            if self._engine.lasting and not self._index.generation():  # an empty one: no need to read everything
-                with contextlib.suppress(Unusable), self._engine.alone():
-                    if not self._index.generation():
-                        with self._index.rebuilding():
-                            pass
-            return self.ask(work, progress)
+        if not below:
+            return self._with_notes(work)
+        if self.index.folder and not self.index.generation():  # an empty one: no need to read everything
+            with contextlib.suppress(Unusable), self.index.rebuilding(known=""):
+                pass
+        return work([])
+
+    def _with_notes(self, work: Callable[[list[str]], Refreshed]) -> Refreshed:
+        """Run work that indexes the noted paths; they stay noted when it does not succeed."""
         with self._turns:
-            noted = self._take_notes()
+            noted = _taken(self._noted)
             try:
-                done = self.ask(work, progress)
+                done = work(sorted(noted))
             except BaseException:
-                self._noted.update(dict.fromkeys(noted))
+                self._noted.update(noted)
                 raise
             if done.behind:
-                self._noted.update(dict.fromkeys(noted))
+                self._noted.update(noted)
             return done
 
     def rebuild(self, progress: Progress | None, *, unless_newer_than: str | None = None) -> Refreshed:
         """Read every file into a new index, which then replaces the old one."""
         done = Refreshed()
-        with self._engine.alone():
-            if unless_newer_than is not None and self._index.generation() not in ("", unless_newer_than):
-                return done
-            with self._index.rebuilding() as fresh:
+        with self.index.rebuilding(unless_newer_than) as fresh:
+            if fresh:
                 paths = list(self.refresher.walk(done))
                 done.files = len(paths)
                 self.refresher.apply(fresh, paths, done, progress)
@@ -231,77 +223,68 @@ class IndexSync:
         """How many noted paths are not indexed yet."""
         return len(self._noted)
 
-    def watch(self) -> None:
-        """Watch the files from now on, so that a search need not check every file."""
+    def watch(self, folder: str) -> None:
+        """Watch the files in the folder of the memory from now on, so that a search need not check every file."""
         if self._watcher is None:
-            self._watcher = self._engine.watch(self._layout.roots, self._note_events)
+            self._watcher = Watcher(folder, self._layout.roots, self._note_events)
             self.refresh_below(())
 
     def _as_watched(self) -> Refreshed:
-        generation = self._index.generation()
-        with self._moved_lock:
-            moved, self._moved = self._moved | self.refresher.linked, set()  # links hide changes
+        generation = self.index.generation()
+        moved = _taken(self._moved) | dict.fromkeys(self.refresher.linked)  # links hide changes
         if self._generation != generation:  # another process replaced the index
-            moved.add("")
+            moved[""] = None
         if not moved:
             return self.catch_up()
         try:
             done = self.refresh_below(() if "" in moved else tuple(sorted(moved)))
         except BaseException:
-            self._note_moved(moved)
+            self._moved.update(moved)
             raise
         if done.behind:
-            self._note_moved(moved)
+            self._moved.update(moved)
         else:
             self._generation = generation
         return done if "" in moved else self.catch_up()
 
-    def _refresh_into(self, index: Index, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
+    def _refresh_into(self, index: SqliteIndex, below: tuple[str, ...], progress: Progress | None = None) -> Refreshed:
         done = Refreshed()
         paths = self.refresher.changed(index, done, below)
         if (
             paths
             and not done.files
             and not below
-            and (len(paths) >= _MANY or not any(map(self._tree.folder_stamp, self._layout.roots)))
+            and (len(paths) >= _MANY or not any(map(self.tree.folder_stamp, self._layout.roots)))
         ):
             raise Unavailable(
-                f"{self._tree.location} is empty, and {amount(len(paths), 'file was', 'files were')} there before.",
+                f"{self.tree.location} is empty, and {amount(len(paths), 'file was', 'files were')} there before.",
                 "Check that the right folder is mounted; delete .holdfast/ in it if it is meant to be empty.",
             )
         self._apply(index, paths, done, progress)
         return done
 
-    def _apply(self, index: Index, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
+    def _apply(self, index: SqliteIndex, paths: list[str], done: Refreshed, progress: Progress | None = None) -> None:
         """Index these paths, and report it when many of them are gone."""
         with contextlib.suppress(Busy):
-            refresh.note_vanished(self._tree, index, paths)
+            refresh.note_vanished(self.tree, index, paths)
         self.refresher.apply(index, paths, done, progress)
         with contextlib.suppress(Busy):
-            done.problems += refresh.vanished(self._tree, index)
+            done.problems += refresh.vanished(self.tree, index)
 
     def vanished(self) -> list[Problem]:
         """Report files that vanished at once and perhaps should be there."""
-        return self.ask(lambda index: refresh.vanished(self._tree, index))
-
-    def _take_notes(self) -> list[str]:
-        """Return the noted paths and clear the notes; the caller indexes them."""
-        noted = set()
-        with contextlib.suppress(KeyError):
-            while True:
-                noted.add(self._noted.popitem()[0])
-        return sorted(noted)
+        return self.ask(lambda index: refresh.vanished(self.tree, index))
 
     def _note_events(self, paths: list[str], folders: set[str]) -> None:
         """Note what the watcher saw; below a folder that appeared or vanished, every file must be checked."""
         self._noted.update(dict.fromkeys(paths))
-        self._note_moved({path if self._layout.watched(path) else "" for path in folders})
-
-    def _note_moved(self, folders: set[str]) -> None:
-        with self._moved_lock:
-            self._moved |= folders
+        self._moved.update(dict.fromkeys(path if self._layout.watched(path) else "" for path in folders))
 
 
-def once(problems: list[Problem]) -> list[Problem]:
-    """Return each problem once."""
-    return list({(problem.path, problem.line, problem.what): problem for problem in problems}.values())
+def _taken(notes: dict[str, None]) -> dict[str, None]:
+    """Remove all notes and return them; other threads may add some at any time."""
+    taken: dict[str, None] = {}
+    with contextlib.suppress(KeyError):
+        while True:
+            taken[notes.popitem()[0]] = None
+    return taken
