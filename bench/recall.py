@@ -86,7 +86,7 @@ def _place(store: str) -> AbstractContextManager[str]:
     """Give a place for a memory, and remove it."""
     if not store:
         return folder()
-    from holdfast.storage.postgres.engine import temporary_tenant
+    from holdfast.storage.postgres.tenants import temporary_tenant
 
     return temporary_tenant(store, "")
 

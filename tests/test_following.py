@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast.storage.postgres.engine import Changes, Moment
-from holdfast.storage.postgres.tree import PgTree
 
 import holdfast
 import pgserver
@@ -158,68 +156,33 @@ def test_a_search_while_watching_finds_what_was_saved_before_it(root: Path) -> N
 # in a database
 
 
-@pytest.fixture
-def tree(address: str) -> Iterator[PgTree]:
-    opened = PgTree(Database(address))
-    yield opened
-    opened.close()
-
-
-def test_nothing_is_missed_with_many_writers_in_flight(address: str, tree: PgTree) -> None:
-    """Transactions end in another order than they began; what was acknowledged before a look is told by then."""
+def test_nothing_is_missed_with_many_writers_in_flight(address: str) -> None:
+    """Transactions end in another order than they began; what was acknowledged before a look is told by then, once."""
+    acknowledged: list[str] = []
     stop = threading.Event()
-    acknowledged: dict[str, int] = {}
-    failed: list[BaseException] = []
 
     def write(number: int) -> None:
-        rng, path = random.Random(number), f"user/memory/log-{number}.jsonl"
+        with holdfast.open(address) as memory:
+            while not stop.is_set():
+                lines = [{"role": "user", "content": f"{number}"}] * random.randint(1, 3)
+                acknowledged.extend(memory.add(LOG, lines, time="timestamp", durable=False))
 
-        def slowly(_end: object) -> bytes:
-            stop.wait(rng.choice((0, 0, 0.002, 0.03)))
-            return b'{"id":"x"}\n'
-
-        try:
-            for _ in range(60):
-                done = tree.append(path, slowly, durable=rng.random() < 0.5)
-                assert done is not None
-                acknowledged[path] = done.end
-        except BaseException as error:  # told by the test
-            failed.append(error)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    database = Database(address)
-    changes, known, looks = Changes(database), dict[str, int](), 0
-    assert changes.poll() is None
-    known = {path: stamp.size for path, stamp in tree.walk("user/memory", (".jsonl",), lambda _path, _why: None)}
-    while any(thread.is_alive() for thread in threads):
-        before = dict(acknowledged)
-        for path in changes.poll() or ():
-            stamp = tree.stat(path)
-            assert stamp is not None
-            known[path] = stamp.size
-        looks += 1
-        assert {path: known.get(path, 0) for path in before if known.get(path, 0) < before[path]} == {}
-    changes.poll()
-    assert changes.poll() == []
-    assert not failed
-    assert looks > 10
-    database.close()
-
-
-def test_a_change_is_told_again_only_once(address: str, tree: PgTree) -> None:
-    database = Database(address)
-    changes = Changes(database)
-    changes.poll()
-    tree.append("user/memory/a.jsonl", lambda _end: b"{}\n")
-    tree.write("user/memory/b.md", b"x", expect="")
-    tree.move("user/memory/b.md", "user/memory/c.md")
-    assert sorted(changes.poll() or ()) == ["user/memory/a.jsonl", "user/memory/b.md", "user/memory/c.md"]
-    assert changes.poll() == []
-    tree.remove("user/memory/c.md")
-    assert changes.poll() == ["user/memory/c.md"]
-    database.close()
+    with holdfast.open(address) as memory, contextlib.closing(memory.store.follow()) as feed:
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        told: list[str] = []
+        for _ in range(60):
+            before = list(acknowledged)
+            told += [event.id for event in feed.events(0)]
+            assert set(before) <= set(told)
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        told += [event.id for event in feed.events(0)]
+        assert feed.events(0) == []
+    assert sorted(told) == sorted(acknowledged)
+    assert len(told) > 100
 
 
 def test_a_follower_whose_connection_is_cut_misses_nothing(
@@ -249,7 +212,8 @@ def test_others_cannot_hear_what_a_tenant_does(server: pgserver.Server, database
         tenant = address.rpartition("tenant=")[2]
         memory.put("note", "secret", title="Started")
         told.until("added", "Started")
-        rows = spy.execute("SELECT channel FROM holdfast.listeners WHERE tenant = %s", [tenant]).fetchall()
+        wanted = "SELECT substr(name, 8) FROM holdfast.lease WHERE tenant = %s AND name LIKE 'listen:%%'"
+        rows = spy.execute(wanted, [tenant]).fetchall()
         assert len(rows) == 1  # a superuser sees it
         assert tenant not in str(rows)
         for guess in (tenant, "holdfast", "holdfast_", "changes"):
@@ -260,9 +224,8 @@ def test_others_cannot_hear_what_a_tenant_does(server: pgserver.Server, database
         noted = list(spy.notifies(timeout=5, stop_after=1))
         assert {note.payload for note in noted} <= {""}
     other = Database(server.at(database, tenant="curious"))
-    for table in ("listeners", "changes"):
-        query = f"SELECT count(*) FROM holdfast.{table} WHERE tenant = '{tenant}'"
-        assert other.run("them", lambda turn, query=query: turn.row(query)) == (0,)  # type: ignore[misc]
+    for table in ("lease", "record"):
+        assert other.ask("them", f"SELECT count(*) FROM holdfast.{table} WHERE tenant = '{tenant}'") == [(0,)]
     other.close()
 
 
@@ -281,15 +244,3 @@ def test_who_may_only_read_follows_too(server: pgserver.Server, database: str, a
             told.until("added", "Fresh")
             with pytest.raises(HoldfastError, match="does not allow"):
                 memory.put("note", "two", title="Refused")
-
-
-def test_another_server_s_numbers_prove_nothing(address: str) -> None:
-    database = Database(address)
-    changes = Changes(database)
-    assert changes.poll() is None
-    assert changes.poll() == []
-    changes._last = Moment("999999999:999999999:", changes._last.server if changes._last else "")
-    assert changes.poll() is None
-    changes._last = Moment(changes._last.snapshot, "an hour ago")
-    assert changes.poll() is None
-    database.close()

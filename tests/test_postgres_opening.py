@@ -32,6 +32,7 @@ from holdfast.owner.restore import restore
 from holdfast.recall import embedders
 from holdfast.roots import make_root, open_folder
 from holdfast.storage.postgres import addresses, schema
+from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import PgTree
 from holdfast.storage.postgres.schema import COPYING, OWNER, READER, VERSION, WRITER
@@ -327,7 +328,8 @@ def test_a_set_up_that_fails_changes_nothing(
     server: pgserver.Server, empty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(schema, "SCHEMA", f"{schema.SCHEMA}; SELECT 1/0")
+        text = schema._text
+        patched.setattr(schema, "_text", lambda name: text(name) + b"; SELECT 1/0")
         assert "nothing was changed" in refused(server.at(empty)).message
     assert server.run("SELECT to_regnamespace('holdfast')::text", empty) == [(None,)]
     Database(server.at(empty)).close()
@@ -346,7 +348,7 @@ def test_init_sets_up_an_empty_database_and_overwrites_nothing(server: pgserver.
 def test_a_server_that_forgets_is_asked_to_remember(server: pgserver.Server, empty: str) -> None:
     server.run(f'ALTER DATABASE "{empty}" SET synchronous_commit = off')
     with contextlib.closing(Database(server.at(empty))) as database:
-        asked = ("SELECT current_setting('synchronous_commit')", {})
+        asked: Statement = ("SELECT current_setting('synchronous_commit')", {})
         assert database.send("x", [asked]) == [[("on",)]]
         assert database.send("x", [asked], durable=False) == [[("off",)]]
 

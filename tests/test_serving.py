@@ -170,16 +170,17 @@ def test_when_all_connections_are_in_use_nobody_is_told_where_the_database_is(ad
     held = Database(address, Waits(connections=1, again_seconds=0.3))
     entered, leave = threading.Event(), threading.Event()
 
-    def hold(_turn: object) -> None:
-        entered.set()
-        leave.wait(60)
+    def hold() -> None:
+        with held.transaction("x"):
+            entered.set()
+            leave.wait(60)
 
     with ThreadPoolExecutor(1) as pool:
-        holding = pool.submit(held.run, "x", hold)
+        holding = pool.submit(hold)
         try:
             entered.wait(60)
             with pytest.raises(Busy) as caught:
-                held.beside("another").run("y", lambda turn: turn.row("SELECT 1"))
+                held.beside("another").ask("y", "SELECT 1")
             assert "postgresql:" not in str(caught.value)
         finally:
             leave.set()

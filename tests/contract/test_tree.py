@@ -1,25 +1,16 @@
-"""Every tree engine keeps the contract. Another engine is one more row in `ENGINES`."""
+"""The tree of files keeps its contract."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import random
-import uuid
 from pathlib import Path
-from urllib.parse import quote
 
-import psycopg
 import pytest
-from holdfast.storage.postgres.tree import PgTree
 
 from contract.tree_contract import MEGABYTE, Engine, TreeContract
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound
 from holdfast.storage.files.tree import Files
-from holdfast.storage.postgres import rows
-from holdfast.storage.postgres.connections import Waits
-from holdfast.storage.postgres.database import Database
 from holdfast.storage.tree import ABSENT
 
 
@@ -41,51 +32,12 @@ class FileEngine:
         file.write_bytes(data)
 
 
-class PostgresEngine:
-    """A database; a place is a tenant of it. What other programs plant comes in pieces that nobody chose well."""
-
-    name = "postgres"
-    has_links = False
-    dsn = ""
-
-    def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Files:
-        waits = Waits(lock_seconds=lock_seconds, connections=12)
-        return PgTree(Database(f"{self.dsn}&tenant={quote(place, safe='')}", waits), line_bytes=line_bytes)
-
-    def plant(self, place: str, path: str, data: bytes) -> None:
-        steps = itertools.accumulate(itertools.cycle((7, 1, rows.PIECE, 64, 3000, rows.PIECE - 1)))
-        cuts = [0, *itertools.takewhile(lambda cut: cut < len(data), steps)]
-        pieces = [(cut, data[cut:end]) for cut, end in zip(cuts, [*cuts[1:], len(data)], strict=True) if data]
-        with psycopg.connect(self.dsn) as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT set_config('holdfast.tenant', %s, true)", [place])
-            cursor.execute("DELETE FROM holdfast.files WHERE tenant = %s AND path = %s", [place, path])
-            inode = random.getrandbits(62)
-            values = [place, path, inode, len(data), bool(data) and not data.endswith(b"\n"), uuid.uuid4()]
-            cursor.execute(
-                "INSERT INTO holdfast.files (tenant, path, inode, size, log, torn, op, writer)"
-                " VALUES (%s, %s, %s, %s, true, %s, %s, 'planted')",
-                values,
-            )
-            cursor.executemany(
-                "INSERT INTO holdfast.pieces (tenant, inode, start, data, op, writer) VALUES (%s, %s, %s, %b, %s, '')",
-                [(place, inode, start, piece, uuid.uuid4()) for start, piece in pieces],
-            )
-
-
 FILE_ENGINES: list[Engine] = [FileEngine("files", native=True), FileEngine("files-portable", native=False)]
-POSTGRES = PostgresEngine()
-ENGINES: list[Engine] = [*FILE_ENGINES, POSTGRES]
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: str(engine.name))
+@pytest.mark.parametrize("engine", FILE_ENGINES, ids=lambda engine: str(engine.name))
 class TestTree(TreeContract):
-    """The contract, for every engine."""
-
-    @pytest.fixture(autouse=True)
-    def a_database(self, engine: Engine, request: pytest.FixtureRequest) -> None:
-        if engine is POSTGRES:
-            POSTGRES.dsn = request.getfixturevalue("server").at(request.getfixturevalue("database"))
-            Database(POSTGRES.dsn).close()
+    """The contract, with and without openat2."""
 
 
 class TestFiles:
