@@ -126,6 +126,10 @@ class Stoppable:
         self.process.send_signal(signal.SIGINT)
         self.process.wait()
 
+    def kill(self) -> None:
+        """Kill it with all its processes, as a failing machine would."""
+        _kill(self.process)
+
     def start(self) -> None:
         self.process = _spawn(self._command)
         _await(self.process, self.server.dsn)
@@ -163,11 +167,7 @@ class Pair:
 
     def fail_over(self) -> None:
         """Kill the primary with all its processes, and promote the standby."""
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        for process in (str(self._process.pid), *children):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(process), signal.SIGKILL)
-        self._process.wait()
+        _kill(self._process)
         self.second.run("SELECT pg_promote(true, 60)")
 
 
@@ -196,6 +196,14 @@ def pair() -> Iterator[Pair]:
         second, other = _run(where[1], {"synchronous_standby_names": ""})
         stack.callback(_stop, second)
         yield Pair(Server(dsn), first, Server(other))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for each in (str(process.pid), *children):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(each), signal.SIGKILL)
+    process.wait()
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

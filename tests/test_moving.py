@@ -585,3 +585,14 @@ def test_an_export_of_nothing_or_into_the_memory_itself_is_refused(root: Path, a
     assert told["error"].startswith("There is nothing at ") and not (tmp_path / "copy").exists()
     told = cli("export", str(root / "copy"), root=root, code=2)
     assert "inside the memory itself" in told["error"] and not (root / "copy").exists()
+
+
+def test_a_save_point_that_is_archived_stays_so(root: Path, other: str) -> None:
+    state = {"conversationContext": "c", "activeTask": "t", "activeFiles": [], "nextSteps": []}
+    with holdfast.open(root) as memory:
+        for name in ("Kept", "Archived"):
+            assert memory.call("createState", {"name": name, **state})["success"]
+        assert memory.call("archiveState", {"name": "Archived"})["success"]
+        memory.push(other, yes=True)
+    with holdfast.open(other) as there:
+        assert [each["name"] for each in there.call("listStates", {})["data"]] == ["Kept"]

@@ -37,6 +37,7 @@ LONGEST_STEM = 500
 _VECTOR_BYTES = 1_000_000
 _LAST_POSITION = 16_383
 _MOST_POSITIONS = 255
+_LONGEST_PLACES = 12 * _MOST_POSITIONS
 _TIES = {NAME: "n", LINK: "l", TAG: "t"}
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
@@ -148,7 +149,10 @@ class Lexemes:
             length += len(found)
             for at, stem in enumerate(found, start):
                 known = places.get(stem)
-                places[stem] = f"{at}{weight}" if known is None else f"{known},{at}{weight}"
+                if known is None:
+                    places[stem] = f"{at}{weight}"
+                elif len(known) < _LONGEST_PLACES:  # otherwise the places of a frequent word are copied too often
+                    places[stem] = f"{known},{at}{weight}"
             start += len(found) + 1
         if length > _MOST_POSITIONS or len(max(places, default="", key=len)) > LONGEST_STEM:
             places = _bounded(places)
@@ -255,7 +259,7 @@ class Maker:
             row.kind, row.scope = PAGE, short(place.scope.path)
             return row, [self.section(path, record, writer) for record in parsing.entries(place, document).records]
         (record,) = parsing.documents(place, document).records
-        row.kind = place.kind.name
+        row.kind, row.at = place.kind.name, None
         self._describe(row, record)
         return row, []
 

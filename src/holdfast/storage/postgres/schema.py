@@ -46,7 +46,7 @@ GRANT SELECT ON holdfast.migrations TO {WRITER}, {READER};
 Connection = psycopg.Connection[TupleRow]
 
 
-def _text(name: str) -> bytes:
+def text(name: str) -> bytes:
     """Return a file of SQL."""
     return importlib.resources.files(__package__).joinpath(name).read_bytes()
 
@@ -80,8 +80,8 @@ def prepare(connection: Connection, *, migrating: bool = False) -> Access:
     if not version:
         set_up(connection)
     elif version != VERSION and not (migrating and version < VERSION):
-        raise _other(version)
-    mine = _roles(connection)
+        raise other(version)
+    mine = roles(connection)
     role = next((role for role in (WRITER, READER) if role in mine), "")
     if not role:
         raise _not_granted(connection)
@@ -94,14 +94,19 @@ def check(connection: Connection) -> None:
     if not version:
         raise RootGone("The database is no longer set up.", "Open it again and check it.")
     if version > VERSION:
-        raise _other(version)
+        raise other(version)
 
 
-def _other(version: int) -> HoldfastError:
-    if version < VERSION:
+def other(version: int) -> HoldfastError:
+    """Return why a database with this schema cannot be opened."""
+    if version < COPYING:
         return Unavailable(
             f"The database has the tables of an earlier Holdfast (schema {version}; this program knows {VERSION}).",
             "Make a backup of the database, stop all programs that use it, and run: holdfast migrate store ADDRESS",
+        )
+    if version < VERSION:
+        return Unavailable(
+            "The migration of the database has not finished.", "Run: holdfast migrate store ADDRESS --yes"
         )
     return Unavailable(
         f"The database has schema {version}, this program knows {VERSION}; nothing was changed.", "Upgrade Holdfast."
@@ -110,14 +115,15 @@ def _other(version: int) -> HoldfastError:
 
 def installed(connection: Connection) -> int:
     """Return the version of the schema, 0 when there is none."""
-    found = connection.execute("SELECT to_regclass('holdfast.migrations') IS NOT NULL").fetchone()
-    if not found or not found[0]:
+    there = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    there += " WHERE nspname = 'holdfast' AND relname = 'migrations'"  # to_regclass needs rights
+    if not connection.execute(there).fetchone():
         return 0
-    roles = _roles(connection)
-    if not roles:
+    mine = roles(connection)
+    if not mine:
         raise _not_granted(connection)
-    with connection.transaction():
-        connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(roles[0])))
+    with connection.transaction(force_rollback=True):  # otherwise the role would stay, inside a longer transaction
+        connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(mine[0])))
         row = connection.execute("SELECT coalesce(max(version), 0) FROM holdfast.migrations").fetchone()
     return int(row[0]) if row else 0
 
@@ -165,13 +171,13 @@ def _set_up(connection: Connection, over: bool) -> None:
     for role in ROLES:
         if (role,) not in known:
             connection.execute(f"CREATE ROLE {role} NOLOGIN NOSUPERUSER NOBYPASSRLS")
-    for role in set(ROLES) - set(_roles(connection)):
+    for role in set(ROLES) - set(roles(connection)):
         connection.execute(f"GRANT {role} TO CURRENT_USER WITH SET TRUE")
     if not version:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS holdfast AUTHORIZATION {OWNER}")
     connection.execute(f"SET LOCAL ROLE {OWNER}")
     connection.execute(_MIGRATIONS)
-    connection.execute(_text("schema.sql"))
+    connection.execute(text("schema.sql"))
     note(connection, COPYING)
     if not over:
         note(connection, VERSION)
@@ -234,7 +240,7 @@ def _add_vectors(connection: Connection) -> None:
     place, version = row or ("", "")
     connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(OWNER)))
     try:
-        connection.execute(_text("vectors.sql").replace(b"@vector@", sql.Identifier(place).as_bytes()))
+        connection.execute(text("vectors.sql").replace(b"@vector@", sql.Identifier(place).as_bytes()))
     except pg.UndefinedObject:
         raise Unavailable(
             f"The extension vector is {version} here, which is too old.",
@@ -244,7 +250,7 @@ def _add_vectors(connection: Connection) -> None:
 
 def add_graph(connection: Connection) -> None:
     """Index the codes of all vectors by a graph (HNSW), if the login may do that."""
-    if OWNER not in _roles(connection):
+    if OWNER not in roles(connection):
         return
     place = (
         "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'vector'"
@@ -257,7 +263,7 @@ def add_graph(connection: Connection) -> None:
     connection.execute(sql.SQL(made).format(sql.Identifier(row[0] if row else "public")))
 
 
-def _roles(connection: Connection) -> list[str]:
+def roles(connection: Connection) -> list[str]:
     """Return which of our roles this login may set, the most powerful first."""
     rows = connection.execute(
         "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND pg_has_role(oid, 'SET')", [list(ROLES)]

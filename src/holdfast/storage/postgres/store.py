@@ -28,7 +28,7 @@ from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Receipt, Record, path_of, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings, Shared
-from holdfast.model.times import derived_id, is_id, iso, now_ms, utc_now
+from holdfast.model.times import derived_id, id_ms, is_id, iso, now_ms, utc_now
 from holdfast.recall.answers import Answer, Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
@@ -59,6 +59,8 @@ from holdfast.storage.store import ANY, Appended, Applied, Event, Made, Store, W
 from holdfast.storage.tree import ABSENT
 
 T = TypeVar("T")
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+"""JSON for a character that no function of a database accepts."""
 _AT_LINE = re.compile(r"(.+\.md):([0-9]{1,9})\Z")
 _FOLDED = frozenset(name for name, kind in KINDS.items() if kind.owned and name not in ("write", "trace", "summary"))
 """Kinds whose logs are read whole to decide on the next entry, so appends to them wait for each other."""
@@ -118,7 +120,7 @@ WHERE r.tenant = %(tenant)s AND r.about = ANY(%(about)s::text[]) AND r.more ->> 
 """
 _HIDE = """
 UPDATE holdfast.record r SET hidden = %(hidden)s WHERE r.tenant = %(tenant)s AND r.live AND r.path = %(path)s
-    AND (r.key = %(target)s OR r.id::text = %(target)s) AND (r.key IS NULL OR r.id < %(mark)s::uuid)
+    AND (r.key = %(target)s OR r.id::text = %(target)s) AND (coalesce(r.key, '') = '' OR r.id < %(mark)s::uuid)
 """
 _COMPLETE = """
 UPDATE holdfast.record r SET live = true, about = NULL, words = s.words, xact = pg_current_xact_id()
@@ -476,7 +478,7 @@ class PgStore(Store):
         rows: dict[str, Row] = {}
         for line in lines:
             values = jsonl.parse(line)
-            if isinstance(values, str):
+            if isinstance(values, str) or _NUL.search(line):
                 identifier = derived_id(0, path.encode() + line)
                 rows.setdefault(identifier, self._maker.damaged(path, identifier, line))
                 continue
@@ -491,12 +493,22 @@ class PgStore(Store):
 
     def _add(self, path: str, rows: list[Row]) -> int:
         """Add rows from elsewhere, in any order: which of them are current and hidden follows from all of them."""
+        self._set_apart(path, rows)
         more = self._settle(path, rows)
         return len(
             self._database.write(path, [*more, (inserting(), {"rows": sent(rows)}), *self._hiding(path, rows)])[
                 len(more)
             ]
         )
+
+    def _set_apart(self, path: str, rows: list[Row]) -> None:
+        """Give a row another id when an entry of another log has the same."""
+        wanted = "SELECT r.id::text FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = ANY(%(ids)s::uuid[])"
+        found = self._database.ask(path, f"{wanted} AND r.path <> %(path)s", ids=[r.id for r in rows], path=path)
+        for row in (row for row in rows if (row.id,) in found):
+            value = {"id": row.id, **msgspec.json.decode(bytes(row.more or b"{}"))}
+            row.id = derived_id(id_ms(row.id), f"{path} {row.id}".encode())
+            row.more = msgspec.Raw(jsonl.render(value)[:-1])
 
     def _settle(self, path: str, rows: list[Row]) -> list[Statement]:
         """Set the flags of new rows by what is there; return the statements that change rows that are there."""

@@ -1,0 +1,350 @@
+"""Copy a database of schema 10 or older, which stored the bytes of files, to rows of records.
+
+The old tables are only read. Copied files are noted, and the ids of rows follow from what the old tables contain, so a
+run that was interrupted goes on where it was and adds nothing twice. Programs can open the database again after every
+document and every log entry was compared with the old tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import msgspec
+import psycopg
+
+from holdfast.errors import Busy, Damaged, Invalid, Unavailable
+from holdfast.formats import jsonl
+from holdfast.model import settings
+from holdfast.model.layout import Layout
+from holdfast.model.records import version_of
+from holdfast.model.times import derived_id
+from holdfast.storage.postgres import addresses, connections, schema
+from holdfast.storage.postgres.connections import Session, Statement, Waits
+from holdfast.storage.postgres.database import Database
+from holdfast.storage.postgres.files import PUT, inserting, is_log
+from holdfast.storage.postgres.rows import check_path, sent
+from holdfast.storage.postgres.store import PgStore
+from holdfast.storage.tree import ABSENT
+from holdfast.storage.write_log import kept_path
+
+T = TypeVar("T")
+_OLDEST = 7
+"""Earlier schemas, which were never released, have no table of tokens."""
+_KEY = 7_406_297_183_640_291_012
+_WAITS = Waits(lock_seconds=60.0, statement_seconds=3600.0, connections=2)
+_LINES, _BYTES = 2_000, 4 << 20
+"""How much is copied in one transaction."""
+_OLD_TABLES = (
+    "files pieces tokens changes listeners vector_sets vector_codes vectors tasks task_ties task_ops task_logs"
+    " index_generations index_notes index_files index_records index_words index_terms index_marks index_problems"
+    " index_ties"
+).split()
+_OLD_FUNCTIONS = "note_new note_old wake tell analyze_index apart".split()
+_THERE = """
+SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE nspname = 'holdfast' AND relname = ANY(%s)
+"""
+_TENANTS = """
+CREATE POLICY of_all ON holdfast.files FOR SELECT TO holdfast_owner USING (true);
+CREATE POLICY of_all ON holdfast.tokens FOR SELECT TO holdfast_owner USING (true);
+SELECT tenant FROM holdfast.files UNION SELECT tenant FROM holdfast.tokens ORDER BY tenant
+"""
+_FILES = """
+SELECT path, inode, size, log, (extract(epoch FROM changed) * 1000)::bigint FROM holdfast.files
+WHERE tenant = %(tenant)s ORDER BY path
+"""
+_COUNT_LINES = """
+SELECT coalesce(sum(length(text) - length(replace(text, E'\\n', '')) + torn), 0)::bigint FROM (
+    SELECT encode(p.data, 'escape') AS text, (f.torn AND p.start + length(p.data) = f.size)::int AS torn
+    FROM holdfast.files f JOIN holdfast.pieces p USING (tenant, inode)
+    WHERE tenant = %(tenant)s AND path LIKE '%%.jsonl'
+    UNION ALL SELECT encode(data, 'escape'), torn::int FROM holdfast.files
+    WHERE tenant = %(tenant)s AND NOT log AND path LIKE '%%.jsonl') AS part
+"""
+_DATA = "SELECT 0::bigint, data FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s AND NOT log"
+_PIECES = """
+SELECT start, data FROM holdfast.pieces
+WHERE tenant = %(tenant)s AND inode = %(inode)s AND start >= %(start)s::bigint ORDER BY start LIMIT 200
+"""
+_NOTE = "INSERT INTO holdfast.copied (tenant, path) VALUES (%(tenant)s, %(path)s)"
+_COLUMNS = "tenant, id, name, digest, scope, reads_only, login, created, expires, revoked, used"
+_OLD_TOKENS = f"SELECT {_COLUMNS} FROM holdfast.tokens WHERE tenant = %(tenant)s"
+_TOKENS = f"INSERT INTO holdfast.token ({_COLUMNS}) {_OLD_TOKENS} ON CONFLICT DO NOTHING"
+_LOST_TOKENS = f"{_OLD_TOKENS} EXCEPT SELECT {_COLUMNS} FROM holdfast.token WHERE tenant = %(tenant)s"
+# An op_id belongs to the entry that reports its effect.
+_OPS = """
+UPDATE holdfast.record r SET op = used.op FROM (SELECT DISTINCT ON (e.more ->> 'op') e.id, e.more ->> 'op' AS op
+    FROM holdfast.record e WHERE e.tenant = %(tenant)s AND e.path = %(path)s AND json_typeof(e.more -> 'op') = 'string'
+    ORDER BY e.more ->> 'op', e.more ->> 'intent' NULLS FIRST, e.id) AS used
+WHERE r.tenant = %(tenant)s AND r.id = used.id AND octet_length(used.op) <= 400
+    AND NOT EXISTS (SELECT FROM holdfast.record o WHERE o.tenant = %(tenant)s AND o.op = used.op)
+"""
+_OLD_VERSIONS = """
+SELECT path, left(encode(sha256(data), 'hex'), 32) FROM holdfast.files
+WHERE tenant = %(tenant)s AND NOT log AND path NOT LIKE '%.jsonl'
+"""
+_VERSIONS = """
+SELECT CASE WHEN live THEN path ELSE %(kept)s || about END,
+    left(encode(sha256(coalesce(raw, convert_to(text, 'UTF8'))), 'hex'), 32)
+FROM holdfast.record WHERE tenant = %(tenant)s AND key = '' AND (live OR about IS NOT NULL)
+"""
+_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+class File(msgspec.Struct, frozen=True):
+    path: str
+    inode: int
+    size: int
+    in_pieces: bool
+    changed: int
+    """In milliseconds."""
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    """What one tenant has in the old tables."""
+
+    name: str
+    documents: list[File]
+    logs: list[File]
+    lines: int
+    bytes: int
+    config: settings.Settings
+
+
+@contextlib.contextmanager
+def opened(dsn: str) -> Iterator[Migration]:
+    """Connect with the owner's rights; one program at a time migrates a database."""
+    address = addresses.parse(dsn)
+    with contextlib.closing(connections.connect(address)) as session:
+        try:
+            version = schema.installed(session)
+            if version > schema.VERSION:
+                raise schema.other(version)
+            if version < _OLDEST:
+                raise Unavailable(f"There is no memory to migrate in {address.shown}.", "Check the address.")
+            if schema.OWNER not in schema.roles(session):
+                fault = f'The login "{session.info.user}" may not migrate this database.'
+                raise Unavailable(fault, f"Use the login that set it up, or one that was granted {schema.OWNER}.")
+            if session.execute("SELECT pg_try_advisory_lock(%s)", [_KEY]).fetchone() != (True,):
+                raise Busy("Another program is migrating this database.", "Wait until it has finished.")
+            yield Migration(dsn, session, version)
+        except psycopg.Error as error:
+            raise connections.mapped(error, "The migration", _WAITS) from None
+
+
+class Migration:
+    """The migration of one database."""
+
+    def __init__(self, dsn: str, session: Session, version: int) -> None:
+        self.version, self.copied = version, version == schema.VERSION
+        self.old_tables: list[str] = [name for (name,) in session.execute(_THERE, [_OLD_TABLES])]
+        self._dsn, self._session = dsn, session
+
+    @contextlib.contextmanager
+    def _as_owner(self, *, undo: bool = False) -> Iterator[Session]:
+        with self._session.transaction(force_rollback=undo):
+            self._session.execute(f"SET LOCAL lock_timeout = '60s'; SET LOCAL ROLE {schema.OWNER}")
+            yield self._session
+
+    def survey(self) -> list[Tenant]:
+        """Return what the old tables contain; Invalid when a part of it cannot be copied."""
+        with self._as_owner(undo=True) as session:  # the policies exist in this transaction only
+            cursor = session.execute(_TENANTS)
+            while cursor.nextset():
+                pass
+            names = [name for (name,) in cursor]
+        return [self._survey(name) for name in names]
+
+    def _survey(self, name: str) -> Tenant:
+        given = {"tenant": name, "path": settings.FILE}
+        with self._as_owner() as session:
+            session.execute("SELECT set_config('holdfast.tenant', %(tenant)s, true)", given)
+            files = [File(*row) for row in session.execute(_FILES, given)]
+            ((lines,),) = session.execute(_COUNT_LINES, given).fetchall()
+            text = b"".join(data for _, data in session.execute(_DATA, given))
+        try:
+            logs = [file for file in files if is_log(check_path(file.path))]
+            config = settings.load(text.decode(), source=settings.FILE)
+        except (Invalid, UnicodeDecodeError) as error:
+            advice = "Nothing was changed. Correct it with the earlier version of Holdfast, then try again."
+            raise Invalid(f"Tenant {name}: {getattr(error, 'message', error)}", advice) from None
+        documents = [file for file in files if not is_log(file.path)]
+        return Tenant(name, documents, logs, lines, sum(file.size for file in files), config)
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Copy and compare all tenants, then let programs open the database."""
+        self.survey()
+        schema.set_up(self._session, over=True)
+        with self._as_owner() as session:
+            session.execute(schema.text("migration.sql"))
+        tenants, done = self.survey(), 0
+        total = 2 * sum(tenant.bytes for tenant in tenants)
+
+        def step(size: int) -> None:
+            nonlocal done
+            done += size
+            if progress:
+                progress(done // 1000, total // 1000)
+
+        with contextlib.closing(Database(self._dsn, _WAITS, migrating=True)) as database:
+            for tenant in tenants:
+                copy = _Copy(database.beside(tenant.name), tenant, step)
+                copy.make()
+                copy.verify()
+        with self._as_owner() as session:
+            session.execute("ANALYZE holdfast.record; DROP TABLE holdfast.copied")
+            schema.note(session, schema.VERSION)
+        self.version = schema.VERSION
+
+    def drop_old(self, *, really: bool) -> None:
+        """Drop the old tables, or only check whether that is allowed; Invalid before they are copied."""
+        if not self.copied:
+            fault = "The old tables are not copied yet; nothing was dropped."
+            raise Invalid(fault, "Run: holdfast migrate store ADDRESS --yes")
+        if really and self.old_tables:
+            with self._as_owner() as session:
+                tables, functions = (
+                    ", ".join(f"holdfast.{name}" for name in names) for names in (self.old_tables, _OLD_FUNCTIONS)
+                )
+                session.execute("DROP VIEW IF EXISTS holdfast.index_found")
+                session.execute(f"DROP TABLE {tables}; DROP FUNCTION IF EXISTS {functions}")
+
+
+class _Copy:
+    """The copy of one tenant; `step` is called with the number of bytes that were copied or compared."""
+
+    def __init__(self, database: Database, tenant: Tenant, step: Callable[[int], None]) -> None:
+        config = tenant.config
+        config = msgspec.structs.replace(  # a line may be longer than the limit is today
+            config,
+            limits=msgspec.structs.replace(config.limits, line_bytes=sys.maxsize),
+            search=msgspec.structs.replace(config.search, embedder="none"),
+        )
+        self._store = PgStore(database, Layout(config.paths), config)
+        self._kept = kept_path(config.paths.memory, "")
+        self._database, self._tenant, self._step = database, tenant, step
+
+    def make(self) -> None:
+        """Copy the files that are not noted as copied: documents first, since log entries refer to them."""
+        noted = "SELECT path FROM holdfast.copied WHERE tenant = %(tenant)s"
+        done = {path for (path,) in self._database.ask("The copied files", noted)}
+        documents = [file for file in self._tenant.documents if file.path not in done]
+        logs = [file for file in self._tenant.logs if file.path not in done]
+        self._step(self._tenant.bytes - sum(file.size for file in (*documents, *logs)))
+        for batch in _batches(documents, lambda file: file.size):
+            statements = [one for file in batch for one in (self._document(file), (_NOTE, {"path": file.path}))]
+            self._database.write("The documents", statements)
+            self._step(sum(file.size for file in batch))
+        for file in logs:
+            for lines in _batches(self._lines(file), len):
+                self._store.import_lines(file.path, lines)
+                self._step(sum(len(line) + 1 for line in lines))
+            self._database.write(file.path, [(_OPS, {"path": file.path}), (_NOTE, {"path": file.path})])
+        self._database.write("The tokens", [(_TOKENS, {}), ("SELECT holdfast.count_words(1)", {})])
+
+    def _document(self, file: File) -> Statement:
+        data = b"".join(self._chunks(file))
+        identifier = derived_id(file.changed, f"{file.path} {version_of(data)}".encode())
+        row, parts = self._store.tree.maker.document(file.path, data, identifier, None)
+        for part in parts:
+            part.id = derived_id(file.changed, f"{file.path}#{part.key} {part.version}".encode())
+        if file.path.startswith(self._kept):  # a version that was replaced
+            row.live, row.about = False, file.path.removeprefix(self._kept)
+            return inserting(), {"rows": sent([row])}
+        given = {"path": file.path, "doc": sent([row])[1:-1], "parts": sent(parts)}
+        return PUT, {**given, "note": None, "expect": ABSENT, "keep": False}
+
+    def _chunks(self, file: File) -> Iterator[bytes]:
+        position = 0
+        while position < file.size:
+            before, wanted = position, _PIECES if file.in_pieces else _DATA
+            found = self._database.ask(file.path, wanted, path=file.path, inode=file.inode, start=position)
+            for start, data in found:
+                if start == position:
+                    position += len(data)
+                    yield bytes(data)
+            if position == before:
+                raise Damaged(f"{file.path}: bytes are missing at offset {position}.", "Restore it from a backup.")
+
+    def _lines(self, file: File) -> Iterator[bytes]:
+        rest = b""
+        for chunk in self._chunks(file):
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from lines
+        if rest:
+            yield rest
+
+    def verify(self) -> None:
+        """Compare the rows with the old tables; Damaged when they differ."""
+        old: dict[str, str] = dict(self._database.ask("The documents", _OLD_VERSIONS))
+        for file in self._tenant.documents:
+            if file.in_pieces:
+                old[file.path] = version_of(b"".join(self._chunks(file)))
+            self._step(file.size)
+        new: dict[str, str] = dict(self._database.ask("The documents", _VERSIONS, kept=self._kept))
+        wrong = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)]
+        for file in self._tenant.logs:
+            missing, strange = self._differences(file)
+            if missing:
+                self._keep_lines(file, missing)
+                missing, strange = self._differences(file)
+            if missing or strange:
+                wrong.append(file.path)
+            self._step(file.size)
+        if self._database.ask("The tokens", _LOST_TOKENS):
+            wrong.append("the tokens")
+        if wrong:
+            some = ", ".join(wrong[:3]) + (" …" if len(wrong) > 3 else "")
+            fault = f"Tenant {self._tenant.name}: the copy differs from the old tables in {some}."
+            raise Damaged(
+                fault, "The old tables are unchanged. Report this, and use the backup with the earlier version."
+            )
+
+    def _keep_lines(self, file: File, missing: set[bytes]) -> None:
+        """Keep entries as plain lines when another entry of the log has the same id."""
+        lines = [line for line in self._lines(file) if missing.intersection(_hashes(line))]
+        ids = [str(value.get("id")) for line in lines for value in jsonl.parse(line) if isinstance(value, dict)]
+        held = "SELECT id::text FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s"
+        found = self._database.ask(file.path, f"{held} AND id::text = ANY(%(ids)s::text[])", path=file.path, ids=ids)
+        if len(found) == len({*ids}):
+            made = (derived_id(0, file.path.encode() + line) for line in lines)
+            rows = [self._store.tree.maker.damaged(file.path, one, line) for one, line in zip(made, lines, strict=True)]
+            self._database.write(file.path, [(inserting(), {"rows": sent(rows)})])
+
+    def _differences(self, file: File) -> tuple[set[bytes], int]:
+        """Return the entries of a log that have no row, and how many rows have no entry."""
+        old = {entry for line in self._lines(file) for entry in _hashes(line)}
+        missing, strange = set(old), 0
+        for line in self._store.tree.scan(file.path):
+            found = old.intersection(_hashes(line.data, without_id=True))
+            missing -= found
+            strange += not found
+        return missing, strange
+
+
+def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    batch, size = list[T](), 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size > _BYTES or len(batch) == _LINES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _hashes(line: bytes, *, without_id: bool = False) -> Iterator[bytes]:
+    """Yield a hash of each entry of a line; also of the same entry without its id, which may have been added."""
+    values = jsonl.parse(line)
+    if isinstance(values, str):
+        texts = [line]
+    else:
+        texts = [_sorted(value) for value in values]
+        if without_id:
+            texts += [_sorted({name: inner for name, inner in value.items() if name != "id"}) for value in values]
+    return (hashlib.sha256(text).digest() for text in texts)
