@@ -245,13 +245,14 @@ class Maker:
         place = self._layout.classify(path)
         version = version_of(data)
         row = Row(self._tenant, identifier, path=path, key="", version=version, writer=writer, live=True, kind=FILE)
-        row.at = iso(id_ms(identifier))
         try:
             row.text = data.decode()
             if "\0" in row.text:
                 raise ValueError
         except ValueError:
             row.text, row.raw = None, "\\x" + data.hex()
+        if place is None or place.kind.shape == "section":
+            row.at = iso(id_ms(identifier))
         if place is None:
             return row, []
         document = Document(data, version, stamp(identifier, len(data)))
