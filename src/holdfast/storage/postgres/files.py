@@ -76,9 +76,9 @@ _LOG_STAMP = """
 SELECT max(r.id::text), coalesce(sum(octet_length(r.more::text) + coalesce(octet_length(r.text), 0) + 50), 0)::bigint
 FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.path = %(path)s
 """
-_INSERT_ALL = """
-INSERT INTO holdfast.record ({columns}) SELECT {columns}
-FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) ON CONFLICT DO NOTHING RETURNING id::text
+INSERT_ALL = """
+INSERT INTO holdfast.record SELECT * FROM json_populate_recordset(holdfast.new_row(), %(rows)s::json)
+ON CONFLICT DO NOTHING RETURNING id::text
 """
 _EPOCH = f"""
 INSERT INTO holdfast.stat AS s (tenant, epoch, tokenizer) VALUES (%(tenant)s, 1, {TOKENIZER})
@@ -187,7 +187,7 @@ class PgTree:
         for path, data in old.items():  # an earlier version of a document that the transfer brings as well
             row, _ = self.maker.document(path, data, self._database.mint()[0], None)
             row.live, row.about = False, version_of(data)
-            statements.append((inserting(), {"rows": sent([row])}))
+            statements.append((INSERT_ALL, {"rows": sent([row])}))
         try:
             if statements:
                 self._database.write("The documents", statements)
@@ -223,7 +223,7 @@ class PgTree:
                 count += 1
                 made = self._made(path, new, row) if new else []
                 gone = "DELETE FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = %(id)s::uuid"
-                self._database.send(path, [(gone, {"id": row.id}), (inserting(), {"rows": sent(made)})])
+                self._database.send(path, [(gone, {"id": row.id}), (INSERT_ALL, {"rows": sent(made)})])
             if count:
                 self._database.send(path, [(_EPOCH, {})])
         return count
@@ -328,11 +328,6 @@ class PgTree:
     def link(self, path: str, target: str) -> None:
         del path, target
         raise Invalid("A database has no links.", "Make them where the files are.")
-
-
-def inserting() -> str:
-    """Return the statement that adds rows, except for those that are there already."""
-    return _INSERT_ALL.format(columns=", ".join(Row.__struct_fields__))
 
 
 def _range(folder: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from holdfast.model.times import derived_id
 from holdfast.storage.postgres import addresses, connections, schema
 from holdfast.storage.postgres.connections import Session, Statement, Waits
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.files import PUT, inserting, is_log
+from holdfast.storage.postgres.files import INSERT_ALL, PUT, is_log
 from holdfast.storage.postgres.rows import check_path, sent
 from holdfast.storage.postgres.store import PgStore
 from holdfast.storage.tree import ABSENT
@@ -254,7 +254,7 @@ class _Copy:
             part.id = derived_id(file.changed, f"{file.path}#{part.key} {part.version}".encode())
         if file.path.startswith(self._kept):  # a version that was replaced
             row.live, row.about = False, file.path.removeprefix(self._kept)
-            return inserting(), {"rows": sent([row])}
+            return INSERT_ALL, {"rows": sent([row])}
         given = {"path": file.path, "doc": sent([row])[1:-1], "parts": sent(parts)}
         return PUT, {**given, "note": None, "expect": ABSENT, "keep": False}
 
@@ -313,7 +313,7 @@ class _Copy:
         if len(found) == len({*ids}):
             made = (derived_id(0, file.path.encode() + line) for line in lines)
             rows = [self._store.tree.maker.damaged(file.path, one, line) for one, line in zip(made, lines, strict=True)]
-            self._database.write(file.path, [(inserting(), {"rows": sent(rows)})])
+            self._database.write(file.path, [(INSERT_ALL, {"rows": sent(rows)})])
 
     def _differences(self, file: File) -> tuple[set[bytes], int]:
         """Return the entries of a log that have no row, and how many rows have no entry."""

@@ -191,8 +191,11 @@ class Maker:
         self._blob = blob
         self._lexemes = Lexemes(tenant)
 
-    def entry(self, path: str, value: dict[str, Any], identifier: str = "") -> Row:
-        """Return the row of a log entry; `identifier` is the id of a new one, which is not part of the value yet."""
+    def entry(self, path: str, value: dict[str, Any], identifier: str = "", line: bytes = b"") -> Row:
+        """Return the row of a log entry; `identifier` is the id of a new one, which is not part of the value yet.
+
+        A `line` that another program wrote, without an id or in its own form, is exported as it was.
+        """
         place = self._layout.classify(path)
         if place and place.kind.name == "trace":
             value = _decode(jsonl.render(value))  # its parameters are JSON already
@@ -204,10 +207,12 @@ class Maker:
             if place and place.kind.foreign:  # two conversations may contain the same turn
                 order = derived_id(id_ms(order), f"{path} {order}".encode())
             row = Row(self._tenant, order, path=path)
+        if line and ("id" not in value or jsonl.render(value)[:-1] != line):
+            row.raw = "\\x" + line.hex()
         writer = value.get("writer")
         row.writer = plain(writer) if isinstance(writer, str) else None
         if place is None:
-            row.more = _more(value, row.id)
+            row.more = _more(value, row)
             return row
         kind = place.kind
         row.kind, text, time = kind.name, value.get(kind.text), value.get(kind.time)
@@ -217,7 +222,7 @@ class Maker:
             row.text, apart[kind.text] = text, None
         if isinstance(time, str) and time and time == normal(time):
             row.at, apart[kind.time] = time, None
-        row.more = _more({**value, **apart}, row.id)
+        row.more = _more({**value, **apart}, row)
         if isinstance(target := value.get("hide"), str):
             row.about = f"{path.rpartition('/')[0]}/{target}" if kind.name == "ledger" else target
             row.about = short(row.about, _LONGEST_PATH)
@@ -297,9 +302,9 @@ def _is_record(place: Place, value: Mapping[str, Any]) -> bool:
     return not parsing.fault(place.kind, value)
 
 
-def _more(value: Mapping[str, Any], identifier: str) -> msgspec.Raw:
+def _more(value: Mapping[str, Any], row: Row) -> msgspec.Raw:
     """Return the fields of an entry as JSON, without its id where that is the id of the row."""
-    if value.get("id") == identifier:
+    if row.raw is None and value.get("id") == row.id:
         value = {name: inner for name, inner in value.items() if name != "id"}
     return msgspec.Raw(jsonl.render(value)[:-1])
 
@@ -331,6 +336,11 @@ class Stored(NamedTuple):
     raw: bytes | None
 
     @property
+    def is_damaged(self) -> bool:
+        """Is this a line of a log that cannot be read?"""
+        return self.raw is not None and self.more is None
+
+    @property
     def data(self) -> bytes:
         """The bytes of a document."""
         return bytes(self.raw) if self.raw is not None else (self.text or "").encode()
@@ -339,7 +349,7 @@ class Stored(NamedTuple):
     def value(self) -> dict[str, Any]:
         """The entry of a log."""
         found: dict[str, Any] = _decode(self.more or "{}")
-        if "id" not in found:
+        if "id" not in found and self.raw is None:
             found = {"id": self.id, **found}
         if kind := KINDS.get(self.kind):
             if self.text is not None:
@@ -381,8 +391,8 @@ def record_of(row: Stored, place: Place | None, blob: parsing.Blob) -> Record | 
             links=links.targets(text, row.path),
         )  # fmt: skip
     else:
-        value = row.value if row.raw is None else {}
-        if row.raw is not None or isinstance(value.get("hide"), str) or not _is_record(place, value):
+        value = row.value
+        if row.is_damaged or isinstance(value.get("hide"), str) or not _is_record(place, value):
             return None
         found, _ = parsing.line_record(place, value, 0, blob)
     return msgspec.structs.replace(found, hidden=row.hidden, superseded=not row.live)
@@ -390,8 +400,8 @@ def record_of(row: Stored, place: Place | None, blob: parsing.Blob) -> Record | 
 
 def problem_of(row: Stored) -> Problem:
     """Return why a row that is about PROBLEM cannot be used."""
-    if row.raw is not None:
-        fault = jsonl.parse(bytes(row.raw))
+    if row.is_damaged:
+        fault = jsonl.parse(bytes(row.raw or b""))
         return Problem(row.path, f"skipped: {fault if isinstance(fault, str) else 'not valid'}")
     reason = parsing.fault(KINDS[row.kind], row.value) if row.kind in KINDS else ""
     return Problem(row.path, f"skipped: {reason}" if reason else HALF)

@@ -101,6 +101,11 @@ CREATE VIEW holdfast.searched AS SELECT * FROM holdfast.record
             OR holdfast.is_visible(kind, path, scope, about));
 GRANT SELECT ON holdfast.searched TO holdfast_writer, holdfast_reader;
 
+-- A row with the default values; clients send the others as JSON.
+CREATE FUNCTION holdfast.new_row() RETURNS holdfast.record LANGUAGE sql AS $$
+    SELECT r FROM json_populate_record(NULL::holdfast.record, json_build_object('xact', pg_current_xact_id()::text)) AS r
+$$;
+
 -- Append entries to a log. HF001: it changed since the snapshot `seen`. HF002: a later entry about the same key or
 -- record exists. HF003: the op_id was used before.
 CREATE FUNCTION holdfast.append(entries json, seen text, alone boolean) RETURNS void LANGUAGE plpgsql AS $$
@@ -124,7 +129,7 @@ BEGIN
     ) THEN
         RAISE EXCEPTION 'changed' USING ERRCODE = 'HF001';
     END IF;
-    FOR one IN SELECT * FROM json_populate_recordset(NULL::holdfast.record, entries) LOOP
+    FOR one IN SELECT * FROM json_populate_recordset(holdfast.new_row(), entries) LOOP
         IF one.key IS NOT NULL AND one.live THEN
             PERFORM pg_advisory_xact_lock(hashtextextended(one.tenant || ' ' || one.path || ' ' || one.key, 1));
             SELECT r.id INTO later FROM holdfast.record r
@@ -145,7 +150,7 @@ BEGIN
                     THEN r.path = one.about AND r.key = ''
                     ELSE r.path = one.path AND (r.key = one.about OR r.id::text = one.about) END;
         END IF;
-        INSERT INTO holdfast.record (tenant, id, at, kind, path, key, scope, session, version, op, about, writer, author, agent, priority, live, hidden, length, title, text, more, raw, words) VALUES (one.tenant, one.id, one.at, one.kind, one.path, one.key, one.scope, one.session, one.version, one.op, one.about, one.writer, one.author, one.agent, one.priority, one.live, one.hidden, one.length, one.title, one.text, one.more, one.raw, one.words);
+        INSERT INTO holdfast.record VALUES (one.*);
     END LOOP;
 END $$;
 
@@ -191,7 +196,7 @@ BEGIN
     ELSE
         DELETE FROM holdfast.record r WHERE r.tenant = t AND r.id = old.id;
     END IF;
-    INSERT INTO holdfast.record (tenant, id, at, kind, path, key, scope, session, version, op, about, writer, author, agent, priority, live, hidden, length, title, text, more, raw, words) SELECT tenant, id, at, kind, path, key, scope, session, version, op, about, writer, author, agent, priority, live, hidden, length, title, text, more, raw, words FROM json_populate_record(NULL::holdfast.record, doc)
+    INSERT INTO holdfast.record SELECT * FROM json_populate_record(holdfast.new_row(), doc)
         WHERE doc IS NOT NULL;
     DELETE FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key <> '' AND r.live AND NOT EXISTS (
         SELECT FROM json_populate_recordset(NULL::holdfast.record, parts) s
@@ -199,10 +204,10 @@ BEGIN
     UPDATE holdfast.record r SET more = s.more  -- its line, when it moved
         FROM json_populate_recordset(NULL::holdfast.record, parts) s WHERE r.tenant = t AND r.path = where_
             AND r.key = s.key AND r.live AND r.more::text <> s.more::text;
-    INSERT INTO holdfast.record (tenant, id, at, kind, path, key, scope, session, version, op, about, writer, author, agent, priority, live, hidden, length, title, text, more, raw, words) SELECT tenant, id, at, kind, path, key, scope, session, version, op, about, writer, author, agent, priority, live, hidden, length, title, text, more, raw, words FROM json_populate_recordset(NULL::holdfast.record, parts) s
+    INSERT INTO holdfast.record SELECT * FROM json_populate_recordset(holdfast.new_row(), parts) s
         WHERE NOT EXISTS (
             SELECT FROM holdfast.record r WHERE r.tenant = t AND r.path = where_ AND r.key = s.key AND r.live);
-    INSERT INTO holdfast.record (tenant, id, at, kind, path, key, scope, session, version, op, about, writer, author, agent, priority, live, hidden, length, title, text, more, raw, words) SELECT tenant, id, at, kind, path, key, scope, session, version, op, about, writer, author, agent, priority, live, hidden, length, title, text, more, raw, words FROM json_populate_record(NULL::holdfast.record, note)
+    INSERT INTO holdfast.record SELECT * FROM json_populate_record(holdfast.new_row(), note)
         WHERE note IS NOT NULL;
 END $$;
 

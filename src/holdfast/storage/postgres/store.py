@@ -37,7 +37,7 @@ from holdfast.storage.log import Changed, LogPart, attempts
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.files import ROW, PgTree, inserting, is_log
+from holdfast.storage.postgres.files import INSERT_ALL, ROW, PgTree, is_log
 from holdfast.storage.postgres.rows import (
     LOG,
     PROBLEM,
@@ -291,7 +291,7 @@ class PgStore(Store):
             line["writer"] = self.writer
         log = self.layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
         row = self._maker.entry(log, {"time": utc_now(), **line}, self._database.mint()[0])
-        row.op = short(op_id) if op_id else None
+        row.op = self._op(op_id) if op_id else None
         place = self.layout.classify(path)
         try:
             if (
@@ -326,11 +326,15 @@ class PgStore(Store):
     def _changed(self, path: str) -> None:
         pass
 
+    def _op(self, op_id: str) -> str:
+        """Return an op_id as it is stored; that of a scoped token says nothing about other scopes."""
+        return short(f"{self._database.scope.partition(chr(10))[0]}\n{op_id}" if self._database.scope else op_id)
+
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         del path
         if not op_id:
             return []
-        found = self._database.ask("The op_id", _BY_OP, op=op_id, key=short(op_id))
+        found = self._database.ask("The op_id", _BY_OP, op=op_id, key=self._op(op_id))
         applied = []
         for about, *rest in found:
             row = Stored(*rest)
@@ -395,7 +399,7 @@ class PgStore(Store):
                 )
             rows.append(row)
         if op_id:
-            rows[0].op = short(op_id)
+            rows[0].op = self._op(op_id)
         return rows
 
     def _insert(self, path: str, rows: list[Row], unless: Any, durable: bool) -> None:
@@ -410,7 +414,7 @@ class PgStore(Store):
             self._database.write(path, [*statements, (_INSERT[len(rows)], values)], durable=durable)
         elif not decided and not first.op and not any(row.key for row in rows):
             parts = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-            self._database.write(path, [(inserting(), {"rows": sent(part)}) for part in parts], durable=durable)
+            self._database.write(path, [(INSERT_ALL, {"rows": sent(part)}) for part in parts], durable=durable)
         else:
             seen = "" if unless is None else unless.snapshot
             given = {"rows": sent(rows), "seen": seen, "alone": first.kind in (*_FOLDED, LOG)}
@@ -483,7 +487,7 @@ class PgStore(Store):
                 rows.setdefault(identifier, self._maker.damaged(path, identifier, line))
                 continue
             for value in values:
-                row = self._maker.entry(path, value)
+                row = self._maker.entry(path, value, line=line if len(values) == 1 else b"")
                 rows.setdefault(row.id, row)
         count, every = 0, list(rows.values())
         with self._database.transaction(path) if len(every) > _BATCH else contextlib.nullcontext():
@@ -496,7 +500,7 @@ class PgStore(Store):
         self._set_apart(path, rows)
         more = self._settle(path, rows)
         return len(
-            self._database.write(path, [*more, (inserting(), {"rows": sent(rows)}), *self._hiding(path, rows)])[
+            self._database.write(path, [*more, (INSERT_ALL, {"rows": sent(rows)}), *self._hiding(path, rows)])[
                 len(more)
             ]
         )
@@ -833,7 +837,7 @@ class PgStore(Store):
 
     def _again(self, row: Stored) -> Row | None:
         """Return a row as it is made from its own text; flags that depend on other rows are kept."""
-        if row.raw is not None and is_log(row.path):
+        if is_log(row.path) and row.is_damaged:
             return None
         if is_log(row.path):
             made = self._maker.entry(row.path, row.value)
@@ -907,7 +911,7 @@ class PgStore(Store):
         if place is None:
             return
         if is_log(row.path):
-            value = row.value if row.raw is None else {}
+            value = row.value
             if isinstance(target := value.get("hide"), str):
                 ledger = place.kind.name == "ledger"
                 target = f"{row.path.rpartition('/')[0]}/{target}" if ledger else target
@@ -950,10 +954,10 @@ def _is_mark(row: Row) -> bool:
 def _part(rows: Iterable[Stored], now: _Moment, *, fresh: bool) -> LogPart:
     entries, warnings = [], []
     for row in rows:
-        if row.raw is None:
-            entries.append(row.value)
-        else:
+        if row.is_damaged:
             warnings.append(str(problem_of(row)))
+        else:
+            entries.append(row.value)
     return LogPart(entries, now, fresh, warnings)
 
 
