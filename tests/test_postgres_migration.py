@@ -28,12 +28,14 @@ from holdfast.model.records import version_of
 from holdfast.model.times import from_ns, mint_many
 from holdfast.roots import make_root, set_up
 from holdfast.storage.postgres import migration, schema
+from holdfast.storage.tree import ABSENT
 from teamserver import serving
 
 COMMAND = [sys.executable, "-m", "holdfast", "migrate", "store"]
 HISTORY = "user/memory/history.jsonl"
 OLD_HISTORY = "user/memory/history/2024.jsonl"
 LARGE = "resources/workspaces/default/large.md"
+LATER = "resources/workspaces/default/later.md"
 DAMAGED = b'{"id":"01a1ed0c-19b3-7845-86f3-f3b616cc70'
 STATE = {"conversationContext": "c", "activeTask": "t", "activeFiles": [], "nextSteps": []}
 
@@ -138,6 +140,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
         for name in ("S", "T"):
             assert memory.call("createState", {"name": name, **STATE})["success"]
         assert memory.call("archiveState", {"name": "T"})["success"]
+        memory.store.log_write({"path": LATER, "after": "0" * 32, "intent": True}, "announced")
         memory.chat.persist_exchange("cli", "me", "How are the tomatoes?", "They need water.")
         memory.tasks.create("Water the tomatoes", op_id="task")
     lines = [
@@ -291,6 +294,7 @@ def test_an_op_id_that_was_used_has_no_effect_later(filled: Old) -> None:
         with pytest.raises(Conflict, match="was used"):
             memory.put("fact", "anything", fields={"key": "new"}, op_id="hidden")
         assert memory.store.knows_op("o" * 200)
+        assert memory.store.write(LATER, b"Written now.", expect=ABSENT, op_id="announced").status == "stored"
 
 
 def test_entries_that_share_an_id_or_cannot_be_rows_are_not_lost(filled: Old) -> None:

@@ -75,11 +75,11 @@ _COLUMNS = "tenant, id, name, digest, scope, reads_only, login, created, expires
 _OLD_TOKENS = f"SELECT {_COLUMNS} FROM holdfast.tokens WHERE tenant = %(tenant)s"
 _TOKENS = f"INSERT INTO holdfast.token ({_COLUMNS}) {_OLD_TOKENS} ON CONFLICT DO NOTHING"
 _LOST_TOKENS = f"{_OLD_TOKENS} EXCEPT SELECT {_COLUMNS} FROM holdfast.token WHERE tenant = %(tenant)s"
-# An op_id belongs to the entry that reports its effect.
+# An op_id belongs to the first entry that reports its effect. A write that was announced may never have happened.
 _OPS = """
 UPDATE holdfast.record r SET op = used.op FROM (SELECT DISTINCT ON (e.more ->> 'op') e.id, e.more ->> 'op' AS op
     FROM holdfast.record e WHERE e.tenant = %(tenant)s AND e.path = %(path)s AND json_typeof(e.more -> 'op') = 'string'
-    ORDER BY e.more ->> 'op', e.more ->> 'intent' NULLS FIRST, e.id) AS used
+        AND e.more ->> 'intent' IS NULL ORDER BY e.more ->> 'op', e.id) AS used
 WHERE r.tenant = %(tenant)s AND r.id = used.id AND octet_length(used.op) <= 400
     AND NOT EXISTS (SELECT FROM holdfast.record o WHERE o.tenant = %(tenant)s AND o.op = used.op)
 """
