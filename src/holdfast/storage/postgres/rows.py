@@ -191,10 +191,11 @@ class Maker:
         self._blob = blob
         self._lexemes = Lexemes(tenant)
 
-    def entry(self, path: str, value: dict[str, Any], identifier: str = "", line: bytes = b"") -> Row:
+    def entry(self, path: str, value: dict[str, Any], identifier: str = "", line: bytes | None = None) -> Row:
         """Return the row of a log entry; `identifier` is the id of a new one, which is not part of the value yet.
 
-        A `line` that another program wrote, without an id or in its own form, is exported as it was.
+        A `line` that another program wrote, without an id or in its own form, is exported as it was; if it has several
+        entries, all but the first have an empty line.
         """
         place = self._layout.classify(path)
         if place and place.kind.name == "trace":
@@ -207,7 +208,7 @@ class Maker:
             if place and place.kind.foreign:  # two conversations may contain the same turn
                 order = derived_id(id_ms(order), f"{path} {order}".encode())
             row = Row(self._tenant, order, path=path)
-        if line and ("id" not in value or jsonl.render(value)[:-1] != line):
+        if line is not None and ("id" not in value or jsonl.render(value)[:-1] != line):
             row.raw = "\\x" + line.hex()
         writer = value.get("writer")
         row.writer = plain(writer) if isinstance(writer, str) else None

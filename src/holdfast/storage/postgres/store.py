@@ -56,7 +56,7 @@ from holdfast.storage.postgres.search import Searcher, has_foreign
 from holdfast.storage.postgres.vectors import Vectors
 from holdfast.storage.reports import Progress, Refreshed, Report, check_save_points
 from holdfast.storage.store import ANY, Appended, Applied, Event, Made, Store, What, other_use, unknown
-from holdfast.storage.tree import ABSENT
+from holdfast.storage.tree import ABSENT, Line
 
 T = TypeVar("T")
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -478,16 +478,15 @@ class PgStore(Store):
         if longest > self.settings.limits.line_bytes:
             limit = self.settings.limits.line_bytes
             raise OverBudget(f"A line would have {longest:,} bytes; the limit is {limit:,}.", "Shorten it.")
-        check_path(path)
-        rows: dict[str, Row] = {}
+        place, rows = self.layout.classify(check_path(path)), dict[str, Row]()
         for line in lines:
-            values = jsonl.parse(line)
+            values = parsing.objects(place, Line(0, line, len(line))) if place else jsonl.parse(line)
             if isinstance(values, str) or _NUL.search(line):
                 identifier = derived_id(0, path.encode() + line)
                 rows.setdefault(identifier, self._maker.damaged(path, identifier, line))
                 continue
-            for value in values:
-                row = self._maker.entry(path, value, line=line if len(values) == 1 else b"")
+            for number, value in enumerate(values):
+                row = self._maker.entry(path, value, line=b"" if number else line)
                 rows.setdefault(row.id, row)
         count, every = 0, list(rows.values())
         with self._database.transaction(path) if len(every) > _BATCH else contextlib.nullcontext():
