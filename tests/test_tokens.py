@@ -154,7 +154,7 @@ def test_the_table_of_grants_holds_no_secret_and_shows_no_other_tenant(
     server: pgserver.Server, database: str, address: str
 ) -> None:
     grant, token = issue(address, "ci")
-    ((held,),) = server.run(f"SELECT string_agg(t::text, ' ') FROM holdfast.tokens t WHERE id = '{grant.id}'", database)
+    ((held,),) = server.run(f"SELECT string_agg(t::text, ' ') FROM holdfast.token t WHERE id = '{grant.id}'", database)
     assert token[-43:] not in str(held)
     other = auth.for_tenant(address, f"t{secrets.token_hex(6)}")
     kept = auth.open_grants(other)
