@@ -328,8 +328,8 @@ def test_a_set_up_that_fails_changes_nothing(
     server: pgserver.Server, empty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        text = schema._text
-        patched.setattr(schema, "_text", lambda name: text(name) + b"; SELECT 1/0")
+        text = schema.text
+        patched.setattr(schema, "text", lambda name: text(name) + b"; SELECT 1/0")
         assert "nothing was changed" in refused(server.at(empty)).message
     assert server.run("SELECT to_regnamespace('holdfast')::text", empty) == [(None,)]
     Database(server.at(empty)).close()
