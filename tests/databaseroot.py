@@ -280,7 +280,9 @@ class DatabasePath(os.PathLike[str]):
     def rename(self, target: DatabasePath) -> DatabasePath:
         target.unlink(missing_ok=True)
         for path in [self._path] if self.is_file() else self._files():
-            self._tree.move(path, target._path + path.removeprefix(self._path))
+            source, there = self._at(path), self._at(target._path + path.removeprefix(self._path))
+            there.write_bytes(source.read_bytes())
+            source.unlink()
         return target
 
     replace = rename

@@ -18,7 +18,15 @@ _INDEX = "it is about the index in .holdfast"
 _VECTORS = "it is about the file of vectors in .holdfast"
 _ELSEWHERE = "it looks for text in files that are no memory, which a database does not have"
 _NEAREST = "a folder is found from where one works, an address has to be given"
-_NOTICED = "a server notices a moment later that a process is dead"
+_DEAD = "in a database, the run of a dead process stays until its lease has run out"
+_LINES = "it edits the lines of a log by hand, which nobody does in a database"
+_INTENT = "a database writes a document and its entry of the write log together, without announcing it"
+_LOCKS = "writers to a database wait for no lock on a file"
+_TOO_LONG = "a database takes no text that is too long to be read"
+_AHEAD = "ids in a database follow the clock of its server"
+_REFS = "the texts of entries are in a database before the entries"
+_WRITER = "a row has its writer, and the write log is not read for it"
+_PLACED = "it puts the files of other programs into the folder, which are read on request"
 _ITSELF = "it goes through the engines itself"
 _LONG = "it is about thousands of files and how long they take"
 _WHY: dict[str, tuple[str, ...]] = {
@@ -39,6 +47,8 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_hot::test_a_rule_that_cannot_be_read_is_an_error_and_the_others_are_still_measured",
         "test_steadiness::test_a_folder_that_somebody_else_makes_at_this_moment_is_no_fault",
         "test_compartments::test_a_file_that_cannot_be_read_is_an_error_and_not_empty",
+        "test_bad_input::test_settings_that_cannot_be_read_are_told",
+        "test_mind::test_a_memory_that_fails_is_logged_and_nothing_is_raised",
         "test_tools::test_a_folder_made_by_hand_is_a_workspace",
         "test_tools::test_a_workspace_is_its_overview_and_its_folder_is_made",
     ),
@@ -48,6 +58,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_honesty::test_what_is_out_of_sight_is_not_taken_for_removed",
         "test_mind::test_a_failing_memory_need_not_fail_the_agent",
         "test_owner::test_files_that_vanish_at_once_are_told_until_they_are_back",
+        "test_owner::test_the_owner_accepts_that_files_are_gone_by_making_the_index_anew",
     ),
     _TIMES: (
         "test_honesty::test_an_edit_keeps_the_permissions_of_a_file",
@@ -83,7 +94,14 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_honesty::test_a_search_beside_a_busy_index_answers_and_says_how_far_it_is_behind",
         "test_honesty::test_a_newer_fact_holds_although_the_index_was_busy_when_it_was_written",
         "test_transcripts::test_a_turn_is_got_by_its_id_after_the_index_was_deleted",
+        "test_cli::test_stats_and_refresh_tell_what_is_there",
         "test_compartments::test_every_entry_that_is_returned_counts_as_read_whoever_reads_it",
+        "test_doctor::test_damage_and_lag_are_warnings_that_name_the_command",
+        "test_index::test_a_deleted_index_is_rebuilt_by_the_next_call",
+        "test_index::test_a_log_that_was_empty_when_the_index_looked_is_compared_as_empty",
+        "test_index::test_a_rebuild_swaps_the_index_under_a_reader_that_has_it_open",
+        "test_index::test_an_index_deleted_under_an_open_memory_is_rebuilt",
+        "test_index::test_an_index_that_others_write_to_is_not_called_damaged",
     ),
     _VECTORS: (
         "test_embedding::test_a_file_that_was_cut_short_is_completed",
@@ -101,15 +119,58 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_transcripts::test_what_is_cold_memory_already_is_not_brought_in_again",
     ),
     _NEAREST: ("test_cli::test_the_nearest_root_upwards_is_used",),
-    _NOTICED: ("test_compartments::test_a_live_run_of_another_process_is_not_removed_and_can_be_used",),
+    _DEAD: (
+        "test_compartments::test_a_live_run_of_another_process_is_not_removed_and_can_be_used",
+        "test_compartments::test_a_killed_process_leaves_nothing_of_its_run_for_the_next",
+        "test_compartments::test_what_a_killed_process_left_is_removed_by_one_that_was_open_before",
+    ),
+    _LINES: (
+        "test_bad_input::test_a_bad_line_is_told_with_file_and_line_and_its_neighbours_are_read",
+        "test_bad_input::test_a_log_without_a_single_line_does_not_hide_the_others",
+        "test_bad_input::test_a_torn_last_line_is_sealed_by_the_next_write_and_then_told",
+        "test_bad_input::test_a_truncated_log_keeps_its_whole_lines_and_tells_of_the_torn_one",
+        "test_bad_input::test_an_odd_line_is_read_or_told_and_its_neighbours_are_read",
+        "test_bad_input::test_an_over_long_line_is_told_and_its_neighbours_are_read",
+        "test_chat::test_damaged_lines_are_skipped_counted_and_reported",
+        "test_chat::test_history_and_memory_are_plain_files",
+        "test_cli::test_verify_says_sound_or_names_the_damage_with_its_exit_code",
+        "test_cli_tools::test_nothing_known_and_what_cannot_be_read_are_said_on_a_terminal",
+        "test_compartments::test_a_damaged_file_is_set_aside_once_and_told_to_all_and_the_rest_is_kept",
+        "test_compartments::test_damage_is_shown_on_a_terminal",
+        "test_concurrency::test_the_next_append_seals_a_tail_and_loses_nothing_around_it",
+        "test_index::test_a_file_edited_outside_is_seen_by_the_next_read",
+        "test_jobs::test_merged_claims_mean_what_they_meant",
+        "test_jobs::test_the_log_may_be_edited_by_hand",
+        "test_properties::test_a_log_changed_by_hand_is_seen_by_the_next_listing_of_its_kind",
+        "test_properties::test_lines_of_one_id_with_other_content_leave_one_of_them_in_force",
+    ),
+    _INTENT: (
+        "test_hot::test_a_rule_is_demoted_once_although_the_process_died_before_it_could_say_so",
+        "test_store::test_an_announced_write_that_never_happened_is_not_taken_for_done",
+    ),
+    _LOCKS: ("test_concurrency::test_a_lock_that_a_stopped_process_holds_is_a_loud_error_and_nothing_is_lost",),
+    _TOO_LONG: (
+        "test_bad_input::test_a_document_of_100_megabytes_is_told_and_everything_else_is_found",
+        "test_honesty::test_a_raised_limit_is_honoured_by_the_next_search",
+    ),
+    _AHEAD: ("test_properties::test_ids_go_on_increasing_behind_any_tail_and_a_clock_that_went_back",),
+    _REFS: (
+        "test_bad_input::test_a_line_that_refers_to_what_may_not_be_read_is_told",
+        "test_properties::test_text_kept_beside_a_log_is_found_when_it_arrives_after_its_line",
+    ),
+    _WRITER: ("test_trust::test_the_write_log_is_read_again_only_after_it_changed",),
+    _PLACED: (
+        "test_transcripts::test_equal_turns_of_one_line_are_told_apart",
+        "test_transcripts::test_files_are_read_whatever_the_wild_did_to_them",
+        "test_transcripts::test_nothing_is_indexed_until_it_is_asked_for",
+        "test_transcripts::test_raw_files_are_found_when_asked_for_and_only_then",
+    ),
     _ITSELF: (
         "test_moving",
         "test_sharing",
         "test_tasks",
         "test_tokens",
         "test_serving",
-        "test_postgres_vectors",
-        "test_postgres_index",
     ),
     _LONG: (
         "test_linting::test_many_documents_are_judged_in_seconds",

@@ -20,6 +20,7 @@ from holdfast.model.records import Record
 from holdfast.model.times import derived_id
 from holdfast.roots import open_within
 from holdfast.storage.pools import Filter
+from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import PgTree
 from holdfast.storage.postgres.schema import OWNER, READER, WRITER
@@ -90,7 +91,7 @@ def _search(store: Store, *, plain: bool) -> object:
     query = Query(text="launch Tuesday", limit=5)
 
     def use(found: Any) -> object:
-        return [pool.records for pool in found.pools], [pool.candidates for pool in found.pools], found.best
+        return [pool.records for pool in found.pools], [pool.candidates for pool in found.pools], found.answers
 
     return store.search(query, parse("launch Tuesday"), where, use, plain=plain)
 
@@ -141,7 +142,7 @@ OF_STORE: dict[str, list[Callable[[Store], object]]] = {
     "check_size": [lambda s: s.check_size(NOTE, b"")],
     "applied": [lambda s: s.applied("op-1", LOG), lambda s: s.applied("op-2", NOTE)],
     "knows_op": [lambda s: s.knows_op("op-2"), lambda s: s.knows_op("op-3")],
-    "done_in": [lambda s: s.done_in("op-3")],
+    "done_in": [lambda s: s.done_in(LOG, "op-1", ENTRY)],
     "newest": [lambda s: list(s.newest(LOG, []))],
     "missing": [lambda s: s.missing(LOG, {ENTRY})],
     "read_on": [lambda s: s.read_on(LOG, None).entries],
@@ -208,9 +209,9 @@ def test_a_tenant_gets_the_answers_that_it_would_get_alone(tenants: dict[str, ho
     for name, calls in OF_TREE.items():
         for number, call in enumerate(calls):
             assert outcome(curious.store.tree, call) == outcome(alone.store.tree, call), (name, number)
-    for name, calls in OF_STORE.items():
-        for number, call in enumerate(calls):
-            one, other = plain(outcome(curious.store, call)), plain(outcome(alone.store, call))
+    for name, asked in OF_STORE.items():
+        for number, ask in enumerate(asked):
+            one, other = plain(outcome(curious.store, ask)), plain(outcome(alone.store, ask))
             assert one == other, (name, number)
             writes_them = name in ("import_lines", "update", "write", "append", "append_decided", "import_entries")
             assert writes_them or name in AFTER or not [word for word in SECRETS if word in repr(one)], (name, one)
@@ -229,11 +230,11 @@ def plain(answer: object) -> str:
 
 def test_a_tenant_does_not_wait_for_another(tenants: dict[str, holdfast.Memory]) -> None:
     owner, curious = tenants["owner"].store, tenants["curious"].store
-    assert isinstance(owner, PgStore)
+    assert isinstance(owner, PgStore) and isinstance(curious, PgStore)
     with owner._database.transaction(LOG):
         owner.append(LOG, [{"role": "user", "content": "slow"}])
         owner.update(NOTE, _made, expect=ANY)
-        curious._database.waits = Database.__init__.__defaults__ and owner._database.waits  # type: ignore[attr-defined, assignment]
+        curious._database.waits = Waits(lock_seconds=1.0)
         curious.append(LOG, [{"role": "user", "content": "mine"}])
         curious.write(NOTE, b"mine", expect=ABSENT)
         assert curious.claim("user/memory/sessions/s/runs/x.jsonl")
@@ -244,7 +245,9 @@ def test_a_tenant_does_not_wait_for_another(tenants: dict[str, holdfast.Memory])
 # raw SQL
 
 TABLES = ("record", "stat", "term", "lease", "token", "embedding", "embedded")
-ASKED = {table: f"holdfast.{table}" for table in TABLES} | {"searched": "holdfast.searched"}
+ASKED = {table: f"holdfast.{table}" for table in TABLES} | {
+    view: f"holdfast.{view}" for view in ("searched", "compared")
+}
 
 
 @pytest.mark.parametrize("role", [WRITER, READER])

@@ -210,14 +210,17 @@ class _Linter:
 
     def _exists(self, path: str) -> bool:
         if path not in self._there:
+            there = path == "."
             try:
-                self._there[path] = path == "." or self._memory.store.exists(path)
+                there = there or self._memory.store.exists(path)
             except Invalid:  # a folder, or not a path at all
-                self._there[path] = False
-                with contextlib.suppress(HoldfastError):
-                    self._there[path] = bool(self._memory.tree.folder_stamp(path))
+                pass
             except HoldfastError:  # it is there, but cannot be read
-                self._there[path] = True
+                there = True
+            if not there:
+                with contextlib.suppress(HoldfastError):
+                    there = bool(self._memory.tree.folder_stamp(path))
+            self._there[path] = there
         return self._there[path]
 
     def check_names(self, *, whole: bool) -> None:

@@ -15,6 +15,7 @@ import psycopg
 
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats import jsonl
+from holdfast.model.kinds import FOREIGN
 from holdfast.model.layout import Layout
 from holdfast.model.records import version_of
 from holdfast.storage.postgres.database import Database
@@ -234,6 +235,8 @@ class PgTree:
         if isinstance(values, str):
             return [self.maker.damaged(path, before.id, line)]
         rows = [self.maker.entry(path, value) for value in values]
+        if rows and rows[0].kind in FOREIGN:
+            rows[0].id = before.id
         for row in rows:
             row.live, row.hidden = row.live and before.live, row.hidden or before.hidden
         return rows

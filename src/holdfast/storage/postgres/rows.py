@@ -7,6 +7,7 @@ written. A document is stored verbatim. What cannot be text in a database (NUL, 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.formats import jsonl, links
+from holdfast.formats import jsonl, links, transcripts
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout, Place
 from holdfast.model.names import same
@@ -39,6 +40,8 @@ _LAST_POSITION = 16_383
 _MOST_POSITIONS = 255
 _LONGEST_PLACES = 12 * _MOST_POSITIONS
 _TIES = {NAME: "n", LINK: "l", TAG: "t"}
+_ESCAPE = "\ue000"
+"""Before `n` it is a NUL in a field of an entry, which a database does not take; before `e` it is itself."""
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
 
@@ -204,12 +207,11 @@ class Maker:
             row = Row(self._tenant, identifier, path=path)
             value = {"id": identifier, **value}
         else:
-            _, order, _ = jsonl.identity(value, place.kind.time if place else "time")
-            if place and place.kind.foreign:  # two conversations may contain the same turn
-                order = derived_id(id_ms(order), f"{path} {order}".encode())
+            known = _spoken(place, value) or value if place else value
+            _, order, _ = jsonl.identity(known, place.kind.time if place else "time")
             row = Row(self._tenant, order, path=path)
-        if line is not None and ("id" not in value or jsonl.render(value)[:-1] != line):
-            row.raw = "\\x" + line.hex()
+            if place and place.kind.foreign:  # two conversations may contain the same turn
+                row.id, row.key = derived_id(id_ms(order), f"{path} {order}".encode()), order
         writer = value.get("writer")
         row.writer = plain(writer) if isinstance(writer, str) else None
         if place is None:
@@ -223,8 +225,11 @@ class Maker:
             row.text, apart[kind.text] = text, None
         if isinstance(time, str) and time and time == normal(time):
             row.at, apart[kind.time] = time, None
-        row.more = _more({**value, **apart}, row)
-        if isinstance(target := value.get("hide"), str):
+        row.more = _more({**value, **apart}, row.id)
+        if value.get("hide") == "" and not kind.foreign:
+            row.about = PROBLEM
+            return row
+        if isinstance(target := value.get("hide"), str) and not kind.foreign:
             row.about = f"{path.rpartition('/')[0]}/{target}" if kind.name == "ledger" else target
             row.about = short(row.about, _LONGEST_PATH)
             row.hidden = value.get("hidden") is not False
@@ -232,14 +237,17 @@ class Maker:
         if kind.name == "write":
             row.about = short(str(value.get("path") or ""), _LONGEST_PATH)
         if not _is_record(place, value):
-            if parsing.fault(kind, value):
+            row.key = None
+            if not kind.foreign and parsing.fault(kind, value):
                 row.about = PROBLEM
             return row
-        record, _ = parsing.line_record(place, value, 0, self._blob)
+        record, _ = parsing.line_record(place, _spoken(place, value), 0, self._blob)
         self._describe(row, record)
         if kind.name == "trace":
             row.about = short(str(value.get("bound") or ""), _LONGEST_PATH)
         own = value.get("id")
+        if row.key:
+            return row
         if record.key:
             row.key = short(record.key)
         elif isinstance(own, str) and own and not is_id(own):
@@ -263,11 +271,12 @@ class Maker:
             return row, []
         document = Document(data, version, stamp(identifier, len(data)))
         if place.kind.shape == "section":
-            row.kind, row.scope = PAGE, short(place.scope.path)
-            return row, [self.section(path, record, writer) for record in parsing.entries(place, document).records]
-        (record,) = parsing.documents(place, document).records
-        row.kind, row.at = place.kind.name, None
-        self._describe(row, record)
+            found = parsing.entries(place, document)
+            row.kind, row.scope, row.about = PAGE, short(place.scope.path), PROBLEM if found.problems else None
+            return row, [self.section(path, record, writer) for record in found.records]
+        found = parsing.documents(place, document)
+        row.kind, row.about = place.kind.name, PROBLEM if found.problems else None
+        self._describe(row, found.records[0])
         return row, []
 
     def section(self, path: str, record: Record, writer: str | None) -> Row:
@@ -296,18 +305,41 @@ class Maker:
         row.words, row.length = self._lexemes.of(record)
 
 
-def _is_record(place: Place, value: Mapping[str, Any]) -> bool:
+def _is_record(place: Place, value: dict[str, Any]) -> bool:
     """Is this entry a record by itself? An access count of a compartment is not."""
     if place.kind.name == "entry" and isinstance(value.get("access"), list) and place.kind.text not in value:
         return False
-    return not parsing.fault(place.kind, value)
+    return bool(_spoken(place, value)) if place.kind.foreign else not parsing.fault(place.kind, value)
 
 
-def _more(value: Mapping[str, Any], row: Row) -> msgspec.Raw:
-    """Return the fields of an entry as JSON, without its id where that is the id of the row."""
-    if row.raw is None and value.get("id") == row.id:
+def _spoken(place: Place, value: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry as it is read; a line of another program's conversation is one record of all its turns."""
+    if not place.kind.foreign:
+        return value
+    turns = transcripts.turns(value)
+    together = {"text": "\n\n".join(turn["text"] for turn in turns)}
+    return {"session": place.name.rpartition("/")[2], **turns[0], **together} if turns else {}
+
+
+def _more(value: Mapping[str, Any], identifier: str) -> msgspec.Raw:
+    """Return the fields of an entry as JSON: without its id where that is the row's, with null where it has none."""
+    if "id" not in value:
+        value = {"id": None, **value}
+    elif value["id"] == identifier:
         value = {name: inner for name, inner in value.items() if name != "id"}
-    return msgspec.Raw(jsonl.render(value)[:-1])
+    made = jsonl.render(value)
+    if b"\\u0000" in made or _ESCAPE.encode() in made:
+        made = jsonl.render(_replaced(value, (_ESCAPE, _ESCAPE + "e"), ("\0", _ESCAPE + "n")))
+    return msgspec.Raw(made[:-1])
+
+
+def _replaced(value: Any, *pairs: tuple[str, str]) -> Any:
+    """Replace texts in all texts of a value, one pair after the other."""
+    if isinstance(value, str):
+        return functools.reduce(lambda text, pair: text.replace(*pair), pairs, value)
+    if isinstance(value, Mapping):
+        return {_replaced(name, *pairs): _replaced(inner, *pairs) for name, inner in value.items()}
+    return [_replaced(inner, *pairs) for inner in value] if isinstance(value, list | tuple) else value
 
 
 # reading rows
@@ -350,7 +382,11 @@ class Stored(NamedTuple):
     def value(self) -> dict[str, Any]:
         """The entry of a log."""
         found: dict[str, Any] = _decode(self.more or "{}")
-        if "id" not in found and self.raw is None:
+        if self.more and _ESCAPE in self.more:
+            found = _replaced(found, (_ESCAPE + "n", "\0"), (_ESCAPE + "e", _ESCAPE))
+        if found.get("id", "") is None:
+            del found["id"]
+        elif "id" not in found:
             found = {"id": self.id, **found}
         if kind := KINDS.get(self.kind):
             if self.text is not None:
@@ -392,17 +428,28 @@ def record_of(row: Stored, place: Place | None, blob: parsing.Blob) -> Record | 
             links=links.targets(text, row.path),
         )  # fmt: skip
     else:
-        value = row.value
-        if row.is_damaged or isinstance(value.get("hide"), str) or not _is_record(place, value):
+        value = row.value if row.raw is None else {}
+        hides = isinstance(value.get("hide"), str) and not place.kind.foreign
+        if row.raw is not None or hides or not _is_record(place, value):
             return None
-        found, _ = parsing.line_record(place, value, 0, blob)
+        found, _ = parsing.line_record(place, _spoken(place, value), 0, blob)
     return msgspec.structs.replace(found, hidden=row.hidden, superseded=not row.live)
 
 
+def problems_of(row: Stored, place: Place | None) -> list[Problem]:
+    """Return what is wrong with a row that is about PROBLEM."""
+    if row.kind == LOG or place is None or place.kind.shape == "line":
+        return [problem_of(row)]
+    read = parsing.entries if place.kind.shape == "section" else parsing.documents
+    return list(read(place, row.document).problems)
+
+
 def problem_of(row: Stored) -> Problem:
-    """Return why a row that is about PROBLEM cannot be used."""
-    if row.is_damaged:
-        fault = jsonl.parse(bytes(row.raw or b""))
+    """Return why a log entry that is about PROBLEM cannot be used."""
+    if row.raw is not None:
+        fault = jsonl.parse(bytes(row.raw))
         return Problem(row.path, f"skipped: {fault if isinstance(fault, str) else 'not valid'}")
     reason = parsing.fault(KINDS[row.kind], row.value) if row.kind in KINDS else ""
+    if row.value.get("hide") == "":
+        reason = "it hides nothing"
     return Problem(row.path, f"skipped: {reason}" if reason else HALF)

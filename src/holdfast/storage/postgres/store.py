@@ -21,7 +21,7 @@ from psycopg import errors as pg
 from psycopg import sql
 
 from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound, OverBudget, Unavailable
-from holdfast.formats import jsonl
+from holdfast.formats import jsonl, transcripts
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS
 from holdfast.model.layout import Layout
 from holdfast.model.queries import Query, Terms
@@ -48,6 +48,7 @@ from holdfast.storage.postgres.rows import (
     check_path,
     plain,
     problem_of,
+    problems_of,
     record_of,
     sent,
     short,
@@ -59,8 +60,6 @@ from holdfast.storage.store import ANY, Appended, Applied, Event, Made, Store, W
 from holdfast.storage.tree import ABSENT, Line
 
 T = TypeVar("T")
-_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-"""JSON for a character that no function of a database accepts."""
 _AT_LINE = re.compile(r"(.+\.md):([0-9]{1,9})\Z")
 _FOLDED = frozenset(name for name, kind in KINDS.items() if kind.owned and name not in ("write", "trace", "summary"))
 """Kinds whose logs are read whole to decide on the next entry, so appends to them wait for each other."""
@@ -86,7 +85,8 @@ WHERE tenant = %(tenant)s AND path = %(path)s AND key = %(key)s AND live AND id 
 _APPEND = "SELECT holdfast.append(%(rows)s::json, %(seen)s, %(alone)s)::text"
 _BY_OP = f"""
 SELECT r.about, {READ} FROM holdfast.record o JOIN holdfast.record r ON r.tenant = o.tenant AND r.xact = o.xact
-    AND (r.id = o.id OR r.more ->> 'op' = %(op)s) WHERE o.tenant = %(tenant)s AND o.op = %(key)s ORDER BY r.id
+    AND (r.id = o.id OR r.more ->> 'op' = %(op)s) WHERE o.tenant = %(tenant)s AND o.op = ANY(%(keys)s::text[])
+ORDER BY r.id
 """
 _SINCE = f"""
 SELECT pg_current_snapshot()::text, pg_postmaster_start_time()::text || ' '
@@ -255,7 +255,12 @@ class PgStore(Store):
                 if repeated := self.applied(op_id, path):
                     return repeated
                 raise refused_version(path, expect)
-            made = make(current)
+            try:
+                made = make(current)
+            except AlreadyExists:
+                if repeated := self.applied(op_id, path):
+                    return repeated
+                raise
             entry: dict[str, Any] = {"path": path, "before": before, "after": made.version, **note}
             if made.id != path:
                 entry |= {"after": version_of(made.data), "record": made.id, "version": made.version}
@@ -334,13 +339,17 @@ class PgStore(Store):
         del path
         if not op_id:
             return []
-        found = self._database.ask("The op_id", _BY_OP, op=op_id, key=self._op(op_id))
+        found = self._database.ask("The op_id", _BY_OP, op=op_id, keys=[short(op_id), self._op(op_id)])
         applied = []
         for about, *rest in found:
             row = Stored(*rest)
             marks = isinstance(row.value.get("hide"), str)
             applied.append(Applied(row.path, about if marks else str(row.value.get("id")), row.value, marks))
         return applied
+
+    def _op(self, op_id: str) -> str:
+        """Return an op_id as its column has it: one of another scope is as good as new."""
+        return short(f"{self._database.scope}\n{op_id}" if self._database.scope else op_id)
 
     def writers(self, records: Sequence[Record]) -> dict[str, str]:
         pages = {record.id: record.path for record in records if KINDS[record.kind].shape != "line"}
@@ -478,21 +487,32 @@ class PgStore(Store):
         if longest > self.settings.limits.line_bytes:
             limit = self.settings.limits.line_bytes
             raise OverBudget(f"A line would have {longest:,} bytes; the limit is {limit:,}.", "Shorten it.")
-        place, rows = self.layout.classify(check_path(path)), dict[str, Row]()
+        check_path(path)
+        place, rows = self.layout.classify(path), dict[str, Row]()
+        last = self._last_ms(path) if place and place.kind.foreign else -1
         for line in lines:
-            values = parsing.objects(place, Line(0, line, len(line))) if place else jsonl.parse(line)
-            if isinstance(values, str) or _NUL.search(line):
+            values = transcripts.parse(line) if last >= 0 else jsonl.parse(line)
+            if isinstance(values, str):
                 identifier = derived_id(0, path.encode() + line)
                 rows.setdefault(identifier, self._maker.damaged(path, identifier, line))
                 continue
-            for number, value in enumerate(values):
-                row = self._maker.entry(path, value, line=b"" if number else line)
-                rows.setdefault(row.id, row)
+            for value in values:
+                row = self._maker.entry(path, value)
+                if last >= 0 and row.live:  # turns are in the order of their lines, whatever times they have
+                    last = max(id_ms(row.id), last + 1)
+                    row.id = derived_id(last, str(row.key).encode())
+                rows.setdefault(row.key or row.id if last >= 0 else row.id, row)
         count, every = 0, list(rows.values())
         with self._database.transaction(path) if len(every) > _BATCH else contextlib.nullcontext():
             for start in range(0, len(every), _BATCH):
                 count += self._add(path, every[start : start + _BATCH])
         return count
+
+    def _last_ms(self, path: str) -> int:
+        """Return the time of the last row of a log, 0 when there is none."""
+        last = "SELECT max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s AND live"
+        ((found,),) = self._database.ask(path, last, path=path)
+        return id_ms(found) if found else 0
 
     def _add(self, path: str, rows: list[Row]) -> int:
         """Add rows from elsewhere, in any order: which of them are current and hidden follows from all of them."""
@@ -516,7 +536,7 @@ class PgStore(Store):
     def _settle(self, path: str, rows: list[Row]) -> list[Statement]:
         """Set the flags of new rows by what is there; return the statements that change rows that are there."""
         statements: list[Statement] = []
-        keyed = [row for row in rows if row.live and row.key]
+        keyed = [row for row in rows if row.live and row.key and row.kind not in FOREIGN]
         if keyed:
             wanted = "r.path = %(path)s AND r.key = ANY(%(keys)s::text[]) AND r.live"
             held = f"SELECT r.key, r.id::text FROM holdfast.record r WHERE r.tenant = %(tenant)s AND {wanted}"
@@ -646,7 +666,7 @@ class PgStore(Store):
         raise unknown(identifier)
 
     def _foreign(self, identifier: str) -> list[Stored]:
-        wanted = "r.kind = ANY(%(kinds)s::text[]) AND r.more ->> 'id' = %(id)s"
+        wanted = "r.kind = ANY(%(kinds)s::text[]) AND r.key = %(id)s"
         return self._rows(wanted, kinds=list(FOREIGN), id=identifier)
 
     def resolve(self, identifier: str) -> str:
@@ -700,8 +720,9 @@ class PgStore(Store):
         return self._problems("r.path = ANY(%(paths)s::text[])", paths=list(paths))
 
     def _problems(self, condition: str = "true", **values: Any) -> list[Problem]:
-        """Return why rows cannot be used."""
-        return list(map(problem_of, self._rows(f"r.about = %(problem)s AND {condition}", problem=PROBLEM, **values)))
+        """Return what is wrong with entries and documents."""
+        rows = self._rows(f"r.about = %(problem)s AND {condition}", problem=PROBLEM, **values)
+        return [problem for row in rows for problem in problems_of(row, self.layout.classify(row.path))]
 
     # recall
 
@@ -860,7 +881,7 @@ class PgStore(Store):
                 if row.id in wrong:
                     report.differences.append(Problem(row.path, f"the row {row.id} differs from what its text says"))
         report.files = self._count_files()
-        report.damage = self._problems()
+        report.damage = [problem for problem in self._problems() if not problem.minor]
         ledgers = self._records(self._rows("r.kind = 'ledger' ORDER BY r.id"))
         report.damage += check_save_points(self.tree, self.layout.memory, ledgers)
         return report
