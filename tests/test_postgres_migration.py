@@ -306,7 +306,7 @@ def test_entries_that_share_an_id_or_cannot_be_rows_are_not_lost(filled: Old) ->
         assert b"\xff\xfe not text" in lines
         assert sum(b"The same id, other words" in line for line in lines) == 1
         assert sum(rb'"content":"a\u0000b"' in line for line in lines) == 1
-        assert len(memory.store.problems(OLD_HISTORY)) == 4
+        assert len(memory.store.problems(OLD_HISTORY)) == 3
         texts = [record.text for record in memory.store.newest(OLD_HISTORY.replace("2024", "2025"))]
         assert sorted(texts) == ["I have no id", "Its id is a word", "Nr. 7"]
         assert memory.find("Nr. 7", limit=1).hits[0].record.text == "Nr. 7"

@@ -53,15 +53,17 @@ def own_id(data: bytes) -> str:
 
 
 def keys(data: bytes) -> tuple[str, ...]:
-    """Return the identity of a line: the ids of its objects, otherwise a hash of its bytes; nothing if it is blank."""
+    """Return the identity of a line: the ids of its objects, otherwise a hash of what it says; nothing if it is blank."""
     try:
         return (_decode_id(data).id,)
     except ValueError:
         objects = parse(data)
-    ids = [value["id"] for value in objects if isinstance(value, dict) and isinstance(value.get("id"), str)]
+    if isinstance(objects, str):
+        return (version_of(data.strip()),)
+    ids = [value["id"] for value in objects if isinstance(value.get("id"), str)]
     if ids and len(ids) == len(objects):
         return tuple(ids)
-    return (version_of(data.strip()),) if data.strip() else ()
+    return (version_of(b"".join(map(render, objects))),) if objects else ()
 
 
 def parse(data: bytes) -> list[dict[str, Any]] | str:

@@ -262,7 +262,7 @@ class PgTree:
         most = _PAGE if before is None else 50
         while True:
             rows = self._database.ask(path, wanted, path=_plain(path), last=last, most=most)
-            yield from (one for one in (Stored(*row) for row in rows) if one.line)
+            yield from (Stored(*row) for row in rows)
             if len(rows) < most:
                 return
             last, most = rows[-1][0], _PAGE

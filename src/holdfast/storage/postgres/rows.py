@@ -194,12 +194,8 @@ class Maker:
         self._blob = blob
         self._lexemes = Lexemes(tenant)
 
-    def entry(self, path: str, value: dict[str, Any], identifier: str = "", line: bytes | None = None) -> Row:
-        """Return the row of a log entry; `identifier` is the id of a new one, which is not part of the value yet.
-
-        A `line` that another program wrote, without an id or in its own form, is exported as it was; if it has several
-        entries, all but the first have an empty line.
-        """
+    def entry(self, path: str, value: dict[str, Any], identifier: str = "") -> Row:
+        """Return the row of a log entry; `identifier` is the id of a new one, which is not part of the value yet."""
         place = self._layout.classify(path)
         if place and place.kind.name == "trace":
             value = _decode(jsonl.render(value))  # its parameters are JSON already
@@ -215,7 +211,7 @@ class Maker:
         writer = value.get("writer")
         row.writer = plain(writer) if isinstance(writer, str) else None
         if place is None:
-            row.more = _more(value, row)
+            row.more = _more(value, row.id)
             return row
         kind = place.kind
         row.kind, text, time = kind.name, value.get(kind.text), value.get(kind.time)
@@ -367,11 +363,6 @@ class Stored(NamedTuple):
     text: str | None
     more: str | None
     raw: bytes | None
-
-    @property
-    def is_damaged(self) -> bool:
-        """Is this a line of a log that cannot be read?"""
-        return self.raw is not None and self.more is None
 
     @property
     def data(self) -> bytes:

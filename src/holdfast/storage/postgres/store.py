@@ -57,7 +57,7 @@ from holdfast.storage.postgres.search import Searcher, has_foreign
 from holdfast.storage.postgres.vectors import Vectors
 from holdfast.storage.reports import Progress, Refreshed, Report, check_save_points
 from holdfast.storage.store import ANY, Appended, Applied, Event, Made, Store, What, other_use, unknown
-from holdfast.storage.tree import ABSENT, Line
+from holdfast.storage.tree import ABSENT
 
 T = TypeVar("T")
 _AT_LINE = re.compile(r"(.+\.md):([0-9]{1,9})\Z")
@@ -330,10 +330,6 @@ class PgStore(Store):
 
     def _changed(self, path: str) -> None:
         pass
-
-    def _op(self, op_id: str) -> str:
-        """Return an op_id as it is stored; that of a scoped token says nothing about other scopes."""
-        return short(f"{self._database.scope.partition(chr(10))[0]}\n{op_id}" if self._database.scope else op_id)
 
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         del path
@@ -857,7 +853,7 @@ class PgStore(Store):
 
     def _again(self, row: Stored) -> Row | None:
         """Return a row as it is made from its own text; flags that depend on other rows are kept."""
-        if is_log(row.path) and row.is_damaged:
+        if row.raw is not None and is_log(row.path):
             return None
         if is_log(row.path):
             made = self._maker.entry(row.path, row.value)
@@ -931,7 +927,7 @@ class PgStore(Store):
         if place is None:
             return
         if is_log(row.path):
-            value = row.value
+            value = row.value if row.raw is None else {}
             if isinstance(target := value.get("hide"), str):
                 ledger = place.kind.name == "ledger"
                 target = f"{row.path.rpartition('/')[0]}/{target}" if ledger else target
@@ -974,10 +970,10 @@ def _is_mark(row: Row) -> bool:
 def _part(rows: Iterable[Stored], now: _Moment, *, fresh: bool) -> LogPart:
     entries, warnings = [], []
     for row in rows:
-        if row.is_damaged:
-            warnings.append(str(problem_of(row)))
-        else:
+        if row.raw is None:
             entries.append(row.value)
+        else:
+            warnings.append(str(problem_of(row)))
     return LogPart(entries, now, fresh, warnings)
 
 
