@@ -91,6 +91,16 @@ def test_what_is_restored_is_what_was_there(filled: holdfast.Memory, tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "root") == sorted(["again", name])
 
 
+def test_a_last_entry_without_its_newline_is_backed_up(memory: holdfast.Memory, tmp_path: Path) -> None:
+    memory.put("fact", "green", fields={"key": "tea"})
+    log = place(memory) / "user/memory/semantic.jsonl"
+    log.write_bytes(log.read_bytes() + b'{"key":"coffee","value":"black"}')
+    memory.backup(tmp_path / "copy.tar.gz")
+    holdfast.restore(tmp_path / "copy.tar.gz", tmp_path / "again")
+    with holdfast.open(tmp_path / "again") as again:
+        assert {one.text for one in again.every(Query(kinds=("fact",)))} == {"green", "black"}
+
+
 def test_an_archive_is_one_that_every_tar_reads_and_says_what_is_in_it(filled: holdfast.Memory, tmp_path: Path) -> None:
     filled.backup(tmp_path / "copy.tar.gz")
     with tarfile.open(tmp_path / "copy.tar.gz") as archive:

@@ -6,30 +6,31 @@
 
 CREATE TABLE holdfast.record (
     xact xid8 NOT NULL DEFAULT pg_current_xact_id(),  -- for readers that follow
-    at timestamptz,                   -- when it happened
-    length integer NOT NULL,          -- in words; 0 when it is not searched
+    at timestamptz,                          -- when it happened
+    length integer NOT NULL,                 -- in words; 0 when it is not searched
     priority smallint NOT NULL,
-    agent boolean NOT NULL,           -- said by an assistant
-    live boolean NOT NULL,            -- the current version, and a record by itself
-    hidden boolean NOT NULL,          -- archived
-    id uuid NOT NULL,                 -- UUIDv7, made by the client: a row that is sent twice is added once
+    agent boolean NOT NULL,                  -- said by an assistant
+    live boolean NOT NULL,                   -- the current version, and a record by itself
+    hidden boolean NOT NULL,                 -- archived
+    id uuid NOT NULL,                        -- UUIDv7, made by the client: a row that is sent twice is added once
     tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
-    kind text COLLATE "C" NOT NULL,            -- a kind of the kinds table; 'file', 'page' or 'log' for other files
-    path text COLLATE "C" NOT NULL,            -- the document, or the log of an entry
-    key text COLLATE "C",                      -- of a fact; the anchor of a section; '' for a document: one live row each
-    scope text COLLATE "C" NOT NULL,           -- workspace/domain/repository
-    session text COLLATE "C" NOT NULL,         -- session or channel: neighbours share it
-    version text COLLATE "C",                  -- hash of the text of a document or section
-    op text COLLATE "C",                       -- the caller's op_id, which has effect once
-    about text COLLATE "C",                    -- the record that a mark hides, the document that was written; a line break if it
-                                      -- cannot be used
-    writer text,                      -- as the interface knew it; NULL when it is not recorded
+    kind text COLLATE "C" NOT NULL,          -- a kind of the kinds table; 'file', 'page' or 'log' for other files
+    path text COLLATE "C" NOT NULL,          -- the document, or the log of an entry
+    key text COLLATE "C",                    -- of a fact; the anchor of a section; '' for a document;
+                                             -- one row with a key is live
+    scope text COLLATE "C" NOT NULL,         -- workspace/domain/repository
+    session text COLLATE "C" NOT NULL,       -- session or channel: neighbours share it
+    version text COLLATE "C",                -- hash of the text of a document or section
+    op text COLLATE "C",                     -- the caller's op_id, which has effect once
+    about text COLLATE "C",                  -- the record that a mark hides, the document that was written;
+                                             -- a line break if this row cannot be used
+    writer text,                             -- as the interface knew it; NULL when it is not recorded
     author text NOT NULL,
     title text NOT NULL,
-    text text,                        -- a document verbatim, the text of an entry
-    more json,                        -- the other fields of an entry, in their order
-    raw bytea,                        -- the bytes of a document or line that are not valid text
-    words tsvector,                   -- stems, names, links and tags, each after the mark of its tenant
+    text text,                               -- a document verbatim, the text of an entry
+    more json,                               -- the other fields of an entry, in their order
+    raw bytea,                               -- a document or line that is not valid text
+    words tsvector,                          -- stems, names, links and tags, each after the mark of its tenant
     PRIMARY KEY (tenant, id)
 );
 CREATE UNIQUE INDEX record_key ON holdfast.record (tenant, path, key) WHERE live AND key IS NOT NULL;
@@ -51,13 +52,22 @@ CREATE TABLE holdfast.stat (          -- one row per tenant
     PRIMARY KEY (tenant)
 );
 CREATE TABLE holdfast.term (          -- in how many counted records a word occurs
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''), term text COLLATE "C" NOT NULL, records integer NOT NULL, PRIMARY KEY (tenant, term)
+    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
+    term text COLLATE "C" NOT NULL,
+    records integer NOT NULL,
+    PRIMARY KEY (tenant, term)
 ) WITH (fillfactor = 80);
 CREATE TABLE holdfast.lease (         -- live runs, and programs that listen for changes
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''), name text COLLATE "C" NOT NULL, holder text COLLATE "C" NOT NULL, until timestamptz NOT NULL, PRIMARY KEY (tenant, name)
+    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
+    name text COLLATE "C" NOT NULL,
+    holder text COLLATE "C" NOT NULL,
+    until timestamptz NOT NULL,
+    PRIMARY KEY (tenant, name)
 );
 CREATE TABLE holdfast.token (         -- access tokens of the HTTP server
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''), id text COLLATE "C" NOT NULL, name text NOT NULL, digest text NOT NULL, scope text NOT NULL,
+    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
+    id text COLLATE "C" NOT NULL,
+    name text NOT NULL, digest text NOT NULL, scope text NOT NULL,
     reads_only boolean NOT NULL, login name NOT NULL DEFAULT session_user,
     created timestamptz NOT NULL DEFAULT clock_timestamp(), expires timestamptz, revoked timestamptz, used date,
     PRIMARY KEY (tenant, id)
@@ -85,8 +95,9 @@ DECLARE
 BEGIN
     FOREACH name IN ARRAY ARRAY['record', 'stat', 'term', 'lease', 'token'] LOOP
         EXECUTE format('ALTER TABLE holdfast.%I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', name);
-        EXECUTE format('CREATE POLICY of_the_tenant ON holdfast.%I USING (tenant = current_setting(''holdfast.tenant'', true)%s)',
-            name, CASE name WHEN 'record' THEN ' AND holdfast.is_visible(kind, path, scope, about)' ELSE '' END);
+        EXECUTE format('CREATE POLICY of_the_tenant ON holdfast.%I'
+            ' USING (tenant = current_setting(''holdfast.tenant'', true)%s)', name,
+            CASE name WHEN 'record' THEN ' AND holdfast.is_visible(kind, path, scope, about)' ELSE '' END);
         EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.%I TO holdfast_writer', name);
         EXECUTE format('GRANT SELECT ON holdfast.%I TO holdfast_reader', name);
     END LOOP;
@@ -103,7 +114,8 @@ GRANT SELECT ON holdfast.searched TO holdfast_writer, holdfast_reader;
 
 -- A row with the default values; clients send the others as JSON.
 CREATE FUNCTION holdfast.new_row() RETURNS holdfast.record LANGUAGE sql AS $$
-    SELECT r FROM json_populate_record(NULL::holdfast.record, json_build_object('xact', pg_current_xact_id()::text)) AS r
+    SELECT r FROM json_populate_record(
+        NULL::holdfast.record, json_build_object('xact', pg_current_xact_id()::text)) AS r
 $$;
 
 -- Append entries to a log. HF001: it changed since the snapshot `seen`. HF002: a later entry about the same key or
