@@ -43,7 +43,7 @@ def opened(address: str, **waits: float) -> Iterator[holdfast.Memory]:
     """Open a memory that waits as long as the test says."""
     with holdfast.open(address) as memory:
         inner = database_of(memory)
-        inner.waits = msgspec.structs.replace(inner.waits, **waits)
+        inner.waits = inner._pool._waits = msgspec.structs.replace(inner.waits, **waits)
         inner.__dict__.pop("_settings", None)
         yield memory
 
@@ -328,18 +328,16 @@ def between(server: pgserver.Server, address: str) -> Iterator[tuple[Proxy, str]
 
 
 def written(memory: holdfast.Memory) -> dict[str, Any]:
-    """Return all that a memory has, without ids and times."""
+    """Return what a memory has, without ids, times and hashes: texts of documents, and what each log entry says."""
     found: dict[str, Any] = {}
+    kept = ("role", "content", "text", "key", "event", "title", "tool", "path", "name")
     for path, _ in memory.tree.walk("", (".md", ".jsonl"), lambda _p, _w: None):
         if path.endswith(".jsonl"):
-            lines = [json.loads(line.data) for line in memory.tree.scan(path)]
-            drop = ("id", "time", "timestamp", "before", "after", "op", "created", "at", "attempt", "expires", "hide")
-            found[re.sub(r"[0-9a-f-]{4,}", "", path)] = [
-                {k: v for k, v in line.items() if k not in drop} for line in lines
-            ]
+            entries = [json.loads(line.data) for line in memory.tree.scan(path)]
+            found[path] = [{name: entry[name] for name in kept if name in entry} for entry in entries]
         else:
             text = memory.tree.read(path).data.decode()
-            found[re.sub(r"[0-9a-f-]{4,}", "", path)] = re.sub(r"(?m)^(created|updated|id|date):.*$", "", text)
+            found[path] = re.sub(r"(?m)^(created|updated):.*$", "", text)
     return found
 
 
