@@ -186,7 +186,7 @@ def pair() -> Iterator[Pair]:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         first, dsn = _start(where[0], {"synchronous_standby_names": "*", "max_wal_senders": "4"})
         stack.callback(_stop, first)
-        who = _someone()
+        who = unprivileged()
         if who:
             os.chmod(where[1], 0o755)
             os.chown(where[1], *who)
@@ -215,7 +215,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 # the process that watches the server
 
 
-def _someone() -> tuple[int, int] | None:
+def unprivileged() -> tuple[int, int] | None:
     """Return the user to run the server as: ourselves, unless that is root."""
     if os.getuid():
         return None
@@ -284,7 +284,7 @@ def _free_port() -> int:
 
 
 def _start(where: Path, settings: dict[str, str]) -> tuple[subprocess.Popen[bytes], str]:
-    who = _someone()
+    who = unprivileged()
     programs = _programs(where, who)
     data = where / "data"
     data.mkdir(mode=0o700)
@@ -298,7 +298,7 @@ def _start(where: Path, settings: dict[str, str]) -> tuple[subprocess.Popen[byte
 
 def _run(where: Path, settings: dict[str, str]) -> tuple[subprocess.Popen[bytes], str]:
     """Start the server with these files."""
-    who, data = _someone(), where / "data"
+    who, data = unprivileged(), where / "data"
     programs = _programs(where, who)
     port = _free_port()
     given = {
@@ -316,7 +316,7 @@ def _run(where: Path, settings: dict[str, str]) -> tuple[subprocess.Popen[bytes]
 
 
 def _spawn(command: list[str]) -> subprocess.Popen[bytes]:
-    who = _someone()
+    who = unprivileged()
     user, group = who or (None, None)
     return subprocess.Popen(
         command,
