@@ -304,7 +304,7 @@ def use_everything(memory: holdfast.Memory, clock: Clock) -> None:
             case 8:
                 memory.call("save_memory", {"compartment": "session", "content": "noted"}, context)
             case 9:
-                memory.put("state", "so far", title="Save", scope="Alpha", op_id="op-1")
+                memory.put("state", "so far", title="Save", scope="Alpha")
             case 10:
                 memory.tasks.create("work", priority=3)
             case 11:
@@ -315,7 +315,7 @@ def use_everything(memory: holdfast.Memory, clock: Clock) -> None:
                 memory.jobs.add("Daily", "look", "@daily")
 
 
-RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}|t[0-9a-f]{10}|[0-9a-f]{12,20}")
+RANDOM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}|t[0-9a-f]{10}|[0-9a-f]{8,20}")
 
 
 def exported(folder: Path) -> dict[str, Any]:
@@ -324,7 +324,8 @@ def exported(folder: Path) -> dict[str, Any]:
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            return [(name, plain(inner) if name != "ms" else 0) for name, inner in value.items()]
+            timed = ("ms", "time") if "task" in value else ("ms",)  # tasks have the time of the server
+            return [(name, 0 if name in timed else plain(inner)) for name, inner in value.items()]
         if isinstance(value, list):
             return [plain(inner) for inner in value]
         is_random = isinstance(value, str) and RANDOM.fullmatch(value)
