@@ -32,7 +32,7 @@ def campaign(run: Run) -> Iterator[Row]:
         yield Row(fault, 0, 0, 0, skipped=lacking) if lacking else _refused(run, fault, error)
     yield _full(run)
     yield _limited(run, "files of at most 15,000 bytes (RLIMIT_FSIZE)", "RLIMIT_FSIZE", 15_000)
-    yield _limited(run, "few open files (RLIMIT_NOFILE)", "RLIMIT_NOFILE", 2)
+    yield _limited(run, "few open files (RLIMIT_NOFILE)", "RLIMIT_NOFILE", 1)
 
 
 def _refused(run: Run, fault: str, error: str) -> Row:

@@ -137,8 +137,12 @@ def test_the_servers_login_works_and_owns_nothing(server: pgserver.Server) -> No
 def _sees_nothing_and_changes_nothing(address: str) -> None:
     """A login that names no tenant sees no row, though there are some, and the schema is not its own."""
     with psycopg.connect(address, autocommit=True) as connection:
-        for table in ("files", "tokens"):
+        for table in ("record", "token"):
             assert connection.execute(f"SELECT count(*) FROM holdfast.{table}").fetchone() == (0,)
-        for statement in ("CREATE TABLE holdfast.mine (n int)", "SET ROLE holdfast_owner", "DROP TABLE holdfast.files"):
+        for statement in (
+            "CREATE TABLE holdfast.mine (n int)",
+            "SET ROLE holdfast_owner",
+            "DROP TABLE holdfast.record",
+        ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement)

@@ -380,7 +380,7 @@ def test_a_server_that_is_told_to_end_finishes_what_it_works_on(
         team.call(token, "remember", text="A medlar.", kind="fact", key="fruit")
         with psycopg.connect(server.dsn, dbname=database) as holder:
             holder.execute(
-                "SELECT 1 FROM holdfast.files WHERE tenant = %s AND path = 'user/memory/semantic.jsonl' FOR UPDATE",
+                "SELECT 1 FROM holdfast.record WHERE tenant = %s AND path = 'user/memory/semantic.jsonl' FOR UPDATE",
                 [auth.tenant_of(address)],
             )
             waiting = pool.submit(team.call, token, "remember", text="A quince.", kind="fact", key="fruit")

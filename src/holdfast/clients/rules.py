@@ -15,11 +15,12 @@ from typing import Literal
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats.sections import lines_of
 from holdfast.memories.hot import CLIENT_RULES
 from holdfast.model import names
 from holdfast.roots import open_folder
+from holdfast.storage.log import attempts
 from holdfast.storage.tree import ABSENT, Tree
 
 BEGIN = "<!-- holdfast: begin -->"
@@ -199,19 +200,23 @@ def _read_block(tree: Tree, path: str, lines: list[str]) -> tuple[str | None, st
 
 
 def _write_block(tree: Tree, path: str, lines: list[str]) -> Made:
-    """Put a block of these lines into a file, or remove it without lines; Conflict if the file changes meanwhile."""
-    try:
-        old, new, version = _read_block(tree, path, lines)
-    except (Invalid, OverBudget) as error:
-        return Made(path, "kept", error.message)
-    if new == old:
-        return Made(path, "there")
-    if new is None:
-        return _remove(tree, path, "nothing but our block was in it")
-    tree.write(path, new.encode("utf-8"), expect=version)
-    if BEGIN not in new:
-        return Made(path, "changed", "our block was taken out")
-    return Made(path, "changed" if BEGIN in (old or "") else "made", "our block in it")
+    """Put a block of these lines into a file, or remove it without lines; again if the file changed meanwhile."""
+    for _ in attempts(path):
+        try:
+            old, new, version = _read_block(tree, path, lines)
+            if new == old:
+                return Made(path, "there")
+            if new is None:
+                return _remove(tree, path, "nothing but our block was in it")
+            tree.write(path, new.encode("utf-8"), expect=version)
+        except (Invalid, OverBudget) as error:
+            return Made(path, "kept", error.message)
+        except (Conflict, AlreadyExists):
+            continue
+        if BEGIN not in new:
+            return Made(path, "changed", "our block was taken out")
+        return Made(path, "changed" if BEGIN in (old or "") else "made", "our block in it")
+    raise AssertionError("attempts() ends in an error")
 
 
 def _lines(memory: Core, tree: Tree, path: str, rules: list[str]) -> list[str]:
