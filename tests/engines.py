@@ -136,6 +136,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_cli::test_verify_says_sound_or_names_the_damage_with_its_exit_code",
         "test_cli_tools::test_nothing_known_and_what_cannot_be_read_are_said_on_a_terminal",
         "test_compartments::test_a_damaged_file_is_set_aside_once_and_told_to_all_and_the_rest_is_kept",
+        "test_compartments::test_a_torn_last_line_is_no_damage",
         "test_compartments::test_damage_is_shown_on_a_terminal",
         "test_compartments::test_a_torn_last_line_is_no_damage",
         "test_concurrency::test_the_next_append_seals_a_tail_and_loses_nothing_around_it",

@@ -79,7 +79,7 @@ def test_what_others_do_is_told_as_it_comes(memory: holdfast.Memory, root: Path)
         assert told.until("restored", line.id)[-1].kind == "message"
         entry = other.put("decision", "By train.", title="Trains", scope="default")
         assert told.until("added", "Trains")[-1].id == entry.id
-        (root / page.path).unlink()
+        other.forget(page.id, yes=True)
         assert told.until("removed", "")[-1].path == page.path
 
 

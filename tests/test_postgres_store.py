@@ -559,7 +559,7 @@ TURNS = [
     ("t4", "s2", "bob", "I hope that was not expensive."),
     ("t5", "s3", "ann", "I started to learn the cello in March."),
 ]
-QUESTIONS = [("q1", "Where was Ann's car repaired?", "t3", "s2"), ("q2", "Which instrument does Ann play?", "t5", "s3")]
+ASKED = [("q1", "Where was Ann's car repaired?", "t3", "s2"), ("q2", "Which instrument does Ann play?", "t5", "s3")]
 SET = {
     "name": "small",
     "corpora": [
@@ -572,7 +572,7 @@ SET = {
             ],
             "questions": [
                 {"id": f"{name} {id}", "question": text, "turns": [turn], "sessions": [session]}
-                for id, text, turn, session in QUESTIONS
+                for id, text, turn, session in ASKED
             ],
         }
         for name in ("one", "two")

@@ -117,7 +117,9 @@ def conditions(where: Filter) -> tuple[str, dict[str, Any]]:
     if where.known:
         parts.append("(r.at <= %(known)s::timestamptz OR r.at IS NULL)")  # without a time it may have been known
     if where.only:
-        parts.append("CASE WHEN r.key IS NULL THEN r.id::text ELSE r.path END = %(only)s")
+        parts.append(
+            "%(only)s IN (r.id::text, r.key, CASE WHEN r.key = '' THEN r.path ELSE r.path || '#' || r.key END)"
+        )
     return " AND ".join(parts), values | {"since": where.since, "until": where.until, "known": where.known}
 
 
@@ -171,7 +173,7 @@ class Searcher:
         if where.tags:
             values["tags"] = " | ".join(quoted(self.lexemes.tie(TAG, same(tag))) for tag in where.tags)
         if where.only:
-            values["only"] = plain(where.only).partition("#")[0] if "#" in where.only else plain(where.only)
+            values["only"] = plain(where.only)
         return condition, values
 
     # words
@@ -421,8 +423,9 @@ def _found(pool: Pool, rows: list[TupleRow], where: Filter) -> Found:
         if where.known and time > where.known:
             continue
         number = numbers[one.id] = len(numbers)
-        shape = KINDS[one.kind].shape
-        identifier = one.id if shape == "line" else one.path if shape == "document" else f"{one.path}#{key}"
+        shape, foreign = KINDS[one.kind].shape, KINDS[one.kind].foreign
+        identifier = f"{one.path}#{key}" if shape == "section" else one.path if shape == "document" else one.id
+        identifier = key if foreign else identifier
         counts = bytes(map(_occurrences, ranks or ()))
         candidates[number] = Candidate(
             identifier, (one.path, session if one.kind in LINES else identifier), time, (one.path, one.id, identifier),

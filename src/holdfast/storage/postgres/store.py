@@ -872,7 +872,7 @@ class PgStore(Store):
     def verify(self, progress: Progress | None = None) -> Report:
         report = Report()
         for rows, wrong in self._derived(progress):
-            report.records += sum(row.live for row in rows)
+            report.records += sum(row.live and row.kind in KINDS for row in rows)
             for row in rows:
                 if row.id in wrong:
                     report.differences.append(Problem(row.path, f"the row {row.id} differs from what its text says"))
