@@ -191,8 +191,9 @@ def note(connection: Connection, version: int) -> None:
 
 def prepare_vectors(connection: Connection) -> NoVectors | None:
     """Create the table of vectors, if it is missing; return the reason where that is impossible."""
-    there = "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('holdfast.embedding')"
-    there += " AND attname = 'vector' AND NOT attisdropped)"
+    there = """SELECT EXISTS (SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+        JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'holdfast' AND c.relname = 'embedding'
+        AND a.attname = 'vector' AND NOT a.attisdropped)"""  # to_regclass needs rights
     row = connection.execute(there).fetchone()
     if row and row[0]:
         return None
