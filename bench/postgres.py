@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing as mp
 import os
+import queue
 import socket
 import statistics
 import subprocess
@@ -380,11 +381,22 @@ def _slow(server: pgserver.Server) -> Iterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
 
     def pump(source: socket.socket, sink: socket.socket) -> None:
+        waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+
+        def read() -> None:
+            data = b"start"
+            while data:
+                try:
+                    data = source.recv(1 << 16)
+                except OSError:
+                    data = b""
+                waiting.put((time.monotonic() + 0.0005, data))
+
+        threading.Thread(target=read, daemon=True).start()
         with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                time.sleep(0.0005)
-                sink.sendall(data)
-        with contextlib.suppress(OSError):
+            while (part := waiting.get())[1]:
+                time.sleep(max(0.0, part[0] - time.monotonic()))  # parts of one answer do not add up
+                sink.sendall(part[1])
             sink.shutdown(socket.SHUT_WR)
 
     def accept() -> None:
