@@ -375,45 +375,46 @@ def latency(run: Run, server: pgserver.Server) -> None:
 
 @contextlib.contextmanager
 def _slow(server: pgserver.Server) -> Iterator[int]:
-    """Forward connections to the server, half a millisecond late in each direction."""
+    """Forward connections to the server, half a millisecond late in each direction, in a process of its own."""
     parts = conninfo_to_dict(server.dsn)
-    target = f"{parts['host']}/.s.PGSQL.{parts['port']}"
-    listener = socket.create_server(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        process = mp.Process(target=_forward, args=(listener, f"{parts['host']}/.s.PGSQL.{parts['port']}"), daemon=True)
+        process.start()
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            process.terminate()
+            process.join()
 
-    def pump(source: socket.socket, sink: socket.socket) -> None:
-        waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
 
-        def read() -> None:
-            data = b"start"
-            while data:
-                try:
-                    data = source.recv(1 << 16)
-                except OSError:
-                    data = b""
-                waiting.put((time.monotonic() + 0.0005, data))
+def _forward(listener: socket.socket, target: str) -> None:
+    while True:
+        client, _ = listener.accept()
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        other = socket.socket(socket.AF_UNIX)
+        other.connect(target)
+        for pair in ((client, other), (other, client)):
+            threading.Thread(target=_pump, args=pair, daemon=True).start()
 
-        threading.Thread(target=read, daemon=True).start()
-        with contextlib.suppress(OSError):
-            while (part := waiting.get())[1]:
-                time.sleep(max(0.0, part[0] - time.monotonic()))  # parts of one answer do not add up
-                sink.sendall(part[1])
-            sink.shutdown(socket.SHUT_WR)
 
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                other = socket.socket(socket.AF_UNIX)
-                other.connect(target)
-                for pair in ((client, other), (other, client)):
-                    threading.Thread(target=pump, args=pair, daemon=True).start()
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
 
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield int(listener.getsockname()[1])
-    finally:
-        listener.close()
+    def read() -> None:
+        data = b"start"
+        while data:
+            try:
+                data = source.recv(1 << 16)
+            except OSError:
+                data = b""
+            waiting.put((time.monotonic() + 0.0005, data))
+
+    threading.Thread(target=read, daemon=True).start()
+    with contextlib.suppress(OSError):
+        while (part := waiting.get())[1]:
+            time.sleep(max(0.0, part[0] - time.monotonic()))  # parts of one answer do not add up
+            sink.sendall(part[1])
+        sink.shutdown(socket.SHUT_WR)
 
 
 # moving

@@ -43,6 +43,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_steadiness::test_rules_are_linked_once_by_four_processes_at_once",
     ),
     _FOLDERS: (
+        "test_connections::test_a_server_is_in_the_workspace_of_the_folder_where_it_was_started",
         "test_context::test_a_part_that_cannot_be_read_is_told_and_loses_no_other",
         "test_hot::test_a_rule_that_cannot_be_read_is_an_error_and_the_others_are_still_measured",
         "test_steadiness::test_a_folder_that_somebody_else_makes_at_this_moment_is_no_fault",
@@ -71,6 +72,8 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_migrating::test_a_prefix_that_is_no_date_is_no_date",
     ),
     _GIT: (
+        "test_knowledge::test_a_tree_that_nobody_initialised_gets_nothing_untracked_in_git",
+        "test_knowledge::test_traces_are_tracked_where_the_owner_wants_that",
         "test_forget::test_git_and_what_is_out_of_reach_are_told",
         "test_steadiness::test_a_conflict_that_git_left_is_named_everywhere",
         "test_steadiness::test_a_conflict_of_entries_that_end_with_code_is_seen",
@@ -82,6 +85,7 @@ _WHY: dict[str, tuple[str, ...]] = {
     _FORK: ("test_index::test_a_fork_with_an_open_connection_harms_neither_parent_nor_child",),
     _INDEX: (
         "test_index::test_a_missing_or_garbled_pointer_is_no_harm",
+        "test_session_notes::test_their_words_are_dropped_from_an_index_of_an_older_version",
         "test_index::test_a_truncated_index_is_rebuilt",
         "test_index::test_an_index_replaced_by_something_else_is_rebuilt",
         "test_index::test_an_index_replaced_by_a_folder_is_rebuilt",
@@ -138,7 +142,6 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_compartments::test_a_damaged_file_is_set_aside_once_and_told_to_all_and_the_rest_is_kept",
         "test_compartments::test_a_torn_last_line_is_no_damage",
         "test_compartments::test_damage_is_shown_on_a_terminal",
-        "test_compartments::test_a_torn_last_line_is_no_damage",
         "test_concurrency::test_the_next_append_seals_a_tail_and_loses_nothing_around_it",
         "test_index::test_a_file_edited_outside_is_seen_by_the_next_read",
         "test_jobs::test_merged_claims_mean_what_they_meant",
@@ -182,10 +185,11 @@ _WHY: dict[str, tuple[str, ...]] = {
 }
 CONTRACTS = frozenset(
     "test_tools test_chat test_mind test_compartments test_jobs test_knowledge test_prompts test_trust test_asking"
-    " test_ranking test_context test_owner test_store".split()
+    " test_ranking test_context test_owner test_store test_session_notes test_corrections test_connections test_two_days".split()
 )
 """What always runs on both: the five contracts. The rest does with `--engine=both`."""
-FILES_ONLY = {test: why for why, tests in _WHY.items() for test in tests}
+REASONS = [(test, why) for why, tests in _WHY.items() for test in tests]
+FILES_ONLY = dict(REASONS)
 
 
 def chosen(module: str, test: str, wanted: str) -> list[str]:

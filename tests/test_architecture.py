@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+import engines
+
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 LAYERS = (
     ("errors", "secrets", "model", "templates"),
@@ -31,13 +33,13 @@ HIDDEN = {"_sync", "fingerprint", "inode", "refresher", "sync"}
 """Attributes that only the storage package may use."""
 HEAVY = {
     "apsw": ("holdfast.storage.files", "holdfast.storage.words", "holdfast.cli.doctor"),
-    "numpy": ("holdfast.recall", "holdfast.storage.files.vectors", "holdfast.storage.postgres.vectors"),
+    "numpy": ("holdfast.recall", "holdfast.storage.files.vectors"),
     "tokenizers": ("holdfast.recall",),
     "onnxruntime": ("holdfast.recall",),
     "psycopg": ("holdfast.storage.postgres",),
-    "psycopg_pool": ("holdfast.storage.postgres",),
     "ryaml": ("holdfast.formats.markdown",),
     "cronsim": ("holdfast.formats.schedules",),
+    "cryptography": ("holdfast.formats.encryption",),
     "watchfiles": ("holdfast.storage.files.watch",),
     "rich": ("holdfast.cli.show",),
     "click": ("holdfast.cli",),
@@ -139,3 +141,14 @@ def test_a_search_on_the_command_line_loads_neither_rich_nor_the_watcher(tmp_pat
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_each_test_of_files_alone_exists_and_has_one_reason() -> None:
+    """A test that was renamed would run on both engines, and the reason would stay behind."""
+    there: set[str] = set()
+    for path in pathlib.Path(__file__).parent.rglob("test_*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        there |= {path.stem} | {f"{path.stem}::{name}" for name in named}
+    listed = [test for test, _why in engines.REASONS]
+    assert sorted(listed) == sorted(set(listed) & there)

@@ -568,7 +568,7 @@ def test_a_line_that_refers_to_what_may_not_be_read_is_told(root: Path, tmp_path
     line = json.dumps({"role": "user", "ref": ref, "head": "the head", "timestamp": "2026-01-02"}).encode()
     plant(root, HISTORY, message("before") + b"\n" + line + b"\n")
     with holdfast.open(root) as memory:
-        assert texts(memory) == {"before", "the head"}
+        assert texts(memory) == {"before", f"the head… [the rest could not be read: {ref}]"}
         assert places(memory.refresh().problems) == {(HISTORY, 2)}
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.errors import Conflict, Invalid
+from holdfast.errors import Conflict, Invalid, NotFound
 from holdfast.memories.cold import named
 from holdfast.model.settings import load
 from holdfast.model.times import mint, parse_ms
@@ -176,7 +176,8 @@ def test_days_and_channel_really_filter(memory: holdfast.Memory) -> None:
         "giraffe by mail",
     }
     assert [match.message.content for match in chat.search("giraffe", channel="email")] == ["giraffe by mail"]
-    assert chat.search("giraffe", channel="nowhere") == []
+    with pytest.raises(NotFound, match='No message was sent on the channel "nowhere"'):
+        chat.search("giraffe", channel="nowhere")
 
 
 def test_of_equal_matches_the_newest_comes_first(memory: holdfast.Memory) -> None:
@@ -233,6 +234,55 @@ def test_memory_is_replaced_with_a_warning_when_long_and_undone_step_by_step(
     memory.call("memory_write", {"content": "over it"})
     memory.call("memory_undo")
     assert page.read_text() == "a person's own words"
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_writing_an_empty_memory_empties_it_and_undo_brings_it_back(
+    memory: holdfast.Memory, root: Path, blank: str
+) -> None:
+    memory.call("memory_write", {"content": "Ann likes tea."})
+    emptied = memory.call("memory_write", {"content": blank})
+    assert emptied["text"].startswith("MEMORY.md is empty now (")
+    assert memory.chat.load_global_memory() == blank
+    assert "## Your Memory" not in str(memory.chat.build_messages("hello", "You are a bot."))
+    memory.call("memory_undo")
+    assert memory.chat.load_global_memory() == "Ann likes tea."
+    assert "Missing or blank: content." in memory.call("memory_write", {})["error"]
+
+
+def test_an_unknown_channel_is_named_with_those_there_are(memory: holdfast.Memory) -> None:
+    say(memory, "giraffe by mail", channel="email")
+    say(memory, "a word", channel="cli")
+    unknown = memory.call("search_history", {"query": "giraffe", "channel": "emial"})
+    assert unknown["success"] is False
+    assert (
+        unknown["text"]
+        == unknown["error"]
+        == ('No message was sent on the channel "emial". Did you mean "email"? Recent channels: cli, email.')
+    )
+    empty = memory.call("search_history", {"query": "giraffe", "channel": "cli"})
+    assert empty["text"] == "No matches found for 'giraffe'."
+
+
+@pytest.mark.parametrize("table", ["agents", "chat"])
+def test_how_many_messages_a_prompt_has_is_named_as_in_the_design_or_under_chat(root: Path, table: str) -> None:
+    configure(root, f"[{table}]\nhistory_context_messages = 2")
+    with holdfast.open(root) as memory:
+        for number in range(5):
+            say(memory, f"word {number}")
+        said = [message["content"] for message in memory.chat.build_messages("now")]
+        assert said == ["[cli / me]\nword 3", "[cli / me]\nword 4", "now"]
+        assert memory.settings.agents.history_context_messages == 2
+
+
+def test_the_two_names_of_one_setting_may_not_differ(root: Path) -> None:
+    configure(root, "[agents]\nhistory_context_messages = 2\n[chat]\nhistory_context_messages = 3")
+    with pytest.raises(Invalid, match="are the same setting"):
+        holdfast.open(root)
+    for wrong in ("0", "-1", '"x"'):
+        configure(root, f"[agents]\nhistory_context_messages = {wrong}")
+        with pytest.raises(Invalid, match="history_context_messages"):
+            holdfast.open(root)
 
 
 def test_an_op_id_has_effect_once(memory: holdfast.Memory, root: Path) -> None:

@@ -46,9 +46,9 @@ def refusal(*words: str, root: pathlib.Path) -> tuple[int, str]:
 @pytest.fixture
 def alpha(root: pathlib.Path) -> pathlib.Path:
     """A root with the workspace alpha and the state first in it."""
-    assert answer("workspace", "create", "--name", "alpha", *WORKSPACE, root=root) == {"success": True}
+    assert answer("workspace", "create", "--name", "alpha", *WORKSPACE, root=root)["success"] is True
     made = answer("state", "create", "--name", "first", *STATE, "--next-steps", "a", "--next-steps", "b", root=root)
-    assert made == {"success": True}
+    assert made["success"] is True
     return root
 
 
@@ -168,7 +168,7 @@ def test_tools_are_listed_and_described_as_the_registry_has_them(root: pathlib.P
     described = answer("tools", "createState", root=root)
     assert described["inputSchema"] == known["createState"].schema
     shown = on_terminal("tools", "createState", root=root)
-    assert "unique in the workspace, for ever" in shown
+    assert "unique for ever" in shown
 
 
 def test_every_parameter_of_a_tool_is_an_option_or_the_argument_of_its_command(root: pathlib.Path) -> None:
@@ -223,14 +223,31 @@ def test_traces_tell_all_calls_newest_last_over_workspaces_and_months(alpha: pat
     assert [each["what"] for each in inside] == ["createState ancient", "createState first", "loadState none"]
 
 
+def test_traces_of_one_agent_show_parameters_and_results(alpha: pathlib.Path) -> None:
+    for agent, name in (("planner", "one"), ("coder", "two")):
+        note = {"text": f"The code word is {name}."}
+        answer(
+            "call", "remember", "--params", json.dumps(note), "--context", json.dumps({"agentId": agent}), root=alpha
+        )
+    (one,) = answer("traces", "--agent", "planner", root=alpha)
+    assert (one["agent"], one["params"]) == ("planner", {"text": "The code word is one."})
+    assert one["result"].startswith("Stored in default: ")
+    shown = on_terminal("traces", "--agent", "Coder", root=alpha)
+    assert "text: The code word is two." in shown and "→ Stored in default" in shown and "planner" not in shown
+    assert "No such call yet." in on_terminal("traces", "--agent", "nobody", root=alpha)
+
+
 def test_a_terminal_gets_tables(alpha: pathlib.Path) -> None:
-    assert "No tool was called yet." not in on_terminal("traces", root=alpha)
+    assert "No such call yet." not in on_terminal("traces", root=alpha)
     for words, says in (
         (("workspace", "list"), "alpha"),
         (("workspace", "load", "alpha"), "rootFolder"),
         (("state", "load", "first", "--workspace", "alpha"), "- b"),
         (("state", "list"), "None yet."),
-        (("state", "archive", "first", "--workspace", "alpha"), "Done."),
+        (
+            ("state", "archive", "first", "--workspace", "alpha"),
+            "Done in alpha: resources/workspaces/alpha/_states/first-",
+        ),
         (("traces",), "createState"),
         (("tools",), "memoryManager"),
         (("recall", "zebra"), "Nothing relevant."),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,8 @@ from mcp.client.stdio import stdio_client
 
 import holdfast
 from holdfast.errors import Invalid, NotFound, OverBudget
-from holdfast.memories.compartments import Filter, Fold
+from holdfast.memories.compartments import Filter, Fold, Note
+from holdfast.model.queries import Query
 from holdfast.model.times import mint
 from holdfast.roots import make_root
 from terminal import on_terminal
@@ -73,7 +75,8 @@ def test_a_saved_entry_is_acknowledged_with_its_id_and_comes_back_in_the_contrac
         "priority": 8,
     }
     first = save(memory, "session", "Prefers dark mode", **more)
-    assert first == {"id": first["id"], "text": f"Memory saved successfully with ID: {first['id']}"}
+    saved = f"Memory saved successfully with ID: {first['id']}"
+    assert first == {"id": first["id"], "where": "session s", "text": saved}
     second = save(memory, "session", "Uses\ntabs")
     reply = memory.call("get_memory", {"compartment": "session"}, ONE)
     one, two = reply["entries"]
@@ -288,7 +291,6 @@ def test_what_is_saved_carries_session_run_and_workspace(memory: holdfast.Memory
     assert {name: value for name, value in line.items() if name not in ("id", "time")} == wanted
     (line,) = lines(run_files(root)[0])
     assert (line["run"], line["session"], line["workspace"]) == ("one", "s", "alpha")
-    assert len(memory.call("recall", {"query": "granite"}, {"workspaceId": "Alpha"})["hits"]) == 1
     assert save(memory, "run", "x", ONE | {"workspaceId": "Zzz"})["error"].startswith('Workspace "Zzz" not found.')
     with pytest.raises(NotFound):
         memory.run("s", workspace="Zzz")
@@ -368,11 +370,9 @@ def test_clearing_promises_what_it_does(memory: holdfast.Memory) -> None:
 def test_what_is_cleared_from_a_session_is_hidden_and_stays_in_the_file(memory: holdfast.Memory, root: Path) -> None:
     first = save(memory, "session", "granite is hard")["id"]
     save(memory, "plan", "granite comes later")
-    assert len(memory.call("recall", {"query": "granite"})["hits"]) == 2
     assert clear(memory, "session")["cleared"] == 1
     assert (get(memory, "session"), get(memory, "plan")) == ([], ["granite comes later"])
-    (hit,) = memory.call("recall", {"query": "granite"})["hits"]
-    assert hit["text"] == "granite comes later"
+    assert [record.text for record in memory.every(Query(kinds=("entry",)))] == ["granite comes later"]
     assert b"granite is hard" in session_file(root).read_bytes()
     assert clear(memory, "session")["cleared"] == 0
     assert memory.verify().sound
@@ -889,7 +889,7 @@ def test_any_operations_do_what_a_model_in_memory_does(operations: list[tuple[An
                 ]
         assert here.verify().sound
         shown = {entry["id"] for entry in expected if entry["of"] in ("session", *(["plan"] * (plan_scope != "run")))}
-        assert {hit.record.id for hit in here.find("", kinds=("entry",), limit=1000)} == shown
+        assert {record.id for record in here.every(Query(kinds=("entry",)))} == shown
 
 
 IDS = [mint(ms=number + 1) for number in range(12)]
@@ -956,3 +956,96 @@ def test_no_content_can_pass_for_another_entry(memory: holdfast.Memory) -> None:
     ]  # fmt: skip
     assert text.count("\n---\n") == 0
     assert reply["entries"][0]["content"] == forged
+
+
+# compartments and rules of the owner
+
+CUSTOM = """\
+[compartments.custom.research]
+about = "findings, each with its source"
+max_chars = 50
+categories = ["paper", "web"]
+[compartments.custom.scratch]
+lasts = "run"
+entry_chars = 10
+[compartments.custom.plan]
+categories = ["step"]
+"""
+
+
+@contextlib.contextmanager
+def with_settings(root: Path, text: str) -> Iterator[holdfast.Memory]:
+    (root / "holdfast.toml").write_text(text)
+    with holdfast.open(root) as memory:
+        yield memory
+
+
+def test_an_owner_adds_compartments_and_rules_for_entries_in_the_settings(root: Path) -> None:
+    with with_settings(root, CUSTOM) as memory:
+        assert save(memory, "research", "Ada, 1843", category="paper")["text"].startswith("Memory saved")
+        assert get(memory, "research", TWO) == ["Ada, 1843"], "it lasts as long as the session"
+        assert get(memory, "research", {"sessionId": "other"}) == []
+        refused = save(memory, "research", "hearsay", category="rumour")
+        assert refused["error"] == "category is 'rumour'. In 'research' use: paper, web."
+        assert "category is ''" in save(memory, "plan", "a plan")["error"]
+        assert (
+            "(14 of 50 characters, this entry needs 43)" in save(memory, "research", "x" * 40, category="web")["error"]
+        )
+        save(memory, "scratch", "short")
+        assert get(memory, "scratch", TWO) == [], "it belongs to one run"
+        assert "one of 'scratch' has at most 10." in save(memory, "scratch", "x" * 11)["error"]
+        memory.call("end_run", {}, ONE)
+        assert get(memory, "scratch") == []
+        unknown = save(memory, "researhc", "x")
+        assert unknown["error"] == "Invalid compartment. Must be 'run', 'session', 'plan', 'research', or 'scratch'"
+        assert clear(memory, "research")["cleared"] == 1
+        with memory.run("s") as run:
+            block = run.system_block()
+        assert "a memory of 5 compartments" in block
+        assert "- research: findings, each with its source. It lasts as long as the session. Ask for it" in block
+        assert "- scratch: notes of its own. It ends with this run." in block
+
+
+def test_a_program_adds_checks_of_its_own(memory: holdfast.Memory) -> None:
+    def no_shouting(compartment: str, note: Note) -> None:
+        if compartment == "session" and note.content.isupper():
+            raise ValueError(f"Do not shout: {note.content}")
+
+    memory.compartments.checks.append(no_shouting)
+    assert save(memory, "session", "HELP")["error"] == "Do not shout: HELP"
+    with memory.run("s") as run, pytest.raises(Invalid, match="Do not shout"):
+        run.save("session", "HELP")
+    assert save(memory, "run", "HELP")["text"].startswith("Memory saved")
+    assert get(memory, "session") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[compartments.custom.Research]\n",
+        "[compartments.custom.run]\nlasts = 'session'\n",
+        "[compartments.custom.x]\nlasts = 'forever'\n",
+        "[compartments.custom.x]\nsize = 3\n",
+        "[compartments]\ncustom = 3\n",
+    ],
+)
+def test_a_compartment_that_cannot_be_is_refused_with_the_settings(root: Path, text: str) -> None:
+    (root / "holdfast.toml").write_text(text)
+    with pytest.raises(Invalid, match=r"compartments"):
+        holdfast.open(root)
+
+
+def test_stats_show_how_much_is_in_each_compartment(root: Path) -> None:
+    with with_settings(root, CUSTOM) as memory:
+        save(memory, "session", "12345", tags=["67"])
+        save(memory, "session", "123", context={"sessionId": "other"})
+        gone = save(memory, "session", "gone", category="x")
+        clear(memory, "session", category="x")
+        save(memory, "run", "1234")
+        assert gone["id"]
+        sizes = memory.stats()["compartments"]
+        assert sizes["session"] == {"entries": 2, "chars": 10, "fullest": 7, "limit": 10_000}
+        assert sizes["run"] == {"entries": 1, "chars": 4, "fullest": 4, "limit": 10_000}
+        assert sizes["research"] == {"entries": 0, "chars": 0, "fullest": 0, "limit": 50}
+        shown = on_terminal("stats", root=root)
+        assert re.search(r"session\s+2\s+10\s+7\s+10000", shown), shown

@@ -51,7 +51,7 @@ def test_a_sound_root_is_well(home: pathlib.Path, root: pathlib.Path, stands_on:
     found = states(done)
     every = {"sqlite", "root", "settings", "index", "cursor", "server"} | KINDS_OF_ROOT[stands_on]
     assert {name: state for name, (state, _) in found.items()} == dict.fromkeys(every, "ok")
-    assert "8 tools" in found["server"][1]
+    assert "9 tools" in found["server"][1]
     assert str(root) in found["cursor"][1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -39,8 +40,13 @@ def holding(root: Path, forms: list[bytes] = PARTS) -> list[str]:
     return sorted(
         str(path.relative_to(root))
         for path in root.rglob("*")
-        if path.is_file() and any(form in path.read_bytes() for form in forms)
+        if path.is_file() and any(form in unpacked(path) for form in forms)
     )
+
+
+def unpacked(path: Path) -> bytes:
+    data = path.read_bytes()
+    return gzip.decompress(data) if path.name.endswith(".gz") else data
 
 
 def others(memory: holdfast.Memory) -> set[str]:

@@ -159,6 +159,17 @@ def test_any_plain_json_takes_our_entry_and_gives_it_back(
     assert clients.unmerge(client, merged, text) == text
 
 
+def test_the_toolset_is_part_of_the_command(home: Home) -> None:
+    home.do("install", "cursor", "--toolset", "core,tasks")
+    args = home.entry("cursor")["args"]
+    assert args[-5:] == ["mcp", "--toolset", "core,tasks", "--root", str(home.root)]
+    refused = home.run("install", "cursor", "--toolset", "cor", "--yes")
+    assert refused.returncode == 2 and "There is no toolset" in refused.stderr
+    assert home.entry("cursor")["args"] == args
+    home.do("install", "cursor")
+    assert "--toolset" not in home.entry("cursor")["args"]
+
+
 def test_another_root_replaces_the_entry_and_keeps_what_was_added_to_it(home: Home) -> None:
     home.do("install", "cursor")
     told = json.loads(home.file("cursor").read_text())
@@ -323,8 +334,8 @@ SETTINGS = ".claude/settings.json"
 THEIRS = {"type": "command", "command": "echo hi"}
 
 
-def commands(path: pathlib.Path) -> list[str]:
-    groups = json.loads(path.read_text())["hooks"]["SessionStart"]
+def commands(path: pathlib.Path, event: str = "SessionStart") -> list[str]:
+    groups = json.loads(path.read_text())["hooks"][event]
     return [hook["command"] for group in groups for hook in group["hooks"]]
 
 
@@ -335,9 +346,12 @@ def test_the_hook_is_added_once_runs_is_kept_up_to_date_and_taken_back(home: Hom
     path = home.path / SETTINGS
     assert (told["hook"]["file"], told["hook"]["changed"]) == (str(path), True)
     (hook,) = json.loads(path.read_text())["hooks"]["SessionStart"][0]["hooks"]
-    assert (hook["type"], hook["timeout"]) == ("command", 5)
-    assert hook["command"].endswith(f" context --hook --within 1500 --root {home.root} 2>/dev/null || true")
-    run = hook["command"].replace(" --within 1500 ", " --within 60000 ")
+    assert (hook["type"], hook["timeout"]) == ("command", 3)
+    assert hook["command"].endswith(f" context --hook --root {home.root} 2>/dev/null || true")
+    for event in hooks.LATER:
+        (line,) = commands(path, event)
+        assert line.endswith(f" hook claude-code --root {home.root} 2>/dev/null || true")
+    run = hook["command"].replace(" --hook ", " --hook --within 60000 ")
     done = subprocess.run(["/bin/sh", "-c", run], capture_output=True, text=True, input="{}", timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "I like tea." in done.stdout
@@ -345,8 +359,9 @@ def test_the_hook_is_added_once_runs_is_kept_up_to_date_and_taken_back(home: Hom
     assert home.do("install", "claude-code")["hook"]["changed"] is False
     assert path.read_bytes() == before
     home.do("install", "claude-code", "--workspace", "my shop")
-    (said,) = commands(path)
-    assert "--workspace 'my shop' 2>" in said
+    for event in hooks.EVENTS:
+        (said,) = commands(path, event)
+        assert "--workspace 'my shop' 2>" in said
     assert home.do("uninstall", "claude-code")["hook"]["changed"] is True
     assert not path.exists()
     assert not home.file("claude-code").exists()
@@ -365,6 +380,46 @@ def test_a_hook_is_only_added_when_somebody_wants_it(home: Home) -> None:
     assert not (home.path / SETTINGS).exists()
     printed = json.loads(home.run("install", "claude-code", "--hook", "--print", "--json").stdout)
     assert list(json.loads(printed["hook"]["text"])) == ["hooks"]
+
+
+def ours(root: str) -> dict[str, str]:
+    later = hooks.command(["/bin/holdfast", "hook", "codex", "--root", root])
+    start = hooks.command(["/bin/holdfast", "context", "--hook", "--root", root])
+    return dict.fromkeys(hooks.EVENTS, later) | {"SessionStart": start}
+
+
+def test_an_older_hook_gets_the_others_beside_it(home: Home) -> None:
+    path = home.path / SETTINGS
+    path.parent.mkdir()
+    old = "/old/holdfast context --hook --within 1500 --root /old 2>/dev/null || true"
+    path.write_text(json.dumps({"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": old}]}]}}))
+    checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
+    assert checks["claude-code hook"]["state"] == "fail"
+    assert home.do("install", "claude-code")["hook"]["changed"] is True
+    assert {event: len(commands(path, event)) for event in hooks.EVENTS} == dict.fromkeys(hooks.EVENTS, 1)
+    assert commands(path) != [old]
+
+
+def test_codex_has_the_same_hooks_and_says_that_they_need_approval(home: Home) -> None:
+    told = home.do("install", "codex", "--hook")
+    path = home.path / ".codex/hooks.json"
+    assert told["hook"]["file"] == str(path)
+    whole = json.loads(path.read_text())
+    assert (list(whole), list(whole["hooks"])) == (["hooks"], list(hooks.EVENTS)), "Codex refuses other fields"
+    assert all(" hook codex --root " in commands(path, event)[0] for event in hooks.LATER)
+    checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
+    assert (checks["codex hook"]["state"], checks["codex hook"]["next"]) == ("ok", CLIENTS["codex"].trust)
+    del whole["hooks"]["Stop"]
+    path.write_text(json.dumps(whole))
+    checks = {check["check"]: check for check in json.loads(home.run("doctor").stdout)["checks"]}
+    assert (checks["codex hook"]["state"], checks["codex hook"]["next"]) == (
+        "warn",
+        "Run: holdfast install codex --hook",
+    )
+    assert "Stop" in checks["codex hook"]["what"]
+    home.do("uninstall", "codex")
+    assert not path.exists()
+    assert not home.file("codex").exists()
 
 
 HOOK_TEXTS = [
@@ -401,23 +456,23 @@ def test_other_hooks_and_settings_come_back_byte_by_byte(home: Home, text: str) 
 def test_any_settings_take_our_hook_and_give_it_back(top: dict[str, Any], events: Any, indent: Any) -> None:
     whole = top if events is None else top | {"hooks": events}
     text = json.dumps(whole, indent=indent)
-    said = hooks.command(["/bin/holdfast", "context", "--hook", "--root", "/a b"])
+    said = ours("/a b")
     merged = hooks.merge(text, said)
     assert hooks.find(merged) == said
     assert hooks.merge(merged, said) == merged
-    groups = json.loads(merged)["hooks"]["SessionStart"]
-    assert groups[:-1] == (events or {}).get("SessionStart", [])
+    for event in hooks.EVENTS:
+        assert json.loads(merged)["hooks"][event][:-1] == (events or {}).get(event, [])
     assert json.loads(merged) | {"hooks": 0} == whole | {"hooks": 0}
     assert hooks.unmerge(merged, text) == text
-    changed = hooks.merge(merged, said.replace("/a b", "/c"))
-    assert json.loads(changed)["hooks"]["SessionStart"][-1]["hooks"][0]["command"] == said.replace("/a b", "/c")
+    changed = hooks.merge(merged, ours("/c"))
+    for event in hooks.EVENTS:
+        assert json.loads(changed)["hooks"][event][-1]["hooks"][0]["command"] == ours("/c")[event]
 
 
 def test_what_was_added_beside_our_hook_stays() -> None:
-    said = hooks.command(["/bin/holdfast", "context", "--hook", "--root", "/r"])
-    ours = json.loads(hooks.fragment(said))
-    ours["hooks"]["SessionStart"][0]["hooks"].append(THEIRS)
-    left = hooks.unmerge(json.dumps(ours), None)
+    whole = json.loads(hooks.fragment(ours("/r")))
+    whole["hooks"]["SessionStart"][0]["hooks"].append(THEIRS)
+    left = hooks.unmerge(json.dumps(whole), None)
     assert left is not None
     assert json.loads(left) == {"hooks": {"SessionStart": [{"hooks": [THEIRS]}]}}
 
@@ -450,7 +505,7 @@ def test_a_person_is_asked_whether_the_hook_is_wanted(home: Home, said: bytes, w
     os.write(leader, said)
     assert process.wait(30) == 0
     os.close(leader)
-    assert b"when a session starts?" in shown
+    assert b"Also add hooks?" in shown
     assert (home.path / SETTINGS).exists() is written
 
 

@@ -259,6 +259,61 @@ def test_a_scope_that_is_none_is_an_error_that_says_so(tree: Path, tool: str, sc
     assert reply["text"] == reply["error"]
 
 
+@pytest.mark.parametrize("scope", [{}, {"workspace": ""}])
+def test_a_scope_without_a_workspace_is_in_that_of_the_context_and_else_an_error(tree: Path, scope: Reply) -> None:
+    for tool in ("retrieve_plans", "retrieve_overview", "retrieve_learnings", "workspace_context"):
+        refused = ask(tree, tool, {"scope": scope})
+        assert refused["success"] is False
+        assert refused["error"] == (
+            "The scope names no workspace. Give scope.workspace, or workspaceId in the context."
+        )
+    here = {"workspaceId": "devtools"}
+    assert len(ask(tree, "retrieve_plans", {"scope": scope}, here)["plans"]) == 2
+    found = ask(tree, "retrieve_overview", {"scope": scope | {"domain": "common"}}, here)
+    assert found["overviews"][0]["scope"] == "devtools/common"
+
+
+def test_a_heading_that_nearly_is_an_entry_comes_back_as_a_warning(tree: Path) -> None:
+    page = "user/memory/workspaces/devtools/decisions.md"
+    near = "### 2026-01-04 No brackets\n\nText.\n\n## [2026-01-05] Another level\n\nText.\n"
+    write(tree, {page: f"{DECISIONS}\n{near}\n```\n### 2026-01-06 in code\n```\n"})
+    start = DECISIONS.count("\n") + 2
+    for tool in ("retrieve_learnings", "workspace_context"):
+        warnings = ask(tree, tool, {"scope": "devtools"})["warnings"]
+        said = "looks like an entry and is read as text of the entry before it; write ### [YYYY-MM-DD] Title"
+        assert [one for one in warnings if page in one] == [f"{page}:{start}: {said}", f"{page}:{start + 4}: {said}"]
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def untracked(folder: Path) -> str:
+    return git(folder, "status", "--porcelain", "--untracked-files=all")
+
+
+def test_a_tree_that_nobody_initialised_gets_nothing_untracked_in_git(tmp_path: Path) -> None:
+    write(tmp_path, {"resources/workspaces/devtools/OVERVIEW.md": overview("DevTools", "Tools")})
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    before = untracked(tmp_path)
+    assert ask(tmp_path, "retrieve_overview", {"scope": "devtools"})["overviews"]
+    with holdfast.open(tmp_path) as memory:
+        assert memory.call("recall", {"query": "tools"})
+        memory.store.purge()
+    assert (tmp_path / ".holdfast/current").exists()
+    assert list((tmp_path / "user/memory/traces").glob("*/*.jsonl"))
+    assert untracked(tmp_path) == before
+
+
+def test_traces_are_tracked_where_the_owner_wants_that(root: Path) -> None:
+    git(root, "init", "-q")
+    rules = (root / ".gitignore").read_text()
+    (root / ".gitignore").write_text(rules.replace("/user/memory/traces/\n", ""))
+    ask(root, "listWorkspaces", {})
+    assert "?? user/memory/traces/" in untracked(root)
+
+
 def test_a_repository_in_two_domains_lists_both(tree: Path) -> None:
     write(tree, {"resources/workspaces/devtools/stock/metan/OVERVIEW.md": overview("Metan", "Another")})
     reply = ask(tree, "retrieve_plans", {"scope": {"workspace": "devtools", "repository": "metan"}})

@@ -113,6 +113,9 @@ BROKEN: dict[str, tuple[str | bytes, list[tuple[int, str]]]] = {
     f"{WORKSPACES}/w/_plans/260111-crlf.md": (plan(status="ended").replace("\n", "\r\n"), [(4, "status")]),
     f"{WORKSPACES}/w/_plans/260112-bom.md": ("\ufeff" + plan(status="ended"), [(4, "status")]),
     f"{WORKSPACES}/w/_plans/260113-tab.md": ("---\nname: x\n\tstatus: new\n---\n", [(3, "front-matter")]),
+    f"{WORKSPACES}/w/_plans/undated.md": (plan(), [(1, "name")]),
+    f"{WORKSPACES}/w/_plans/261399-no-day.md": (plan(), [(1, "name")]),
+    f"{WORKSPACES}/w/long/OVERVIEW.md": (OVERVIEW.format("Long", "x").replace("What it is.", "far too long " * 80), [(3, "abstract")]),
     f"{WORKSPACES}/w/_skills/s/SKILL.md": ("---\nname: s\n---\nDo.\n", [(1, "front-matter")]),
     f"{WORKSPACES}/w/_skills/t/SKILL.md": (
         "---\nname: t\ndescription: x\nupdated: 2026-13-01\n---\n", [(4, "date")],
@@ -162,7 +165,8 @@ def test_every_planted_fault_is_found_once_with_its_line_and_nothing_else(strict
         assert report.files == len(BROKEN)
         warnings = {(fault.path, fault.line) for fault in report.faults if fault.level == "warning"}
     assert {path.rpartition("/")[2] for path, _ in warnings} == {
-        "ABSTRACT.md", "260110-order.md", "lessons.md", "links.md", "decisions.md", "MEMORY.md",
+        "ABSTRACT.md", "260110-order.md", "lessons.md", "links.md", "decisions.md", "MEMORY.md", "undated.md",
+            "261399-no-day.md", "OVERVIEW.md",
     }  # fmt: skip
     assert (report.errors, report.warnings) == (len(expected) - report.warnings, len(warnings) + 1)
 

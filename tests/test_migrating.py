@@ -17,6 +17,7 @@ from holdfast.formats import markdown
 from holdfast.memories.front_matter import Change, apply, plan_changes
 from holdfast.memories.lint import lint
 from holdfast.model.records import version_of
+from terminal import on_terminal
 
 WORKSPACES = "resources/workspaces"
 PLAN = f"{WORKSPACES}/w/_plans/260208-workflow-engine.md"
@@ -180,7 +181,7 @@ def test_an_abstract_becomes_the_description(root: Path, memory: Memory) -> None
     (change,) = plan_changes(memory)
     assert (change.folds, change.fields, change.section) == (
         ABSTRACT,
-        {"description": "What it is, in a word. And more."},
+        {"description": "What it is, in a word. And more.", "x": 1},
         "",
     )
     assert migrated(memory, root) == ["changed"]
@@ -210,6 +211,28 @@ def test_an_abstract_beside_a_description_is_added_to_the_body_unless_both_say_t
     migrated(memory, root)
     assert file.read_bytes() == before + (b"\r\n## Abstract\r\n\r\nWhat it is.\r\n" if added else b"")
     assert not (root / ABSTRACT).exists()
+
+
+def test_the_front_matter_of_an_abstract_is_carried_over_or_named(root: Path, memory: Memory) -> None:
+    write(root, ABSTRACT, "---\nname: Tools\ntags: [a, b]\ndescription: In short.\narchived: true\n---\n\nAt length.\n")
+    write(root, OVERVIEW, "# Heading\n\nBody.\n")
+    other = f"{WORKSPACES}/v/OVERVIEW.md"
+    write(root, f"{WORKSPACES}/v/ABSTRACT.md", "---\nname: Other\ntags: [b]\nowner: ann\n---\nShort.\n")
+    write(root, other, "---\nname: V\ndescription: Short.\ntags: [a]\n---\n")
+    first, second = sorted(plan_changes(memory), key=lambda change: change.path, reverse=True)
+    assert first.fields == {"name": "Tools", "description": "In short.", "tags": ["a", "b"]}
+    assert (first.section, first.differs) == ("At length.", {})
+    assert (second.fields, second.differs) == ({"owner": "ann"}, {"tags": ["b"], "name": "Other"})
+    said = on_terminal("migrate", "front-matter", root=root)
+    assert "+ name: Tools" in said and '+ tags: ["a","b"]' in said
+    assert "left behind, OVERVIEW.md has another value: name: Other" in said
+    assert 'left behind, OVERVIEW.md has another value: tags: ["b"]' in said
+    assert (root / ABSTRACT).exists(), "it was only shown"
+    assert sorted(migrated(memory, root)) == ["changed", "changed"]
+    assert (memory.get(OVERVIEW).title, memory.get(OVERVIEW).tags) == ("Tools", ("a", "b"))
+    assert not memory.get(OVERVIEW).hidden
+    assert "At length." in memory.get(OVERVIEW).text
+    assert (memory.get(other).title, memory.get(other).tags) == ("V", ("a",))
 
 
 @pytest.mark.parametrize("text", ["# Tools\n\nShort.\n", LONG + "\n", "", "---\ndescription: Said above.\n---\n"])

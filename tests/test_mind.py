@@ -55,9 +55,25 @@ def test_the_designs_example_works_word_for_word(memory: holdfast.Memory) -> Non
     assert [found.entry for found in mind.search("semantic", "dataset patterns")] == [
         {"key": "dataset-patterns", "value": "Anomalies cluster around timestamps ending in :00"}
     ]
-    mind.compact("episodic", keep_last=10, summarize_older=True)
+    assert mind.compact("episodic", {"keepLast": 10, "summarizeOlder": True}).kept == 1
     assert [found.entry for found in mind.search("episodic", {"last": 5})] == [STEP]
     assert mind.recall("nothing of the kind") is None
+
+
+def test_the_designs_options_are_accepted_as_objects(memory: holdfast.Memory) -> None:
+    fill(memory, 8)
+    last = ask(memory, "memory_search", {"type": "episodic", "query": {"last": 5}})
+    assert last == ask(memory, "memory_search", {"type": "episodic", "last": 5})
+    assert len(last) == 5 and last[-1]["entry"].startswith("Step 7")
+    done = ask(memory, "memory_compact", {"type": "episodic", "opts": {"keepLast": 3, "summarizeOlder": False}})
+    assert (done["covered"], done["kept"]) == (5, 3)
+    assert "nothing of them is summarised" in done["summary"]
+    assert memory.mind("s").compact("episodic", {"keepLast": 1}).kept == 1
+    for wrong in ({"opts": {"keep": 3}}, {"opts": {"keepLast": -1}}, {"opts": 3}):
+        assert memory.call("memory_compact", {"type": "episodic", **wrong})["success"] is False
+    both = memory.call("memory_search", {"type": "episodic", "query": {"last": 2}, "last": 2}, {"sessionId": "s"})
+    assert "A query is some words; last: n is instead of it." in both["error"]
+    assert memory.call("memory_search", {"type": "episodic", "query": {"first": 2}})["success"] is False
 
 
 def test_the_tools_say_the_same(memory: holdfast.Memory) -> None:

@@ -43,7 +43,7 @@ def opened(address: str, **waits: float) -> Iterator[holdfast.Memory]:
     """Open a memory that waits as long as the test says."""
     with holdfast.open(address) as memory:
         inner = database_of(memory)
-        inner.waits = inner._pool._waits = msgspec.structs.replace(inner.waits, **waits)
+        inner.waits = msgspec.structs.replace(inner.waits, **waits)
         inner.__dict__.pop("_settings", None)
         yield memory
 
@@ -377,7 +377,7 @@ def test_a_message_that_is_lost_on_its_way_or_on_its_way_back_takes_effect_once(
     with holdfast.open(dsn) as memory, holdfast.open(address) as direct:
         note = prepare(memory)
         database_of(memory)._prepares = False  # so that each message contains its statements
-        changes = (b"INSERT", b"holdfast.append(", b"holdfast.put_document(")
+        changes = (b"INSERT", b"holdfast.append(", b"holdfast.import_entries(", b"holdfast.put_document(")
         proxy.lose = lambda data: verdict if not proxy.lost and any(word in data for word in changes) else ""
         WORK[work](memory, note)
         assert proxy.lost == [verdict]
@@ -511,7 +511,7 @@ def test_a_running_program_notices_a_schema_of_tomorrow_when_it_connects_again(s
     with server.database("tomorrow") as name, holdfast.open(server.at(name)) as memory:
         say(memory, "one")
         server.run("INSERT INTO holdfast.migrations (version, name) VALUES (99, 'of tomorrow')", name)
-        database_of(memory)._pool._pool.drain()
+        database_of(memory)._pool.close_idle()
         for work in (lambda: say(memory, "two"), lambda: memory.find("one")):
             with pytest.raises(Unavailable, match="schema 99") as caught:
                 work()

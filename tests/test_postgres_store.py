@@ -547,6 +547,21 @@ def test_a_vector_of_another_tenant_is_not_compared(server: pgserver.Server, dat
             assert other.store._database.ask("x", "SELECT count(*) FROM holdfast.compared") == [(0,)]
 
 
+@semantic
+@pytest.mark.usefixtures("by_meaning")
+def test_records_without_a_vector_are_looked_up_and_not_joined_when_statistics_are_old(address: str) -> None:
+    """A join of two tables that the planner takes for empty compared every record with every vector."""
+    with holdfast.open(address) as memory:
+        fill(memory)
+        memory.embed()
+        assert isinstance(memory.store, PgStore)
+        given = {"model": "m", "kinds": ["note"], "most": 10, "every": True}
+        plan = memory.store._database.ask("x", f"EXPLAIN {search._MISSING}", **given)
+    shown = "\n".join(line for (line,) in plan)
+    assert "SubPlan" in shown, shown
+    assert "Anti Join" not in shown, shown
+
+
 # the measure of recall
 
 TURNS = [

@@ -358,7 +358,7 @@ def test_a_session_of_the_application_is_left_without_role_and_tenant(tenants: d
     memory.put("message", "four", fields={"role": "user"})
     assert isinstance(memory.store, PgStore)
     pool = memory.store._database._pool
-    session = pool.take(1e18)
+    session = pool.take(1, 1e18)
     row = session.execute(
         "SELECT current_user = session_user, current_setting('holdfast.tenant', true), current_setting('holdfast.scope', true)"
     ).fetchone()

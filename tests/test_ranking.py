@@ -359,9 +359,9 @@ def test_why_gives_the_place_among_our_own_records_and_those_of_other_programs(
 
 
 def test_what_was_called_important_ranks_a_little_higher(memory: holdfast.Memory) -> None:
-    with memory.run(session="s") as run:
-        for priority in (2, 9, 5):
-            run.save("session", f"The boat needs paint number {priority}.", priority=priority)
+    for priority in (2, 9, 5):
+        text = f"The boat needs paint number {priority}."
+        memory.put("note", title=f"Paint {priority}", text=text, fields={"priority": priority})
     hits = recall(memory, "What does the boat need?")
     assert [text[-2] for text in texts(hits)] == ["9", "5", "2"]
     assert "priority" in [step["step"] for step in explained(memory, "boat paint", hits[0]["id"])["steps"]]

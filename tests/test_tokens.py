@@ -558,8 +558,10 @@ def test_a_bound_token_works_in_its_workspace_also_when_it_names_none(scoped: Wo
 def test_what_others_write_into_the_scope_is_found_at_once(scoped: Worlds) -> None:
     assert not scoped.mine.call("recall", {"query": "sloe"})["hits"]
     scoped.whole.put("note", "a sloe", title="Sloe", scope="alpha")
-    scoped.whole.put("note", "another sloe", title="Sloe", scope="beta")
-    assert [hit["scope"] for hit in scoped.mine.call("recall", {"query": "sloe", "scope": "*"})["hits"]] == ["alpha"]
+    other = scoped.whole.put("note", "another sloe", title="Sloe", scope="beta").id
+    (hit,) = scoped.mine.call("recall", {"query": "sloe", "scope": "*"})["hits"]
+    assert hit["scope"] == "alpha" and scoped.mine.call("read", {"id": hit["id"]})["content"] == "a sloe"
+    assert "another" not in json.dumps(scoped.mine.call("read", {"id": other}))
 
 
 # over the wire

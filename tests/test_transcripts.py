@@ -414,6 +414,25 @@ def test_an_import_of_codex_takes_session_and_folder_from_the_first_line(
     assert {(line["session"], line["folder"]) for line in kept(root)} == {(ROLLOUT, "/home/ann/shop")}
 
 
+def test_a_transcript_is_summarised_by_its_path_or_the_id_of_a_turn(memory: holdfast.Memory, tmp_path: Path) -> None:
+    write(tmp_path / f"{SESSION}.jsonl", CLAUDE)
+    bring(memory, "claude-code", tmp_path / f"{SESSION}.jsonl")
+    turn = memory.find("zebrafish", kinds=("transcript",)).hits[0].record
+    for ref in (turn.path, turn.where, f"{turn.path}:2", turn.id):
+        summary = memory.call("value_summarize", {"ref": ref})["data"]["summary"]
+        assert "user: Why does the checkout fail for zebrafish?" in summary
+        assert memory.call("value_search", {"ref": ref, "query": "src/cart.py"})["data"][0]["why"]
+    whole = memory.call("value_read", {"ref": turn.id})["data"]["text"].splitlines()
+    assert len(whole) == len(CLAUDE_TURNS), "each turn is a line, the first one first"
+    assert whole[0].endswith("system: Repairing the checkout")
+    note = memory.put("note", "tea", title="Tea").path
+    message = memory.put("message", "tea").id
+    for ref in (note, message, mint(), "agent-transcripts/none.jsonl", "agent-transcripts/../holdfast.toml"):
+        reply = memory.call("value_summarize", {"ref": ref})
+        assert reply["success"] is False
+        assert "transcript" in reply["error"]
+
+
 def test_a_second_import_adds_nothing_and_a_grown_source_adds_the_rest(
     memory: holdfast.Memory, root: Path, tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ class Core(Writer):
         """Find the candidates for a query and use them; see `Store.search`."""
         check(query)
         terms = parse(query.text)
+        _check_searched(*query.kinds, *terms.kinds)
         among = both(query.kinds, terms.kinds)
         where = self.filter(query, query.kinds if among is None else among, (*query.tags, *terms.tags))
         if among is None or (terms.empty and query.text.strip() and not (terms.tags or terms.kinds)):
@@ -149,6 +150,7 @@ class Core(Writer):
         identifier = self.store.resolve(identifier)
         if not identifier.strip():
             raise Invalid("There is no name to look for.", "Give the id of a record, or a name.")
+        _check_searched(*wanted.kinds)
         where = self.filter(wanted, wanted.kinds, wanted.tags)
         found = self.store.related(identifier, where, wanted.limit)
         if not found and (is_id(identifier) or self.layout.classify(path_of(identifier))):
@@ -253,6 +255,13 @@ class Core(Writer):
             known=asking.end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
             searchable=_SEARCHABLE,
         )  # fmt: skip
+
+
+def _check_searched(*names: str) -> None:
+    """Refuse to search kinds that only their own session reads."""
+    for row in map(kinds.kind, names):
+        if row.private:
+            raise Invalid(f"{row.one} is {row.about}: only that session reads it.", "Use get_memory there.")
 
 
 def _sessions(session: str) -> tuple[str, ...]:

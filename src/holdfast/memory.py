@@ -31,6 +31,7 @@ from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
     from holdfast.memories.mind import Mind
+    from holdfast.memories.usage import Usage
     from holdfast.owner.backup import Backup
     from holdfast.owner.changes import Changes
     from holdfast.owner.forget import Forgotten
@@ -104,6 +105,10 @@ class Memory(core.Core):
         check_given(workspace=workspace or "")
         where = self.scopes.resolve(workspace).path if workspace else ""
         return Run(self.compartments, session, run_id, where)
+
+    def stats(self) -> dict[str, Any]:
+        """Return counts and sizes, those of the compartments too, and how far the index is behind."""
+        return super().stats() | {"compartments": self.compartments.sizes()}
 
     def close(self) -> None:
         """End the runs that live here, bring the index up to what was written, and let go of everything."""
@@ -209,6 +214,12 @@ class Memory(core.Core):
         from holdfast.owner import transfer
 
         return transfer.opened(self, other, scope, push=push)
+
+    def usage(self, since: str = "") -> Usage:
+        """Count from traces what was recalled, what never, questions without an answer, and the tokens of replies."""
+        from holdfast.memories.usage import usage
+
+        return usage(self, since)
 
     def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:
         """Follow what is added, changed, removed and hidden from now on: iterate over it, and close it.

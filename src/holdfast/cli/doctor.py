@@ -16,7 +16,7 @@ import msgspec
 from holdfast import clients
 from holdfast.cli import show
 from holdfast.cli.main import command, find_root, given_root, open_root
-from holdfast.clients import CLIENTS, hooks
+from holdfast.clients import CLIENTS, Client, hooks
 from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.model import settings
 from holdfast.model.names import amount
@@ -194,7 +194,9 @@ def _clients() -> Iterator[Check]:
     for client in (client for client in CLIENTS.values() if client.hooks):
         paths = dict.fromkeys(hooks.location(client, project=project) for project in (False, True))
         step = f"Run: holdfast install {client.name} --hook"
-        yield from filter(None, (_configured(f"{client.name} hook", path, hooks.words, step) for path in paths))
+        for path in paths:
+            if check := _configured(f"{client.name} hook", path, hooks.words, step):
+                yield check if check.state != "ok" else _complete(check, client, path, step)
     if not any_found:
         names = ", ".join(CLIENTS)
         yield Check("clients", "warn", "No client is configured.", f"Run: holdfast install CLIENT ({names})")
@@ -215,6 +217,14 @@ def _configured(name: str, path: str, words: Callable[[str], list[str] | None], 
     if os.path.isabs(found[0]) and not os.access(found[0], os.X_OK):
         return Check(name, "fail", f"{path} starts {found[0]}, which cannot be run.", step)
     return Check(name, "ok", f"{path} serves {root or 'the nearest root'}.")
+
+
+def _complete(check: Check, client: Client, path: str, step: str) -> Check:
+    """Check that a file with a hook of ours has all of them."""
+    known = hooks.find(clients.read_file(path) or "")
+    if missing := [event for event in hooks.EVENTS if event not in known]:
+        return Check(check.check, "warn", f"{path} has no hook for {', '.join(missing)}.", step)
+    return msgspec.structs.replace(check, next=client.trust)
 
 
 # the server

@@ -19,34 +19,38 @@ from holdfast.clients import CLIENTS, Client, hooks
 from holdfast.errors import Invalid, Unavailable
 from holdfast.roots import is_address, without_password
 from holdfast.secrets import redact
+from holdfast.tools import toolsets
 
 _project = click.option("--project", is_flag=True, help="Use the file of the project in this folder.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 _WRITE = "Write this?"
+_OFFER = "Also add hooks? They show the memory at the start, keep the transcript, and ask the agent to save."
 _client = click.argument("client", type=click.Choice(list(CLIENTS)))
 
 
 @command()
 @_client
 @click.option("--workspace", default="", help="Workspace of calls that name none.")
+@click.option("--toolset", default="", help="core, all, or agents separated by commas; default: core.")
 @click.option("--print", "only_print", is_flag=True, help="Only print what belongs into the file.")
-@click.option(
-    "--hook/--no-hook", default=None, help="Also show the memory to the agent when a session starts (Claude Code)."
-)
+@click.option("--hook/--no-hook", default=None, help="Also add hooks (Claude Code, Codex).")
 @_project
 @_yes
-def install(client: str, workspace: str, hook: bool | None, **given: bool) -> None:
+def install(client: str, workspace: str, toolset: str, hook: bool | None, **given: bool) -> None:
     """Add the memory to the configuration of CLIENT.
 
-    Shows the change first, and keeps a copy of the old file. On a terminal it also asks whether to add the hook.
+    Shows the change first, and keeps a copy of the old file. On a terminal it also asks whether to add the hooks: they
+    show the memory to the agent when a session starts, keep the transcript, and once per session ask the agent to save
+    what it learned.
     """
     known = CLIENTS[client]
     path = clients.location(known, project=given["project"])
     hook_path = hooks.location(known, project=given["project"]) if hook or known.hooks else ""
-    wanted = clients.entry(known, _command("mcp", workspace))
-    line = hooks.command(_command("context", workspace, "--hook", *hooks.WITHIN)) if hook_path else ""
+    offered = ["--toolset", toolset] if toolset and toolsets.toolset(toolsets.registry(), toolset) else []
+    wanted = clients.entry(known, _command("mcp", workspace, *offered))
+    lines = _hook_lines(client, workspace) if hook_path else {}
     if given["only_print"]:
-        texts = {path: clients.fragment(known, wanted)} | ({hook_path: hooks.fragment(line)} if hook else {})
+        texts = {path: clients.fragment(known, wanted)} | ({hook_path: hooks.fragment(lines)} if hook else {})
         if show.asked_for_json():
             first, *more = [{"file": path, "text": text} for path, text in texts.items()]
             show.as_json({"client": client} | first | ({"hook": more[0]} if more else {}))
@@ -61,10 +65,12 @@ def install(client: str, workspace: str, hook: bool | None, **given: bool) -> No
     done = {"client": client} | _edit(path, lambda old: clients.merge(known, old or "", wanted), paste, ask=ask)
     there = _has_hook(hook_path) if hook_path and hook is not False else None
     if hook or there or (there is False and ask and _is_terminal()):
-        paste = f"Paste into it:\n{hooks.fragment(line)}"
-        question = _WRITE if hook or there else "Also show the memory to the agent when a session starts?"
-        done["hook"] = _edit(hook_path, lambda old: hooks.merge(old or "", line), paste, ask=ask, question=question)
+        paste = f"Paste into it:\n{hooks.fragment(lines)}"
+        question = _WRITE if hook or there else _OFFER
+        done["hook"] = _edit(hook_path, lambda old: hooks.merge(old or "", lines), paste, ask=ask, question=question)
     _report(known, done)
+    if known.trust and done.get("hook", {}).get("changed") and not show.wants_json():
+        click.echo(known.trust)
 
 
 @command()
@@ -86,16 +92,22 @@ def uninstall(client: str, **given: bool) -> None:
     hook_path = hooks.location(known, project=given["project"]) if known.hooks else ""
     there = _has_hook(hook_path) if hook_path else False
     if there or (there is None and clients.NAME in (clients.read_file(hook_path) or "")):
-        by_hand = f'Remove the hook with "{clients.NAME}" from it.'
-        before = _before(hook_path, hooks.find)
+        by_hand = f'Remove the hooks with "{clients.NAME}" from it.'
+        before = _before(hook_path, hooks.words)
         done["hook"] = _edit(hook_path, lambda old: hooks.unmerge(old or "", before), by_hand, ask=ask)
     _report(known, done)
 
 
+def _hook_lines(client: str, workspace: str) -> dict[str, str]:
+    """Return our commands by event."""
+    start, later = _command("context", workspace, "--hook"), _command("hook", workspace, client)
+    return {event: hooks.command(start if event == hooks.START else later) for event in hooks.EVENTS}
+
+
 def _has_hook(path: str) -> bool | None:
-    """Return whether a file has our hook, None if it cannot be read."""
+    """Return whether a file has one of our hooks, None if it cannot be read."""
     try:
-        return hooks.find(clients.read_file(path) or "") is not None
+        return bool(hooks.find(clients.read_file(path) or ""))
     except Invalid:
         return None
 

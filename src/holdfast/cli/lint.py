@@ -122,6 +122,9 @@ def front_matter(scope: str | None, really: bool, status: str) -> None:
                 click.secho(show.printable(f"  + {line}"), fg="green")
             if change.folds:
                 click.secho(show.printable(f"  - {change.folds}"), fg="red")
+            for name, value in change.differs.items():
+                left = f"  left behind, OVERVIEW.md has another value: {name}: {scalar(value)}"
+                click.secho(show.printable(left), fg="yellow")
         if not changes:
             click.echo("Nothing is missing.")
         elif really:

@@ -28,12 +28,13 @@ _MODULES = {
         " tools call traces"
     ),
     "context": "context",
+    "hook": "hook",
     "serve": "mcp serve token",
     "install": "install uninstall",
     "doctor": "doctor",
     "hot": "hot",
     "lint": "lint migrate",
-    "owner": "history undo forget rollback backup restore watch settings",
+    "owner": "history undo forget rollback backup restore watch settings usage",
     "transfer": "push pull export import",
     "bench": "bench",
 }

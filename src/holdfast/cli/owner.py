@@ -1,4 +1,4 @@
-"""The owner's commands: history, undo, forget, rollback, backup, restore, watch and settings.
+"""The owner's commands: history, undo, forget, rollback, backup, restore, watch, usage and settings.
 
 None of them is a tool that a model can call. Commands that remove something show it first and act with --yes; for many
 records they also ask for the number.
@@ -219,6 +219,39 @@ def watch(scope: str | None, kinds: tuple[str, ...], since: str, count: int) -> 
                 click.echo(f"{local(change.noticed)}  {what}  {show.printable(about.replace(chr(10), ' '))}")
             if number == count:
                 break
+
+
+@command()
+@click.option("--since", default="", help="Only calls from this date or time on.")
+def usage(since: str) -> None:
+    """Show what agents recalled, what never, and the tokens of replies.
+
+    Counted from the traces of tool calls. --json lists everything.
+    """
+    with open_root() as memory:
+        found = memory.usage(since)
+    if show.in_json(found):
+        return
+    if not found.calls:
+        click.echo("No tool was called yet." if not since else "No tool was called since then.")
+        return
+    measured = f" ({amount(found.unmeasured, 'earlier call')} not measured)" if found.unmeasured else ""
+    click.echo(f"{amount(found.calls, 'call')}, {amount(found.tokens, 'token')} of replies{measured}.")
+    tools = [(one.tool, one.calls, one.failed or "", one.tokens) for one in found.tools]
+    recalled = [(one.count, local(one.last), one.kind, one.title or one.id) for one in found.recalled]
+    unanswered = [(one.count, local(one.last), one.query) for one in found.unanswered]
+    never = [(one.kind, one.title or one.id) for one in found.never]
+    parts = (
+        ("Replies", ("tool", "calls", "failed", "tokens"), tools),
+        ("Recalled", ("times", "last", "kind", "what"), recalled),
+        ("Questions that found nothing", ("times", "last", "question"), unanswered),
+        (f"Never recalled: {len(never)} of {amount(found.kept, 'record')}", ("kind", "what"), never),
+    )
+    for heading, columns, rows in parts:
+        click.secho(f"\n{heading}", bold=True)
+        show.table(columns, rows[:_SHOWN], nothing="None.")
+        if len(rows) > _SHOWN:
+            click.echo(f"… and {len(rows) - _SHOWN} more; --json lists them all.")
 
 
 @command()

@@ -305,9 +305,14 @@ def stats() -> None:
         numbers = memory.stats()
     if show.in_json(numbers):
         return
-    kinds = numbers.pop("kinds")
+    kinds, compartments = numbers.pop("kinds"), numbers.pop("compartments")
     show.warnings(numbers.pop("vanished"))
     show.table(("what", "value"), [(name.replace("_", " "), value) for name, value in numbers.items()])
     if kinds:
         click.echo()
         show.table(("kind", "records"), list(kinds.items()))
+    if any(sizes["entries"] for sizes in compartments.values()):
+        click.echo()
+        columns = ("entries", "chars", "fullest", "limit")
+        rows = [(name, *(sizes[column] for column in columns)) for name, sizes in compartments.items()]
+        show.table(("compartment", *columns), rows)

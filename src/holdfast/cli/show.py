@@ -138,6 +138,8 @@ def reply(value: Mapping[str, Any], nothing: str = "Done.") -> None:
     elif isinstance(data, list):
         columns = list(dict.fromkeys(name for item in data for name in item))
         table(columns, [[_lines(item.get(name)) for name in columns] for item in data], nothing="None yet.")
+    elif isinstance(data, dict) and data.keys() == {"workspace", "where"}:
+        click.echo(printable(f"Done in {data['workspace']}: {data['where']}"))
     elif isinstance(data, dict):
         table(("field", "value"), [(name, text) for name, inner in data.items() if (text := _lines(inner))])
     else:

@@ -22,6 +22,7 @@ from holdfast.cli.main import Commands, command, json_or_text, open_root, read_s
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.names import close_to
+from holdfast.model.records import line_of
 from holdfast.model.times import local
 from holdfast.model.tokens import count_tokens
 from holdfast.tools import toolsets
@@ -71,6 +72,8 @@ _SHOWN: dict[str, Callable[[Reply], None]] = {
 }
 """How a terminal shows the replies that are not shown by `show.reply`."""
 _ALONE = "alone"
+_LINE = 200
+"""Characters of parameters or results in a table."""
 _FREE_TEXT = ("query", "content", "situation", "title")
 """Arguments that may begin with a dash."""
 _TOOLS = toolsets.registry().tools
@@ -368,18 +371,19 @@ def _json(option: str, given: str) -> Any:
 
 @command()
 @click.option("--workspace", default="", help="Only calls in this workspace.")
+@click.option("--agent", default="", help="Only calls of this agent.")
 @click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(min=1), help="How many.")
-def traces(workspace: str, count: int) -> None:
-    """Print the last tool calls, oldest first."""
+def traces(workspace: str, agent: str, count: int) -> None:
+    """Print the last tool calls with parameters and results, oldest first."""
     with open_root() as memory:
         scope = memory.scopes.resolve(workspace) if workspace else None
-        found = memory.traces.last(count, scope)
+        found = memory.traces.last(count, scope, agent)
     rows = []
     for each in found:
-        what = str(each["what"]).removeprefix(each["tool"]).strip()
-        if not each["success"]:
-            what = f"{what}: {each['error']}" if what else str(each["error"])
         ended = "ok" if each["success"] else "error"
-        rows.append((local(each["time"]), each["session"], each["tool"], each["ms"], ended, what))
-    columns = ("time", "session", "tool", "ms", "ended", "what")
-    show.listing(found, "No tool was called yet.", columns, rows, whole=("time", "tool"), less=("ms", "session"))
+        lines = [line_of(each["params"]), line_of(each["result"] if each["success"] else each["error"])]
+        what = "\n→ ".join(line[:_LINE] for line in lines if line)
+        rows.append((local(each["time"]), each["agent"], each["session"], each["tool"], each["ms"], ended, what))
+    columns = ("time", "agent", "session", "tool", "ms", "ended", "what")
+    less = ("ms", "session", "agent")
+    show.listing(found, "No such call yet.", columns, rows, whole=("time", "tool"), less=less)

@@ -137,9 +137,12 @@ def export(folder: str, source: str) -> None:
 @click.argument("source", type=click.Choice([*SOURCES, _CHAT]))
 @click.argument("paths", type=click.Path(), nargs=-1, metavar="[PATH]...")
 @click.option("--workspace", help="Workspace, domain or repository of the conversations.")
+@click.option("--project", default="", help="Use the workspace of this project folder, if any.")
 @click.option("--channel", default="", help="For chat: channel of messages that name none.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be imported.")
-def import_(source: str, paths: tuple[str, ...], workspace: str | None, channel: str, dry_run: bool) -> None:
+def import_(
+    source: str, paths: tuple[str, ...], workspace: str | None, project: str, channel: str, dry_run: bool
+) -> None:
     """Import conversations of SOURCE into cold memory.
 
     They are read from the folder of SOURCE, or from PATH (files or folders). SOURCE chat imports messages of a chat
@@ -147,13 +150,15 @@ def import_(source: str, paths: tuple[str, ...], workspace: str | None, channel:
     repeated. Known forms of secrets are removed.
     """
     is_chat = source == _CHAT
-    if is_chat and workspace:
-        raise Invalid("The chat history belongs to no workspace.", "Leave --workspace out.")
+    if is_chat and (workspace or project):
+        raise Invalid("The chat history belongs to no workspace.", "Leave --workspace and --project out.")
     if not is_chat and channel:
         raise Invalid("Only messages of a chat have a channel.", "Leave --channel out.")
     find = named if is_chat else functools.partial(find_sources, source)
     files = [file for path in paths or ("",) for file in find(path)]
     with open_root() as memory, show.progress("reading (kB)") as progress:
+        if project and not workspace:
+            workspace = memory.workspaces.around(project) or None
         if is_chat:
             done = memory.chat.bring(files, channel, dry=dry_run)
         else:

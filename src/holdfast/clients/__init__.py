@@ -37,6 +37,8 @@ class Client(msgspec.Struct, frozen=True):
     next_step: str = "Restart it."
     hooks: str = ""
     """The file of hooks, in the home folder and in a project's, if the client has hooks."""
+    trust: str = ""
+    """The next step before the client runs new hooks."""
 
     @property
     def editor(self) -> JsonEditor | TomlEditor:
@@ -54,7 +56,8 @@ CLIENTS = {
             "win32": "%APPDATA%/Claude/claude_desktop_config.json",
         }),
         Client("cursor", "Cursor", "mcpServers", {"": "~/.cursor/mcp.json"}, ".cursor/mcp.json"),
-        Client("codex", "Codex", "mcp_servers", {"": "~/.codex/config.toml"}),
+        Client("codex", "Codex", "mcp_servers", {"": "~/.codex/config.toml"}, hooks=".codex/hooks.json",
+               trust="Codex runs new hooks only after you approve them in it: /hooks"),
         Client("vscode", "VS Code", "servers", {}, ".vscode/mcp.json", {"type": "stdio"}),
     )
 }  # fmt: skip

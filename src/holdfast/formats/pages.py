@@ -8,7 +8,7 @@ one possible meaning, the correct value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Literal
 
@@ -26,11 +26,15 @@ _SENTENCE = re.compile(r"[.!?…](?=\s|\Z)|[。！？]")
 _BUDGET = re.compile(r"\s*<!--[ \t]*budget:[ \t]*(\d{1,6})[ \t]*lines?(?:,[ \t]*(\d{1,7})[ \t]*tokens?)?[ \t]*-->")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].+)?\Z")
 _OTHER_DATE = re.compile(r"(\d{4})([-/.])(\d{1,2})\2(\d{1,2})\Z")
+_GAP = re.compile(r"\n(?:[ \t]*\n){2,}")
 _GAPS = re.compile(r"[\s_-]+")
 _DAY = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}|\d{8})(?!\d)"
 _LIKE_ENTRY = re.compile(
     rf"^(?!###[ \t]+\[\d{{4}}-\d{{2}}-\d{{2}}\])(?:#{{1,6}}[ \t]*\[[ \t]*|#{{1,3}}[ \t]*){_DAY}", re.MULTILINE
 )
+
+
+NEAR_ENTRY = "looks like an entry and is read as text of the entry before it; write ### [YYYY-MM-DD] Title"
 
 
 class Flaw(msgspec.Struct, frozen=True):
@@ -49,6 +53,27 @@ def prose_lines(text: str) -> list[str]:
     every = sections.lines_of(text)
     code = sections.code_lines(every)
     return [line.rstrip("\r\n") for number, line in enumerate(every, 1) if number not in code]
+
+
+def filled(text: str) -> str:
+    """Return a page without comments, and without headings that then have no text below them."""
+    every = sections.lines_of(text)
+    code = sections.code_lines(every)
+    lines, comment = list[str](), False
+    for number, line in enumerate(every, 1):
+        if number not in code and (comment or line.lstrip().startswith("<!--")):
+            comment = "-->" not in line
+            line = line.partition("-->")[2].lstrip(" \t")
+        lines.append(line)
+    left = "".join(lines)
+    parts = sections.headings(left)
+    ends = [part.start for part in parts[1:]] + [len(left)]
+    written = [part.start for part, end in zip(parts, ends, strict=True) if left[part.below : end].strip()]
+    shown = [left[: parts[0].start] if parts else left]
+    for part, end in zip(parts, ends, strict=True):
+        if any(part.start <= start < part.end for start in written):
+            shown.append(left[part.start : end])
+    return _GAP.sub("\n\n", "".join(shown)).strip()
 
 
 def abstract(text: str, most: int = 200) -> str:
@@ -187,14 +212,19 @@ def entry_flaws(page: markdown.Page, records: Iterable[Record]) -> Iterator[Flaw
         absent = [name for name, value in (("title", record.title), ("text", record.text)) if not value.strip()]
         if absent:
             yield Flaw("warning", record.line, f"an entry without {' and '.join(absent)}", "entry")
+    for line in near_entries(page.body, heads):
+        yield Flaw("error", line + page.body_line - 1, NEAR_ENTRY, "entry")
+
+
+def near_entries(body: str, heads: Collection[int]) -> Iterator[int]:
+    """Yield the lines, from 1, that look like the heading of an entry but are none; `heads` are the real ones."""
     line, position, code = 1, 0, None
-    for found in _LIKE_ENTRY.finditer(page.body):
-        line += page.body.count("\n", position, found.start())
+    for found in _LIKE_ENTRY.finditer(body):
+        line += body.count("\n", position, found.start())
         position = found.start()
-        code = sections.code_lines(sections.lines_of(page.body), heads) if code is None else code
+        code = sections.code_lines(sections.lines_of(body), heads) if code is None else code
         if line not in code:
-            what = "looks like an entry and is read as text of the entry before it; write ### [YYYY-MM-DD] Title"
-            yield Flaw("error", line + page.body_line - 1, what, "entry")
+            yield line
 
 
 def choice(value: object, choices: tuple[str, ...]) -> str:

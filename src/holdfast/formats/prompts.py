@@ -79,12 +79,11 @@ def label(message: Message, owner_aliases: Sequence[Alias] = ()) -> str:
         return ""
     if message.role == "assistant":
         return f"[{channel} / assistant]"
-    here, sender = same(message.channel), same(message.sender_id)
-    for alias in owner_aliases:
+    for alias in owner_aliases:  # compared exactly: another spelling may be another person
         given = {"address": alias} if isinstance(alias, str) else alias
-        wanted = same(given.get("channel") or "")
-        inside = not wanted or here == wanted or here.startswith(f"{wanted}:")
-        if inside and sender and sender == same(given.get("address", "")):
+        wanted = given.get("channel") or ""
+        inside = not wanted or message.channel == wanted or message.channel.startswith(f"{wanted}:")
+        if inside and message.sender_id and message.sender_id == given.get("address"):
             return f"[{channel} / owner]"
     name = _plain(message.sender_id)
     known = same(unicodedata.normalize("NFKC", name)) not in ("", *_OWN)  # no sender may choose a reserved name

@@ -155,7 +155,8 @@ def _item(item: Mapping[str, Any], clean: Clean) -> Iterator[Said]:
                 output = output[name]
         yield from _result(output, clean)
     elif kind.endswith("_call"):
-        name = item.get("name") or kind.removesuffix("_call")
+        name, space = item.get("name") or kind.removesuffix("_call"), item.get("namespace")
+        name = f"{space.rstrip('_')}__{name}" if isinstance(space, str) and space else name
         given = next((item[key] for key in ("arguments", "input", "action") if item.get(key) is not None), None)
         yield "assistant", _call(name, given, clean)
 

@@ -85,6 +85,7 @@ class Bearer:
         from mcp.server.auth.provider import AccessToken
 
         self.caller = caller
+        self.name = user
         self.bucket = Bucket(limits.requests, limits.burst)
         self.user = AuthenticatedUser(AccessToken(token="", client_id=user, scopes=[]))
         self.checked = 0.0

@@ -2,8 +2,8 @@
 
 Prompts are texts that a person picks in a client. `save-memory`, `learning-cycle` and `chat-memory` are files that an
 owner can change: the root's own version is used, else the shipped one. Resources are the Markdown files of workspaces
-and states: `holdfast://workspace/<scope>` and `holdfast://state/<scope>/<name>`, each part percent-encoded. Archived
-ones are not listed but can be read.
+and states, `holdfast://workspace/<scope>` and `holdfast://state/<scope>/<name>`, and the text of any record,
+`holdfast://record/<id>`; each part is percent-encoded. Archived ones and records are not listed but can be read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from holdfast.memory import Memory
 from holdfast.model import names
 from holdfast.model.queries import Query
 from holdfast.model.records import text_of
+from holdfast.tools import everyday
 
 MARKDOWN = "text/markdown"
 PAGE = 500
 _WORKSPACE_URI = "holdfast://workspace/"
 _STATE_URI = "holdfast://state/"
+_RECORD_URI = "holdfast://record/"
 
 _WORKSPACE = types.PromptArgument(name="workspace", description="the workspace's name", required=False)
 
@@ -47,6 +49,7 @@ TEMPLATES = tuple(
         ("workspace", _WORKSPACE_URI + "{+scope}",
          "The overview of a workspace, workspace/domain or workspace/domain/repository."),
         ("state", _STATE_URI + "{+scope}/{name}", "A save point of a workspace, by its name."),
+        ("record", _RECORD_URI + "{+id}", "The whole text of a record, by the id that recall shows."),
     )
 )  # fmt: skip
 
@@ -71,10 +74,9 @@ def prompt(memory: Memory, name: str, arguments: dict[str, str]) -> types.GetPro
         text = templates.text(templates.SAVE_STATE).strip()
     else:
         load = "Call listWorkspaces through useTools, pick the one that fits, and call loadWorkspace with its name."
-        within = " (context.workspaceId is that name)"
         if workspace:
-            load, within = f'Call loadWorkspace with the name "{workspace}".', f' (context.workspaceId "{workspace}")'
-        text = templates.text(templates.RESUME).strip().format(load=load, within=within)
+            load = f'Call loadWorkspace with the name "{workspace}".'
+        text = templates.text(templates.RESUME).strip().format(load=load)
     message = types.PromptMessage(role="user", content=types.TextContent(text=text))
     return types.GetPromptResult(description=known[name].description, messages=[message])
 
@@ -120,6 +122,10 @@ def resource(memory: Memory, uri: str) -> str:
     if uri.startswith(_WORKSPACE_URI):
         scope = memory.scopes.resolve(_decoded(uri.removeprefix(_WORKSPACE_URI)))
         return _text(memory, memory.layout.overview(scope.path))
+    if uri.startswith(_RECORD_URI):
+        record = memory.get(unquote(uri.removeprefix(_RECORD_URI)))
+        everyday.check_session(record)
+        return everyday.whole(record)
     path, slash, name = uri.removeprefix(_STATE_URI).rpartition("/")
     if not uri.startswith(_STATE_URI) or not slash:
         raise NotFound("There is no such resource.")

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import os
 import re
 import secrets
 import socket
@@ -58,13 +60,15 @@ class Options(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
     """Other host names under which clients reach the server, as through a proxy."""
     open_metrics: bool = False
+    folder: str = ""
+    """The folder whose workspace calls are in when nothing else names one."""
 
 
 def main(root: str, toolset: str = "core", defaults: Context | None = None, **options: Any) -> None:
     """Serve the memory in a folder, with the owner's two tokens, until a signal ends the process."""
     from holdfast.mcp.team import run
 
-    run(root, Options(toolset, **options), defaults or Context(), owner_tokens=True)
+    run(root, Options(toolset, folder=os.getcwd(), **options), defaults or Context(), owner_tokens=True)
 
 
 def serve(app: ASGIApp, options: Options, pages: Health) -> None:
@@ -135,6 +139,7 @@ class Guard:
         self._pages = pages
         self._strangers = Bucket(limits.strangers, limits.burst)
         self._security = TransportSecurityMiddleware(security)
+        self._connections = server.Connections()
         self._first_check: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,7 +184,13 @@ class Guard:
             await _refused(status, "The body is too slow or too large")(scope, receive, send)
         elif body[-1]["type"] != "http.disconnect":  # or the client is gone
             scope["user"] = bearer.user
-            caller = msgspec.structs.replace(bearer.caller, request=identifier, run=_run_name(request))
+            session = request.headers.get("mcp-session-id", "")[:_LONGEST_ID]  # the stateless protocol has none
+            caller = msgspec.structs.replace(
+                bearer.caller,
+                request=identifier,
+                run=f"http-{session}" if session else "",
+                connection=functools.partial(self._connections.get, bearer.name, session),
+            )
             scope[_CALLER] = caller
             messages = deque(body)
 
@@ -265,12 +276,6 @@ def _ending_run(caller: Caller, send: Send) -> Send:
         await send(message)
 
     return answer
-
-
-def _run_name(request: Request) -> str:
-    """Return the run of a request's session; the stateless protocol has none."""
-    session = request.headers.get("mcp-session-id", "")
-    return f"http-{session[:_LONGEST_ID]}" if session else ""
 
 
 def _caller_of(request: server.Request) -> Caller:

@@ -25,10 +25,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 
-from holdfast.mcp.server import MAX_MESSAGE, WRITER, Caller, LazyMemory, build
+from holdfast.mcp.server import MAX_MESSAGE, WRITER, Caller, LazyMemory, build, set_context
 from holdfast.memory import Memory, open_memory
 from holdfast.storage.files.descriptors import write_all
-from holdfast.tools.calling import Context
+from holdfast.tools.calling import Connection, Context
 
 _CHUNK = 1 << 16
 _ENDS = 512
@@ -48,11 +48,11 @@ def main(root: str, toolset: str = "core", defaults: Context | None = None) -> N
 
     def opener() -> Memory:
         opened = open_memory(root, watch=True, writer=WRITER)
-        opened.context = context
+        set_context(opened, context, os.getcwd())
         return opened
 
-    memory = LazyMemory(opener)
-    caller = Caller(lambda: contextlib.nullcontext(memory.get()), memory.start)
+    memory, connection = LazyMemory(opener), Connection()
+    caller = Caller(lambda: contextlib.nullcontext(memory.get()), memory.start, connection=lambda _session: connection)
     try:
         server = build(lambda _request: caller, toolset)
         with _pipes() as (source, sink), contextlib.suppress(KeyboardInterrupt):

@@ -21,7 +21,7 @@ from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.mcp import auth, health, http
 from holdfast.mcp.auth import Auth, token_for
 from holdfast.mcp.health import Health, Log
-from holdfast.mcp.server import CALLER, WRITER, Caller, LazyMemory
+from holdfast.mcp.server import CALLER, WRITER, Caller, LazyMemory, set_context
 from holdfast.memory import Memory, open_memory, open_tenant, open_within
 from holdfast.model.grants import Grant
 from holdfast.roots import Tenants, is_address
@@ -55,7 +55,7 @@ class Team:
     """A store, and the callers with a token for it."""
 
     def __init__(self, store: str, options: http.Options, defaults: Context, owner_tokens: dict[str, bool]) -> None:
-        self._memories = MemoryPool(store, defaults, prepare=self._prepare)
+        self._memories = MemoryPool(store, defaults, prepare=self._prepare, folder=options.folder)
         self._own_tenant, self._in_database = auth.tenant_of(store), is_address(store)
         self.auth = Auth(store, owner_tokens, options.limits, self._caller)
         self.health = Health(
@@ -147,10 +147,13 @@ class _Entry:
 class MemoryPool:
     """Opens, shares and closes the memories of one store; `prepare` gets each one that was opened."""
 
-    def __init__(self, store: str, defaults: Context, prepare: Callable[[Memory], None], most: int = MOST_OPEN) -> None:
+    def __init__(
+        self, store: str, defaults: Context, prepare: Callable[[Memory], None], most: int = MOST_OPEN, folder: str = ""
+    ) -> None:
         self._store = store
         self._defaults = defaults
         self._most = most
+        self._folder = folder
         self._prepare = prepare
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
@@ -212,7 +215,7 @@ class MemoryPool:
             memory.store.watch()
         else:
             memory = open_memory(self._store, watch=True, writer=WRITER)
-        memory.context = self._defaults
+        set_context(memory, self._defaults, self._folder)
         self._prepare(memory)
         return memory
 

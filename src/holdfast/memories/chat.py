@@ -24,7 +24,7 @@ from holdfast.formats import jsonl, prompts, transcripts
 from holdfast.formats.prompts import Message
 from holdfast.memories.cold import SUFFIX, TOO_LONG, Report, Source, numbered_lines, opened
 from holdfast.model.kinds import KINDS, ROLES
-from holdfast.model.names import amount, check_text, short_hash
+from holdfast.model.names import amount, check_text, close_to, short_hash
 from holdfast.model.queries import Query
 from holdfast.model.records import Problem, Receipt, Record, check_plain
 from holdfast.model.scopes import Scope
@@ -41,6 +41,8 @@ _MOST_IMPORTED = 100_000_000
 """Characters of messages in one import."""
 _NEIGHBOURS = (8, 64, 512)
 """How many lines are read, step by step, to find a neighbour in the same channel."""
+_RECENT = 1_000
+"""How many of the last messages are read for the names of channels."""
 _MOST_STEPS = 10
 """How often a prompt reads further back for messages that it can show."""
 _TEXTS = ("role", "content", "timestamp", "channel", "sender_id", "tool_call_id")
@@ -190,7 +192,7 @@ class Chat:
         return prompts.label(message, self._settings.aliases())
 
     def search(self, query: str, days: int | None = None, max_results: int = 10, channel: str = "") -> list[Match]:
-        """Return the best matches, then the newest, each with its neighbours in the same channel."""
+        """Return the best matches, then the newest, each with its neighbours; NotFound for an unknown channel."""
         for name, value in (("days", days if days is not None else 1), ("max_results", max_results)):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise Invalid(f"{name} is {value!r}.", "Use a number.")
@@ -201,6 +203,13 @@ class Chat:
         for hit in self._memory.find(wanted):
             before, after = (self._neighbour(hit.record, after=way) for way in (False, True))
             found.append(Match(_message(hit.record), hit.snippet, hit.score, before, after))
+        if channel and not found and not self._memory.find(Query(kinds=(_KIND.name,), session=channel, limit=1)):
+            recent = (message.channel for message in itertools.islice(self._newest([]), _RECENT))
+            known = sorted({name for name in recent if name})
+            raise NotFound(
+                f'No message was sent on the channel "{channel}".{close_to(channel, known)}',
+                f"Recent channels: {', '.join(known) or 'none'}.",
+            )
         found.sort(key=lambda match: match.message.timestamp, reverse=True)
         found.sort(key=lambda match: -match.score)
         return found

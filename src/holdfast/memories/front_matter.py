@@ -19,6 +19,7 @@ from holdfast.formats import markdown, pages, sections
 from holdfast.memories.lint import every_page
 from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.layout import Place
+from holdfast.model.records import text_of
 from holdfast.model.scopes import Scope
 from holdfast.model.times import from_prefix
 from holdfast.storage.tree import ABSENT, Document
@@ -56,6 +57,8 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     """The version of the abstract."""
     fault: str = ""
     """Why the page cannot be changed."""
+    differs: dict[str, Any] = {}
+    """Fields of the abstract that are left behind, because the overview has other values for them."""
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,10 +130,11 @@ def _plan(memory: Core, place: Place, status: str) -> Iterator[Change]:
 def _overview(memory: Core, place: Place, beside: bool) -> Iterator[Change]:
     """Yield what an overview lacks, with its abstract folded in if there is one beside it."""
     abstract, heading, text, document, page = None, "", "", None, markdown.Page({}, "")
+    given: dict[str, Any] = {}
     path = f"{place.path.rpartition('/')[0]}/{ABSTRACT}"
     try:
         if beside:
-            abstract, heading, text = _abstract(memory, path)
+            abstract, given, heading, text = _abstract(memory, path)
     except HoldfastError as error:
         yield Change(path, fault=str(error))
     try:
@@ -140,39 +144,46 @@ def _overview(memory: Core, place: Place, beside: bool) -> Iterator[Change]:
         yield Change(place.path, fault=str(error))
         return
     lines = pages.prose_lines(page.body)
-    name = _heading(lines) or ("" if document else heading) or place.path.rsplit("/", 2)[1]
-    known = " ".join(text.split())
-    described = pages.shorten(known, _SHORTENED if len(known) > _LONG else _LONG)
+    named = given.pop("name", "")
+    name = named or _heading(lines) or ("" if document else heading) or place.path.rsplit("/", 2)[1]
+    said, known = given.pop("description", ""), " ".join(text.split())
+    described = pages.shorten(said or known, _SHORTENED if len(said or known) > _LONG else _LONG)
     described = described or pages.shorten(pages.paragraph(lines), _SUMMARY)
     values = {"name": name, "description": described or name}
     fields = {field: values[field] for field in pages.missing_fields(place.kind, page.fields)}
     guessed = ("description",) if "description" in fields and not described else ()
+    fields |= {field: value for field, value in given.items() if page.fields.get(field) in (None, "", [])}
+    given |= {"name": named} if named else {}
+    result = {**page.fields, **fields}
+    differs = {field: value for field, value in given.items() if result[field] != value}
     fields = _with_tags(fields, page)
     version = document.version if document else ABSENT
     if abstract is None:
         if fields:
             yield Change(place.path, fields, guessed, version=version)
         return
-    description = " ".join(str({**page.fields, **fields}["description"]).split())
-    lost = known not in (description, "") and known not in " ".join(page.body.split())
-    yield Change(place.path, fields, guessed, path, text if lost else "", version, abstract.version)
+    there = (" ".join(str(result["description"]).split()), " ".join(page.body.split()))
+    lost = [part for part in (said, text) if (flat := " ".join(part.split())) != there[0] and flat not in there[1]]
+    section = "\n\n".join(dict.fromkeys(lost))
+    yield Change(place.path, fields, guessed, path, section, version, abstract.version, differs=differs)
 
 
-def _abstract(memory: Core, path: str) -> tuple[Document, str, str]:
-    """Return an abstract with its heading and its text."""
+def _abstract(memory: Core, path: str) -> tuple[Document, dict[str, Any], str, str]:
+    """Return an abstract with its front matter, its heading and its text; a name or description is text."""
     document, page = _page(memory, path)
     text = page.body.strip()
     first, _, rest = text.partition("\n")
     heading = _HEADING.match(first.rstrip())
     text = rest.strip() if heading else text
-    described = page.fields.get("description")
-    text = text or (described.strip() if isinstance(described, str) else "")
-    return document, sections.heading_title(heading[1]) if heading else "", text
+    own = ("archived", "isArchived")  # about the page itself
+    given = {field: value for field, value in page.fields.items() if value not in (None, "", []) and field not in own}
+    given |= {field: text_of(given[field]).strip() for field in ("name", "description") if field in given}
+    return document, given, sections.heading_title(heading[1]) if heading else "", text
 
 
 def _with_tags(fields: dict[str, Any], page: markdown.Page) -> dict[str, Any]:
     """Add empty tags where other fields are added."""
-    return {**fields, "tags": []} if fields and "tags" not in page.fields else fields
+    return {**fields, "tags": []} if fields and "tags" not in {**page.fields, **fields} else fields
 
 
 def _heading(lines: list[str]) -> str:

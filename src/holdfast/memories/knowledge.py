@@ -20,7 +20,7 @@ from holdfast.model import names
 from holdfast.model.kinds import KINDS, PLAN_STATUS
 from holdfast.model.names import amount
 from holdfast.model.queries import Query
-from holdfast.model.records import Draft, Problem, Receipt, Record, text_of
+from holdfast.model.records import Draft, Problem, Receipt, Record, lapsed, text_of
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.times import from_prefix, normal, today
 from holdfast.model.tokens import count_tokens
@@ -95,7 +95,9 @@ class Knowledge:
         """Return decisions and lessons of a scope, below it and above it, newest first."""
         wanted = wanted or Learned()
         records, warnings = self._survey(scope, *_LEARNED, above=True)
-        live = [record for record in records if wanted.archived or record.path.endswith(f"/{record.kind}s.md")]
+        live = [
+            one for one in records if wanted.archived or (one.path.endswith(f"/{one.kind}s.md") and not lapsed(one))
+        ]
         moved = len(records) - len(live)
         warnings += _unknown("tag", wanted.tags, "entry", (tag for record in live for tag in record.tags))
         if wanted.category:
@@ -195,7 +197,7 @@ class Knowledge:
             entry["tags"] = list(record.tags)
         if record.hidden:
             entry["archived"] = True
-        return entry | _meta(record, record.id)
+        return entry | meta(record, record.id)
 
     def save(self, draft: Draft) -> Receipt:
         """Add a decision or a lesson; a duplicate of one that exists here or above is refused."""
@@ -266,7 +268,8 @@ class Skills:
         return self._memory.every(Query(kinds=("skill",), scope=_tree(scope), above=True))
 
 
-def _meta(record: Record, identifier: str) -> Entry:
+def meta(record: Record, identifier: str) -> Entry:
+    """Return the entry that names the file of a record; search ignores it."""
     return {"_meta": {"document_path": record.path, "document_id": identifier}}
 
 
@@ -288,7 +291,7 @@ def _entry(record: Record, known: dict[str, Any], tier: Tier = "T0", id: str = "
     if tier != "T0":
         known["content"] = _content(record, tier)
     shown = {name: value for name, value in known.items() if value or name == "content"}
-    return shown | _meta(record, id or record.id)
+    return shown | meta(record, id or record.id)
 
 
 def _named(records: list[Record], name: str) -> list[Record]:

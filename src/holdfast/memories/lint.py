@@ -21,11 +21,14 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Place
 from holdfast.model.records import Draft, Record, text_of
 from holdfast.model.scopes import Scope
+from holdfast.model.times import from_prefix
+from holdfast.model.tokens import count_tokens
 from holdfast.owner import merge
 from holdfast.storage import parsing
 from holdfast.storage.tree import Document
 
 _ARCHIVE = re.compile(r"-\d{4}\.md\Z")
+_ABSTRACT_TOKENS = 200
 _IN_A_SCOPE = ("overview", "decision")
 """Two kinds whose folders together cover a scope."""
 Blocked = Callable[[str, str], None]
@@ -145,6 +148,12 @@ class _Linter:
         self._check_front_matter(place, document.version, page, text)
         if kind.write_once:
             return
+        abstract = count_tokens(text_of(page.fields.get("description"))) if "description" in kind.front else 0
+        if abstract > _ABSTRACT_TOKENS:
+            what = f"the description has {abstract} tokens; an abstract (T0) has at most {_ABSTRACT_TOKENS}"
+            self._warning(path, markdown.line_of(text, "description"), f"{what}: move the rest to the text", "abstract")
+        if kind.dated and not from_prefix(place.name):
+            self._warning(path, 1, f"the name has no date: rename it to YYMMDD-{place.name}.md", "name")
         archive = kind.shape == "section" and _ARCHIVE.search(path) is not None
         if kind.name == "rule":
             self._budgets.append(pages.budget_of(text))

@@ -31,6 +31,7 @@ from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.settings import Mind as Limits
 from holdfast.model.times import bound, mint, utc_now
 from holdfast.model.tokens import count_tokens
+from holdfast.storage.values import SUFFIXES
 
 TYPES = ("working", "episodic", "semantic", "procedural")
 _KINDS = {"episodic": KINDS["episode"], "semantic": KINDS["fact"], "procedural": KINDS["procedure"]}
@@ -306,9 +307,16 @@ class Mind:
         return compaction.within_budget(offers, Gist(summary.text, summary.said), budget)
 
     @_safely(Compacted)
-    def compact(self, type: str, keep_last: int = 10, summarize_older: bool = True) -> Compacted:
-        """Summarise all but the last entries; doing it again changes nothing."""
+    def compact(self, type: str, keep_last: int | Mapping[str, Any] = 10, summarize_older: bool = True) -> Compacted:
+        """Summarise all but the last entries; doing it again changes nothing.
+
+        The options may also be one mapping: `{"keepLast": 10, "summarizeOlder": True}`.
+        """
         _check_type(type)
+        if isinstance(keep_last, Mapping):
+            if unknown := keep_last.keys() - {"keepLast", "summarizeOlder"}:
+                raise Invalid(f"There is no option {', '.join(map(repr, unknown))}.", "Use keepLast, summarizeOlder.")
+            summarize_older, keep_last = keep_last.get("summarizeOlder", True), keep_last.get("keepLast", 10)
         if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 0:
             raise Invalid(f"keepLast is {keep_last!r}.", "Use a number from 0 on.")
         if not isinstance(summarize_older, bool):
@@ -342,7 +350,7 @@ class Mind:
             logs |= {self._path(kind), self._summaries(type)}
         size = sum(stamp.size for path in logs if (stamp := tree.stat(path)))
         for folder in (session, self._memory.layout.memory):
-            walked = tree.walk(f"{folder}/values", (".txt", ".json"), lambda *_: None)
+            walked = tree.walk(f"{folder}/values", SUFFIXES, lambda *_: None)
             size += sum(stamp.size for _, stamp in walked)
         return dict(zip(STATS, (self.working.tokens, *counts, size), strict=True))
 
@@ -354,6 +362,10 @@ class Mind:
 
     def _path(self, kind: Kind) -> str:
         return self._memory.layout.path_for(kind, Scope(), session=self.session)
+
+    def where(self, type: str) -> str:
+        """Return the log of a memory; working memory has none."""
+        return f"working memory of session {self.session}" if type == "working" else self._path(_KINDS[type])
 
     def _summaries(self, type: str) -> str:
         """Return the log of the summaries of a memory."""

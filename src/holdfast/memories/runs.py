@@ -16,7 +16,7 @@ from holdfast.model import names
 from holdfast.model.layout import session_folder
 from holdfast.storage.store import Store
 
-_FOLDER = "runs"
+FOLDER = "runs"
 
 
 class Runs:
@@ -30,7 +30,7 @@ class Runs:
         """Runs that another process has claimed."""
 
     def path(self, session: str, run: str) -> str:
-        return f"{self._sessions}/{session_folder(session)}/{_FOLDER}/{names.unique(run, 'run')}.jsonl"
+        return f"{self._sessions}/{session_folder(session)}/{FOLDER}/{names.unique(run, 'run')}.jsonl"
 
     def join(self, path: str) -> None:
         """Take part in a run before its file is read; remove first what dead runs of the session left."""
@@ -60,7 +60,7 @@ class Runs:
         """Remove what dead runs left in all sessions; what cannot be removed now is left to the next sweep."""
         for name in self._store.tree.folders(self._sessions):
             with contextlib.suppress(HoldfastError):
-                self.sweep(f"{self._sessions}/{name}/{_FOLDER}")
+                self.sweep(f"{self._sessions}/{name}/{FOLDER}")
 
     def sweep(self, folder: str) -> None:
         """Remove what dead runs left in the folder of a session's runs."""

@@ -1,7 +1,8 @@
 """Values: large results, stored apart from the entries that refer to them and read a part at a time.
 
 A value is one file; its reference is its path. A conversation's history is a value too: `episodic` is that of the
-session, `history` that of the chat. A reference can name nothing outside the folders of values.
+session, `history` that of the chat, and a transcript is named by its path or the id of one of its turns. A reference
+can name nothing outside the folders of values and transcripts.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_given
 from holdfast.model.queries import fold, parse
 from holdfast.model.scopes import Scope
+from holdfast.model.times import is_id
+from holdfast.storage import values
 
 READ = 4_000
 """Characters per read, unless the caller says otherwise."""
 MOST = 100_000
-_REF = re.compile(r"(?:sessions/[^/]+/)?values/[0-9a-f]{32}\.(?:txt|json)\Z")
+_LINE = re.compile(r":\d+\Z")
 _HISTORIES = {"episodic": KINDS["episode"], "history": KINDS["message"]}
 _AROUND = 120
 _PIECE = 2_000
@@ -37,10 +40,7 @@ class Values:
         if type(offset) is not int or type(limit) is not int or offset < 0 or not 1 <= limit <= MOST:
             what = f"offset is {offset!r}, limit is {limit!r}."
             raise Invalid(what, f"Use an offset from 0 and a limit of 1 to {MOST:,}.")
-        text = self._text(ref, session)
-        part = text[offset : offset + limit]
-        reply = {"ref": ref, "offset": offset, "text": part, "size": len(text)}
-        return reply | ({"next": offset + len(part)} if offset + len(part) < len(text) else {})
+        return {"ref": ref} | part(self._text(ref, session), offset, limit, "text")
 
     def search(self, ref: str, query: str, limit: int = 10, session: str = "") -> list[dict[str, Any]]:
         """Return the places of a value that have most of the words, best first, each with its offset."""
@@ -64,15 +64,31 @@ class Values:
         check_given(ref=ref, session=session)
         places = self._memory.layout
         if ref in _HISTORIES:
-            lines = []
-            for record in self._memory.backwards(places.path_for(_HISTORIES[ref], Scope(), session=session)):
-                role, text = record.fields.get("role"), " ".join(record.text.split())
-                lines.append(f"{record.time} {role}: {text}" if isinstance(role, str) else f"{record.time} {text}")
-            return "\n".join(reversed(lines))
+            return self._history(places.path_for(_HISTORIES[ref], Scope(), session=session))
         with contextlib.suppress(NotFound):
-            if ref.startswith(f"{places.memory}/") and _REF.match(ref.removeprefix(f"{places.memory}/")):
-                return self._memory.store.read(ref).data.decode("utf-8", "replace")
-        raise NotFound(f"There is no value {ref[:200]!r}.", "Use the ref that an entry shows, episodic or history.")
+            path = self._memory.get(ref).path if is_id(ref) else _LINE.sub("", ref)
+            place = places.classify(path)
+            if place and place.kind.name == "transcript" and self._memory.store.exists(path):
+                return self._history(path)
+            if values.is_ref(ref, places.memory):
+                return values.read(self._memory.tree, ref, self._memory.settings.limits.document_bytes)
+        step = "Use the ref that an entry shows, episodic, history, or the path of a transcript."
+        raise NotFound(f"There is no value {ref[:200]!r}.", step)
+
+    def _history(self, path: str) -> str:
+        """Return the records of a log as lines, oldest first."""
+        lines = []
+        for record in self._memory.backwards(path):
+            role, text = record.fields.get("role"), " ".join(record.text.split())
+            lines.append(f"{record.time} {role}: {text}" if isinstance(role, str) else f"{record.time} {text}")
+        return "\n".join(reversed(lines))
+
+
+def part(text: str, offset: int, limit: int, name: str) -> dict[str, Any]:
+    """Return a part of a text under a name, how long the text is, and where the next part starts."""
+    found = text[offset : offset + limit]
+    reply = {"offset": offset, name: found, "size": len(text)}
+    return reply | ({"next": offset + len(found)} if offset + len(found) < len(text) else {})
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

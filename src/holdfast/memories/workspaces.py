@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,11 +25,14 @@ from holdfast.formats import markdown
 from holdfast.model import names
 from holdfast.model.kinds import KINDS, LEDGER
 from holdfast.model.queries import Query
-from holdfast.model.records import Draft, Record
+from holdfast.model.records import Draft, Receipt, Record, line_of
 from holdfast.model.scopes import Scope
+from holdfast.model.settings import DERIVED
 from holdfast.model.times import today
+from holdfast.storage import write_log
+from holdfast.storage.folds import Logs
 from holdfast.storage.parsing import is_archived
-from holdfast.storage.tree import YOUNG_NS
+from holdfast.storage.tree import ABSENT, YOUNG_NS
 
 FIELDS = ("description", "rootFolder", "purpose", "workflows", "keyFiles", "preferences")
 """The fields of a workspace beside its name, and their names in front matter."""
@@ -38,6 +42,7 @@ MAX_VALUE = 2_000
 _EMPTY: Mapping[str, Any] = {"workflows": [], "keyFiles": [], "preferences": {}}
 _STATE, _TRACE = KINDS["state"], KINDS["trace"]
 _MAX_RESULT = 500
+_MAX_SUBJECT = 100
 _MAX_DEPTH = 16
 _MAX_ITEMS = 100
 
@@ -46,14 +51,14 @@ class Workspaces:
     def __init__(self, memory: Core) -> None:
         self._memory = memory
 
-    def create(self, name: str, fields: Mapping[str, Any], op_id: str = "") -> None:
+    def create(self, name: str, fields: Mapping[str, Any], op_id: str = "") -> Receipt:
         """Create a workspace with these `FIELDS`; its name must be new, also among archived ones."""
         given = {field: value for field, value in fields.items() if value is not None}
         given["rootFolder"] = _root_folder(given["rootFolder"])
         self._check_new(name, op_id=op_id)
         self._make_root(given)
         try:
-            self._memory.keep(Draft(kind="overview", title=name, text="", fields=given, op_id=op_id))
+            return self._memory.keep(Draft(kind="overview", title=name, text="", fields=given, op_id=op_id))
         except AlreadyExists:
             raise _taken(name) from None
 
@@ -80,7 +85,7 @@ class Workspaces:
         data |= {field: page.get(field) or default for field, default in _EMPTY.items()}
         return data | ({"isArchived": True} if is_archived(page) else {})
 
-    def update(self, name: str, changes: Mapping[str, Any], new_name: str = "", op_id: str = "") -> None:
+    def update(self, name: str, changes: Mapping[str, Any], new_name: str = "", op_id: str = "") -> Receipt:
         """Set the given fields; lists and preferences are replaced, and the folder keeps its name."""
         path = self._memory.scopes.resolve(name).path
         fields = dict(changes)
@@ -89,18 +94,34 @@ class Workspaces:
         if new_name:
             self._check_new(new_name, own=path)
         self._make_root(fields)
-        self._memory.keep(Draft(id=self._overview(path), title=new_name, fields=fields, op_id=op_id))
+        return self._memory.keep(Draft(id=self._overview(path), title=new_name, fields=fields, op_id=op_id))
 
-    def archive(self, name: str, *, restore: bool = False, op_id: str = "") -> None:
+    def archive(self, name: str, *, restore: bool = False, op_id: str = "") -> Receipt:
         """Hide a workspace from lists, or show it again."""
         overview = self._overview(self._memory.scopes.resolve(name).path)
-        _archive(self._memory, f'Workspace "{name}"', overview, restore, op_id)
+        return _archive(self._memory, f'Workspace "{name}"', overview, restore, op_id)
+
+    def around(self, folder: str) -> str:
+        """Return the path of the workspace that a folder of this computer belongs to, "" if there is none.
+
+        It is in the workspace's own folder or in its `rootFolder`, of which the deepest counts, or has its name.
+        """
+        here, home, depths = os.path.realpath(folder), self._memory.store.folder, dict[str, int]()
+        for path in self._memory.scopes.children("") if home else ():
+            own, named = f"{self._memory.layout.workspaces}/{path}", _text(self._page(path).get("rootFolder"))
+            roots = [os.path.realpath(os.path.join(home, root)) for root in (own, named) if root]
+            depths[path] = max((len(root) for root in roots if f"{here}/".startswith(f"{root}/")), default=0)
+        if deepest := max(depths.values(), default=0):
+            found = [path for path, depth in depths.items() if depth == deepest]
+            return found[0] if len(found) == 1 else ""
+        try:
+            return self._memory.scopes.resolve(os.path.basename(here)).path
+        except HoldfastError:
+            return ""
 
     def _check_new(self, name: str, own: str = "", op_id: str = "") -> None:
-        """Refuse a name with a slash, and one that another workspace has."""
-        if "/" in name:
-            raise Invalid(f'"{name}" has a slash, which separates levels.', "Use a name without one.")
-        with contextlib.suppress(NotFound):
+        """Refuse a name that another workspace has."""
+        with contextlib.suppress(NotFound, *([Invalid] if "/" in name else [])):  # a name need not be a path
             if self._memory.scopes.resolve(name).path != own and not self._memory.store.knows_op(op_id):
                 raise _taken(name)
 
@@ -155,12 +176,23 @@ def _text(value: object) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _archive(memory: Core, what: str, identifier: str, restore: bool, op_id: str) -> None:
+def _archive(memory: Core, what: str, identifier: str, restore: bool, op_id: str) -> Receipt:
     try:
-        memory.hide(identifier, restore=restore, op_id=op_id)
+        return memory.hide(identifier, restore=restore, op_id=op_id)
     except Invalid:
         state, way = ("not archived", "restore") if restore else ("already archived", "archive")
         raise Invalid(f"{what} is {state}.", f"There is nothing to {way}.") from None
+
+
+class _Ledger:
+    """The save points that a ledger names, each with the versions that were written."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, set[str]] = {}
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        if isinstance(name := entry.get("state"), str):
+            self.versions.setdefault(name, set()).add(str(entry.get("version")))
 
 
 class States:
@@ -168,19 +200,34 @@ class States:
 
     def __init__(self, memory: Core) -> None:
         self._memory = memory
+        self._ledgers = Logs(memory, _Ledger)
         self._listed: dict[str, tuple[object, list[tuple[bool, dict[str, str]]]]] = {}
 
-    def create(self, scope: Scope, name: str, fields: Mapping[str, Any], session: str = "", op_id: str = "") -> None:
+    def create(self, scope: Scope, name: str, fields: Mapping[str, Any], session: str = "", op_id: str = "") -> Receipt:
         """Write a save point; a name that was ever used in this workspace is refused."""
         given = {field: value for field, value in fields.items() if value is not None}
         given |= {"session": session} if session else {}
         text, tags = given.pop("conversationContext") + "\n", tuple(given.pop("tags", ()))
         draft = Draft(kind="state", title=name, text=text, scope=scope, tags=tags, fields=given, op_id=op_id)
         try:
-            self._memory.keep(draft)
+            if not self._memory.store.knows_op(op_id):
+                self._check_removed(scope, name)
+            return self._memory.keep(draft)
         except AlreadyExists:
             other = f'use a unique name like "{name}-v2" or "{name}-{today()[:7]}".'
             raise AlreadyExists(f'State "{name}" already exists.', f"States are immutable - {other}") from None
+
+    def _check_removed(self, scope: Scope, name: str) -> None:
+        """Refuse the name of a save point whose file was removed; one that was only announced was never written."""
+        path = self._named(scope, name)
+        writes = write_log.about(self._memory.tree, self._memory.layout.memory, path)
+        if self._versions(path) and not self._memory.store.exists(path) and any("intent" not in one for one in writes):
+            raise AlreadyExists(f"{path} was removed.")
+
+    def _versions(self, path: str) -> set[str]:
+        """Return the versions of a save point in its ledger; none if a person created the file."""
+        folder, _, file = path.rpartition("/")
+        return self._ledgers.ask(f"{folder}/{LEDGER}", lambda ledger: ledger.versions.get(file, set()), [])
 
     def all(self, scope: Scope, *, archived: bool = False) -> list[dict[str, str]]:
         """Return name and description of all save points of a workspace, newest first."""
@@ -197,9 +244,14 @@ class States:
                 self._listed[folder] = (stamp, items)
         return [item for hidden, item in items if archived or not hidden]
 
-    def load(self, scope: Scope, name: str) -> dict[str, Any]:
-        """Return a save point as it was written."""
-        page = markdown.parse(self._memory.store.read(self._path(scope, name)).data)
+    def load(self, scope: Scope, name: str, warnings: list[str] | None = None) -> dict[str, Any]:
+        """Return a save point as it is in its file; add to `warnings` that somebody changed it."""
+        path = self._path(scope, name)
+        document = self._memory.store.read(path)
+        known = set() if warnings is None else self._versions(path)
+        if known and document.version not in known and warnings is not None:
+            warnings.append(f"{path} was edited after it was saved: this is the edited text.")
+        page = markdown.parse(document.data)
         fields = page.fields
         data: dict[str, Any] = {
             "name": fields.get("name") or name,
@@ -210,14 +262,13 @@ class States:
         }
         return data | {field: fields[field] for field in ("description", "tags") if fields.get(field) is not None}
 
-    def archive(self, scope: Scope, name: str, *, restore: bool = False, op_id: str = "") -> None:
+    def archive(self, scope: Scope, name: str, *, restore: bool = False, op_id: str = "") -> Receipt:
         """Hide a save point from lists, or show it again; the file does not change."""
-        _archive(self._memory, f'State "{name}"', self._path(scope, name), restore, op_id)
+        return _archive(self._memory, f'State "{name}"', self._path(scope, name), restore, op_id)
 
     def _path(self, scope: Scope, name: str) -> str:
         """Return the file of a save point, by its name or, if a person created the file, by the name in it."""
-        path = self._memory.layout.path_for(_STATE, scope, names.unique(name, _STATE.name, ignore_case=True))
-        if self._memory.store.exists(path):
+        if self._memory.store.exists(path := self._named(scope, name)):
             return path
         here = self._records(scope)
         for record in here:
@@ -225,6 +276,9 @@ class States:
                 return record.path
         hint = names.close_to(name, [record.title for record in here])
         raise NotFound(f'State "{name}" not found.', f"Use listStates to see available states.{hint}")
+
+    def _named(self, scope: Scope, name: str) -> str:
+        return self._memory.layout.path_for(_STATE, scope, names.unique(name, _STATE.name, ignore_case=True))
 
     def _records(self, scope: Scope) -> list[Record]:
         found, folder = self._memory.every(Query(kinds=("state",), scope=scope, hidden=True)), self._folder(scope)
@@ -246,21 +300,43 @@ class Trace(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     run: str = ""
     agent: str = ""
     goal: str = ""
+    memory: str = ""
+    constraints: str = ""
     params: dict[str, Any] = {}
     success: bool = True
     error: str = ""
     result: str = ""
+    ids: list[str] = []
+    """The records that the reply shows."""
+    tokens: int = 0
+    """Of the reply."""
     ms: float = 0.0
     read: bool = False
     """Calls that only read are left out of full-text search, or searches would find themselves."""
+    private: bool = False
+    """Calls about the notes of one session are left out of it too."""
 
 
 class Traces:
     def __init__(self, memory: Core) -> None:
         self._memory = memory
+        self._ignored = not memory.in_files
+
+    def _ignore(self) -> None:
+        """Keep traces out of git where no `holdfast init` wrote rules for it; those of the owner stay as they are."""
+        self._ignored = True
+        tree, rules = self._memory.tree, ""
+        with contextlib.suppress(NotFound):
+            rules = tree.read(".gitignore").data.decode("utf-8", "replace")
+        if f"{DERIVED}/" not in rules.split():
+            folder = self._memory.layout.path_for(_TRACE, Scope()).rsplit("/", 2)[0]
+            tree.write(f"{folder}/.gitignore", b"*\n", expect=ABSENT)
 
     def add(self, trace: Trace) -> None:
         """Append a trace; errors are ignored."""
+        if not self._ignored:
+            with contextlib.suppress(HoldfastError, OSError):
+                self._ignore()
         with contextlib.suppress(HoldfastError, OSError):
             line: dict[str, Any] = {"success": True}
             line |= msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
@@ -269,6 +345,7 @@ class Traces:
             else:  # secrets are removed before values are cut, since half of one has no format
                 clean = self._memory.secrets.clean
                 line |= {name: clean(line[name])[:_MAX_RESULT] for name in ("error", "result", "goal") if name in line}
+                line |= {name: _cut(clean(line[name])) for name in ("memory", "constraints") if name in line}
                 line["params"] = _cut(clean(_plain(trace.params)))
             self._memory.note_line(_TRACE, line, folder=trace.workspace.partition("/")[0] or UNRESOLVED)
 
@@ -277,14 +354,19 @@ class Traces:
         done = (record for record in self._newest(scope) if not record.fields.get("read"))
         return [activity(record) for record in itertools.islice(done, count)]
 
-    def last(self, count: int, scope: Scope | None = None) -> list[dict[str, Any]]:
-        """Return the last calls in a workspace, or in all of them, oldest first."""
+    def last(self, count: int, scope: Scope | None = None, agent: str = "") -> list[dict[str, Any]]:
+        """Return the last calls in a workspace, or in all of them, oldest first; with `agent`, only its calls."""
         found = []
-        for record in itertools.islice(self._newest(scope), count):
-            shown = activity(record)
-            shown |= {"session": shown.pop("sessionId"), "tool": record.title, "ms": record.fields.get("ms", 0)}
+        for record in itertools.islice((one for one in self._newest(scope) if is_by(one, agent)), count):
+            shown, fields = activity(record), record.fields
+            shown |= {"session": shown.pop("sessionId"), "tool": record.title, "ms": fields.get("ms", 0)}
+            shown |= {"agent": shown.pop("agentId", ""), "params": fields.get("params") or {}, "result": record.text}
             found.append(shown | {"workspace": record.scope.path})
         return found[::-1]
+
+    def since(self, time: str) -> Iterator[Record]:
+        """Yield the traces of all workspaces from a time on, newest first."""
+        return itertools.takewhile(lambda record: record.time >= time, self._newest(None))
 
     def _newest(self, scope: Scope | None) -> Iterator[Record]:
         """Yield the traces of a workspace, or of all, newest first, read from the ends of the files."""
@@ -303,15 +385,27 @@ class Traces:
 
 def activity(record: Record) -> dict[str, Any]:
     """Return a trace as a short summary: what was done, and for which goal."""
-    fields = record.fields
-    params = fields.get("params") or {}
-    subjects = (params.get(name) for name in ("name", "title", "query", "key"))
-    subject = next((value for value in subjects if isinstance(value, str)), "")
+    fields, params = record.fields, params_of(record)
+    subjects = (params.get(name) for name in ("name", "title", "query", "key", "text", "content"))
+    subject = line_of(next((value for value in subjects if isinstance(value, str) and value.strip()), ""))
     shown = {
-        "time": record.time, "what": f"{record.title} {subject}".strip(), "goal": fields.get("goal") or "",
-        "sessionId": record.scope.session, "success": fields.get("success") is not False,
+        "time": record.time, "what": f"{record.title} {subject[:_MAX_SUBJECT]}".strip(),
+        "goal": fields.get("goal") or "", "sessionId": record.scope.session,
+        "success": fields.get("success") is not False,
     }  # fmt: skip
-    return shown | ({"error": fields["error"]} if fields.get("error") else {})
+    more = {"agentId": fields.get("agent"), "error": fields.get("error")}
+    return shown | {name: value for name, value in more.items() if value}
+
+
+def params_of(record: Record) -> Mapping[str, Any]:
+    """Return the parameters of a call that every session may see: not the notes of another one."""
+    params = record.fields.get("params")
+    return params if isinstance(params, dict) and not record.fields.get("private") else {}
+
+
+def is_by(record: Record, agent: str) -> bool:
+    """Is this a call of an agent? "" is any."""
+    return not agent or names.same(str(record.fields.get("agent") or "")) == names.same(agent)
 
 
 def _is_short(trace: Trace) -> bool:

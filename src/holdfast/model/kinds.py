@@ -58,8 +58,8 @@ class Kind(msgspec.Struct, frozen=True):
     """Titles that differ only in case are the same."""
     max_chars: int = 1_000_000
     searchable: bool = True
-    quiet: str = ""
-    """Records with this field set are not in full-text search."""
+    quiet: tuple[str, ...] = ()
+    """Records with one of these fields set are not in full-text search."""
     layer: Literal["hot", "warm", "cold", "own"] = "warm"
     """When it is loaded: always, on demand, or only on request; `own` is searched only by its kind."""
     owned: bool = False
@@ -74,6 +74,8 @@ class Kind(msgspec.Struct, frozen=True):
     """Fields that the front matter should have: `lint` reports missing ones, `migrate` adds them."""
     dates: tuple[str, ...] = ()
     """Fields that contain a calendar date."""
+    private: bool = False
+    """Only its own session reads it; it is never searched."""
 
     @property
     def is_named(self) -> bool:
@@ -128,7 +130,8 @@ _ROWS = (
     Kind("summary", "a summary of older entries", "line", "{memory}/sessions/{session}/summaries.jsonl",
          also="{memory}/summaries.jsonl", required=("text",), owned=True),
     Kind("entry", "a note of a session or of a plan", "line", "{memory}/sessions/{session}/entries.jsonl",
-         text="content", choices={"compartment": ("session", "plan")}, required=("text",), owned=True),
+         text="content", choices={"compartment": ("session", "plan")}, required=("text",), owned=True, searchable=False,
+         private=True),
     Kind("job", "a message that is due by a schedule", "line", "{memory}/jobs.jsonl", text="message", key="job",
          owned=True),
     Kind("claim", "one line when a run of a job starts, and one when it ends", "line",
@@ -136,7 +139,7 @@ _ROWS = (
     Kind("task", "one line for every event of a task: created, claimed, finished", "line",
          _LEARNED + "/tasks.jsonl", text="instructions", title="title", searchable=False, owned=True),
     Kind("trace", "one line for every tool call", "line", "{memory}/traces/{workspace}/{month}.jsonl",
-         text="result", title="tool", quiet="read", owned=True, layer="own", heard=True),
+         text="result", title="tool", quiet=("read", "private"), owned=True, layer="own", heard=True),
     Kind("write", "one line for every document that Holdfast wrote", "line", "{memory}/writes/{month}.jsonl",
          searchable=False, owned=True),
     Kind("transcript", "one turn of an earlier conversation", "line", "{transcripts}/{any}.jsonl",

@@ -19,6 +19,7 @@ import msgspec
 from holdfast.errors import Invalid
 from holdfast.model.names import check_text
 from holdfast.model.scopes import Scope
+from holdfast.model.times import today
 
 MAX_DEPTH = 64
 PRIORITIES, USUAL_PRIORITY = range(1, 11), 5
@@ -122,6 +123,16 @@ def priority_of(value: Any) -> int:
 def mark_of(record: Record) -> int:
     """Return a number that identifies the content of a record, including text kept outside its line."""
     return int(record.version[:15] or "0", 16) ^ zlib.crc32(record.text.encode("utf-8", "surrogatepass"))
+
+
+def lapsed(record: Record, day: str = "") -> str:
+    """Return why a record is not current on a day, by default today: superseded, expired or pending; else ""."""
+    if record.superseded or record.fields.get("superseded_by"):
+        return "superseded"
+    until = record.fields.get("until")
+    if isinstance(until, str) and until and until[:10] < (day or today()):
+        return "expired"
+    return "pending" if record.kind == "proposal" else ""
 
 
 def path_of(identifier: str) -> str:

@@ -22,10 +22,13 @@ from holdfast.secrets import NAMES
 FILE = "holdfast.toml"
 DERIVED = ".holdfast"
 FORMAT = 1
+COMPARTMENTS = ("run", "session", "plan")
+"""The compartments that every memory has; `[compartments.custom]` adds others."""
 _MAX_DOTS = 1_000
 
 _Weight = Annotated[float, msgspec.Meta(ge=0, le=10)]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+_Messages = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 
 class Paths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +53,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longer lines of a log are reported and skipped."""
     inline_chars: _Size = 16_000
     """Longer text of a line is stored in a separate file next to the log."""
+    compress_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 16_384
+    """Such a file is compressed (gzip) from this size on; 0 is never."""
 
 
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,11 +106,27 @@ class Learnings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Entries in a file of decisions or lessons before `lint` asks to archive older ones."""
 
 
+class Compartment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    about: str = ""
+    """What belongs into it, for the model."""
+    lasts: Literal["run", "session"] | None = None
+    """Until the end of the run, or as long as the session, which is the default."""
+    max_chars: _Size | None = None
+    """Instead of that of all compartments."""
+    entry_chars: _Size | None = None
+    """Most characters of one entry."""
+    categories: tuple[str, ...] = ()
+    """The only categories that an entry may have; it must have one of them."""
+
+
 class Compartments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_chars: _Size = 10_000
     """Most characters in each of the compartments run, session and plan."""
     plan_scope: Literal["run", "session"] = "session"
     """Whether plans last for the `session` or only for the `run`."""
+    custom: dict[Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9_-]{0,39}$")], Compartment] = {}
+    """More compartments, and rules for entries: `[compartments.custom.research]` with `about`, `lasts` (`run` or
+    `session`), `max_chars`, `entry_chars` and `categories`. For run, session and plan it can set all but `lasts`."""
 
 
 class Mind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,7 +145,7 @@ class Alias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    history_context_messages: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 80
+    history_context_messages: _Messages = 80
     """How many recent messages a prompt includes; must be above 0."""
     memory_tokens: _Size = 500
     """Recommended most tokens in `MEMORY.md`; a longer text is saved with a warning."""
@@ -134,6 +155,11 @@ class Chat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def aliases(self) -> tuple[str | dict[str, str], ...]:
         """Return the aliases in the form that prompts use."""
         return tuple(alias if isinstance(alias, str) else msgspec.structs.asdict(alias) for alias in self.owner_aliases)
+
+
+class Agents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    history_context_messages: _Messages = 80
+    """Another name of `history_context_messages` in `[chat]`."""
 
 
 class Jobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -170,6 +196,12 @@ class Secrets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Secret formats to ignore, by the names in the refusal, like `["JSON web token"]`."""
 
 
+class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    what: tuple[Literal["values", "backups"], ...] = ()
+    """What is written encrypted: `values`, the texts in separate files, and `backups`. The key is in the environment,
+    in HOLDFAST_ENCRYPTION_KEY, never in a file. It needs the extra `holdfast[encryption]`."""
+
+
 class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: str = ""
     """A memory shared with others: `postgresql://user@host/name?tenant=team` or a folder. `recall` and `search` also
@@ -190,9 +222,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compartments: Compartments = Compartments()
     mind: Mind = Mind()
     chat: Chat = Chat()
+    agents: Agents = Agents()
     jobs: Jobs = Jobs()
     model: Model = Model()
     secrets: Secrets = Secrets()
+    encryption: Encryption = Encryption()
     shared: Shared = Shared()
 
 
@@ -218,6 +252,7 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
         fault = f"{source} says format {given['format']}; this Holdfast reads up to {FORMAT}."
         raise Invalid(fault, "Upgrade Holdfast; nothing was changed.")
     variables = _add_environment(given, environment)
+    _share(given, "history_context_messages", ("chat", "agents"), source)
     try:
         settings = msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
@@ -232,6 +267,10 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
             where = variables.get(f"paths.{name}", f"{source}: paths.{name}")
             fault = f"{where} = {value[:200]!r} leaves the root, is hidden or is no name."
             raise Invalid(fault, "Use a folder below the root.")
+    for name in COMPARTMENTS:
+        if (rules := settings.compartments.custom.get(name)) and rules.lasts:
+            fault = f"{source}: compartments.custom.{name}.lasts cannot be set."
+            raise Invalid(fault, "Leave it out; plan_scope sets how long plans last.")
     if unknown := [name for name in settings.secrets.allow if name not in NAMES]:
         where = variables.get("secrets.allow", f"{source}: secrets.allow")
         raise Invalid(f'{where} has "{unknown[0]}".{close_to(unknown[0], NAMES)}', f"Use names of: {', '.join(NAMES)}.")
@@ -261,6 +300,17 @@ def _add_environment(given: dict[str, Any], environment: Mapping[str, str]) -> d
         given[section][field.name] = value
         variables[f"{section}.{field.name}"] = variable
     return variables
+
+
+def _share(given: dict[str, Any], name: str, tables: tuple[str, str], source: str) -> None:
+    """Give both tables the value of a setting that either may name; Invalid when they differ."""
+    found = {table: given[table][name] for table in tables if name in (given.get(table) or ())}
+    if len(found) == 2 and len({repr(value) for value in found.values()}) == 2:
+        where = " and ".join(f"[{table}] {name} = {value!r}" for table, value in found.items())
+        raise Invalid(f"{source}: {where} are the same setting.", "Keep one of them.")
+    for table in tables if found else ():
+        if isinstance(given.setdefault(table, {}), dict):
+            given[table][name] = next(iter(found.values()))
 
 
 def _check_each(given: Mapping[str, Any], variables: Mapping[str, str], source: str) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Invalid, NotFound, Unavailable
-from holdfast.formats import jsonl
+from holdfast.formats import encryption, jsonl
 from holdfast.model import settings
 from holdfast.model.records import Problem
 from holdfast.model.settings import Paths
@@ -70,10 +70,13 @@ def backup(memory: Core, target: str, progress: Progress | None = None) -> Backu
         raise AlreadyExists(f"{location} is there already; nothing was written.", "Name a new file or folder.")
     if not os.path.isdir(folder):
         raise Unavailable(f"{folder} is not a folder.", "Make it first.")
+    secret = "backups" in memory.settings.encryption.what
+    if secret and not archive:
+        raise Invalid("A backup is encrypted here, and a folder cannot be.", "Name a file that ends with .tar.gz.")
     copy = _Backup(memory, progress)
     with contextlib.closing(open_folder(folder)) as there:
         if archive:
-            there.create(name, copy.archive())
+            there.create(name, encryption.encrypt(copy.archive()) if secret else copy.archive())
         else:
             with unfinished_folder(there) as made:
                 with contextlib.closing(open_folder(made)) as inside:

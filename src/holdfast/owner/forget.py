@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.formats.search_terms import PART, SearchTerms
 from holdfast.model.kinds import FOREIGN, KINDS, LEDGER, NOT_RECORDS, Kind
@@ -28,7 +28,7 @@ from holdfast.model.records import Problem, Record, text_of
 from holdfast.model.settings import DERIVED
 from holdfast.model.times import utc_now
 from holdfast.owner.history import check_count, count_units, covers
-from holdfast.storage import parsing, write_log
+from holdfast.storage import parsing, values, write_log
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.reports import Progress, is_much
 from holdfast.storage.tree import Line
@@ -312,22 +312,25 @@ def _leaves(value: Any) -> Iterator[str]:
 def find_remains(memory: Core, terms: SearchTerms, progress: Progress | None = None) -> list[Problem]:
     """Search the bytes of every file, whatever it is; report what has a text or a part of one, or cannot be read.
 
-    Compressed files are not unpacked.
+    Of compressed files, only values are unpacked.
     """
     paths = _paths(memory)
     found: list[Problem] = []
     for number, path in enumerate(paths, 1):
         problem = None
         try:
-            if not memory.in_files:
+            if values.is_ref(path, memory.layout.memory):
+                problem = _occurrence(values.unpack(memory.tree.read(path).data, path), path, terms)
+            elif not memory.in_files:
                 problem = _occurrence(memory.tree.read(path).data, path, terms)
             elif os.path.getsize(full := os.path.join(memory.root, path)):
                 with open(full, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                     problem = _occurrence(data, path, terms)
         except (FileNotFoundError, NotFound):  # removed meanwhile
             continue
-        except OSError as error:
-            problem = Problem(path, f"could not be looked into: {error.strerror}")
+        except (OSError, HoldfastError) as error:
+            why = error.strerror if isinstance(error, OSError) else error.message
+            problem = Problem(path, f"could not be looked into: {why}")
         if problem:
             found.append(problem)
         if progress:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import gzip
 import hashlib
+import io
 import os
 import secrets
 import shutil
@@ -24,6 +25,7 @@ import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Damaged, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.formats import encryption
 from holdfast.model import settings
 from holdfast.model.names import check_path
 from holdfast.model.records import Problem
@@ -194,7 +196,9 @@ def _unpack(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise Invalid(f"{origin} is not a file.", "Name a backup.")
         try:
-            source = _Unpacked(file, there.location, progress)
+            encrypted = file.read(len(encryption.MAGIC)) == encryption.MAGIC
+            file.seek(0)
+            source = _Unpacked(file, there.location, progress, origin if encrypted else "")
             archive = tarfile.TarFile(fileobj=source, encoding="utf-8", errors="strict")
             while (member := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # they would add up in memory
@@ -226,11 +230,25 @@ def _unpack(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found
     return found, manifest
 
 
+class _Chunks(io.RawIOBase):
+    """Pieces of bytes, to be read like a file."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = chunks, b""
+
+    def read(self, size: int = -1) -> bytes:
+        self._rest = self._rest or next(self._chunks, b"")
+        size = len(self._rest) if size < 0 else size
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+
 class _Unpacked(gzip.GzipFile):
     """The unpacked bytes of an archive: a bounded number of them, and only so many at once."""
 
-    def __init__(self, file: BinaryIO, target: str, progress: Progress | None) -> None:
-        super().__init__(fileobj=file)
+    def __init__(self, file: BinaryIO, target: str, progress: Progress | None, encrypted: str) -> None:
+        chunks = iter(functools.partial(file.read, _CHUNK), b"")
+        super().__init__(fileobj=_Chunks(encryption.decrypt(chunks, encrypted)) if encrypted else file)
         self._packed, self._report = file, progress
         self._packed_size = os.fstat(file.fileno()).st_size
         self._left = min(shutil.disk_usage(target).free, _RATIO * self._packed_size + _ALLOWED)

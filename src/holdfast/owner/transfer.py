@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl, markdown, sections
+from holdfast.formats.encryption import Locked
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_text
 from holdfast.model.records import Problem, version_of
@@ -26,7 +27,7 @@ from holdfast.model.times import utc_now
 from holdfast.owner import backup, merge, shared
 from holdfast.owner.merge import Act, Pair, Share, Wanted
 from holdfast.roots import open_memory
-from holdfast.storage import write_log
+from holdfast.storage import values, write_log
 from holdfast.storage.reports import Progress
 from holdfast.storage.store import Made
 from holdfast.storage.tree import RootGone, Stamp
@@ -243,9 +244,14 @@ class Mover:
     def _screened(self, path: str, data: bytes, before: bytes | None) -> bytes:
         """Return a document as the target may store it, or refuse it."""
         place, limit = self._target.layout.classify(path), self._target.settings.limits.document_bytes
-        made = self._target.secrets.document(place.kind if place else None, data, before)
-        if made != data and path.rpartition("/")[2].startswith(version_of(data)):
+        value, shown = values.is_ref(path, self._target.layout.memory), data
+        if value:
+            with contextlib.suppress(Locked, Damaged):  # it was checked when it was written
+                shown = values.unpack(data, path, limit)
+        made = self._target.secrets.document(place.kind if place else None, shown, before)
+        if made != shown and (value or path.rpartition("/")[2].startswith(version_of(data))):
             raise Invalid("It has what looks like a secret, and its name is made of its content.", "Forget it.")
+        made = data if made == shown else made
         if place and len(made) > limit:
             raise OverBudget(f"It has {len(made):,} bytes; the limit there is {limit:,}.", "Split it.")
         return made

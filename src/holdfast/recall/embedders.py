@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from holdfast.errors import Unavailable
 from holdfast.model.kinds import KINDS
+from holdfast.model.queries import bare
+from holdfast.model.records import Record
+from holdfast.storage.pools import Pool
 
 if TYPE_CHECKING:
     import numpy
@@ -32,6 +36,11 @@ ENGINES = {
 
 EMBEDDED = tuple(name for name, row in KINDS.items() if row.searchable and row.layer != "own")
 """Kinds whose records have vectors: all kinds that a search without filters covers."""
+_CHARS = 4_000
+"""The part of a text that is embedded: the mean of a longer text means less."""
+_RARE = 0.001
+"""Rare words count more: a word with this share of all words has half the weight of one that never occurs."""
+_WORD = re.compile(r"[^\W_]+")
 
 
 class Embedder(Protocol):
@@ -136,6 +145,23 @@ def working() -> Iterator[None]:
         yield
     except Exception as error:
         raise Failed(str(error) or type(error).__name__) from error
+
+
+def vectors_of(model: Embedder, records: Iterable[Record]) -> Floats:
+    """Return the vectors of records."""
+    texts = [f"{record.title}\n{record.text}".strip()[:_CHARS] for record in records]
+    with working():
+        return model.texts(texts)
+
+
+def question_vector(model: Embedder, text: str, pool: Pool) -> Floats:
+    """Return the vector of a question, by the words of a pool and how rare they are."""
+    total = pool.records * pool.length
+    written = {bare(word): word for word in reversed(_WORD.findall(text))}
+    shares = zip(pool.words, pool.held, strict=True)
+    weights = [(written.get(word, word), _RARE / (_RARE + held / total)) for word, held in shares]
+    with working():
+        return model.question(text, weights)
 
 
 def chosen(setting: str) -> str:

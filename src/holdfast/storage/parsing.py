@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.formats import jsonl, links, markdown, sections, transcripts
+from holdfast.formats import jsonl, links, markdown, pages, sections, transcripts
 from holdfast.model.kinds import Kind
 from holdfast.model.layout import Place
 from holdfast.model.records import Mark, Problem, Record, text_of, version_of
@@ -72,7 +72,8 @@ def record_at(place: Place, document: Document, identifier: str) -> Record | Non
 
 
 def is_archived(fields: Mapping[str, Any]) -> bool:
-    return fields.get("archived") is True or fields.get("isArchived") is True
+    """Return what the document says: `isArchived` where it is given, else `archived`."""
+    return fields.get("isArchived", fields.get("archived")) is True
 
 
 def entries(place: Place, document: Document) -> Facts:
@@ -80,7 +81,10 @@ def entries(place: Place, document: Document) -> Facts:
     page = markdown.parse(document.data)
     problems = _faults(place, page)
     records = []
-    for section in sections.parse(page.body):
+    found = sections.parse(page.body)
+    for near in pages.near_entries(page.body, {section.line for section in found}):
+        problems.append(Problem(place.path, pages.NEAR_ENTRY, near + page.body_line - 1, minor=True))
+    for section in found:
         line = section.line + page.body_line - 1
         if section.fault:
             problems.append(Problem(place.path, section.fault, line, minor=True))
@@ -173,8 +177,10 @@ def mark(place: Place, value: Mapping[str, Any]) -> Mark:
     )
 
 
-def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) -> tuple[Record, str]:
-    """Read one object of a log; also return what is wrong with it."""
+def line_record(
+    place: Place, value: dict[str, Any], number: int, blob: Blob, *, hashed: bool = True
+) -> tuple[Record, str]:
+    """Read one object of a log; also return what is wrong with it. Unless it is `hashed`, it has no version."""
     kind = place.kind
     identifier, order, time = jsonl.identity(value, kind.time)
     text, problem, ref = text_of(value.get(kind.text)), "", value.get("ref")
@@ -182,7 +188,8 @@ def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) ->
         try:
             text = blob(ref)
         except HoldfastError as error:
-            text, problem = text_of(value.get("head")), f"its text is missing: {error.message}"
+            problem = f"its text is missing: {error.message}"
+            text = f"{text_of(value.get('head'))}… [the rest could not be read: {ref}]"
     key = value.get(kind.key) if kind.key else None
     title = value.get(kind.title)
     known = {"id", "workspace", "session", "run", "tags", kind.time, kind.title}
@@ -199,7 +206,7 @@ def line_record(place: Place, value: dict[str, Any], number: int, blob: Blob) ->
         time=time,
         fields={name: inner for name, inner in value.items() if name not in known},
         line=number,
-        version=version_of(jsonl.render(value)),
+        version=version_of(jsonl.render(value)) if hashed else "",
         key=key if isinstance(key, str) else "",
         hidden=isinstance(value.get("forgotten"), str),
         order=order,

@@ -1,13 +1,16 @@
 """Resolve the name of a workspace, domain or repository to a scope, for every interface.
 
-At each level the exact folder name is tried first, then names compared without case: the folder's, then the one in its
-overview. A repository without its domain is accepted when it is unique. `default` always exists. An unknown name is an
-error, never an empty answer.
+At each level the exact folder name is tried first, then the exact `id` in an overview, then names compared without
+case: the folder's, then the one in its overview. A repository without its domain is accepted when it is unique. A name
+with a slash is a path, else the name of a workspace. `default` always exists. An unknown name is an error, never an
+empty answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from holdfast.errors import Invalid, NotFound, OverBudget
 from holdfast.formats import markdown
@@ -33,6 +36,15 @@ class Scopes:
             return given.at(self.resolve(given.path or None).path)
         if given is None or given == DEFAULT:
             return Scope(DEFAULT)
+        try:
+            return self._resolve(given)
+        except (NotFound, Invalid):
+            if "/" in given and (found := self._child("", given)):
+                return from_path(found)
+            raise
+
+    def _resolve(self, given: str) -> Scope:
+        """Return the scope of a path of one to three names."""
         wanted = split(given)
         path = ""
         for level, name in enumerate(wanted):
@@ -46,13 +58,15 @@ class Scopes:
 
     def within(self, workspace: str, domain: str = "", repository: str = "") -> Scope:
         """Return the scope of these names, each at its own level; a repository may leave its domain out."""
+        if "/" in workspace:
+            workspace = self._child("", workspace) or workspace
         for name in (workspace, domain, repository):
             if "/" in name:
                 raise Invalid(f'"{name}" has a slash.', "Give workspace, domain and repository one by one.")
         if not workspace.strip():
             level = "domain" if domain else "repository" if repository else ""
-            what = f"The {level} was given without its workspace." if level else "The workspace is blank."
-            raise Invalid(what, "Give scope.workspace as well." if level else "Give its name.")
+            what = f"The {level} was given without its workspace." if level else "The scope names no workspace."
+            raise Invalid(what, "Give scope.workspace, or workspaceId in the context.")
         if repository and not domain:
             path = self.resolve(workspace).path
             split(repository)
@@ -85,24 +99,32 @@ class Scopes:
 
     def name(self, path: str) -> str:
         """Return the name in the overview, or the folder's."""
-        try:
-            front = markdown.parse(self._tree.read(self._layout.overview(path), _MOST).data).fields
-        except (NotFound, Invalid, OverBudget):
-            front = {}
-        named = front.get("name")
+        named = self._front(path).get("name")
         return named if isinstance(named, str) and named.strip() else path.rpartition("/")[2]
+
+    def _front(self, path: str) -> Mapping[str, Any]:
+        """Return the front matter of the overview, empty if there is none."""
+        with contextlib.suppress(NotFound, Invalid, OverBudget):
+            return markdown.parse(self._tree.read(self._layout.overview(path), _MOST).data).fields
+        return {}
 
     def _child(self, path: str, name: str) -> str:
         known = self.children(path)
         if name in known:
             return name
-        wanted = names.same(name)
-        by_form: tuple[Callable[[str], str], ...] = (
-            lambda folder: folder,
-            lambda folder: self.name(f"{path}/{folder}".lstrip("/")),
+        wanted, fronts = names.same(name), {folder: self._front(f"{path}/{folder}".lstrip("/")) for folder in known}
+
+        def field(folder: str, field: str) -> str:
+            value = fronts[folder].get(field)
+            return str(value) if isinstance(value, str | int) else ""
+
+        forms: tuple[Callable[[str], bool], ...] = (
+            lambda folder: field(folder, "id") == name,
+            lambda folder: names.same(folder) == wanted,
+            lambda folder: names.same(field(folder, "name")) == wanted,
         )
-        for form in by_form:
-            found = [folder for folder in known if names.same(form(folder)) == wanted]
+        for form in forms:
+            found = [folder for folder in known if form(folder)]
             if len(found) > 1:
                 raise Invalid(f'"{name}" names several: {", ".join(found)}.', "Use the folder's name.")
             if found:

@@ -34,7 +34,7 @@ from holdfast.storage import write_log
 from holdfast.storage.log import LogPart, attempts
 from holdfast.storage.pools import Filter, Tied
 from holdfast.storage.reports import Progress, Refreshed, Report
-from holdfast.storage.tree import ABSENT, Document, Tree
+from holdfast.storage.tree import ABSENT, Document, Tree, changed
 
 if TYPE_CHECKING:
     from holdfast.recall.answers import Candidates
@@ -169,35 +169,32 @@ class Store(abc.ABC):
         """
         for _ in attempts(path):
             before, current = (ABSENT, None) if expect == ABSENT else self._now(path)
-            if repeated := self.applied(op_id, path):
-                return repeated
-            if expect not in (ABSENT, ANY) and before != expect:
-                raise Conflict(
-                    f"{path} was changed since version {expect[:8]}; nothing was written.",
-                    "Read it again and redo the edit.",
-                )
-            made = make(current)
+            try:
+                if expect not in (ABSENT, ANY, before):
+                    raise changed(path, expect)
+                made = make(current)
+                self.check_size(path, made.data)
+            except HoldfastError:
+                if repeated := self.applied(op_id, path):
+                    return repeated
+                raise
             entry: dict[str, Any] = {"path": path, "before": before, "after": made.version, **note}
             if made.id != path:
                 entry |= {"after": version_of(made.data), "record": made.id, "version": made.version}
             if made.data == current:
+                if repeated := self.applied(op_id, path):
+                    return repeated
                 if op_id:  # the op_id must not have an effect later either
                     self.log_write(entry, op_id)
                 return Receipt("unchanged", made.id, path, made.version)
-            self.check_size(path, made.data)
-            if op_id:
-                self.log_write(entry | {"intent": True}, op_id)
             try:
-                self.tree.write(path, made.data, expect=before, keep=self.kept(before) if before and keep else "")
+                self._replace(path, made.data, before, entry, op_id, keep=keep)
             except (Conflict, AlreadyExists):
                 if repeated := self.applied(op_id, path):
                     return repeated
                 if expect != ANY:
                     raise
                 continue
-            with contextlib.suppress(HoldfastError):  # the document is durable; a missing line must not fail the write
-                self.log_write(entry, op_id)
-            self._changed(path)
             return Receipt(status, made.id, path, made.version)
         raise AssertionError("attempts() ends in an error")
 
@@ -205,16 +202,16 @@ class Store(abc.ABC):
         self, path: str, *, expect: str, op_id: str = "", keep: bool = True, note: Mapping[str, Any] = {}
     ) -> None:
         """Remove a document of this version; with `keep` its text stays in the history."""
-        entry = {"path": path, "before": expect, **note}
-        if op_id:
-            self.log_write(entry | {"intent": True}, op_id)
-        self.tree.remove(path, expect=expect, keep=self.kept(expect) if keep else "")
-        self._changed(path)
-        try:
-            self.log_write(entry, op_id)
-        except HoldfastError:
-            if not keep:  # erasing for good must be on record
-                raise
+        self._replace(path, None, expect, {"path": path, "before": expect, **note}, op_id, keep=keep)
+
+    @abc.abstractmethod
+    def _replace(
+        self, path: str, data: bytes | None, before: str, entry: Mapping[str, Any], op_id: str, *, keep: bool
+    ) -> None:
+        """Write a document over this version, or remove it (None), and add `entry` to the write log.
+
+        Conflict or AlreadyExists when the document has another version, or when the op_id was used before.
+        """
 
     def kept(self, version: str) -> str:
         """Return the path under which the text of an earlier version is kept."""
@@ -223,10 +220,6 @@ class Store(abc.ABC):
     def check_size(self, path: str, data: bytes) -> None:
         if len(data) > (most := self.settings.limits.document_bytes):
             raise OverBudget(f"{path} would have {len(data):,} bytes; the limit is {most:,}.", "Split it.")
-
-    @abc.abstractmethod
-    def _changed(self, path: str) -> None:
-        """Note that a document changed, for data that is derived from it."""
 
     def _now(self, path: str) -> tuple[str, bytes | None]:
         try:
@@ -237,11 +230,15 @@ class Store(abc.ABC):
 
     # the write log
 
+    @property
+    def write_log(self) -> str:
+        """The path of the write log of this month."""
+        return self.layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
+
     def log_write(self, entry: Mapping[str, Any], op_id: str = "") -> None:
         """Add a line to the write log; durable when it announces an intent."""
-        path = self.layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
         line = {name: value for name, value in entry.items() if value}
-        self.append(path, [line | ({"op": op_id} if op_id else {})], durable="intent" in entry)
+        self.append(self.write_log, [line | ({"op": op_id} if op_id else {})], durable="intent" in entry)
 
     def applied(self, op_id: str, path: str) -> Receipt | None:
         """Return the receipt of what an op_id did to a document before, None when it did nothing.
@@ -466,6 +463,10 @@ class Store(abc.ABC):
 
 def unknown(identifier: str) -> NotFound:
     return NotFound(f"There is no record {identifier!r}.", "Use search to find its id.")
+
+
+def used(op_id: str) -> Conflict:
+    return Conflict(f"The op_id {op_id} was used before.", "Use a new one.")
 
 
 def other_use(op_id: str, applied: Applied) -> Conflict:

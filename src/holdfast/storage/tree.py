@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.errors import Unavailable
+from holdfast.errors import Conflict, Unavailable
 
 ABSENT = ""
 """The version of a document that does not exist: `write(expect=ABSENT)` creates and never replaces."""
@@ -145,3 +145,10 @@ class Tree(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+def changed(name: str, expect: str) -> Conflict:
+    """Return the error for a document or section that no longer has the expected version."""
+    return Conflict(
+        f"{name} was changed since version {expect[:8]}; nothing was written.", "Read it again and redo the edit."
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
@@ -19,7 +19,10 @@ from holdfast.model.names import same
 from holdfast.model.queries import Terms, spaced
 from holdfast.model.records import Record, text_of
 from holdfast.model.settings import Search
+from holdfast.storage.pools import Tied
 
+R = TypeVar("R")
+"""A row of an engine."""
 TOKENIZER = ("porter", ["unicode61", "remove_diacritics", "2", "categories", "L* N* Co M*"])
 TITLE = 4.0
 """The weight of a word in the title; in the text it is 1."""
@@ -77,7 +80,7 @@ def op_of(record: Record) -> str | None:
 def words_of(record: Record) -> tuple[str, str, str] | None:
     """Return the title, the text and the other fields to index; None for a record that is not searched."""
     kind = KINDS[record.kind]
-    if not kind.searchable or (kind.quiet and record.fields.get(kind.quiet)):
+    if not kind.searchable or any(record.fields.get(name) for name in kind.quiet):
         return None
     rest = [
         text_of(value)
@@ -129,12 +132,12 @@ def shared_by(names: Iterable[Names]) -> set[tuple[int, str]]:
     return wanted
 
 
-def tied(names: Names, having: Mapping[tuple[int, str], list[int]], own: Collection[int]) -> dict[int, Tie]:
+def tied(names: Names, having: Mapping[tuple[int, str], list[R]], own: Collection[object]) -> dict[R, Tie]:
     """Return the rows that are related to a record or name, how closely, and why; a rare tie counts more.
 
-    `having` has the rows of every tie, `own` are the rows of the record itself.
+    `having` has the rows of every tie, `own` are the rows of the record itself, empty for a name.
     """
-    found: dict[int, Tie] = {}
+    found: dict[R, Tie] = {}
     for way, wanted, weight, how in (
         (NAME, names.links, 3.0, "linked to" if own else "is"),
         (LINK, names.own, 3.0, "links here"),
@@ -150,6 +153,15 @@ def tied(names: Names, having: Mapping[tuple[int, str], list[int]], own: Collect
     return found
 
 
+def closest(ties: Mapping[R, Tie], records: Mapping[R, Record], limit: int) -> list[Tied]:
+    """Return the records that are most closely related, by their rows; equally close ones by time, then by place."""
+    found = [Tied(records[row], score, tuple(how)) for row, (score, how) in ties.items() if row in records]
+    found.sort(key=lambda one: (one.record.path, one.record.order, one.record.id))
+    found.sort(key=lambda one: one.record.time, reverse=True)
+    found.sort(key=lambda one: -one.score)
+    return found[:limit]
+
+
 # queries
 
 
@@ -162,14 +174,12 @@ class Wanted(NamedTuple):
     """How many records contain each, phrases first."""
 
 
-def telling(
-    terms: Terms, settings: Search, stems: Callable[[str], list[str]], count: Callable[[Run, int], int]
-) -> Wanted:
+def telling(terms: Terms, settings: Search, count: Callable[[Run, int], int]) -> Wanted:
     """Leave out words that are too common to rank by, while rarer ones remain.
 
     `count` returns how many records contain a word; it may stop at a limit unless that is negative.
     """
-    phrases, words = _distinct(terms.phrases, stems), _distinct(terms.words, stems)
+    phrases, words = _distinct(terms.phrases), _distinct(terms.words)
     allowed = settings.common_records
     counts = {run: count(run, allowed + 1) for run in (*phrases, *words)}
     rare = [run for run in words if counts[run] <= allowed]
@@ -181,7 +191,7 @@ def telling(
     return Wanted(phrases, words, [counts[run] for run in (*phrases, *words)])
 
 
-def _distinct(runs: Iterable[Run], stems: Callable[[str], list[str]]) -> list[Run]:
+def _distinct(runs: Iterable[Run]) -> list[Run]:
     """Return the first run of each stem; runs without a stem are not in the index."""
     firsts: dict[Run, Run] = {}
     for run in runs:

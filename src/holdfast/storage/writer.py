@@ -6,14 +6,13 @@ durable.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound
+from holdfast.errors import AlreadyExists, Damaged, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model import kinds, names, scopes
 from holdfast.model.kinds import KINDS, LEDGER, Kind
@@ -24,11 +23,11 @@ from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
-from holdfast.storage import drafts
+from holdfast.storage import drafts, values
 from holdfast.storage.scopes import Scopes
 from holdfast.storage.secret_policy import SecretPolicy
 from holdfast.storage.store import ANY, Made, Store
-from holdfast.storage.tree import ABSENT
+from holdfast.storage.tree import ABSENT, changed
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -226,6 +225,8 @@ class Writer:
         if kind.shape == "section":
             return self._rewrite_section(record, ANY, op_id, status, {"archived": today() if hidden else ""})
         flag = {"archived": True if hidden else None, "isArchived": None}
+        if kind.name == "overview":  # the field of a workspace
+            flag = {"archived": None, "isArchived": True if hidden else None}
 
         def make(current: bytes | None) -> Made:
             data = markdown.edit(current or b"", flag)
@@ -293,10 +294,7 @@ class Writer:
                 raise NotFound(f"{record.id} is not there.", "Search for it; its date or title may have changed.")
             old = found[0]
             if expect not in (ANY, old.version):
-                raise Conflict(
-                    f"{record.id} was changed since version {expect[:8]}; nothing was written.",
-                    "Read it again and redo the edit.",
-                )
+                raise changed(record.id, expect)
             made = {
                 name: self.secrets.text(KINDS[record.kind], name, part, old.source) for name, part in changes.items()
             }
@@ -352,9 +350,7 @@ class Writer:
             raise Invalid("The text has half a character.", "Send valid Unicode.") from None
         self.store.check_size(path, data)
         folder = path.rpartition("/")[0] if "/sessions/" in path else self.layout.memory
-        ref = f"{folder}/values/{version_of(data)}.txt"
-        with contextlib.suppress(AlreadyExists):  # the name is the hash of the content
-            self.store.tree.write(ref, data, expect=ABSENT)
+        ref = values.write(self.store.tree, folder, text, self.settings)
         return {"ref": ref, "size": len(text), "head": text[:200]}
 
     def _data(self, kind: Kind, path: str, data: Any) -> dict[str, Any]:

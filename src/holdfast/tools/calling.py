@@ -1,6 +1,7 @@
 """Run a tool: read the context, check the parameters, run, trace, and turn errors into replies.
 
-Every interface calls tools through here. What the context of a call lacks comes from the start options of the server.
+Every interface calls tools through here. What the context of a call lacks comes from its connection, then from the
+start options of the server.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import re
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -26,8 +28,9 @@ from holdfast.memories.tasks import Tasks
 from holdfast.memories.values import Values
 from holdfast.memories.workspaces import States, Trace, Traces, Workspaces
 from holdfast.model.names import close_to, is_text
-from holdfast.model.records import MAX_DEPTH, check_plain
+from holdfast.model.records import MAX_DEPTH, check_plain, line_of
 from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.tokens import count_tokens
 from holdfast.tools.registry import Registry, Tool
 
 Reply = dict[str, Any]
@@ -40,6 +43,11 @@ _SEND = {
     "workspaceId": 'send the workspace\'s name, or "default"',
     "sessionId": "send any string that names this conversation, the same one every time",
 }
+_NOT_KEPT = (
+    "The next call cannot be told from those of other conversations, so it will not be in this workspace."
+    " Send context.sessionId with each call, or context.workspaceId."
+)
+_SHORT = 300
 _LARGE_NUMBER = re.compile(rb"\d{19}")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(enc_hook=dict).encode
@@ -60,6 +68,19 @@ class Context(msgspec.Struct, frozen=True, omit_defaults=True):
     def over(self, other: Context) -> Context:
         """Return this context, with missing fields taken from another."""
         return Context(*[getattr(self, name) or getattr(other, name) for name in self.__struct_fields__])
+
+
+class Connection(msgspec.Struct):
+    """What a server knows of a client from earlier calls."""
+
+    workspace: str = ""
+    """The path of the workspace that the client loaded or created last."""
+    lasts: bool = True
+    """False when the next call of the client cannot be recognised."""
+
+
+CONNECTION: ContextVar[Connection | None] = ContextVar("connection", default=None)
+"""The connection that this thread works for; None where the library is used directly."""
 
 
 def read_context(given: Any, *, required: bool = False) -> Context:
@@ -107,7 +128,11 @@ def arguments(tool: Tool, given: Any) -> dict[str, Any]:
     missing = [
         name
         for name, param in tool.params.items()
-        if param.required and ((value := given.get(name)) is None or (isinstance(value, str) and not value.strip()))
+        if param.required
+        and (
+            (value := given.get(name)) is None
+            or (isinstance(value, str) and not value.strip() and name not in tool.blank)
+        )
     ]
     if missing:
         raise Invalid(f"Missing or blank: {', '.join(missing)}.", tool.takes)
@@ -155,14 +180,20 @@ class Call:
         scope = self.memory.scopes.resolve(self.context.workspaceId or DEFAULT)
         return msgspec.structs.replace(scope, session=self.session, run=self.context.runId)
 
+    def enter(self, workspace: str) -> None:
+        """Use a workspace for the later calls of this connection that name none."""
+        if connection := CONNECTION.get():
+            connection.workspace = workspace
+            self.warnings += [] if connection.lasts else [_NOT_KEPT]
+
 
 class Runner:
     """All tools over one memory, with the context that the server was started with."""
 
-    def __init__(self, memory: Core, registry: Registry, defaults: Context, compartments: Compartments) -> None:
+    def __init__(self, memory: Core, registry: Registry, start: Context, compartments: Compartments) -> None:
         self.memory = memory
         self.registry = registry
-        self.defaults = defaults
+        self._start = start
         self.workspaces = Workspaces(memory)
         self.states = States(memory)
         self.knowledge = Knowledge(memory)
@@ -181,6 +212,12 @@ class Runner:
         """Called after every call with the tool, "ok" or the class of the error, and the seconds it took."""
         self.rephrase: Callable[[HoldfastError], HoldfastError] = lambda error: error
         """Rewords an error for this caller."""
+
+    @property
+    def defaults(self) -> Context:
+        """What the context of a call lacks: the workspace of the connection, then the start options."""
+        connection = CONNECTION.get()
+        return Context(workspaceId=connection.workspace).over(self._start) if connection else self._start
 
     @functools.cached_property
     def reading(self) -> Runner:
@@ -207,10 +244,12 @@ class Runner:
 
     def refused(self, name: str, error: HoldfastError, tool: Tool | None = None) -> Reply:
         """Trace and answer a call that could not be started."""
-        self.traces.add(Trace(tool=name[:200], success=False, error=str(error), read=self.reads_only))
+        reply = failed(error, tool)
+        tokens = count_tokens(reply_text(reply))
+        self.traces.add(Trace(tool=name[:200], success=False, error=str(error), tokens=tokens, read=self.reads_only))
         if self.on_call:
             self.on_call(tool.name if tool else UNKNOWN, type(error).__name__, 0.0)
-        return failed(error, tool)
+        return reply
 
     def run(self, tool: Tool, params: Any, context: Context) -> Reply:
         """Run a tool in a context that was checked before."""
@@ -261,15 +300,17 @@ class Runner:
         except HoldfastError:
             workspace = ""
         given = params if isinstance(params, dict) and not refused else {}
-        if tool.private:
+        notes, place = self.compartments, given.get("compartment")
+        if tool.private and (place not in notes.known or notes.lasts(place) == "run"):  # a run leaves nothing behind
             given = {name: value for name, value in given.items() if name == "compartment"}
-        success = reply.get("success") is not False
+        success, context = reply.get("success") is not False, Context() if refused else call.context
         self.traces.add(
             Trace(
                 tool=tool.name, workspace=workspace, bound=self.bound, session=call.session, run=call.context.runId,
-                agent=call.context.agentId, goal="" if refused else call.context.goal, params=given, success=success,
-                error="" if success else str(reply.get("error")),
-                result=_short(reply) if success and not tool.private else "",
+                agent=call.context.agentId, goal=context.goal, memory=context.memory, constraints=context.constraints,
+                params=given, success=success, error="" if success else str(reply.get("error")),
+                result=_short(reply) if success and not tool.private else "", private=tool.private,
+                ids=_found(tool, reply), tokens=count_tokens(reply_text(reply)),
                 ms=round((time.perf_counter() - begin) * 1000, 3), read=tool.reads or self.reads_only or refused,
             )
         )  # fmt: skip
@@ -291,11 +332,24 @@ def failed(error: HoldfastError, tool: Tool | None = None) -> Reply:
     return reply | ({"text": str(error)} if tool and tool.render else {})
 
 
+def reply_text(reply: Reply) -> str:
+    """Return what a model reads of a reply."""
+    text = reply.get("text")
+    return text if isinstance(text, str) else _encode(reply).decode("utf-8")
+
+
+def _found(tool: Tool, reply: Reply) -> list[str]:
+    """Return the ids of the records that a tool which reads has found."""
+    found = reply.get("hits", reply.get("data")) if tool.reads and not tool.private else None
+    return [str(one["id"]) for one in found if isinstance(one, dict) and "id" in one] if isinstance(found, list) else []
+
+
 def _short(reply: Reply) -> str:
     """Return a result in a few words, for the trace."""
     data = reply.get("text", reply.get("data"))
+    if isinstance(data, str):
+        return data[:_SHORT]
     if isinstance(data, list):
-        return f"{len(data)} found"
-    if isinstance(data, dict):
-        return ", ".join(map(str, data))[:300]
-    return "" if data is None else str(data)[:300]
+        first = [line_of(item.get("name", item) if isinstance(item, dict) else item)[:80] for item in data[:5]]
+        data = f"{len(data)} found" + (f": {', '.join(first)}" if first else "")
+    return "" if data is None else line_of(data)[:_SHORT]

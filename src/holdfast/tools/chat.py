@@ -27,10 +27,13 @@ _LINE = 300
 JobId = Annotated[str, "the id that cron_list shows"]
 
 
-def memory_write(call: Call, content: Annotated[str, "the whole new text; it replaces the old one"]) -> dict[str, Any]:
+def memory_write(
+    call: Call, content: Annotated[str, "the whole new text, which replaces the old one; empty empties it"]
+) -> dict[str, Any]:
     """Replace MEMORY.md, which is in every prompt: what must always be known of the owner and the work. Read it in your
     prompt first and write all of it, short."""
-    return _saved(call.runner.chat.save_global_memory(content, call.op_id), "MEMORY.md was written")
+    saved = call.runner.chat.save_global_memory(content, call.op_id)
+    return _saved(saved, "MEMORY.md was written" if content.strip() else "MEMORY.md is empty now")
 
 
 def memory_undo(call: Call) -> dict[str, Any]:
@@ -94,7 +97,7 @@ def cron_set_enabled(call: Call, id: JobId, enabled: bool) -> dict[str, Any]:
 
 
 def register(registry: Registry) -> None:
-    registry.add("chat", memory_write, render=_text, check=_check_content)
+    registry.add("chat", memory_write, render=_text, blank=("content",))
     registry.add("chat", memory_undo, render=_text)
     registry.add("chat", search_history, render=_text, reads=True, check=_check_query)
     registry.add("jobs", cron_list, render=_text, reads=True)
@@ -118,11 +121,6 @@ def job_data(jobs: Jobs, job: Job) -> dict[str, Any]:
 def missed_data(missed: int) -> dict[str, Any]:
     """Return the number of missed slots, and whether there may be more."""
     return {"missed": missed} | ({"missedMore": True} if is_more(missed) else {})
-
-
-def _check_content(given: Mapping[str, Any]) -> None:
-    if given.get("content") == "":
-        raise Invalid("The content is empty.", "Write what must always be known; memory_undo takes a text back.")
 
 
 def _check_query(given: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,8 +19,9 @@ from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
 Compartment = Annotated[
-    Literal["run", "session", "plan"],
-    "run: this run alone; session: the whole session, sub-agents too; plan: plans and their progress",
+    str,
+    "run: this run alone; session: the whole session, sub-agents too; plan: plans and their progress; or one that the"
+    " owner defined",
 ]
 Category = Annotated[str | None, "only entries of this category"]
 Tags = Annotated[list[str] | str | None, "only entries with any of these tags"]
@@ -39,8 +40,11 @@ def save_memory(
     """Save what you will need later: for this run, for the whole session, or as part of a plan."""
     given = [tags] if isinstance(tags, str) else tags or []
     note = Note(content, category or "", tuple(given), metadata or {}, priority)
-    made = call.runner.compartments.save(_owner(call), compartment, note)
-    return {"id": made, "text": f"Memory saved successfully with ID: {made}"}
+    owner = _owner(call)
+    made = call.runner.compartments.save(owner, compartment, note)
+    lasts = call.runner.compartments.lasts(compartment)
+    where = f"{lasts} {owner.run or owner.session if lasts == 'run' else owner.session}"
+    return {"id": made, "where": where, "text": f"Memory saved successfully with ID: {made}"}
 
 
 def get_memory(

@@ -1,4 +1,5 @@
-"""The everyday tools, agent `memory`: `recall` searches everything, `remember` stores something."""
+"""The everyday tools, agent `memory`: `recall` searches everything, `remember` stores something, `read` returns a whole
+record."""
 
 from __future__ import annotations
 
@@ -9,11 +10,15 @@ import msgspec
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid
 from holdfast.formats import invisible
 from holdfast.formats.prompts import QUOTED, one_line
+from holdfast.memories import values
+from holdfast.memories.knowledge import meta
+from holdfast.memories.workspaces import params_of
 from holdfast.model import kinds as table
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import short_hash
 from holdfast.model.queries import Query
-from holdfast.model.records import Draft, Record, text_of
+from holdfast.model.records import Draft, Record, line_of, text_of
+from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.owner.history import Source
 from holdfast.owner.shared import NAME, PREFIX
 from holdfast.recall.answers import Hit
@@ -22,6 +27,10 @@ from holdfast.tools.registry import Registry
 
 _TITLE = 60
 _RELATED = 3
+_READ = 16_000
+"""Characters per read, unless the caller says otherwise."""
+_UNSHOWN = ("op", "writer", "ref", "head", "size")
+"""Fields of a record that only Holdfast uses."""
 
 
 def recall(
@@ -38,24 +47,24 @@ def recall(
     budget: Annotated[int, msgspec.Meta(ge=0), "most tokens"] = 2000,
     where: Literal["both", "here", "shared"] | None = None,
 ) -> dict[str, Any]:
-    """Look something up in memory before you answer or decide. Says where each hit is, or that nothing is
-    relevant."""
+    """Look something up in memory before you answer or decide."""
     current = call.scope.path if call.context.workspaceId else None
     wanted = layers or ["hot", "warm"]
     among = kinds or [row.name for row in KINDS.values() if row.searchable and row.layer in wanted]
     for name in kinds or ():
         table.kind(name)
-    found = call.memory.find(
-        Query(
-            text=query, kinds=tuple(among), scope=None if scope == "*" else scope or current, above=True,
-            shared=not scope, related=_RELATED, since=since or "", until=until or "", asked=asked or "", level=level,
-            associate=True, limit=limit, budget=budget, where=where or ("both" if call.memory.shared else "here"),
-        )
+    asks = Query(
+        text=query, kinds=tuple(among), scope=None if scope == "*" else scope or current, above=True,
+        shared=not scope, related=_RELATED, since=since or "", until=until or "", asked=asked or "", level=level,
+        associate=True, limit=limit, budget=budget, where=where or ("both" if call.memory.shared else "here"),
     )  # fmt: skip
+    found, searched = call.memory.find(asks), [current]
+    if not found.hits and not found.left_out and not scope and current not in (None, DEFAULT) and not call.runner.bound:
+        found, searched = call.memory.find(asks, scope=DEFAULT), [current, DEFAULT]
     own = call.memory.sources(hit.record for hit in found if not hit.store)
     others = _shared_sources(call, [hit.record for hit in found if hit.store])
     hits = [_hit(hit, (others if hit.store else own)[hit.record.id]) for hit in found]
-    reply: dict[str, Any] = {"hits": hits, "asOf": found.as_of}
+    reply: dict[str, Any] = {"hits": hits, "asOf": found.as_of} | ({"searched": searched} if searched[1:] else {})
     reply |= {name: count for name, count in (("behind", found.behind), ("leftOut", found.left_out)) if count}
     if found.problems:
         problems = sorted(found.problems, key=lambda problem: problem.path != NAME)
@@ -69,29 +78,64 @@ def remember(
     kind: Literal["note", "decision", "lesson", "fact", "procedure", "episode"] = "note",
     title: Annotated[str | None, "default: from the text"] = None,
     tags: list[str] | None = None,
-    scope: Annotated[str | None, "workspace[/domain[/repository]]; default: current"] = None,
+    scope: Annotated[str | None, "default: current"] = None,
     key: Annotated[str | None, "fact: what it is about; procedure: when it applies"] = None,
 ) -> dict[str, Any]:
-    """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key. Says
-    where it is, or that it was known already."""
+    """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key."""
     row = KINDS[kind]
     named = row.title if row.shape == "line" and row.title in row.required else ""
     if named and not (key or title):
         raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.")
     line = text.strip().splitlines()[0].strip("# ").strip()
     short = line if len(line) <= _TITLE else line[:_TITLE].rpartition(" ")[0] or line[:_TITLE]
+    where = None if row.shape == "line" and not call.context.workspaceId else call.scope
+    where = call.memory.scopes.resolve(scope) if scope else where
     draft = Draft(
         kind=kind, text=text, title=title or ("" if named else short), tags=tuple(tags or ()),
-        scope=scope or (None if row.shape == "line" and not call.context.workspaceId else call.scope),
+        scope=where,
         session=call.session if "{session}" in row.place else "",
         fields={named: key or title or ""} if named else {}, op_id=call.op_id,
     )  # fmt: skip
     return _keep(call, draft, derived=title is None)
 
 
+def read(
+    call: Call,
+    id: Annotated[str, "id, or path:line"],
+    offset: Annotated[int, msgspec.Meta(ge=0), "in characters"] = 0,
+    limit: Annotated[int, msgspec.Meta(ge=1, le=values.MOST)] = _READ,
+) -> dict[str, Any]:
+    """Read a whole record, a part at a time."""
+    record = call.memory.get(id)
+    check_session(record, call.session)
+    shared = call.memory.shared if id.startswith(PREFIX) else None
+    source = _shared_sources(call, [record]) if shared else call.memory.sources([record])
+    shown = _hit(Hit(record, snippet=record.text, store=NAME if shared else ""), source[record.id])
+    shown |= {"label": "retired"} if record.hidden else {}
+    left = (*shown, *_UNSHOWN, KINDS[record.kind].text)
+    fields = {name: value for name, value in record.fields.items() if name not in left}
+    shown |= {"version": record.version, "time": record.time} | ({"fields": fields} if fields else {})
+    part = values.part(whole(record), offset, limit, "content")
+    return {name: value for name, value in shown.items() if name not in ("text", "why", "score", "size")} | part
+
+
+def whole(record: Record) -> str:
+    """Return the text of a record; a value that is not text as JSON."""
+    value = record.fields.get(KINDS[record.kind].text)
+    return record.text if value is None or isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def check_session(record: Record, session: str = "") -> None:
+    """Refuse what only another session may read: its notes, and the traces of them."""
+    private = KINDS[record.kind].private or bool(record.kind == "trace" and record.fields.get("private"))
+    if private and (not session or record.scope.session != session):
+        raise Invalid(f"{record.id} belongs to another session.", "Only that session reads it, with get_memory.")
+
+
 def register(registry: Registry) -> None:
     registry.add("memory", recall, reads=True, render=_recalled, within=True)
     registry.add("memory", remember, render=_remembered, within=True)
+    registry.add("memory", read, reads=True, render=_read, within=True)
 
 
 def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
@@ -113,6 +157,7 @@ def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
         what = f'There is a {row.name} "{draft.title}" already: {error.message}'
         raise AlreadyExists(what, "Use another title.") from None
     reply = {"status": "stored", "id": receipt.id, "where": receipt.path}
+    reply |= {"workspace": draft.scope.path} if isinstance(draft.scope, Scope) else {}
     if receipt.status == "repeated":
         return reply | {"status": "repeated"}
     if before:
@@ -145,25 +190,28 @@ def _hit(hit: Hit, source: Source) -> dict[str, Any]:
         {"id": tied.record.id, "title": tied.record.title or tied.record.text[:80], "how": ", ".join(tied.how)}
         for tied in hit.related
     ]
-    shown = {
+    shown: dict[str, Any] = {
         "id": f"{PREFIX}{record.id}" if hit.store else record.id, "store": hit.store, "kind": record.kind,
-        "title": record.title, "text": hit.snippet or text_of(record.fields.get("params"))[:300],
+        "title": record.title, "text": hit.snippet or line_of(params_of(record))[:300],
         "where": record.where, "scope": record.scope.path, "tags": list(record.tags),
         "status": text_of(record.fields.get("status")) if "status" in KINDS[record.kind].choices else "",
         "age": hit.age, "why": [*hit.why, *hit.because], "related": related, "score": hit.score,
         "by": source.by, "channel": source.channel, "trust": source.trust,
         "unseen": invisible.sorts(f"{record.title}\n{record.text}"),
+        "size": len(record.text) if hit.snippet != record.text else "",
     }  # fmt: skip
-    return {name: value for name, value in shown.items() if value not in ("", [])}
+    return {name: value for name, value in shown.items() if value not in ("", [])} | meta(record, shown["id"])
 
 
 def _recalled(reply: dict[str, Any]) -> str:
     away = [warning for warning in reply.get("warnings", ()) if warning.startswith(PREFIX)]
+    first, *rest = reply.get("searched", [""])
     if not reply["hits"]:
         left = reply.get("leftOut")
-        nothing = f"{left} hits, none of which fits the budget: send a larger one." if left else "Nothing relevant."
+        nothing = f"Nothing relevant in {first}, nor in {rest[0]}." if rest else "Nothing relevant."
+        nothing = f"{left} hits, none of which fits the budget: send a larger one." if left else nothing
         return "\n".join((nothing, *away))
-    parts = []
+    parts = [f"Nothing relevant in {first}. In {rest[0]}:"] if rest else []
     for number, hit in enumerate(reply["hits"], 1):
         head = one_line(" · ".join([hit[name] for name in ("kind", "title", "status", "age") if hit.get(name)]))
         head += f" · {hit['store']}" if hit.get("store") else ""
@@ -171,6 +219,7 @@ def _recalled(reply: dict[str, Any]) -> str:
         head += f" · beware, it has {hit['unseen']}" if hit.get("unseen") else ""
         quoted = "\n".join([f"> {line}" for line in hit.get("text", "").splitlines()])
         near = one_line("; ".join([f"{tied['title']} ({tied['how']})" for tied in hit.get("related", ())]))
+        quoted += f"\n   all {hit['size']:,} characters: read {hit['id']}" if hit.get("size") else ""
         parts.append(f"{number}. {head} ({hit['where']})\n{quoted}" + (f"\n   related: {near}" if near else ""))
     return "\n".join((*parts, QUOTED, *away))
 
@@ -180,5 +229,18 @@ def _remembered(reply: dict[str, Any]) -> str:
         return f"Known already: {reply['where']} ({reply['duplicateOf']})."
     if reply["status"] == "superseded":
         return f"Stored in {reply['where']} ({reply['id']}); it supersedes: {reply['was']}"
-    shown = "" if reply["where"] in reply["id"] else f" in {reply['where']}"
-    return f"{reply['status'].capitalize()}{shown}: {reply['id']}"
+    file = "" if reply["where"] in reply["id"] else reply["where"]
+    shown = ", ".join(filter(None, (reply.get("workspace"), file)))
+    return f"{reply['status'].capitalize()} in {shown}: {reply['id']}"
+
+
+def _read(reply: dict[str, Any]) -> str:
+    head = one_line(" · ".join([reply[name] for name in ("kind", "title", "status", "label") if reply.get(name)]))
+    head += f" · {Source(reply['trust'], reply.get('by', ''), reply.get('channel', ''))}"
+    head += f" · beware, it has {reply['unseen']}" if reply.get("unseen") else ""
+    lines = [f"{name}: {line_of(value)}" for name, value in reply.get("fields", {}).items()]
+    quoted = "\n".join([f"> {line}" for line in (*lines, *reply["content"].split("\n"))])
+    end = reply["offset"] + len(reply["content"])
+    more = f"; go on with offset {reply['next']}" if "next" in reply else ""
+    span = f"characters {reply['offset']:,} to {end:,} of {reply['size']:,}{more}; version {reply['version']}"
+    return f"{head} ({reply['where']})\n{quoted}\n{span}\n{QUOTED}"

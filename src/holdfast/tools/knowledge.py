@@ -150,12 +150,13 @@ def register(registry: Registry) -> None:
 
 
 def _scope(call: Call, given: Where | str | None) -> Scope:
-    """Return the scope that a call names, else the workspace of its context."""
-    if given is None or given == "" or given == Where():
+    """Return the scope that a call names; without a workspace it is in that of the context, if there is one."""
+    if given is None or given == "" or (given == Where() and call.context.workspaceId):
         return call.scope
     if isinstance(given, str):
         return call.memory.scopes.resolve(given)
-    return call.memory.scopes.within(given.workspace, given.domain or "", given.repository or "")
+    workspace = given.workspace or (call.scope.workspace if call.context.workspaceId else "")
+    return call.memory.scopes.within(workspace, given.domain or "", given.repository or "")
 
 
 def _list(given: list[str] | str | None) -> list[str]:

@@ -13,27 +13,39 @@ from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
 Kind = Annotated[str, f"which memory: {', '.join(TYPES)}"]
-Ref = Annotated[str, "the ref that an entry shows; or episodic, the history of this session; or history, the chat"]
+
+
+class Last(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    last: int
+
+
+Ref = Annotated[
+    str,
+    "the ref that an entry shows; episodic, the history of this session; history, the chat; the path of a transcript,"
+    " or the id of one of its turns",
+]
 
 
 def memory_append(call: Call, type: Kind, entry: Annotated[str | dict[str, Any], "text, or any object"]) -> Any:
     """Add to a memory. Episodic takes what happened, semantic {key, value}, procedural {when, do}, working what
     matters now."""
-    return {"id": _mind(call).append(type, entry, call.op_id)}
+    return _written(call, type, _mind(call).append(type, entry, call.op_id))
 
 
 def memory_search(
     call: Call,
     type: Kind,
-    query: Annotated[str | None, "some words"] = None,
+    query: Annotated[str | Last | None, "some words, or {last: n}"] = None,
     last: Annotated[int | None, "instead: the last n entries, oldest first"] = None,
     limit: Annotated[int, "most entries to return"] = 10,
 ) -> Any:
     """Search a memory by words, or read its last entries. Covered entries are those that a summary replaces."""
+    if isinstance(query, Last) and last is None:
+        last, query = query.last, None
     if last is not None and not query:
         found: list[dict[str, Any]] = msgspec.to_builtins(_mind(call).search(type, {"last": last}, limit))
         return [{name: value for name, value in one.items() if name != "score"} for one in found]
-    if query and last is None:
+    if isinstance(query, str) and query and last is None:
         return msgspec.to_builtins(_mind(call).search(type, query, limit))
     hint = "last: n is instead of it." if query else "or give last: n."
     raise Invalid(f"A query is some words; {hint}", "Give either.")
@@ -41,7 +53,7 @@ def memory_search(
 
 def memory_learn(call: Call, key: Annotated[str, "what it is about"], value: Annotated[Any, "what is known"]) -> Any:
     """Keep a piece of knowledge by key; the value before it stays in its history."""
-    return {"id": _mind(call).learn(key, value, call.op_id)}
+    return _written(call, "semantic", _mind(call).learn(key, value, call.op_id))
 
 
 def memory_recall(
@@ -64,9 +76,11 @@ def memory_compact(
     type: Kind,
     keepLast: Annotated[int, "entries that stay as they are"] = 10,
     summarizeOlder: Annotated[bool, "false covers them without a summary"] = True,
+    opts: Annotated[dict[str, Any] | None, "the same as one object: {keepLast, summarizeOlder}"] = None,
 ) -> Any:
     """Summarise the older entries of a memory, so that its window stays small. They stay in the file and in search."""
-    done = _mind(call).compact(type, keepLast, summarizeOlder)
+    given = {"keepLast": keepLast, "summarizeOlder": summarizeOlder} | (opts or {})
+    done = _mind(call).compact(type, given)
     return {"covered": done.covered, "kept": done.kept} | msgspec.to_builtins(done)
 
 
@@ -102,6 +116,12 @@ def register(registry: Registry) -> None:
     ):  # fmt: skip
         reads = function not in (memory_append, memory_learn, memory_compact)
         registry.add("mind", function, enveloped=True, reads=reads)
+
+
+def _written(call: Call, type: str, id: str) -> dict[str, str]:
+    """Return the id of an entry, and where it was added."""
+    workspace = {"workspace": call.scope.path} if call.context.workspaceId and type != "working" else {}
+    return {"id": id, "where": _mind(call).where(type)} | workspace
 
 
 def _mind(call: Call) -> Mind:

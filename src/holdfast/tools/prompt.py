@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid
-from holdfast.formats import invisible, prompts
+from holdfast.formats import invisible, pages, prompts
 from holdfast.formats.prompts import Gathered, Piece
 from holdfast.formats.summaries import head
 from holdfast.memories.compartments import Run
 from holdfast.memories.hot import Hot
 from holdfast.model.kinds import KINDS
 from holdfast.model.queries import MAX_LIMIT, Query
+from holdfast.model.records import lapsed
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.times import age
 from holdfast.model.tokens import count_tokens
@@ -80,7 +81,7 @@ class _Work:
         texts, findings = Hot(self.memory).texts()
         self.shown |= texts.keys()
         self.warnings += [f"{finding.path}: {finding.what}" for finding in findings]
-        return [Piece(text) for text in texts.values()]
+        return [Piece(pages.filled(text)) for text in texts.values()]
 
     def long_term(self) -> list[Piece]:
         self.shown.add(self.memory.layout.path_for(KINDS["memory"], Scope()))
@@ -117,11 +118,18 @@ class _Work:
         return [Piece(line) for line in _briefing(data | {"recentActivity": runner.traces.recent(self.call.scope)})]
 
     def workspace(self) -> list[Piece]:
-        if named := self.call.context.workspaceId:
-            return [Piece(line) for line in _briefing(loadWorkspace(self.call, named))]
-        if DEFAULT not in self.memory.scopes.children(""):
+        named = self.call.context.workspaceId
+        if not named and DEFAULT not in self.memory.scopes.children(""):
             return self.purpose()
-        return self.purpose() + [Piece(line) for line in _briefing(loadWorkspace(self.call, DEFAULT))]
+        data = loadWorkspace(self.call, named or DEFAULT) | {"learned": self._learned()}
+        return ([] if named else self.purpose()) + [Piece(line) for line in _briefing(data)]
+
+    def _learned(self) -> list[str]:
+        """Return the newest decisions and lessons, one line each."""
+        found = self.call.runner.knowledge.learnings(self.call.scope)
+        entries = [(entry, kind) for kind in ("decision", "lesson") for entry in found[f"{kind}s"]]
+        entries.sort(key=lambda one: str(one[0].get("date", "")), reverse=True)
+        return [f"{kind} {entry.get('title', '')}: {entry['content']}" for entry, kind in entries[:_LISTED]]
 
     def recall(self) -> list[Piece]:
         task = self.call.context.goal
@@ -132,7 +140,11 @@ class _Work:
         found = self.memory.find(Query(text=task, scope=scope, shared=True, above=True, limit=most, budget=self.budget))
         self.warnings += [str(problem) for problem in found.problems[:_LISTED]]
         sources = self.memory.sources(hit.record for hit in found)
-        fresh = [hit for hit in found if hit.record.id not in self.shown and sources[hit.record.id].trust != "other"]
+        fresh = [
+            hit
+            for hit in found
+            if hit.record.id not in self.shown and sources[hit.record.id].trust != "other" and not lapsed(hit.record)
+        ]
         pieces = []
         for hit in fresh[:_HITS]:
             title = prompts.one_line(hit.record.title)
@@ -155,10 +167,10 @@ def _briefing(data: Mapping[str, Any]) -> Iterator[str]:
     more = len(states) + data.get("moreStates", 0) - _LISTED
     if more > 0:
         yield f"- {more} more save points: listStates"
-    for done in data["recentActivity"][:_LISTED]:
+    yield from (_line(f"- {line}") for line in data.get("learned", ()))
+    for done in [done for done in data["recentActivity"] if done["success"]][:_LISTED]:
         goal = f", for: {done['goal']}" if done["goal"] else ""
-        failed = "" if done["success"] else " (failed)"
-        yield _line(f"- {age(done['time'])}: {done['what']}{failed}{goal}")
+        yield _line(f"- {age(done['time'])}: {done['what']}{goal}")
 
 
 def _about(item: Mapping[str, str]) -> str:

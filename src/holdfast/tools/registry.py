@@ -13,12 +13,15 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+_UNSAID: tuple[Any, ...] = (None, "", [], {})
+"""Defaults that a schema does not name: they mean that nothing was given."""
+
 
 class Param(msgspec.Struct, frozen=True):
     name: str
     type: Any
     required: bool
-    """A required string may not be blank."""
+    """A required string may not be blank, unless the tool allows it."""
     default: Any = None
     about: str = ""
 
@@ -27,7 +30,8 @@ class Param(msgspec.Struct, frozen=True):
         """The JSON schema of the parameter, with all definitions inlined."""
         (found,), definitions = msgspec.json.schema_components([self.type], ref_template="{name}")
         schema: dict[str, Any] = _inline(found, definitions)
-        return schema | ({"description": self.about} if self.about else {})
+        schema |= {"description": self.about} if self.about else {}
+        return schema | ({} if self.default in _UNSAID else {"default": self.default})
 
     @property
     def choices(self) -> str:
@@ -59,9 +63,11 @@ class Tool(msgspec.Struct, frozen=True):
     mirrored: bool = False
     """The text is the same data as the reply."""
     private: bool = False
-    """Parameters and results are left out of traces."""
+    """Its traces are not searched and have no results; of notes of a run they have no parameters either."""
     check: Callable[[Mapping[str, Any]], None] | None = None
     """Checks the parameters first, where a contract has its own error texts."""
+    blank: tuple[str, ...] = ()
+    """Required strings that may be blank."""
     within: bool = False
     """It stays in one scope, so a token that is bound to a scope may call it."""
 
@@ -119,14 +125,18 @@ class Registry:
 
 
 def _inline(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """Replace references by their definitions, and drop titles, defaults and null, which do not help a model."""
+    """Replace references by their definitions, and drop titles, empty defaults and null, which do not help a model."""
     if isinstance(schema, list):
         return [_inline(part, definitions) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if "$ref" in schema:
         return _inline(definitions[schema["$ref"]], definitions)
-    result = {name: _inline(part, definitions) for name, part in schema.items() if name not in ("title", "default")}
+    result = {
+        name: _inline(part, definitions)
+        for name, part in schema.items()
+        if name != "title" and (name != "default" or part not in _UNSAID)
+    }
     options = result.get("anyOf")
     if options and {"type": "null"} in options:
         left = [option for option in options if option != {"type": "null"}]

@@ -53,8 +53,9 @@ def task_create(
     }  # fmt: skip
     made = call.runner.tasks.create_all(tasks or [one], graph=graph, workspace=call.scope, op_id=call.op_id)
     lines = [f'{task.id} "{task.title}"' + (f" after {', '.join(task.after)}" if task.after else "") for task in made]
-    text = "\n".join([f"{amount(len(made), 'task')} created:", *lines])
-    return {"tasks": [{"id": task.id, "name": task.name, "title": task.title} for task in made], "text": text}
+    text = "\n".join([f"{amount(len(made), 'task')} created in {call.scope.path}:", *lines])
+    shown = [{"id": task.id, "name": task.name, "title": task.title} for task in made]
+    return {"tasks": shown, "workspace": call.scope.path, "text": text}
 
 
 def task_claim(

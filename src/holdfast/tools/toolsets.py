@@ -1,6 +1,6 @@
 """All tools, the sets in which a server offers them, and the pair that reaches every tool: `getTools`, `useTools`.
 
-A model is shown eight tools by default, since each one takes room in its context. The pair gives it the others.
+A model is shown nine tools by default, since each one takes room in its context. The pair gives it the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from holdfast.tools import chat, compartments, everyday, knowledge, mind, tasks,
 from holdfast.tools.calling import Call, Context, Reply, Runner, arguments, failed, read_context
 from holdfast.tools.registry import Registry, Tool
 
-CORE = ("recall", "remember", "loadWorkspace", "createState", "loadState", "listStates", "getTools", "useTools")
+CORE = (
+    "recall", "remember", "read", "loadWorkspace", "createState", "loadState", "listStates", "getTools",
+    "useTools",
+)  # fmt: skip
 """The tools that a model is shown by default."""
 _NOT_RUN = "Not run: an earlier call failed."
 _MOST_CALLS = 50
@@ -79,7 +82,7 @@ def getTools(
 def useTools(
     call: Call,
     context: Annotated[dict[str, Any], "workspaceId, sessionId; memory, goal, constraints if any"],
-    calls: Annotated[list[Use], "what to run"],
+    calls: list[Use],
     strategy: Annotated[Literal["serial", "parallel"], "serial stops at the first failure"] = "serial",
 ) -> Reply:
     """Run tools of any agent, in order or at once. Ask getTools for their parameters."""

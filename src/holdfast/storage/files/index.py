@@ -36,6 +36,7 @@ from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.store import Applied
 
 _CURRENT = "current"
+_IGNORE = ".gitignore"
 _PREFIX = "index-"
 _REBUILD_SECONDS = 120.0
 _HEADER = 100
@@ -443,6 +444,8 @@ class SqliteIndex:
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.folder)
+            with contextlib.suppress(FileExistsError), open(os.path.join(self.folder, _IGNORE), "xb") as file:
+                file.write(b"*\n")
             fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise Unusable(f"{self.folder}: {error.strerror}") from None
@@ -490,7 +493,7 @@ class SqliteIndex:
         """Remove derived data that does not belong to the current index."""
         current = self.generation()
         for name in os.listdir(self.folder) if os.path.isdir(self.folder) else ():
-            if not name.startswith((current or "?", _CURRENT)):
+            if not name.startswith((current or "?", _CURRENT, _IGNORE)):
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(self.folder, name))
 

@@ -18,13 +18,14 @@ import msgspec
 
 from holdfast.errors import Busy, HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
+from holdfast.formats.encryption import Locked
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout, Place
 from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Limits
 from holdfast.model.times import utc_now
-from holdfast.storage import parsing
+from holdfast.storage import parsing, values
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.rows import Seen
 from holdfast.storage.files.within import FileTree
@@ -228,14 +229,23 @@ class Refresher:
                 index.touch(path, seen)
 
     def _arrived(self, seen: Seen) -> bool:
-        """Is a file there now that lines of this log refer to and that was missing?"""
-        return any(self.tree.stat(ref) for ref in seen.missing)
+        """Can a file be read now that lines of this log refer to, and that was missing or locked?"""
+        return any(map(self._is_readable, seen.missing))
+
+    def _is_readable(self, ref: str) -> bool:
+        try:
+            self.blob(ref)
+        except (NotFound, Locked):
+            return False
+        except HoldfastError:  # reading the log again reports it
+            return True
+        return True
 
     def blob(self, ref: str, missing: list[str] | None = None) -> str:
         """Read the text that a line keeps in a separate file."""
         try:
-            return self.tree.read(ref, self._limits.document_bytes).data.decode("utf-8", "replace")
-        except NotFound:
+            return values.read(self.tree, ref, self._limits.document_bytes)
+        except (NotFound, Locked):
             if missing is not None:
                 missing.append(ref)
             raise

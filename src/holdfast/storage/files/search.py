@@ -23,7 +23,7 @@ from holdfast.model.settings import Search
 from holdfast.storage import words
 from holdfast.storage.files.rows import WORDS, Row, carray, load, varints
 from holdfast.storage.pools import Candidate, Filter, Pool, Tied
-from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Names, Run, Wanted, stems
+from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Names, Run, Wanted
 
 _SPARE = 100
 
@@ -111,7 +111,7 @@ def _tables(where: Filter) -> list[str]:
 
 def _wanted(db: apsw.Connection, table: str, terms: Terms, settings: Search) -> Wanted:
     sql = f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {table} MATCH ? LIMIT ?)"
-    return words.telling(terms, settings, stems, lambda run, most: db.execute(sql, (quoted(run), most)).get)
+    return words.telling(terms, settings, lambda run, most: db.execute(sql, (quoted(run), most)).get)
 
 
 def _best(db: apsw.Connection, table: str, wanted: Wanted, where: Filter, limit: int) -> list[tuple[int, float]]:
@@ -263,27 +263,8 @@ def related(db: apsw.Connection, identifiers: Sequence[str], where: Filter, limi
     names = _names(db, own)
     having = _having(db, words.shared_by(names.values()), where)
     found = {identifier: words.tied(names[identifier], having, rows) for identifier, rows in own.items()}
-    every = {row for ties in found.values() for row in ties}
-    order = [
-        row
-        for (row,) in db.execute(
-            "SELECT r.row FROM carray(?) CROSS JOIN records r ON r.row = value JOIN files f USING (file)"
-            " ORDER BY r.time DESC, f.path, r.sort, r.id",
-            (carray(every),),
-        )
-    ]
-    closest: dict[str, list[int]] = {}
-    for identifier, ties in found.items():
-        scores = {row: -ties[row][0] for row in order if row in ties}
-        closest[identifier] = sorted(scores, key=scores.__getitem__)[:limit]
-    records = load(db, {row for rows in closest.values() for row in rows})
-    result: dict[str, list[Tied]] = {identifier: [] for identifier in identifiers}
-    for identifier, rows in closest.items():
-        for row in rows:
-            if row in records:
-                score, how = found[identifier][row]
-                result[identifier].append(Tied(records[row], score, tuple(how)))
-    return result
+    records = load(db, {row for ties in found.values() for row in ties})
+    return {identifier: words.closest(ties, records, limit) for identifier, ties in found.items()}
 
 
 def _names(db: apsw.Connection, own: dict[str, list[int]]) -> dict[str, Names]:

@@ -8,7 +8,6 @@ Without an embedder, no model is loaded.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.model.queries import Query, Terms, bare
-from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, working
+from holdfast.model.queries import Query, Terms
+from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, question_vector
 from holdfast.recall.ranking import Near
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.pools import Filter, Pool
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.recall.embedders import Floats
     from holdfast.storage.files.vectors import FileVectors
 
-_WORD = re.compile(r"[^\W_]+")
 _BATCH = 500
 _FEW, _PAUSE = 16, 0.01
 """How many vectors the background thread makes at a time, and its pause for searches in between."""
@@ -36,8 +34,6 @@ _NEAREST = 30
 _OFFERED = 100
 _TRIES = 2
 """How often a search starts again after it found a vector that was damaged since it was read."""
-_RARE = 0.001
-"""Rare words count more: a word with this share of all words has half the weight of one that never occurs."""
 
 
 class Semantic:
@@ -185,13 +181,8 @@ def _widened(
 ) -> tuple[list[Pool], Near]:
     values: dict[str, float] = {}
     result = []
-    written = {bare(word): word for word in reversed(_WORD.findall(query.text))}
     for pool in pools:
-        total = pool.records * pool.length
-        shares = zip(pool.words, pool.held, strict=True)
-        words = [(written.get(word, word), _RARE / (_RARE + held / total)) for word, held in shares]
-        with working():
-            question = vectors.model.question(query.text, words)
+        question = question_vector(vectors.model, query.text, pool)
         if question.any():
             if not terms.phrases:  # quoted words must occur literally
                 pool = index.widened(pool, where, _nearest(index, vectors, question, where))

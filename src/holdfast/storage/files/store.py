@@ -16,15 +16,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import Invalid, NotFound, Unavailable
+from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS
 from holdfast.model.layout import Layout
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of
-from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings, Shared
-from holdfast.model.times import is_id, mint_many, now_ms, utc_now
+from holdfast.model.times import is_id, mint_many, now_ms
 from holdfast.recall.answers import Answer, Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
@@ -41,7 +40,7 @@ from holdfast.storage.files.within import FileTree, ScopedTree
 from holdfast.storage.log import Changed, LogPart
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.reports import Progress, Refreshed, Report, once
-from holdfast.storage.store import Appended, Applied, Store, other_use, unknown
+from holdfast.storage.store import Appended, Applied, Store, other_use, unknown, used
 
 _NOTHING = Known()
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
@@ -84,8 +83,24 @@ class FileStore(Store):
         alone = msgspec.structs.replace(self.settings, shared=Shared())  # the shared memory is outside
         return FileStore(ScopedTree(self.tree, self.layout, scope), "", self.layout, alone, self._default_writer)
 
-    def _changed(self, path: str) -> None:
+    def _replace(
+        self, path: str, data: bytes | None, before: str, entry: Mapping[str, Any], op_id: str, *, keep: bool
+    ) -> None:
+        if op_id:
+            if self.applied(op_id, path):
+                raise used(op_id)
+            self.log_write({**entry, "intent": True}, op_id)
+        kept = self.kept(before) if before and keep else ""
+        if data is None:
+            self.tree.remove(path, expect=before, keep=kept)
+        else:
+            self.tree.write(path, data, expect=before, keep=kept)
         self._sync.note(path)
+        try:
+            self.log_write(entry, op_id)
+        except HoldfastError:  # the document is durable; a missing line must not fail the write
+            if data is None and not keep:  # erasing for good must be on record
+                raise
 
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         return self._sync.known(op_id, path).applied
@@ -104,8 +119,7 @@ class FileStore(Store):
 
     def _stamp_of_writes(self) -> object:
         """Return a value that changes with the write log: with its folder, its known files and this month's file."""
-        this_month = self.layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
-        stamps = {path: self.tree.stat(path) for path in (*self._write_logs, this_month)}
+        stamps = {path: self.tree.stat(path) for path in (*self._write_logs, self.write_log)}
         return self.tree.folder_stamp(f"{self.layout.memory}/writes"), stamps
 
     # logs

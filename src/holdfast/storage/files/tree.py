@@ -26,7 +26,7 @@ from holdfast.model.records import version_of
 from holdfast.storage.files import descriptors as raw
 from holdfast.storage.files import lines
 from holdfast.storage.files.lines import LogEnd
-from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp
+from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp, changed
 
 _CHUNK = 1 << 20
 _TRIES = 100
@@ -170,10 +170,7 @@ class Files:
             raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.") from None
         try:
             if version_of(raw.read_all(fd)) != expect:
-                raise Conflict(
-                    f"{path} was changed since version {expect[:8]}; nothing was written.",
-                    "Read it again and redo the edit.",
-                )
+                raise changed(path, expect)
             return stat.S_IMODE(os.fstat(fd).st_mode)
         finally:
             os.close(fd)

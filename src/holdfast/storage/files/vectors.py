@@ -23,7 +23,7 @@ import numpy
 
 from holdfast.errors import Busy
 from holdfast.model.records import Record, mark_of
-from holdfast.recall.embedders import working
+from holdfast.recall.embedders import vectors_of
 from holdfast.storage.files.descriptors import hold
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 _HEADER = 256
 _PREFIX, _SUFFIX = "vectors-", ".bin"
-_CHARS = 4_000
-"""The part of a text that is embedded: the mean of a longer text means less."""
 _LOCK_SECONDS = 5.0
 _CHUNK = 8 << 20
 RESCORED = 500
@@ -223,12 +221,11 @@ class FileVectors:
 
     def make(self, records: Mapping[int, Record]) -> None:
         """Make the vectors of records, or reuse those of an earlier index for the same texts."""
-        texts = [f"{record.title}\n{record.text}".strip()[:_CHARS] for record in records.values()]
         marks = [mark_of(record) for record in records.values()]
         known = self.earlier(marks)
         fresh = [number for number, one in enumerate(known) if one is None]
-        with working():
-            made = self.model.texts([texts[number] for number in fresh])
+        every = list(records.values())
+        made = vectors_of(self.model, [every[number] for number in fresh])
         for number, vector in zip(fresh, small(made), strict=True):
             known[number] = vector
         if records:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
+import math
 import re
 import select
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import psycopg
-import psycopg_pool
 from psycopg import conninfo, pq
 from psycopg import errors as pg
 from psycopg.adapt import Transformer
@@ -28,6 +29,8 @@ from holdfast.storage.postgres.addresses import Address
 from holdfast.storage.tree import RootGone
 
 _CANCEL_SECONDS = 5.0
+_IDLE_SECONDS = 600.0
+_PAUSE = 0.1
 _SHORTEST_WAIT = 0.05
 _PING_SECONDS = 2
 _ALWAYS_THERE = ("postgres", "template1")
@@ -43,16 +46,28 @@ _DISCONNECTED = (
 )
 UNPREPARED = (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement)
 """A pooler in transaction mode gave the connection to another client, so prepared statements cannot be used."""
-_TEXT, _BINARY, _FATAL = pq.Format.TEXT, pq.Format.BINARY, pq.ExecStatus.FATAL_ERROR
+_BINARY, _FATAL, _SYNC = pq.Format.BINARY, pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_SYNC
+_IDLE = pq.TransactionStatus.IDLE
+_OPEN = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
 _VALUE = re.compile(r"%\((\w+)\)s")
-Statement = tuple[str, Mapping[str, object] | list[Any]]
-"""A statement and its values, by name or in their order."""
+Statement = tuple[str, Mapping[str, object] | list[Any] | tuple[bytes | None, ...]]
+"""A statement and its values: by name, in their order, or in their order and encoded."""
 
 
 class Unprepared(str):
     """A statement that is planned for its values each time."""
 
     __slots__ = ()
+
+
+class Insert(str):
+    """A statement that adds rows. When it is sent again, rows that are there already are left alone."""
+
+    __slots__ = ()
+
+    @property
+    def again(self) -> str:
+        return f"{self} ON CONFLICT (tenant, id) DO NOTHING"
 
 
 class Waits(msgspec.Struct, frozen=True):
@@ -76,10 +91,13 @@ class Session(psycopg.Connection[TupleRow]):
         """How long one answer may take; 0 for any time. No time-out of the server covers a synchronous standby."""
         self.warnings = 0
         """A commit that no standby confirmed succeeds with a warning."""
-        self.checked = False
+        self.used = 0.0
+        """When it was given back to the pool."""
         self._known: dict[str, bytes] = {}
         self._names = 0
         self._loader = Transformer(self)
+        self._input = select.poll()
+        self._input.register(self.pgconn.socket, select.POLLIN)
         self.add_notice_handler(self._count_warning)
 
     def message(self, statements: Sequence[Statement], *, prepare: bool = True) -> list[list[TupleRow]]:
@@ -87,24 +105,26 @@ class Session(psycopg.Connection[TupleRow]):
 
         Outside of a transaction, the message is a transaction of its own.
         """
-        link, new, wanted = self.pgconn, list[tuple[str, bytes]](), list[bool]()
+        link, known, new = self.pgconn, self._known, dict[str, bytes]()
+        wanted: list[bool] = []
         link.enter_pipeline_mode()
         for text, values in statements:
-            query, names = compiled(text)
-            given = values if isinstance(values, list) else [values[name] for name in names]
-            sent = [_SENT.get(type(one), _as_text)(one) for one in given]
-            formats = [_BINARY if type(one) is bytes else _TEXT for one in given] if bytes in map(type, given) else None
-            if not prepare or isinstance(text, Unprepared):
-                link.send_query_params(query, sent, None, formats, _BINARY)
+            sent: Sequence[bytes | None]
+            if isinstance(values, tuple):
+                sent = values
             else:
-                name = self._known.get(text)
+                given = values if isinstance(values, list) else [values[name] for name in compiled(text)[1]]
+                sent = [_SENT.get(type(one), _as_text)(one) for one in given]
+            if not prepare or isinstance(text, Unprepared):
+                link.send_query_params(compiled(text)[0], sent, None, None, _BINARY)
+            else:
+                name = known.get(text) or new.get(text)
                 if name is None:
                     self._names += 1
-                    name = b"h%d" % self._names
-                    link.send_prepare(name, query)
-                    new.append((text, name))
+                    name = new[text] = b"h%d" % self._names
+                    link.send_prepare(name, compiled(text)[0])
                     wanted.append(False)
-                link.send_query_prepared(name, sent, formats, _BINARY)
+                link.send_query_prepared(name, sent, None, _BINARY)
             wanted.append(True)
         link.pipeline_sync()
         results = self._receive()
@@ -112,10 +132,11 @@ class Session(psycopg.Connection[TupleRow]):
         for result in results:
             if result.status == _FATAL:
                 raise pg.error_from_result(result, self.info.encoding)
-        self._known |= dict(new)
-        if len(self._known) > _MOST_PREPARED:
-            self._known.clear()
-            self.execute("DEALLOCATE ALL")
+        if new:
+            known |= new
+            if len(known) > _MOST_PREPARED:
+                known.clear()
+                self.execute("DEALLOCATE ALL")
         return [self._rows(result) for result, one in zip(results, wanted, strict=True) if one]
 
     def _rows(self, result: pq.abc.PGresult) -> list[TupleRow]:
@@ -127,30 +148,29 @@ class Session(psycopg.Connection[TupleRow]):
     def _receive(self) -> list[pq.abc.PGresult]:
         """Wait for the results up to the end of the message; after a while, cancel the work or close the connection."""
         link, results = self.pgconn, list[pq.abc.PGresult]()
-        waiting = select.poll()
-        deadline = time.monotonic() + self.seconds if self.seconds else 0.0
-        cancelled, writing = False, bool(link.flush())
-        waiting.register(link.socket, select.POLLIN | (select.POLLOUT if writing else 0))
+        deadline, cancelled = time.monotonic() + self.seconds if self.seconds else 0.0, False
+        writing = link.flush()
         while True:
-            if link.is_busy():
-                if not waiting.poll(max(1.0, 1000 * (deadline - time.monotonic())) if deadline else None):
-                    if cancelled:
-                        self.close()
-                        raise psycopg.OperationalError("no answer from the server")
-                    self.cancel_safe(timeout=_CANCEL_SECONDS)
-                    deadline, cancelled = time.monotonic() + _CANCEL_SECONDS, True
+            if not link.is_busy():
+                result = link.get_result()
+                if result is None:
                     continue
+                if result.status == _SYNC:
+                    return results
+                results.append(result)
+                continue
+            if writing:
+                self._input.modify(link.socket, select.POLLIN | select.POLLOUT)
+            if self._input.poll(max(1.0, 1000 * (deadline - time.monotonic())) if deadline else None):
                 link.consume_input()
-                if writing and not link.flush():
-                    writing = False
-                    waiting.modify(link.socket, select.POLLIN)
-                continue
-            result = link.get_result()
-            if result is None:
-                continue
-            if result.status == pq.ExecStatus.PIPELINE_SYNC:
-                return results
-            results.append(result)
+                if writing and not (writing := link.flush()):
+                    self._input.modify(link.socket, select.POLLIN)
+            elif cancelled:
+                self.close()
+                raise psycopg.OperationalError("no answer from the server")
+            else:
+                self.cancel_safe(timeout=_CANCEL_SECONDS)
+                deadline, cancelled = time.monotonic() + _CANCEL_SECONDS, True
 
     def _count_warning(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self.warnings += diagnostic.severity_nonlocalized == "WARNING"
@@ -161,6 +181,11 @@ def compiled(text: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a statement with numbered values, and their names."""
     names = tuple(dict.fromkeys(_VALUE.findall(text)))
     return _VALUE.sub(lambda found: f"${names.index(found[1]) + 1}", text).encode(), names
+
+
+def encoded(*values: str | None) -> tuple[bytes | None, ...]:
+    """Return values as they are sent."""
+    return tuple([None if one is None else one.encode() for one in values])
 
 
 def _as_text(value: object) -> bytes:
@@ -175,90 +200,117 @@ def _as_array(values: Sequence[object]) -> bytes:
 _SENT: dict[type, Callable[[Any], bytes | None]] = {
     str: str.encode,
     type(None): lambda _: None,
-    bytes: lambda value: value,
+    bytes: lambda value: value,  # text that is encoded already
     bool: lambda value: b"t" if value else b"f",
     list: _as_array,
 }
-"""How values are sent: bytes as they are, anything else as text."""
+"""How values are sent: as text."""
 
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"') if '"' in text or "\\" in text else text
 
 
-def connect(address: Address) -> Session:
-    """Open one connection with the login's rights, or raise the reason why there is none."""
-    try:
-        return Session.connect(address.conninfo, autocommit=True)
-    except psycopg.Error as error:
-        raise _refusal(error, address) from None
+def connect(address: Address, deadline: float = 0.0) -> Session:
+    """Open one connection with the login's rights, by the deadline, or raise the reason why there is none."""
+    while True:
+        try:
+            return Session.connect(address.conninfo, autocommit=True)
+        except psycopg.Error as error:
+            if time.monotonic() + _PAUSE > deadline:
+                raise _refusal(error, address) from None
+        time.sleep(_PAUSE)
 
 
 class Pool:
-    """The open connections of this program."""
+    """The open connections of this program. The one that was used last is used next, and idle ones are closed."""
 
-    def __init__(self, address: Address, waits: Waits, check: Callable[[Session], None]) -> None:
+    def __init__(self, address: Address, check: Callable[[Session], None]) -> None:
         self._address = address
         self._check = check
-        self._waits = waits
-        logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())  # callers get an error instead
-        self._pool = psycopg_pool.ConnectionPool(
-            address.conninfo,
-            connection_class=Session,
-            kwargs={"autocommit": True},
-            min_size=1,
-            max_size=waits.connections,
-            reconnect_timeout=waits.again_seconds,
-            num_workers=2,
-            name="holdfast",
-            open=True,
-        )
+        self._free: deque[Session] = deque()
+        self._count = 0
+        """Open connections, and those that are being opened."""
+        self._waiting = 0
+        self._closed = False
+        self._changed = threading.Condition()
 
-    def take(self, deadline: float) -> Session:
-        """Return a free connection, waiting until the deadline. A new one is checked first."""
+    def take(self, most: int, deadline: float) -> Session:
+        """Return a free connection, waiting until the deadline; open one if there are fewer than `most`."""
         try:
-            session = self._pool.getconn(max(deadline - time.monotonic(), _SHORTEST_WAIT))
-        except psycopg_pool.PoolTimeout:
-            connect(self._address).close()  # raises the reason, unless all connections are just in use
-            raise Busy(
-                f"All {self._waits.connections} connections to the database were in use for too long.",
-                "Try again, or allow more connections.",
-            ) from None
-        except psycopg_pool.PoolClosed:
-            raise Unavailable(f"{self._address.shown} was closed.", "Open it again.") from None
-        session.seconds = self._waits.statement_seconds
-        if not session.checked:
+            return self._free.pop()
+        except IndexError:
+            pass
+        with self._changed:
+            self._waiting += 1
             try:
+                while self._count >= most or self._closed:
+                    with contextlib.suppress(IndexError):
+                        return self._free.pop()
+                    if self._closed:
+                        raise Unavailable(f"{self._address.shown} was closed.", "Open it again.")
+                    if not self._changed.wait(max(deadline - time.monotonic(), _SHORTEST_WAIT)):
+                        raise Busy(
+                            f"All {most} connections to the database were in use for too long.",
+                            "Try again, or allow more connections.",
+                        )
+                self._count += 1
+            finally:
+                self._waiting -= 1
+        session = None
+        try:
+            session = connect(self._address, deadline)
+            with contextlib.suppress(psycopg.Error):  # the caller gets the same error, and handles it
                 self._check(session)
-                session.checked = True
-            except psycopg.Error:  # the caller gets the same error, and handles it
-                pass
-            except BaseException:
-                self.give_back(session)
-                raise
-        return session
+            return session
+        except BaseException:
+            self._drop(session)
+            raise
 
     def give_back(self, session: Session) -> None:
-        with contextlib.suppress(psycopg.Error):
-            status = session.pgconn.transaction_status
-            if status == pq.TransactionStatus.ACTIVE or session.pgconn.pipeline_status:  # interrupted while it waited
-                session.cancel_safe(timeout=_CANCEL_SECONDS)
-                session.close()
-            elif status != pq.TransactionStatus.IDLE:
-                session.rollback()
-        self._pool.putconn(session)
+        link = session.pgconn
+        if link.transaction_status != _IDLE or link.pipeline_status or self._closed:
+            with contextlib.suppress(psycopg.Error):
+                if link.transaction_status in _OPEN and not link.pipeline_status:
+                    session.rollback()
+                elif not session.closed:  # interrupted while it waited
+                    session.cancel_safe(timeout=_CANCEL_SECONDS)
+                    session.close()
+            if self._closed or link.transaction_status != _IDLE:
+                self._drop(session)
+                return
+        session.used = time.monotonic()
+        self._free.append(session)
+        if self._waiting:
+            with self._changed:
+                self._changed.notify()
+        elif len(self._free) > 1:
+            self.close_idle(session.used - _IDLE_SECONDS)
 
     def discard_lost(self, error: psycopg.Error, session: Session) -> None:
-        """Close a lost connection and check the others, which may be dead too or lead to the wrong server."""
+        """Close a lost connection and the idle ones, which may be dead too or lead to the wrong server."""
         if is_lost(error, session):
             session.close()
-            if isinstance(error, pg.ReadOnlySqlTransaction):
-                self._pool.drain()
-            else:
-                self._pool.check()
+            self.close_idle()
+
+    def close_idle(self, since: float = math.inf) -> None:
+        """Close the connections that were not used since then."""
+        with contextlib.suppress(IndexError):
+            while self._free[0].used < since:
+                self._drop(self._free.popleft())
+
+    def _drop(self, session: Session | None) -> None:
+        if session:
+            session.close()
+        with self._changed:
+            self._count -= 1
+            self._changed.notify()
 
     def close(self) -> None:
-        self._pool.close()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.close_idle()
 
 
 def _refusal(error: psycopg.Error, address: Address) -> HoldfastError:

@@ -12,8 +12,8 @@ import functools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import psycopg
@@ -23,27 +23,28 @@ from psycopg.rows import TupleRow
 from holdfast.errors import Unavailable
 from holdfast.model.times import mint_many, now_ms
 from holdfast.storage.postgres import addresses, connections, schema
-from holdfast.storage.postgres.connections import Session, Statement, Unprepared, Waits
+from holdfast.storage.postgres.connections import Insert, Session, Statement, Unprepared, Waits, encoded
 
-T = TypeVar("T")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
-_LISTENERS_SECONDS = 1.0
-"""How long the answer is trusted whether another program wants to be notified of writes."""
+_STATE_SECONDS = 1.0
+"""How long the answer to _STATE is trusted."""
 _SKEW_MS = 1_000
 """A clock that differs from the server's by more than this is corrected."""
 _SETTINGS = """
-SELECT set_config('role', %(role)s, true), set_config('holdfast.tenant', %(tenant)s, true),
-       set_config('holdfast.scope', %(scope)s, true), set_config('lock_timeout', %(lock)s, true),
-       set_config('synchronous_commit', %(commit)s, true), (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+SELECT WHERE set_config('role', %(role)s, true) IS NULL OR set_config('holdfast.tenant', %(tenant)s, true) IS NULL
+    OR set_config('holdfast.scope', %(scope)s, true) IS NULL OR set_config('lock_timeout', %(lock)s, true) IS NULL
+    OR set_config('synchronous_commit', %(commit)s, true) IS NULL
 """
+"""Settings of one transaction; no row is returned, because none is read."""
 _PLANNER = """
 SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
        set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)
 """
-_LISTENERS = """
-SELECT substr(name, 8) FROM holdfast.lease
-WHERE tenant = %(tenant)s AND name LIKE 'listen:%' AND until > clock_timestamp()
+_STATE = """
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, ARRAY(SELECT substr(name, 8) FROM holdfast.lease
+    WHERE tenant = %(tenant)s AND name LIKE 'listen:%' AND until > clock_timestamp())
 """
+"""The server's clock, and the programs that want to be notified of writes."""
 _NOTIFY = "SELECT pg_notify(channel, '') FROM unnest(%(channels)s::text[]) AS channel"
 
 
@@ -60,9 +61,10 @@ class Database:
         with connections.connect(self._address) as first:
             self._access = schema.prepare(first, migrating=migrating)
             self.no_vectors = schema.prepare_vectors(first)
-        self._pool = connections.Pool(self._address, self.waits, schema.check)
+        self._pool = connections.Pool(self._address, schema.check)
         self._local = threading.local()
-        self._listeners: tuple[float, list[str]] = (0.0, [])
+        self._listeners: list[str] = []
+        self._state_until = 0.0
         self._owns_pool = True
         self._prepares = True
         self._skew = 0
@@ -81,7 +83,7 @@ class Database:
             other.location = addresses.shown_for(self._address, tenant)
             other.address = addresses.for_tenant(self.address, tenant)
         other.scope = scope or self.scope
-        other._listeners = (0.0, [])
+        other._listeners, other._state_until = [], 0.0
         other.first = None
         other._local = threading.local()
         other.__dict__.pop("_settings", None)
@@ -95,13 +97,11 @@ class Database:
         self.__dict__.pop("_settings", None)
 
     @functools.cached_property
-    def _settings(self) -> dict[bool, list[Any]]:
-        """The values of _SETTINGS for durable writes and for others."""
+    def _settings(self) -> dict[bool, Statement]:
+        """The settings of durable writes, and of others."""
         lock, commit = milliseconds(self.waits.lock_seconds), "on" if self._access.forgetful else self._access.commit
-        return {
-            durable: [self._access.role, self.tenant, self.scope, lock, commit if durable else "off"]
-            for durable in (True, False)
-        }
+        shared = (self._access.role, self.tenant, self.scope, lock)
+        return {True: (_SETTINGS, encoded(*shared, commit)), False: (_SETTINGS, encoded(*shared, "off"))}
 
     def close(self) -> None:
         if self._owns_pool:
@@ -141,67 +141,66 @@ class Database:
 
     def write(self, what: str, statements: Sequence[Statement], *, durable: bool = True) -> list[list[TupleRow]]:
         """Run statements that change rows, in one message, and wake the programs that listen."""
-        more: list[Statement] = []
-        until, channels = self._listeners
-        if time.monotonic() > until:
-            more = [(_LISTENERS, {})]
-        elif channels:
-            more = [(_NOTIFY, {"channels": channels})]
-        first = [self.first] if self.first else []
-        found = self.send(what, [*first, *statements, *more], durable=durable, writes=True)[len(first) :]
-        if not getattr(self._local, "session", None):
+        first, known = [self.first] if self.first else [], self._listeners
+        more: list[Statement] = [(_NOTIFY, {"channels": known})] if known else []
+        found = self.send(what, [*first, *statements, *more], durable=durable, writes=True)
+        if first and not self._session:
             self.first = None
-        if more and more[0][0] is _LISTENERS:
-            channels = [channel for (channel,) in found[-1]]
-            self._listeners = (time.monotonic() + _LISTENERS_SECONDS, channels)
-            if channels:
-                self.send(what, [(_NOTIFY, {"channels": channels})])
-        return found[: len(statements)]
+        if new := [one for one in self._listeners if one not in known] if self._listeners is not known else []:
+            self.send(what, [(_NOTIFY, {"channels": new})])
+        return found[len(first) : len(first) + len(statements)]
 
     def send(
         self, what: str, statements: Sequence[Statement], *, durable: bool = True, writes: bool = False
     ) -> list[list[TupleRow]]:
         """Run statements as one transaction in one message; inside a transaction of this thread, as a part of it."""
         given: list[Statement] = [
-            (text, values if isinstance(values, list) else {"tenant": self.tenant, **values})
+            (text, {"tenant": self.tenant, **values} if isinstance(values, dict) else values)
             for text, values in statements
         ]
-        if session := getattr(self._local, "session", None):
+        if session := self._session:
             return self._message(session, given)
-        settings = (_SETTINGS, self._settings[durable])
+        now = time.monotonic()
+        if now < self._state_until:
+            return self._retried(what, [self._settings[durable], *given], now, writes=writes)[1:]
+        found = self._retried(what, [self._settings[durable], *given, (_STATE, [self.tenant])], now, writes=writes)
+        self._note_state(found.pop())
+        return found[1:]
 
-        def work(session: Session) -> list[list[TupleRow]]:
-            before = session.warnings
-            found = self._message(session, [settings, *given])
-            if writes and session.warnings > before:
-                raise _unconfirmed(what)
-            skew = int(found[0][0][-1]) - now_ms()
-            self._skew = skew if abs(skew) > _SKEW_MS else 0
-            return found[1:]
+    @property
+    def _session(self) -> Session | None:
+        """The session of this thread's transaction."""
+        return getattr(self._local, "session", None)
 
-        return self._retried(what, work)
+    def _note_state(self, rows: list[TupleRow]) -> None:
+        ((clock, self._listeners),) = rows
+        skew = int(clock) - now_ms()
+        self._skew = skew if abs(skew) > _SKEW_MS else 0
+        self._state_until = time.monotonic() + _STATE_SECONDS
 
     def _message(self, session: Session, statements: Sequence[Statement]) -> list[list[TupleRow]]:
         self.trips += 1
+        session.seconds = self.waits.statement_seconds
         return session.message(statements, prepare=self._prepares)
 
     @contextlib.contextmanager
     def transaction(self, what: str) -> Iterator[None]:
         """Open a transaction for this thread, without retries: messages inside belong to it."""
-        if getattr(self._local, "session", None):
+        if self._session:
             yield
             return
-        session = self._pool.take(time.monotonic() + self.waits.again_seconds)
+        session = self._pool.take(self.waits.connections, time.monotonic() + self.waits.again_seconds)
         try:
             before = session.warnings
-            idle = {"ms": milliseconds(self.waits.idle_seconds)}
-            self._message(session, [("BEGIN", {}), (_SETTINGS, self._settings[True]), (_IDLE, idle)])
+            idle = [milliseconds(self.waits.idle_seconds)]
+            begin = [("BEGIN", []), self._settings[True], (_IDLE, idle), (_STATE, [self.tenant])]
+            self._note_state(self._message(session, begin)[-1])
             self._local.session = session
             try:
                 yield
             finally:
                 self._local.session = None
-            self._message(session, [("COMMIT", {})])
+            self._message(session, [("COMMIT", [])])
             if session.warnings > before:
                 raise _unconfirmed(what)
         except psycopg.Error as error:
@@ -212,13 +211,17 @@ class Database:
         finally:
             self._pool.give_back(session)
 
-    def _retried(self, what: str, work: Callable[[Session], T]) -> T:
-        """Do some work on a connection, and again where that may help."""
-        deadline, pause = time.monotonic() + self.waits.again_seconds, _FIRST_PAUSE
+    def _retried(self, what: str, statements: Sequence[Statement], now: float, *, writes: bool) -> list[list[TupleRow]]:
+        """Send a message, and again where that may help."""
+        deadline, pause = now + self.waits.again_seconds, _FIRST_PAUSE
         while True:
-            session = self._pool.take(deadline)
+            session = self._pool.take(self.waits.connections, deadline)
+            before = session.warnings
             try:
-                return work(session)
+                found = self._message(session, statements)
+                if writes and session.warnings > before:
+                    raise _unconfirmed(what)
+                return found
             except psycopg.Error as error:
                 if _is_ours(error):
                     raise
@@ -227,6 +230,7 @@ class Database:
                 elif not connections.is_transient(error, session) or time.monotonic() + pause > deadline:
                     raise connections.mapped(error, what, self.waits) from None
                 self._pool.discard_lost(error, session)
+                statements = [(text.again if isinstance(text, Insert) else text, given) for text, given in statements]
             finally:
                 self._pool.give_back(session)
             time.sleep(pause * random.uniform(0.5, 1.5))

@@ -18,6 +18,7 @@ from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN
 from holdfast.model.layout import Layout
 from holdfast.model.records import version_of
+from holdfast.storage import values
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.rows import (
     DOCUMENTS,
@@ -90,11 +91,13 @@ ON CONFLICT (tenant) DO UPDATE SET epoch = s.epoch + 1
 class PgTree:
     """The files of one tenant, or of one of its scopes."""
 
-    def __init__(self, database: Database, layout: Layout, *, owns: bool = False) -> None:
+    def __init__(self, database: Database, layout: Layout, *, owns: bool = False, longest: int = 0) -> None:
         self.location = database.location
         self.maker = Maker(database.tenant, layout, self.text)
         self._database = database
         self._owns = owns
+        self._longest = longest
+        """Most bytes of a text in a separate document, 0 for any."""
         self._kept = kept_path(layout.memory, "")
 
     def close(self) -> None:
@@ -127,7 +130,7 @@ class PgTree:
 
     def text(self, path: str) -> str:
         """Return the text that an entry keeps in a separate document."""
-        return self.read(path).data.decode("utf-8", "replace")
+        return values.read(self, path, self._longest)
 
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         if is_log(path):

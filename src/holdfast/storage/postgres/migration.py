@@ -75,14 +75,6 @@ _COLUMNS = "tenant, id, name, digest, scope, reads_only, login, created, expires
 _OLD_TOKENS = f"SELECT {_COLUMNS} FROM holdfast.tokens WHERE tenant = %(tenant)s"
 _TOKENS = f"INSERT INTO holdfast.token ({_COLUMNS}) {_OLD_TOKENS} ON CONFLICT DO NOTHING"
 _LOST_TOKENS = f"{_OLD_TOKENS} EXCEPT SELECT {_COLUMNS} FROM holdfast.token WHERE tenant = %(tenant)s"
-# An op_id belongs to the first entry that reports its effect. A write that was announced may never have happened.
-_OPS = """
-UPDATE holdfast.record r SET op = used.op FROM (SELECT DISTINCT ON (e.more ->> 'op') e.id, e.more ->> 'op' AS op
-    FROM holdfast.record e WHERE e.tenant = %(tenant)s AND e.path = %(path)s AND json_typeof(e.more -> 'op') = 'string'
-        AND e.more ->> 'intent' IS NULL ORDER BY e.more ->> 'op', e.id) AS used
-WHERE r.tenant = %(tenant)s AND r.id = used.id AND octet_length(used.op) <= 400
-    AND NOT EXISTS (SELECT FROM holdfast.record o WHERE o.tenant = %(tenant)s AND o.op = used.op)
-"""
 _OLD_VERSIONS = """
 SELECT path, left(encode(sha256(data), 'hex'), 32) FROM holdfast.files
 WHERE tenant = %(tenant)s AND NOT log AND path NOT LIKE '%.jsonl'
@@ -146,9 +138,12 @@ class Migration:
 
     @contextlib.contextmanager
     def _as_owner(self, *, undo: bool = False) -> Iterator[Session]:
-        with self._session.transaction(force_rollback=undo):
-            self._session.execute(f"SET LOCAL lock_timeout = '60s'; SET LOCAL ROLE {schema.OWNER}")
-            yield self._session
+        try:
+            with self._session.transaction(force_rollback=undo):
+                self._session.execute(f"SET LOCAL lock_timeout = '60s'; SET LOCAL ROLE {schema.OWNER}")
+                yield self._session
+        except psycopg.Error as error:
+            raise connections.mapped(error, "The migration", _WAITS) from None
 
     def survey(self) -> list[Tenant]:
         """Return what the old tables contain; Invalid when a part of it cannot be copied."""
@@ -186,7 +181,8 @@ class Migration:
 
         def step(size: int) -> None:
             nonlocal done
-            done += size
+            with self._as_owner():  # which fails when the server was gone, and with it the lock of this program
+                done += size
             if progress:
                 progress(done // 1000, total // 1000)
 
@@ -243,7 +239,7 @@ class _Copy:
             for lines in _batches(self._lines(file), len):
                 self._store.import_lines(file.path, lines)
                 self._step(sum(len(line) + 1 for line in lines))
-            self._database.write(file.path, [(_OPS, {"path": file.path}), (_NOTE, {"path": file.path})])
+            self._database.write(file.path, [(_NOTE, {"path": file.path})])
         self._database.write("The tokens", [(_TOKENS, {}), ("SELECT holdfast.count_words(1)", {})])
 
     def _document(self, file: File) -> Statement:

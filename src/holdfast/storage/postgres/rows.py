@@ -22,6 +22,7 @@ from holdfast.model.names import same
 from holdfast.model.records import HALF, Problem, Record, priority_of, version_of
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal
 from holdfast.storage import parsing, words
+from holdfast.storage.postgres.connections import encoded
 from holdfast.storage.postgres.schema import COLUMNS, LETTER
 from holdfast.storage.tree import Document, Stamp
 from holdfast.storage.words import LINK, NAME, TAG, stems
@@ -29,7 +30,7 @@ from holdfast.storage.words import LINK, NAME, TAG, stems
 FILE, PAGE, LOG = "file", "page", "log"
 """The kinds of rows that are no records: other files, pages of sections, entries of other logs."""
 DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
-TOKENIZER = 1
+TOKENIZER = 2
 """The version of the rules that make words of text."""
 PROBLEM = "\n"
 """What a row is about that cannot be used: a damaged line, an entry with a fault, half of a pair."""
@@ -38,10 +39,11 @@ LONGEST_STEM = 500
 _VECTOR_BYTES = 1_000_000
 _LAST_POSITION = 16_383
 _MOST_POSITIONS = 255
-_LONGEST_PLACES = 12 * _MOST_POSITIONS
+_LAST_DIGITS = 6
 _TIES = {NAME: "n", LINK: "l", TAG: "t"}
 _ESCAPE = "\ue000"
 """Before `n` it is a NUL in a field of an entry, which a database does not take; before `e` it is itself."""
+_ESCAPE_BYTES = _ESCAPE.encode()
 _encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 
 
@@ -72,14 +74,17 @@ class Row(msgspec.Struct):
     raw: str | None = None
     words: str | None = None
 
-    def values(self) -> list[Any]:
-        """Return the values of a statement with one row, in the order of the columns."""
-        more = None if self.more is None else bytes(self.more).decode()
-        return [
-            self.tenant, self.id, self.at, self.kind, self.path, self.key, self.scope, self.session, self.version,
-            self.op, self.about, self.writer, self.author, self.agent, self.priority, self.live, self.hidden,
-            self.length, self.title, self.text, more, self.raw, self.words,
-        ]  # fmt: skip
+    def values(self) -> tuple[bytes | None, ...]:
+        """Return the values of the columns, in their order, as they are sent."""
+        return (
+            *encoded(
+                self.tenant, self.id, self.at, self.kind, self.path, self.key, self.scope, self.session, self.version,
+                self.op, self.about, self.writer, self.author, "t" if self.agent else "f", str(self.priority),
+                "t" if self.live else "f", "t" if self.hidden else "f", str(self.length), self.title, self.text,
+            ),
+            None if self.more is None else bytes(self.more),
+            *encoded(self.raw, self.words),
+        )  # fmt: skip
 
 
 assert Row.__struct_fields__ == COLUMNS
@@ -144,34 +149,31 @@ class Lexemes:
         """
         ties = [quoted(self.tie(way, name)) for way, name in words.ties_of(record)]
         ties = ties or [quoted(self.tie(TAG, same(tag))) for tag in record.tags]
-        texts, places, start, length = words.words_of(record), dict[str, str](), 1, 0
-        for weight, text in zip("ACC", texts or (), strict=False):
-            if not text:
-                continue
-            found = stems(text)
-            length += len(found)
-            for at, stem in enumerate(found, start):
-                known = places.get(stem)
-                if known is None:
-                    places[stem] = f"{at}{weight}"
-                elif len(known) < _LONGEST_PLACES:  # otherwise the places of a frequent word are copied too often
-                    places[stem] = f"{known},{at}{weight}"
-            start += len(found) + 1
-        if length > _MOST_POSITIONS or len(max(places, default="", key=len)) > LONGEST_STEM:
-            places = _bounded(places)
-        prefix = self.prefix(KINDS[record.kind].foreign)
-        made = [f"{quoted(prefix + stem)}:{known}" for stem, known in places.items()]
-        return " ".join([*made, *ties]) or None, length if texts is not None else 0
+        prefix, made, start, chars = self.prefix(KINDS[record.kind].foreign), list[str](), 1, 0
+        for weight, text in zip("ACC", words.words_of(record) or (), strict=False):
+            if text:
+                found = stems(text)  # of letters and digits, so that they need no escapes
+                made += [f"'{prefix}{stem}':{at}{weight}" for at, stem in enumerate(found, start)]
+                start, chars = start + len(found) + 1, chars + len(text)
+        length = len(made)
+        if chars > LONGEST_STEM or length > _MOST_POSITIONS:
+            made = _bounded(made)
+        return " ".join(made + ties) or None, length
 
 
-def _bounded(places: dict[str, str]) -> dict[str, str]:
+def _bounded(made: list[str]) -> list[str]:
     """Return as many words of a long text as a `tsvector` takes: 1 MB, 255 places each, of which the last is 16,383."""
-    found, room = dict[str, str](), _VECTOR_BYTES
-    for stem, known in places.items():
-        each = known.split(",")[:_MOST_POSITIONS]
-        room -= len(stem.encode()) + LETTER + 8 + 2 * len(each)
-        if len(stem) <= LONGEST_STEM and room > 0:
-            found[stem] = ",".join(f"{min(int(one[:-1]), _LAST_POSITION)}{one[-1]}" for one in each)
+    places, room = dict[str, list[str]](), _VECTOR_BYTES
+    for one in made:
+        lexeme, _, place = one.rpartition(":")
+        known = places.setdefault(lexeme, [])
+        if len(known) < _MOST_POSITIONS:
+            known.append(place if len(place) < _LAST_DIGITS else f"{min(int(place[:-1]), _LAST_POSITION)}{place[-1]}")
+    found = []
+    for lexeme, each in places.items():
+        room -= len(lexeme.encode()) + 8 + 2 * len(each)
+        if len(lexeme) <= LONGEST_STEM + LETTER + 2 and room > 0:  # it is in quotes
+            found.append(f"{lexeme}:{','.join(each)}")
     return found
 
 
@@ -211,7 +213,7 @@ class Maker:
         writer = value.get("writer")
         row.writer = plain(writer) if isinstance(writer, str) else None
         if place is None:
-            row.more = _more(value, row.id)
+            row.more = _more(dict(value), row.id)
             return row
         kind = place.kind
         row.kind, text, time = kind.name, value.get(kind.text), value.get(kind.time)
@@ -237,7 +239,7 @@ class Maker:
             if not kind.foreign and parsing.fault(kind, value):
                 row.about = PROBLEM
             return row
-        record, _ = parsing.line_record(place, _spoken(place, value), 0, self._blob)
+        record, _ = parsing.line_record(place, _spoken(place, value), 0, self._blob, hashed=False)
         self._describe(row, record)
         if kind.name == "trace":
             row.about = short(str(value.get("bound") or ""), _LONGEST_PATH)
@@ -317,14 +319,14 @@ def _spoken(place: Place, value: dict[str, Any]) -> dict[str, Any]:
     return {"session": place.name.rpartition("/")[2], **turns[0], **together} if turns else {}
 
 
-def _more(value: Mapping[str, Any], identifier: str) -> msgspec.Raw:
+def _more(value: dict[str, Any], identifier: str) -> msgspec.Raw:
     """Return the fields of an entry as JSON: without its id where that is the row's, with null where it has none."""
     if "id" not in value:
         value = {"id": None, **value}
     elif value["id"] == identifier:
-        value = {name: inner for name, inner in value.items() if name != "id"}
+        del value["id"]
     made = jsonl.render(value)
-    if b"\\u0000" in made or _ESCAPE.encode() in made:
+    if b"\\u0000" in made or _ESCAPE_BYTES in made:
         made = jsonl.render(_replaced(value, (_ESCAPE, _ESCAPE + "e"), ("\0", _ESCAPE + "n")))
     return msgspec.Raw(made[:-1])
 

@@ -13,7 +13,7 @@ CREATE TABLE holdfast.record (
     live boolean NOT NULL,                   -- the current version, and a record by itself
     hidden boolean NOT NULL,                 -- archived
     id uuid NOT NULL,                        -- UUIDv7, made by the client: a row that is sent twice is added once
-    tenant text COLLATE "C" NOT NULL CHECK (tenant <> ''),
+    tenant text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL,          -- a kind of the kinds table; 'file', 'page' or 'log' for other files
     path text COLLATE "C" NOT NULL,          -- the document, or the log of an entry
     key text COLLATE "C",                    -- of a fact; the anchor of a section; '' for a document;
@@ -33,7 +33,8 @@ CREATE TABLE holdfast.record (
     words tsvector,                          -- stems, names, links and tags, each after the mark of its tenant
     PRIMARY KEY (tenant, id)
 );
-CREATE UNIQUE INDEX record_key ON holdfast.record (tenant, path, key) WHERE live AND key IS NOT NULL;
+-- Without statistics the planner may prefer record_path, and read a whole log; `path || '' = …` keeps it from that.
+CREATE UNIQUE INDEX record_key ON holdfast.record (tenant, key, path) WHERE live AND key IS NOT NULL;
 CREATE UNIQUE INDEX record_op ON holdfast.record (tenant, op) WHERE op IS NOT NULL;
 CREATE INDEX record_about ON holdfast.record (tenant, about) WHERE about IS NOT NULL;
 CREATE INDEX record_path ON holdfast.record (tenant, path, id);
@@ -75,8 +76,9 @@ CREATE TABLE holdfast.token (         -- access tokens of the HTTP server
 CREATE UNIQUE INDEX token_name ON holdfast.token (tenant, name) WHERE revoked IS NULL;
 
 CREATE FUNCTION holdfast.is_visible(kind text, path text, scope text, about text) RETURNS boolean
-LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT CASE  -- the setting has three lines: a scope, its folder of documents, its folder of learnings
+LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
+BEGIN  -- in plpgsql, so that it is not made a part of every statement: most programs have no scope
+    RETURN CASE  -- the setting has three lines: a scope, its folder of documents, its folder of learnings
         WHEN coalesce(current_setting('holdfast.scope', true), '') = '' THEN true
         WHEN kind = 'trace' THEN
             starts_with(scope || '/', split_part(current_setting('holdfast.scope'), E'\n', 1) || '/')
@@ -86,8 +88,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
                 split_part(current_setting('holdfast.scope'), E'\n', 2) || '/')
             OR starts_with(CASE kind WHEN 'write' THEN about ELSE path END || '/',
                 split_part(current_setting('holdfast.scope'), E'\n', 3) || '/')
-    END
-$$;
+    END;
+END $$;
 
 DO $$
 DECLARE
@@ -96,8 +98,9 @@ BEGIN
     FOREACH name IN ARRAY ARRAY['record', 'stat', 'term', 'lease', 'token'] LOOP
         EXECUTE format('ALTER TABLE holdfast.%I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', name);
         EXECUTE format('CREATE POLICY of_the_tenant ON holdfast.%I'
-            ' USING (tenant = current_setting(''holdfast.tenant'', true)%s)', name,
-            CASE name WHEN 'record' THEN ' AND holdfast.is_visible(kind, path, scope, about)' ELSE '' END);
+            ' USING (tenant = nullif(current_setting(''holdfast.tenant'', true), %L)%s)', name, '',
+            CASE name WHEN 'record' THEN format(' AND (current_setting(''holdfast.scope'', true) = %L'
+                ' OR holdfast.is_visible(kind, path, scope, about))', '') ELSE '' END);
         EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON holdfast.%I TO holdfast_writer', name);
         EXECUTE format('GRANT SELECT ON holdfast.%I TO holdfast_reader', name);
     END LOOP;
@@ -117,6 +120,25 @@ CREATE FUNCTION holdfast.new_row() RETURNS holdfast.record LANGUAGE sql AS $$
     SELECT r FROM json_populate_record(
         NULL::holdfast.record, json_build_object('xact', pg_current_xact_id()::text)) AS r
 $$;
+
+-- The entries of a log that hide or show one of these keys and records.
+CREATE FUNCTION holdfast.marks(log text, targets text[]) RETURNS SETOF holdfast.record LANGUAGE sql STABLE AS $$
+    SELECT * FROM (SELECT * FROM holdfast.record r
+        WHERE r.tenant = current_setting('holdfast.tenant') AND r.about = ANY (targets) OFFSET 0) AS r
+    WHERE r.path = log AND r.more ->> 'hide' <> ''
+$$;
+
+-- Hide or show what an entry is about: the earlier entry of a key, an entry of the same log, or a save point.
+CREATE FUNCTION holdfast.hide(mark holdfast.record) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE holdfast.record r SET hidden = mark.hidden WHERE r.tenant = mark.tenant AND r.live
+        AND r.path = CASE mark.kind WHEN 'ledger' THEN mark.about ELSE mark.path END
+        AND r.key = CASE mark.kind WHEN 'ledger' THEN '' ELSE mark.about END AND (r.key = '' OR r.id < mark.id);
+    IF pg_input_is_valid(mark.about, 'uuid') THEN
+        UPDATE holdfast.record r SET hidden = mark.hidden
+            WHERE r.tenant = mark.tenant AND r.id = mark.about::uuid AND r.path = mark.path AND r.live;
+    END IF;
+END $$;
 
 -- Append entries to a log. HF001: it changed since the snapshot `seen`. HF002: a later entry about the same key or
 -- record exists. HF003: the op_id was used before.
@@ -142,28 +164,76 @@ BEGIN
         RAISE EXCEPTION 'changed' USING ERRCODE = 'HF001';
     END IF;
     FOR one IN SELECT * FROM json_populate_recordset(holdfast.new_row(), entries) LOOP
-        IF one.key IS NOT NULL AND one.live THEN
-            PERFORM pg_advisory_xact_lock(hashtextextended(one.tenant || ' ' || one.path || ' ' || one.key, 1));
-            SELECT r.id INTO later FROM holdfast.record r
-                WHERE r.tenant = one.tenant AND r.path = one.path AND r.key = one.key AND r.live AND r.id > one.id;
-            IF FOUND THEN
-                RAISE EXCEPTION '%', later USING ERRCODE = 'HF002';
-            END IF;
+        SELECT r.id INTO later FROM holdfast.record r WHERE r.tenant = one.tenant AND r.live
+            AND r.key = coalesce(one.key, one.about) AND r.path || '' = one.path AND r.id > one.id;
+        IF one.more ->> 'hide' <> '' AND NOT FOUND THEN
+            SELECT m.id INTO later FROM holdfast.marks(one.path, ARRAY[one.about]) AS m WHERE m.id > one.id LIMIT 1;
+        END IF;
+        IF later IS NOT NULL THEN
+            RAISE EXCEPTION '%', later USING ERRCODE = 'HF002';
+        ELSIF one.key IS NOT NULL AND one.live THEN
             UPDATE holdfast.record r SET live = false, words = NULL
-                WHERE r.tenant = one.tenant AND r.path = one.path AND r.key = one.key AND r.live;
-        ELSIF one.about IS NOT NULL AND (one.more ->> 'hide') IS NOT NULL THEN
-            SELECT r.id INTO later FROM holdfast.record r WHERE r.tenant = one.tenant AND r.about = one.about
-                AND r.path = one.path AND r.id > one.id ORDER BY r.id DESC LIMIT 1;
-            IF FOUND THEN
-                RAISE EXCEPTION '%', later USING ERRCODE = 'HF002';
-            END IF;
-            UPDATE holdfast.record r SET hidden = one.hidden
-                WHERE r.tenant = one.tenant AND r.live AND CASE WHEN one.kind = 'ledger'
-                    THEN r.path = one.about AND r.key = ''
-                    ELSE r.path = one.path AND (r.key = one.about OR r.id::text = one.about) END;
+                WHERE r.tenant = one.tenant AND r.key = one.key AND r.path || '' = one.path AND r.live;
+        ELSIF one.more ->> 'hide' <> '' THEN
+            PERFORM holdfast.hide(one);
         END IF;
         INSERT INTO holdfast.record VALUES (one.*);
     END LOOP;
+END $$;
+
+-- Add entries from elsewhere to a log, in any order, and return how many are new: which of them are current and hidden
+-- follows from all entries of the log. Two that have the same value in the field `pair` count only together.
+CREATE FUNCTION holdfast.import_entries(entries json, pair text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    t text := current_setting('holdfast.tenant');
+    log text := entries -> 0 ->> 'path';
+    new holdfast.record[];
+    mark holdfast.record;
+    pairs text[];
+    added bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended(t || ' ' || log, 0));
+    new := ARRAY(SELECT n FROM json_populate_recordset(holdfast.new_row(), entries) AS s
+        LEFT JOIN LATERAL (SELECT r.path FROM holdfast.record r WHERE r.tenant = t AND r.id = s.id OFFSET 0) AS there
+            ON true
+        LEFT JOIN LATERAL (SELECT r.id FROM holdfast.record r WHERE r.tenant = t AND r.key = s.key AND r.live
+            AND r.path || '' = log OFFSET 0) AS current ON s.live AND s.key IS NOT NULL
+        CROSS JOIN LATERAL json_populate_record(s, CASE WHEN current.id > s.id AND s.kind <> 'transcript'
+            THEN '{"live": false, "words": null}'::json ELSE '{}' END) AS m
+        CROSS JOIN LATERAL json_populate_record(m, CASE
+            WHEN there.path IS NOT NULL THEN json_build_object(  -- another log has an entry of this id
+                'id', left(m.id::text, 15) || substr(md5(log || ' ' || m.id)::uuid::text, 16), 'op', NULL,
+                'more', (SELECT json_object_agg(f.key, f.value) FROM (SELECT 'id' AS key, to_json(m.id) AS value
+                    UNION ALL SELECT * FROM json_each(m.more)) AS f))
+            WHEN EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = t AND r.op = m.op OFFSET 0)
+            THEN '{"op": null}' ELSE '{}' END) AS n
+        WHERE there.path IS DISTINCT FROM log AND (s.kind <> 'transcript' OR current.id IS NULL));
+    UPDATE holdfast.record r SET live = false, words = NULL FROM (
+            SELECT o.id FROM unnest(new) AS n CROSS JOIN LATERAL (SELECT o.id FROM holdfast.record o
+                WHERE o.tenant = t AND o.key = n.key AND o.live AND o.path || '' = log AND o.id < n.id OFFSET 0) AS o
+            WHERE n.live AND n.key IS NOT NULL AND n.kind <> 'transcript') AS old
+        WHERE r.tenant = t AND r.id = old.id;
+    INSERT INTO holdfast.record SELECT n.* FROM unnest(new) AS n ON CONFLICT (tenant, id) DO NOTHING;
+    GET DIAGNOSTICS added = ROW_COUNT;
+    IF pair <> '' THEN
+        pairs := ARRAY(SELECT n.more ->> pair FROM unnest(new) AS n WHERE n.live GROUP BY 1 HAVING count(*) = 1);
+        WITH other AS (
+            UPDATE holdfast.record r SET live = true, about = NULL, xact = pg_current_xact_id() FROM (
+                    SELECT o.id FROM holdfast.record o
+                    WHERE o.tenant = t AND o.about = E'\n' AND o.path || '' = log AND o.more ->> pair = ANY (pairs)
+                ) AS half
+                WHERE r.tenant = t AND r.id = half.id RETURNING r.more ->> pair AS value)
+        UPDATE holdfast.record r SET live = false, about = E'\n'  -- it keeps its words for later
+            FROM unnest(new) AS n WHERE n.live AND n.more ->> pair = ANY (pairs) AND r.tenant = t AND r.id = n.id
+                AND NOT EXISTS (SELECT FROM other WHERE other.value = n.more ->> pair);
+    END IF;
+    FOR mark IN SELECT DISTINCT ON (m.about) m.* FROM holdfast.marks(log, ARRAY(
+            SELECT unnest(CASE WHEN n.live THEN ARRAY[n.id::text, n.key] ELSE ARRAY[n.about] END)
+            FROM unnest(new) AS n)) AS m ORDER BY m.about, m.id DESC
+    LOOP
+        PERFORM holdfast.hide(mark);
+    END LOOP;
+    RETURN added;
 END $$;
 
 -- Write, replace or remove (`doc` is NULL) a document of version `expect`: '' for none, NULL for any. HF004: it is

@@ -1,37 +1,49 @@
-"""Search in a database: how rare words are, the candidates for a question in one statement, related records.
+"""Search in a database: how rare words are, the candidates for a question in one statement, related records, vectors.
 
-A question takes two messages. The first asks how rare its words are. The second returns the records that match best by
-words, those that are nearest in meaning, their neighbours, and everything that ranking needs. Ranking itself is the
-same as for files. How rare words are is counted in a table beside the writes; rows that are not counted yet are
-counted by the question.
+A question takes two messages. The first asks how rare its words are. The second (`recall.sql`) returns the records that
+match best by words, those that are nearest in meaning, their neighbours, and everything that ranking needs. Ranking
+itself is the same as for files. How rare words are is counted in a table beside the writes; rows that are not counted
+yet are counted by the question.
+
+A record has one vector per model, made when a search or `holdfast embed` finds it missing. The signs of a vector are a
+code, by which the server finds the nearest few hundred; those are compared exactly.
 """
 
 from __future__ import annotations
 
 import bisect
+import contextlib
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from psycopg.rows import TupleRow
 
+from holdfast.errors import HoldfastError
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import same
-from holdfast.model.queries import Terms
+from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Record
 from holdfast.model.scopes import from_path
 from holdfast.model.settings import Search
 from holdfast.model.times import iso
+from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, question_vector, vectors_of
 from holdfast.storage import words
 from holdfast.storage.pools import Candidate, Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database, planned
 from holdfast.storage.postgres.rows import LONGEST_STEM, READ, Lexemes, Stored, plain, quoted, short
-from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Names, Run, Wanted, stems
+from holdfast.storage.postgres.schema import CODE_BITS, text
+from holdfast.storage.reports import Progress
+from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Names, Run, stems
 
-_WHAT = "The search"
+if TYPE_CHECKING:
+    from holdfast.recall.embedders import Array, Embedder
+
 _K, _B = 1.2, 0.75
 _ONE = 4 * 1.64493406685
 """Scales `ts_rank` so that one word in a text is 1, and one in a title is 4."""
@@ -40,16 +52,17 @@ _RANKED = 6_000
 _LONG = 60
 """Longer records are mostly compressed: they are decompressed once, and not for each word."""
 _SPARE = 100
-_SHORT = 4_000
-"""Bytes of a record that is returned with the candidates."""
 _FEW = 1e-6
-_BY_CODE = 500
+_BY_CODE = 200
 """How many of the nearest codes are compared by their vectors."""
 _NEAREST = 30
 """How many of the most similar records become candidates, whatever their words."""
 _SQUARES = list(itertools.accumulate(1 / (place * place) for place in range(1, 256)))
 _TITLES, _TEXTS = 8, 200
-
+_BATCH = 500
+_EVERYTHING = 1 << 30
+_MANY = 20_000
+"""From so many vectors on, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
 _RARITY = """
 WITH known AS MATERIALIZED (SELECT s.records, s.length, s.upto FROM holdfast.stat s WHERE s.tenant = %(tenant)s),
 recent AS MATERIALIZED (SELECT r.kind = 'transcript' AS other, r.length, r.words FROM holdfast.record r
@@ -71,56 +84,67 @@ SELECT
 """
 _IN_SCOPE = """
 SELECT
-    ARRAY(SELECT count(*) FROM generate_series(0, 1) AS n LEFT JOIN holdfast.searched r
-          ON r.live AND r.length > 0 AND (r.kind = 'transcript') = (n = 1) AND r.id IS NOT NULL GROUP BY n ORDER BY n),
+    ARRAY(SELECT count(r.id) FROM generate_series(0, 1) AS n LEFT JOIN holdfast.searched r
+          ON r.live AND r.length > 0 AND (r.kind = 'transcript') = (n = 1) GROUP BY n ORDER BY n),
     ARRAY(SELECT coalesce(sum(r.length), 0)::bigint FROM generate_series(0, 1) AS n LEFT JOIN holdfast.searched r
           ON r.live AND r.length > 0 AND (r.kind = 'transcript') = (n = 1) GROUP BY n ORDER BY n),
-    ARRAY(SELECT count(*) FROM unnest(%(queries)s::tsquery[]) WITH ORDINALITY AS w (query, n)
+    ARRAY(SELECT count(r.id) FROM unnest(%(queries)s::tsquery[]) WITH ORDINALITY AS w (query, n)
           LEFT JOIN holdfast.searched r ON r.words @@ w.query AND r.live GROUP BY w.n ORDER BY w.n),
     ARRAY(SELECT count(r.id) FROM unnest(%(phrases)s::tsquery[]) WITH ORDINALITY AS p (query, n)
           LEFT JOIN holdfast.searched r ON r.words @@ p.query AND r.live GROUP BY p.n ORDER BY p.n),
     0
 """
+_NEAR = f"""
+SELECT r.id, r.path, r.session, r.kind FROM (
+    SELECT c.id, holdfast.similarity(e.vector, %(vector)s) AS similarity FROM (
+        SELECT e.id FROM holdfast.compared e WHERE e.model = %(model)s
+        ORDER BY holdfast.distance(e.code, %(code)s::bit(384)){{scan}} LIMIT {_BY_CODE} OFFSET 0) AS c
+    JOIN LATERAL (SELECT e.vector FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND e.id = c.id
+        AND e.model = %(model)s OFFSET 0) AS e ON true OFFSET 0) AS n
+JOIN LATERAL (SELECT * FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = n.id AND r.length > 0
+    OFFSET 0) AS r ON true
+WHERE n.similarity >= %(near)s::float8 AND {{condition}} ORDER BY n.similarity DESC LIMIT {_NEAREST}
+"""
+_SIMILARITY = """
+SELECT holdfast.similarity(e.vector, %(vector)s) FROM holdfast.embedding e
+WHERE e.tenant = %(tenant)s AND e.model = %(model)s AND e.id = p.id
+"""
+_CONTENT = functools.reduce(
+    lambda text, name: text.replace(name, f"CASE WHEN r.small THEN {name} END"), ("r.text", "r.more::text"), READ
+)
 _GRAPH = f"""
 SELECT set_config('hnsw.ef_search', '{_BY_CODE}', true), set_config('hnsw.iterative_scan', 'relaxed_order', true),
     set_config('enable_sort', 'off', true)
 """
-_BESIDE = """
-SELECT o.id FROM holdfast.record o WHERE o.tenant = %(tenant)s AND o.session = b.session AND o.session <> ''
-    AND o.path = b.path AND o.live AND NOT o.hidden AND o.id {sign} b.id ORDER BY o.id {way} LIMIT 2
+# OFFSET 0 keeps a look-up by key from becoming a join, which the planner gets wrong right after many rows were added
+_MISSING = """
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT r.id::text FROM holdfast.record r
+    WHERE r.tenant = %(tenant)s AND r.live AND r.kind || '' = ANY(%(kinds)s::text[]) AND r.xact >= (
+        SELECT d.upto FROM holdfast.embedded d
+        WHERE d.tenant = %(tenant)s AND d.model = %(model)s AND NOT %(every)s::boolean
+        UNION ALL SELECT '0'::xid8 LIMIT 1)
+    AND NOT EXISTS (SELECT FROM holdfast.embedding e
+        WHERE e.tenant = %(tenant)s AND e.id = r.id AND e.model = %(model)s OFFSET 0) LIMIT %(most)s::int)
 """
-_BEFORE, _AFTER = _BESIDE.format(sign="<", way="DESC"), _BESIDE.format(sign=">", way="ASC")
-
-
-def conditions(where: Filter) -> tuple[str, dict[str, Any]]:
-    """Return a filter as SQL over rows `r`, and its values."""
-    parts, values = ["r.live"], dict[str, Any]()
-    if not where.hidden:
-        parts.append("NOT r.hidden")
-    if kinds := where.kinds or where.searchable:
-        parts.append("r.kind = ANY(%(kinds)s::text[])")
-        values["kinds"] = list(kinds)
-    if where.scope:
-        others = [*(from_path(where.scope).above if where.above else ()), *([""] if where.shared else ())]
-        more = " OR r.scope = ANY(%(others)s::text[])" if others else ""
-        parts.append(f"(r.scope = %(scope)s OR (r.scope > %(below)s AND r.scope < %(beyond)s){more})")
-        values |= {"scope": where.scope, "below": where.scope + "/", "beyond": where.scope + "0", "others": others}
-    if where.sessions:
-        parts.append("r.session = ANY(%(sessions)s::text[])")
-        values["sessions"] = [short(session) for session in where.sessions]
-    if where.tags:
-        parts.append("r.words @@ %(tags)s::tsquery")
-    if where.since:
-        parts.append("r.at >= %(since)s::timestamptz")
-    if where.until:
-        parts.append("r.at <= %(until)s::timestamptz")
-    if where.known:
-        parts.append("(r.at <= %(known)s::timestamptz OR r.at IS NULL)")  # without a time it may have been known
-    if where.only:
-        parts.append(
-            "%(only)s IN (r.id::text, r.key, CASE WHEN r.key = '' THEN r.path ELSE r.path || '#' || r.key END)"
-        )
-    return " AND ".join(parts), values | {"since": where.since, "until": where.until, "known": where.known}
+_ADD = """
+INSERT INTO holdfast.embedding (tenant, model, id, code, vector)
+SELECT %(tenant)s, %(model)s, v.id, v.code::bit(384), holdfast.vector(v.vector)
+FROM unnest(%(ids)s::uuid[], %(codes)s::text[], %(vectors)s::text[]) AS v (id, code, vector)
+WHERE EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = v.id OFFSET 0) ON CONFLICT DO NOTHING
+"""
+_UPTO = """
+INSERT INTO holdfast.embedded AS d (tenant, model, upto) VALUES (%(tenant)s, %(model)s, %(edge)s::xid8)
+ON CONFLICT (tenant, model) DO UPDATE SET upto = greatest(d.upto, excluded.upto)
+"""
+_TIDY = """
+DELETE FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND NOT EXISTS (SELECT FROM holdfast.record r
+    WHERE r.tenant = %(tenant)s AND r.id = e.id AND r.live OFFSET 0)
+"""
+_STATUS = """
+SELECT count(*), coalesce(sum(pg_column_size(e.vector) + pg_column_size(e.code) + 60), 0)::bigint,
+    to_regclass('holdfast.embedding_code') IS NOT NULL
+FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND e.model = %(model)s
+"""
 
 
 class Rarity(NamedTuple):
@@ -132,9 +156,6 @@ class Rarity(NamedTuple):
     held: dict[str, int]
     """In how many records a lexeme, or a phrase of lexemes, occurs."""
     uncounted: int
-
-    def average(self, foreign: bool) -> float:
-        return max(1.0, self.lengths[foreign] / max(1, self.records[foreign]))
 
 
 class Meaning(NamedTuple):
@@ -151,13 +172,22 @@ class Meaning(NamedTuple):
     """Find the nearest ones by the graph, instead of comparing all."""
 
 
+class Question(NamedTuple):
+    """The words to rank by: phrases first, then single words."""
+
+    pool: Pool
+    runs: list[Run]
+    """Their stems."""
+    phrases: int
+    """How many of them are phrases."""
+
+
 class Found(NamedTuple):
-    """The candidates for a question, and the rows that were returned with them."""
+    """The candidates for a question, and their rows in the same order, or the ids of long ones."""
 
     pool: Pool
     near: dict[str, float]
-    rows: list[Stored | None]
-    ids: list[str]
+    rows: list[Stored | str]
 
 
 class Searcher:
@@ -169,12 +199,33 @@ class Searcher:
         self.lexemes = Lexemes(database.tenant)
 
     def filter(self, where: Filter) -> tuple[str, dict[str, Any]]:
-        condition, values = conditions(where)
-        if where.tags:
-            values["tags"] = " | ".join(quoted(self.lexemes.tie(TAG, same(tag))) for tag in where.tags)
-        if where.only:
-            values["only"] = plain(where.only)
-        return condition, values
+        """Return a filter as SQL over rows `r`, and its values."""
+        kinds, scope, only = where.kinds or where.searchable, where.scope, where.only
+        others = [*(from_path(scope).above if where.above else ()), *([""] if where.shared else ())]
+        parts = {
+            "r.live": True,
+            "NOT r.hidden": not where.hidden,
+            "r.kind = ANY(%(kinds)s::text[])": kinds,
+            "(r.scope = ANY(%(scopes)s::text[]) OR (r.scope > %(below)s AND r.scope < %(beyond)s))": scope,
+            "r.session = ANY(%(sessions)s::text[])": where.sessions,
+            "r.words @@ %(tags)s::tsquery": where.tags,
+            "r.at >= %(since)s::timestamptz": where.since,
+            "r.at <= %(until)s::timestamptz": where.until,
+            "(r.at <= %(known)s::timestamptz OR r.at IS NULL)": where.known,  # without a time it may have been known
+            "%(only)s IN (r.id::text, r.key, CASE r.key WHEN '' THEN r.path ELSE r.path || '#' || r.key END)": only,
+        }
+        return " AND ".join(part for part, wanted in parts.items() if wanted), {
+            "kinds": list(kinds),
+            "scopes": [scope, *others],
+            "below": f"{scope}/",
+            "beyond": f"{scope}0",
+            "sessions": [short(session) for session in where.sessions],
+            "tags": " | ".join(quoted(self.lexemes.tie(TAG, same(tag))) for tag in where.tags),
+            "since": where.since,
+            "until": where.until,
+            "known": where.known,
+            "only": plain(only),
+        }
 
     # words
 
@@ -190,117 +241,111 @@ class Searcher:
         asked = _IN_SCOPE if self._database.scope else _RARITY
         values = {"terms": list(single), "queries": list(single.values()), "phrases": list(phrases.values())}
         statement = planned(asked, {**values, "most": self._settings.common_records + 1})
-        *_, ((records, lengths, held, many, uncounted),) = found = self._database.send(_WHAT, [*also, *statement])
+        *_, ((records, lengths, held, many, uncounted),) = found = self._database.send(
+            "The search", [*also, *statement]
+        )
         counts = dict(zip([*single, *phrases], [*held, *many], strict=True))
         return Rarity(records, lengths, counts, uncounted), found
 
-    def wanted(self, terms: Terms, rarity: Rarity, foreign: bool) -> Wanted:
+    def question(self, terms: Terms, rarity: Rarity, foreign: bool) -> Question:
         """Return the words of a question that distinguish records."""
         prefix = self.lexemes.prefix(foreign)
 
         def count(run: Run, most: int) -> int:
-            found = _stemmed(run)
-            held = rarity.held.get(prefix + " ".join(found), 0)
+            held = rarity.held.get(prefix + " ".join(_stemmed(run)), 0)
             return held if most < 0 else min(held, most)
 
-        return words.telling(terms, self._settings, stems, count)
+        wanted = words.telling(terms, self._settings, count)
+        runs = (*wanted.phrases, *wanted.words)
+        records = max(1, rarity.records[foreign])
+        pool = Pool(
+            foreign=foreign, words=tuple(" ".join(run) for run in runs), held=tuple(wanted.held), records=records,
+            length=max(1.0, rarity.lengths[foreign] / records),
+        )  # fmt: skip
+        return Question(pool, [_stemmed(run) for run in runs], len(wanted.phrases))
 
     def candidates(
-        self, wanted: Wanted, where: Filter, rarity: Rarity, most: int, *, foreign: bool, meaning: Meaning | None,
-        beside: bool = True,
+        self, question: Question, where: Filter, most: int, *, meaning: Meaning | None = None, beside: bool = True,
+        first: int = 0,
     ) -> Found:  # fmt: skip
-        """Return the candidates for some words and a meaning, with their neighbours, in one message."""
-        prefix = self.lexemes.prefix(foreign)
-        runs = [(run, _stemmed(run)) for run in (*wanted.phrases, *wanted.words)]
-        pool = Pool(
-            foreign=foreign, words=tuple(" ".join(run) for run, _ in runs), held=tuple(wanted.held),
-            records=max(1, rarity.records[foreign]), length=rarity.average(foreign),
-        )  # fmt: skip
-        asked = self._asked(wanted, prefix)
+        """Return the candidates for some words and a meaning, with their neighbours, numbered from `first` on."""
+        pool, runs, _ = question
+        asked, prefix = self._asked(question), self.lexemes.prefix(pool.foreign)
         if not asked and (meaning is None or meaning.literal):
-            return Found(pool, {}, [], [])
+            return Found(pool, {}, [])
         condition, values = self.filter(where)
-        values |= {f"q{number}": _query(prefix, run) for number, (_, run) in enumerate(runs)}
-        values |= {f"w{number}": _weight(held, pool.records) for number, held in enumerate(wanted.held)}
-        values |= {"asked": asked, "average": pool.length, "many": most}
-        ranks = [_rank(f"q{number}", run) for number, (_, run) in enumerate(runs)]
-        statement = _statement(condition, ranks, meaning, long=pool.length > _LONG, beside=beside, asked=bool(asked))
+        values |= {"asked": asked, "average": pool.length, "many": most, "ordered": list(IN_ORDER) if beside else []}
+        values |= {f"q{number}": _query(prefix, run) for number, run in enumerate(runs)}
+        values |= {f"w{number}": _weight(held, pool.records) for number, held in enumerate(pool.held)}
+        ranks = [_rank(f"q{number}", run) for number, run in enumerate(runs)]
+        scores = [f"%(w{number})s::float8 * s.x{number} / (s.x{number} + s.k)" for number in range(len(runs))]
+        near, similarity, graph = "SELECT * FROM hit WHERE false", "NULL", list[Statement]()
         if meaning:
             values |= {"model": meaning.model, "vector": meaning.vector, "code": meaning.code, "near": meaning.near}
-        graph: list[Statement] = [(_GRAPH, [])] if meaning and meaning.by_graph else []
-        rows = self._database.send(_WHAT, [*graph, *planned(statement, values)])[-1]
-        return _found(pool, rows, where)
+            similarity = _SIMILARITY
+            if not meaning.literal:
+                near = _NEAR.format(scan="" if meaning.by_graph else " + 0", condition=condition)
+                graph = [(_GRAPH, [])] if meaning.by_graph else []
+        statement = _recall().format(
+            condition=condition, near=near, similarity=similarity, content=_CONTENT, ranks=", ".join(ranks),
+            columns=", ".join(f"{rank} AS x{number}" for number, rank in enumerate(ranks)) or "0",
+            score=" + ".join(scores) or "s.k", words="r.words || ''" if pool.length > _LONG else "r.words",
+        )  # fmt: skip
+        rows = self._database.send("The search", [*graph, *planned(statement, values)])[-1]
+        return _found(pool, rows, where, first)
 
-    def _asked(self, wanted: Wanted, prefix: str) -> str:
+    def _asked(self, question: Question) -> str:
         """Return the query for the records to rank: with all phrases, or with some of the rarest words."""
-        if wanted.phrases:
-            return " & ".join(_query(prefix, _stemmed(run)) for run in wanted.phrases)
+        pool, runs, phrases = question
+        prefix = self.lexemes.prefix(pool.foreign)
+        if phrases:
+            return " & ".join(_query(prefix, run) for run in runs[:phrases])
         chosen, total = list[Run](), 0
-        for held, run in sorted(zip(wanted.held, wanted.words, strict=True)):
+        for held, _, run in sorted(zip(pool.held, pool.words, runs, strict=True)):
             total += held
             if chosen and total > _RANKED:
                 break
             if held:
                 chosen.append(run)
-        return " | ".join(_query(prefix, _stemmed(run)) for run in chosen)
+        return " | ".join(_query(prefix, run) for run in chosen)
 
-    def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Stored | None, str, float]]:
-        """Return the rows that match the words best, by words alone, with their ids and scores."""
+    def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Stored | str, float]]:
+        """Return the rows that match the words best, by words alone, or the ids of long ones, with their scores."""
         flags = has_foreign(where)
-        (rarity, _), scored = self.rarity(terms, flags), list[tuple[float, Candidate, Stored | None, str]]()
+        (rarity, _), scored = self.rarity(terms, flags), list[tuple[float, Candidate, Stored | str]]()
         for foreign in flags:
-            wanted = self.wanted(terms, rarity, foreign)
-            found = self.candidates(
-                wanted, where, rarity, limit + _SPARE, foreign=foreign, meaning=None, beside=False
-            )  # fmt: skip
-            weights = [_weight(held, found.pool.records) for held in wanted.held]
-            if wanted.phrases and wanted.words:
+            question = self.question(terms, rarity, foreign)
+            pool, _, rows = self.candidates(question, where, limit + _SPARE, beside=False)
+            weights = [_weight(held, pool.records) for held in pool.held]
+            if 0 < question.phrases < len(question.runs):
                 weights[0] *= 2  # as in the file engine, whose expression has it twice
-            for (number, one), row in zip(found.pool.candidates.items(), found.rows, strict=True):
-                k = _K * (1 - _B + _B * one.length / found.pool.length)
+            for one, row in zip(pool.candidates.values(), rows, strict=True):
+                k = _K * (1 - _B + _B * one.length / pool.length)
                 score = sum(w * count * (_K + 1) / (count + k) for w, count in zip(weights, one.counts, strict=False))
-                scored.append((score, one, row, found.ids[number]))
+                scored.append((score, one, row))
         scored.sort(key=lambda each: each[1].place)
         scored.sort(key=lambda each: each[1].time, reverse=True)
         scored.sort(key=lambda each: -each[0])
-        return [(row, identifier, score) for score, _, row, identifier in scored[:limit]]
+        return [(row, score) for score, _, row in scored[:limit]]
 
     # related records
 
     def related(
-        self, identifiers: Sequence[str], where: Filter, limit: int,
-        load: Callable[[Sequence[str]], dict[str, Record]], own: dict[str, list[Record]],
+        self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int,
+        load: Callable[[Collection[str]], dict[str, Record]],
     ) -> dict[str, list[Tied]]:  # fmt: skip
-        """Return the records most closely related to each id, or to a name that is no id; `own` are their records."""
+        """Return the records most closely related to each id, by its own records; without one, it is a name."""
         names: dict[str, Names] = {}
-        for identifier in identifiers:
-            names[identifier] = Names([], [], []) if own.get(identifier) else words.unowned(identifier)
-            for record in own.get(identifier, ()):
-                for way, name in words.ties_of(record):
-                    names[identifier][way - 1].append(name)
-        shared = sorted(words.shared_by(names.values()))
-        having, order = self._having(shared, where), list[str]()
-        numbers: dict[str, int] = {}
-        rows = {tie: [numbers.setdefault(row, len(numbers)) for row in found] for tie, found in having.items()}
-        order = list(numbers)
-        records = load(order)
-        place = {record.id: identifier for identifier, found in own.items() for record in found}
+        for identifier, records in own.items():
+            names[identifier] = Names([], [], []) if records else words.unowned(identifier)
+            for way, name in itertools.chain.from_iterable(map(words.ties_of, records)):
+                names[identifier][way - 1].append(name)
+        having = self._having(sorted(words.shared_by(names.values())), where)
+        found = load({row for rows in having.values() for row in rows})
         result: dict[str, list[Tied]] = {}
-        for identifier in identifiers:
-            mine = [
-                number
-                for number, row in enumerate(order)
-                if row in records and place.get(records[row].id) == identifier
-            ]
-            # a name without a record has no rows of its own
-            ties = words.tied(names[identifier], rows, mine or ([-1] if own.get(identifier) else []))
-            chosen = [(number, tie) for number, tie in ties.items() if order[number] in records]
-            chosen.sort(key=lambda one: (records[order[one[0]]].path, records[order[one[0]]].order))
-            chosen.sort(key=lambda one: records[order[one[0]]].time, reverse=True)
-            chosen.sort(key=lambda one: -one[1][0])
-            result[identifier] = [
-                Tied(records[order[number]], score, tuple(how)) for number, (score, how) in chosen[:limit]
-            ]
+        for identifier, records in own.items():
+            others = {row: record for row, record in found.items() if record.id != identifier}
+            result[identifier] = words.closest(words.tied(names[identifier], having, records), others, limit)
         return result
 
     def _having(self, ties: Sequence[tuple[int, str]], where: Filter) -> dict[tuple[int, str], list[str]]:
@@ -313,8 +358,144 @@ class Searcher:
                 WHERE r.words @@ t.query AND r.live LIMIT {MOST + 1}) AS few WHERE few.inside LIMIT {COMMON + 1})
             FROM unnest(%(ties)s::tsquery[]) WITH ORDINALITY AS t (query, n) ORDER BY t.n"""
         values["ties"] = [quoted(self.lexemes.tie(way, name)) for way, name in ties]
-        rows = self._database.send(_WHAT, planned(statement, values))[-1]
+        rows = self._database.send("The search", planned(statement, values))[-1]
         return {tie: found for tie, (found,) in zip(ties, rows, strict=True) if len(found) <= COMMON}
+
+
+# vectors
+
+
+class Vectors:
+    """The vectors of one tenant. `load` returns the records of rows."""
+
+    def __init__(self, database: Database, setting: str, load: Callable[[Sequence[str]], dict[str, Record]]) -> None:
+        self._database = database
+        self._model = Model(setting, database.no_vectors)
+        self._load = load
+        self._lock = threading.RLock()
+        """Held while the model is loaded."""
+        self._filler: threading.Thread | None = None
+        self._has_graph: bool | None = None
+        """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
+
+    @property
+    def embedder(self) -> str:
+        return self._model.embedder
+
+    @property
+    def problem(self) -> str:
+        return self._model.problem
+
+    def close(self) -> None:
+        if self._filler:
+            self._filler.join(10)
+
+    def fill(self) -> None:
+        """Make missing vectors in a thread; the next search tries again after a failure."""
+
+        def work() -> None:
+            with contextlib.suppress(HoldfastError):
+                self.embed()
+
+        if self._filler is None or not self._filler.is_alive():
+            self._filler = threading.Thread(target=work, name="holdfast-embedding", daemon=True)
+            self._filler.start()
+
+    def asking(self) -> list[Statement]:
+        """Return the statement that finds the records without a vector; [] when there is no model."""
+        model = self._loaded()
+        return [(_MISSING, _asked(model, model.at_once + 1))] if model else []
+
+    def ready(self, found: Sequence[TupleRow]) -> bool:
+        """Make the vectors that are missing, if there are few; return whether all records have one."""
+        ((edge, missing),) = found
+        model = self._loaded()
+        if model is None or len(missing) > model.at_once:
+            return False
+        try:
+            self._make(model, edge, missing)
+        except Failed as error:
+            self._model.disable(error)
+            return False
+        except HoldfastError:
+            if self._database.reads_only:
+                return False
+            raise
+        return True
+
+    def meaning(self, query: Query, pool: Pool, *, literal: bool) -> Meaning | None:
+        """Return the vector of a question, in which rare words count more; None for a question without words."""
+        if (model := self._loaded()) is None:
+            return None
+        try:
+            question = question_vector(model, query.text, pool)
+        except Failed as error:
+            self._model.disable(error)
+            return None
+        if not question.any():
+            return None
+        (vector,), (code,) = _texts(question[None, :]), _codes(question[None, :])
+        if self._has_graph is None:
+            count, _, graph = self._count(model)
+            self._has_graph = graph and count > _MANY
+        return Meaning(_named(model), vector, code, model.near, literal, self._has_graph)
+
+    def embed(self, progress: Progress | None = None) -> Embedded:
+        """Make all missing vectors."""
+        if (model := self._loaded()) is None:
+            raise self._model.unavailable()
+        edge, missing = self._missing(model)
+        try:
+            self._make(model, edge, missing, progress)
+        except Failed as error:
+            self._model.disable(error)
+            raise self._model.unavailable() from None
+        self._database.write("The vectors", [(_TIDY, {})], durable=False)
+        if self._count(model)[0] > _MANY:
+            self._database.add_graph()
+        self._has_graph = None
+        return msgspec.structs.replace(self.status(), made=len(missing))
+
+    def status(self) -> Embedded:
+        """Return the state of the vectors without making any."""
+        if (model := self._loaded()) is None:
+            return Embedded("", problem=self.problem)
+        count, size, _ = self._count(model)
+        return Embedded(self.embedder, model.name, model.version, count, len(self._missing(model)[1]), size)
+
+    def _loaded(self) -> Embedder | None:
+        with self._lock:
+            return self._model.get()
+
+    def _count(self, model: Embedder) -> tuple[int, int, bool]:
+        """Return how many vectors there are, their bytes, and whether there is a graph."""
+        ((count, size, graph),) = self._database.ask("The vectors", _STATUS, model=_named(model))
+        return int(count), int(size), graph
+
+    def _missing(self, model: Embedder) -> tuple[str, list[str]]:
+        """Return up to which transaction rows are seen, and all rows without a vector."""
+        ((edge, found),) = self._database.ask("The vectors", _MISSING, **_asked(model, _EVERYTHING))
+        return edge, found
+
+    def _make(self, model: Embedder, edge: str, missing: list[str], progress: Progress | None = None) -> None:
+        """Make missing vectors; afterwards all rows before the transaction `edge` have one."""
+        for start in range(0, len(missing), _BATCH):
+            records = self._load(missing[start : start + _BATCH])
+            made = vectors_of(model, records.values())
+            given = {"ids": list(records), "codes": _codes(made), "vectors": _texts(made), "model": _named(model)}
+            self._database.write("The vectors", [(_ADD, given)], durable=False)
+            if progress:
+                progress(min(start + _BATCH, len(missing)), len(missing))
+        if missing:
+            self._database.write("The vectors", [(_UPTO, {"model": _named(model), "edge": edge})], durable=False)
+
+
+# what statements are made of
+
+
+@functools.cache
+def _recall() -> str:
+    return text("recall.sql").decode()
 
 
 def has_foreign(where: Filter) -> list[bool]:
@@ -347,74 +528,27 @@ def _rank(name: str, run: Run) -> str:
     return f"{_ONE} * ts_rank('{{1,0.25,0.25,1}}', r.words, %({name})s::tsquery)"
 
 
-def _statement(
-    condition: str, ranks: list[str], meaning: Meaning | None, *, long: bool, beside: bool, asked: bool
-) -> str:
-    """Put together the statement that returns the candidates of a question."""
-    parts = []
-    if asked:
-        scores = " + ".join(
-            f"%(w{number})s::float8 * s.x{number} / (s.x{number} + s.k)" for number in range(len(ranks))
-        )
-        columns = ", ".join(f"{rank} AS x{number}" for number, rank in enumerate(ranks))
-        vectors = "r.words || ''" if long else "r.words"
-        parts.append(f"""hit AS MATERIALIZED (SELECT s.id, s.path, s.session, s.kind FROM (
-            SELECT r.*, {_K} * ({1 - _B} + {_B} * r.length / %(average)s::float8) AS k, {columns}
-            FROM (SELECT r.id, r.path, r.session, r.kind, r.length, {vectors} AS words FROM (
-                    SELECT * FROM holdfast.searched r WHERE r.words @@ %(asked)s::tsquery OFFSET 0) AS r
-                  WHERE {condition} OFFSET 0) AS r OFFSET 0) AS s
-            ORDER BY {scores or "0"} DESC, s.id DESC LIMIT %(many)s::int)""")
-    if meaning and not meaning.literal:
-        distance = "holdfast.distance(e.code, %(code)s::bit(384))" + ("" if meaning.by_graph else " + 0")
-        parts.append(f"""near AS MATERIALIZED (SELECT r.id, r.path, r.session, r.kind FROM (
-            SELECT c.id, holdfast.similarity(e.vector, %(vector)s) AS similarity FROM (
-                SELECT e.id FROM holdfast.compared e WHERE e.model = %(model)s ORDER BY {distance} LIMIT {_BY_CODE}
-                OFFSET 0) AS c JOIN LATERAL (SELECT e.vector FROM holdfast.embedding e WHERE e.tenant = %(tenant)s
-                AND e.id = c.id AND e.model = %(model)s OFFSET 0) AS e ON true OFFSET 0) AS n
-            JOIN LATERAL (SELECT * FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = n.id AND r.length > 0
-                OFFSET 0) AS r ON true
-            WHERE n.similarity >= %(near)s::float8 AND {condition} ORDER BY n.similarity DESC LIMIT {_NEAREST})""")
-    some = " UNION ".join(f"SELECT * FROM {name}" for name in ("hit", "near") if any(p.startswith(name) for p in parts))
-    ordered = ", ".join(f"'{name}'" for name in IN_ORDER)
-    ways = f"CASE WHEN b.kind IN ({ordered}) THEN ARRAY({{}}) END" if beside else "NULL::uuid[]"
-    parts.append(
-        f"best AS MATERIALIZED (SELECT b.id, {ways.format(_BEFORE)} AS before, {ways.format(_AFTER)} AS after"
-        f" FROM ({some}) AS b)"
-    )
-    parts.append(
-        "pool AS MATERIALIZED (SELECT DISTINCT ON (id) * FROM (SELECT * FROM best UNION ALL"
-        " SELECT unnest(before), NULL, NULL FROM best UNION ALL SELECT unnest(after), NULL, NULL FROM best) AS p"
-        " ORDER BY id, before NULLS LAST)"
-    )
-    near = "NULL::float8"
-    join = ""
-    if meaning:
-        near = "holdfast.similarity(e.vector, %(vector)s)"
-        join = (
-            " LEFT JOIN LATERAL (SELECT e.vector FROM holdfast.embedding e WHERE e.tenant = %(tenant)s"
-            " AND e.model = %(model)s AND e.id = p.id OFFSET 0) AS e ON true"
-        )
-    small = (
-        "octet_length(coalesce(r.text, '')) + octet_length(coalesce(r.more::text, ''))"
-        f" + coalesce(octet_length(r.raw), 0) < {_SHORT}"
-    )
-    content = READ.replace("r.text", "CASE WHEN r.small THEN r.text END")
-    content = content.replace("r.more::text", "CASE WHEN r.small THEN r.more::text END")
-    return (
-        f"WITH {', '.join(parts)} SELECT r.session, r.author, r.agent,"
-        f" r.priority, r.length, ARRAY[{', '.join(ranks)}]::float4[], {near}::float8, ({condition}), p.before::text[],"
-        f" p.after::text[], CASE WHEN r.key IS NULL THEN '' ELSE r.key END,"
-        f" r.small, {content}"
-        f" FROM pool p CROSS JOIN LATERAL (SELECT r.*, {small} AS small FROM holdfast.record r"
-        f" WHERE r.tenant = %(tenant)s AND r.id = p.id OFFSET 0) AS r{join}"
-    )
+def _asked(model: Embedder, most: int) -> dict[str, object]:
+    return {"model": _named(model), "kinds": list(EMBEDDED), "most": most, "every": most == _EVERYTHING}
 
 
-def _found(pool: Pool, rows: list[TupleRow], where: Filter) -> Found:
+def _named(model: Embedder) -> str:
+    return f"{model.name} {model.version}"
+
+
+def _texts(vectors: Array) -> list[str]:
+    return ["[" + ",".join(f"{number:.5g}" for number in row) + "]" for row in vectors.tolist()]
+
+
+def _codes(vectors: Array) -> list[str]:
+    """Return the signs of vectors as literals of the type `bit`, padded with zeros."""
+    return ["".join("1" if number > 0 else "0" for number in row).ljust(CODE_BITS, "0") for row in vectors.tolist()]
+
+
+def _found(pool: Pool, rows: list[TupleRow], where: Filter, first: int) -> Found:
     """Make candidates of the rows of a question."""
-    numbers: dict[str, int] = {}
-    candidates, near, after = dict[int, Candidate](), dict[str, float](), dict[int, int]()
-    stored: list[Stored | None] = []
+    numbers, candidates, near = dict[str, int](), dict[int, Candidate](), dict[str, float]()
+    stored: list[Stored | str] = []
     chains: list[list[str]] = []
     for row in rows:
         session, author, agent, priority, length, ranks, similarity, inside, before, behind, key, small = row[:12]
@@ -422,7 +556,7 @@ def _found(pool: Pool, rows: list[TupleRow], where: Filter) -> Found:
         time = "" if one.at is None else iso(one.at)
         if where.known and time > where.known:
             continue
-        number = numbers[one.id] = len(numbers)
+        number = numbers[one.id] = first + len(numbers)
         shape, foreign = KINDS[one.kind].shape, KINDS[one.kind].foreign
         identifier = f"{one.path}#{key}" if shape == "section" else one.path if shape == "document" else one.id
         identifier = key if foreign else identifier
@@ -433,13 +567,13 @@ def _found(pool: Pool, rows: list[TupleRow], where: Filter) -> Found:
         )  # fmt: skip
         if similarity is not None:
             near[identifier] = similarity
-        stored.append(one if small else None)
+        stored.append(one if small else one.id)
         if before or behind:
             chains.append([*reversed(before or ()), one.id, *(behind or ())])
+    after: dict[int, int] = {}
     for chain in chains:
         after.update(itertools.pairwise([numbers[each] for each in chain if each in numbers]))
-    filled = msgspec.structs.replace(pool, candidates=candidates, after=after)
-    return Found(filled, near, stored, list(numbers))
+    return Found(msgspec.structs.replace(pool, candidates=candidates, after=after), near, stored)
 
 
 def _decoded() -> tuple[list[float], list[int]]:
@@ -459,6 +593,7 @@ def _decoded() -> tuple[list[float], list[int]]:
 _RANKS, _COUNTS = _decoded()
 
 
+@functools.lru_cache(maxsize=4096)
 def _occurrences(rank: float) -> int:
     """Return how often a word occurs in a record, from its rank; in the title it counts four times."""
     place = bisect.bisect_left(_RANKS, rank)

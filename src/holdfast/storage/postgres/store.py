@@ -12,7 +12,7 @@ import re
 import secrets
 import threading
 import time as clocks
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -20,13 +20,12 @@ import psycopg
 from psycopg import errors as pg
 from psycopg import sql
 
-from holdfast.errors import AlreadyExists, Conflict, HoldfastError, NotFound, OverBudget, Unavailable
+from holdfast.errors import AlreadyExists, HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl, transcripts
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS
 from holdfast.model.layout import Layout
 from holdfast.model.queries import Query, Terms
-from holdfast.model.records import Problem, Receipt, Record, path_of, version_of
-from holdfast.model.scopes import Scope
+from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.settings import Settings, Shared
 from holdfast.model.times import derived_id, id_ms, is_id, iso, now_ms, utc_now
 from holdfast.recall.answers import Answer, Candidates
@@ -35,7 +34,7 @@ from holdfast.recall.ranking import Near
 from holdfast.storage import parsing
 from holdfast.storage.log import Changed, LogPart, attempts
 from holdfast.storage.pools import Filter, Pool, Tied
-from holdfast.storage.postgres.connections import Statement
+from holdfast.storage.postgres.connections import Insert, Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import INSERT_ALL, ROW, PgTree, is_log
 from holdfast.storage.postgres.rows import (
@@ -53,10 +52,9 @@ from holdfast.storage.postgres.rows import (
     sent,
     short,
 )
-from holdfast.storage.postgres.search import Searcher, has_foreign
-from holdfast.storage.postgres.vectors import Vectors
+from holdfast.storage.postgres.search import Searcher, Vectors, has_foreign
 from holdfast.storage.reports import Progress, Refreshed, Report, check_save_points
-from holdfast.storage.store import ANY, Appended, Applied, Event, Made, Store, What, other_use, unknown
+from holdfast.storage.store import Appended, Applied, Event, Store, What, other_use, unknown, used
 from holdfast.storage.tree import ABSENT
 
 T = TypeVar("T")
@@ -73,16 +71,19 @@ _COUNT_AT = 500
 _COUNT_WORDS = "SELECT holdfast.count_words(1)"
 _COLUMNS = ", ".join(Row.__struct_fields__)
 _INSERT = {
-    count: f"INSERT INTO holdfast.record ({_COLUMNS}) VALUES ("
-    + "), (".join(", ".join(f"%({name}{number})s" for name in Row.__struct_fields__) for number in range(count))
-    + ") ON CONFLICT (tenant, id) DO NOTHING"
+    count: Insert(
+        f"INSERT INTO holdfast.record ({_COLUMNS}) VALUES ("
+        + "), (".join(", ".join(f"%({name}{number})s" for name in Row.__struct_fields__) for number in range(count))
+        + ")"
+    )
     for count in (1, 2)
 }
 _SUPERSEDE = """
 UPDATE holdfast.record SET live = false, words = NULL
-WHERE tenant = %(tenant)s AND path = %(path)s AND key = %(key)s AND live AND id < %(id)s::uuid
+WHERE tenant = %(tenant)s AND key = %(key)s AND path || '' = %(path)s AND live AND id < %(id)s::uuid
 """
 _APPEND = "SELECT holdfast.append(%(rows)s::json, %(seen)s, %(alone)s)::text"
+_IMPORT = "SELECT holdfast.import_entries(%(rows)s::json, %(pair)s)"
 _BY_OP = f"""
 SELECT r.about, {READ} FROM holdfast.record o JOIN holdfast.record r ON r.tenant = o.tenant AND r.xact = o.xact
     AND (r.id = o.id OR r.more ->> 'op' = %(op)s) WHERE o.tenant = %(tenant)s AND o.op = ANY(%(keys)s::text[])
@@ -114,19 +115,6 @@ _RELEASE = "DELETE FROM holdfast.lease WHERE tenant = %(tenant)s AND name = %(na
 _HELD = """
 SELECT holder FROM holdfast.lease WHERE tenant = %(tenant)s AND name = %(name)s AND until > clock_timestamp()
 """
-_MARKS = """
-SELECT r.about, r.id::text, r.hidden, r.path FROM holdfast.record r
-WHERE r.tenant = %(tenant)s AND r.about = ANY(%(about)s::text[]) AND r.more ->> 'hide' IS NOT NULL
-"""
-_HIDE = """
-UPDATE holdfast.record r SET hidden = %(hidden)s WHERE r.tenant = %(tenant)s AND r.live AND r.path = %(path)s
-    AND (r.key = %(target)s OR r.id::text = %(target)s) AND (coalesce(r.key, '') = '' OR r.id < %(mark)s::uuid)
-"""
-_COMPLETE = """
-UPDATE holdfast.record r SET live = true, about = NULL, words = s.words, xact = pg_current_xact_id()
-FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) s
-WHERE r.tenant = %(tenant)s AND r.id = s.id AND r.about = %(problem)s
-"""
 _WRITERS = """
 SELECT coalesce(r.more ->> 'record', r.about), r.writer FROM holdfast.record r
 WHERE r.tenant = %(tenant)s AND r.kind = 'write' AND r.about = ANY(%(paths)s::text[]) ORDER BY r.id
@@ -141,6 +129,19 @@ _TOKENIZER = "SELECT s.tokenizer FROM holdfast.stat s WHERE s.tenant = %(tenant)
 _COUNT_AGAIN = f"""
 UPDATE holdfast.stat SET records = '{{0,0}}', length = '{{0,0}}', upto = '0', tokenizer = {TOKENIZER}
 WHERE tenant = %(tenant)s
+"""
+_DERIVED = ("length", "kind", "scope", "session", "version", "title", "author", "agent", "priority")
+"""Not `at`: a time without a zone was read in that of its writer."""
+_THERE, _MADE = (", ".join(f"{row}.{name}" for name in _DERIVED) for row in "rs")
+_WRONG = f"""
+json_populate_recordset(NULL::holdfast.record, %(rows)s::json) AS s WHERE r.tenant = %(tenant)s AND r.id = s.id
+    AND (CASE WHEN r.live THEN r.words END, {_THERE}) IS DISTINCT FROM (CASE WHEN r.live THEN s.words END, {_MADE})
+"""
+_DIFFERENT = f"SELECT r.id::text FROM holdfast.record r, {_WRONG}"
+_DERIVE = f"""
+UPDATE holdfast.record r
+SET (words, {", ".join(_DERIVED)}) = ROW(CASE WHEN r.live OR r.about = E'\\n' THEN s.words END, {_MADE})
+FROM {_WRONG} RETURNING r.id::text
 """
 
 
@@ -160,7 +161,7 @@ class PgStore(Store):
     def __init__(self, database: Database, layout: Layout, settings: Settings, writer: str = "") -> None:
         super().__init__(layout, settings, writer)
         self.address, self.reads_only = database.address, database.reads_only
-        self.tree = PgTree(database, layout)
+        self.tree = PgTree(database, layout, longest=settings.limits.document_bytes)
         self._database = database
         self._maker = self.tree.maker
         self._searcher = Searcher(database, settings.search)
@@ -238,98 +239,34 @@ class PgStore(Store):
     def _records(self, rows: Iterable[Stored]) -> list[Record]:
         return [record for row in rows if (record := self._record(row))]
 
-    def _load(self, ids: Sequence[str]) -> dict[str, Record]:
+    def _load(self, ids: Collection[str]) -> dict[str, Record]:
         """Return the records of these rows that still exist."""
         rows = self._rows("r.id = ANY(%(ids)s::uuid[])", ids=list(ids)) if ids else []
         return {row.id: record for row in rows if (record := self._record(row))}
 
     # documents
 
-    def update(
-        self, path: str, make: Callable[[bytes | None], Made], *, expect: str, op_id: str = "", status: str = "changed",
-        keep: bool = True, note: Mapping[str, Any] = {},
-    ) -> Receipt:  # fmt: skip
-        for _ in attempts(path):
-            before, current = (ABSENT, None) if expect == ABSENT else self._now(path)
-            if expect not in (ABSENT, ANY) and before != expect:
-                if repeated := self.applied(op_id, path):
-                    return repeated
-                raise refused_version(path, expect)
-            try:
-                made = make(current)
-            except AlreadyExists:
-                if repeated := self.applied(op_id, path):
-                    return repeated
-                raise
-            entry: dict[str, Any] = {"path": path, "before": before, "after": made.version, **note}
-            if made.id != path:
-                entry |= {"after": version_of(made.data), "record": made.id, "version": made.version}
-            if made.data == current:
-                if repeated := self.applied(op_id, path):
-                    return repeated
-                if op_id:  # the op_id must not have an effect later either
-                    self.log_write(entry, op_id)
-                return Receipt("unchanged", made.id, path, made.version)
-            self.check_size(path, made.data)
-            try:
-                self._put(path, made.data, before, keep, entry, op_id)
-            except (Conflict, AlreadyExists):
-                if repeated := self.applied(op_id, path):
-                    return repeated
-                if expect != ANY:
-                    raise
-                continue
-            return Receipt(status, made.id, path, made.version)
-        raise AssertionError("attempts() ends in an error")
-
-    def remove(
-        self, path: str, *, expect: str, op_id: str = "", keep: bool = True, note: Mapping[str, Any] = {}
+    def _replace(
+        self, path: str, data: bytes | None, before: str, entry: Mapping[str, Any], op_id: str, *, keep: bool
     ) -> None:
-        self._put(path, None, expect, keep, {"path": path, "before": expect, **note}, op_id)
-
-    def _put(
-        self, path: str, data: bytes | None, expect: str, keep: bool, entry: Mapping[str, Any], op_id: str
-    ) -> None:
-        """Write or remove a document together with its line of the write log."""
-        line = {name: value for name, value in entry.items() if value} | ({"op": op_id} if op_id else {})
-        if self.writer:
-            line["writer"] = self.writer
-        log = self.layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
-        row = self._maker.entry(log, {"time": utc_now(), **line}, self._database.mint()[0])
-        row.op = self._op(op_id) if op_id else None
-        place = self.layout.classify(path)
+        place, line = self.layout.classify(path), {name: value for name, value in entry.items() if value}
+        (note,) = self._made(self.write_log, [line], "time", op_id, "")
         try:
-            if (
-                data is not None
-                and expect == ABSENT
-                and place
-                and place.kind.is_named
-                and place.kind.shape == "document"
-            ):
-                self._create(path, data, row)
-                return
-            self.tree.put(path, data, expect=expect, keep=keep, note=row, writer=self.writer)
+            if data and before == ABSENT and place and place.kind.is_named and place.kind.shape == "document":
+                # a document whose name we made cannot be a folder, and its index refuses a second one
+                row, _ = self._maker.document(check_path(path), data, self._database.mint()[0], self.writer)
+                self._database.write(path, [(_INSERT[2], (*row.values(), *note.values()))])
+            else:
+                self.tree.put(path, data, expect=before, keep=keep, note=note, writer=self.writer)
         except psycopg.Error as error:
-            if error.sqlstate in ("HF003", "23505") and op_id:
-                raise Conflict(f"The op_id {op_id} was used before.", "Use a new one.") from None
-            raise
-
-    def _create(self, path: str, data: bytes, note: Row) -> None:
-        """Create a document whose name we made, so that it cannot be a folder; its index refuses a second one."""
-        row, _ = self._maker.document(check_path(path), data, self._database.mint()[0], self.writer)
-        try:
-            self._database.write(path, [(_INSERT[2], [*row.values(), *note.values()])])
-        except pg.UniqueViolation as error:
             if error.diag.constraint_name == "record_key":
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.") from None
+            if op_id and error.sqlstate in ("HF003", "23505"):
+                raise used(op_id) from None
             raise
 
     def log_write(self, entry: Mapping[str, Any], op_id: str = "") -> None:
-        path = self.layout.path_for(KINDS["write"], Scope(), month=utc_now()[:7])
-        self.append(path, [{name: value for name, value in entry.items() if value}], op_id=op_id)
-
-    def _changed(self, path: str) -> None:
-        pass
+        self.append(self.write_log, [{name: value for name, value in entry.items() if value}], op_id=op_id)
 
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         del path
@@ -415,7 +352,7 @@ class PgStore(Store):
             statements: list[Statement] = [
                 (_SUPERSEDE, {"path": path, "key": row.key, "id": row.id}) for row in rows if row.key
             ]
-            values = first.values() if len(rows) == 1 else [value for row in rows for value in row.values()]
+            values = tuple(itertools.chain.from_iterable(row.values() for row in rows))
             self._database.write(path, [*statements, (_INSERT[len(rows)], values)], durable=durable)
         elif not decided and not first.op and not any(row.key for row in rows):
             parts = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
@@ -479,128 +416,43 @@ class PgStore(Store):
             last, most = rows[-1].id, _PAGE
 
     def import_lines(self, path: str, lines: Sequence[bytes]) -> int:
-        longest = max((len(line) + 1 for line in lines), default=0)
-        if longest > self.settings.limits.line_bytes:
-            limit = self.settings.limits.line_bytes
+        longest, limit = max((len(line) + 1 for line in lines), default=0), self.settings.limits.line_bytes
+        if longest > limit:
             raise OverBudget(f"A line would have {longest:,} bytes; the limit is {limit:,}.", "Shorten it.")
-        check_path(path)
-        place, rows = self.layout.classify(path), dict[str, Row]()
-        last = self._last_ms(path) if place and place.kind.foreign else -1
+        place = self.layout.classify(check_path(path))
+        rows = self._imported(path, lines, foreign=bool(place and place.kind.foreign))
+        given = {"rows": sent(rows), "pair": place.kind.pair if place else ""}
+        for _ in attempts(path) if rows else ():
+            with contextlib.suppress(pg.UniqueViolation):  # another program wrote one of the keys at the same moment
+                return int(self._database.write(path, [(_IMPORT, given)])[0][0][0])
+        return 0
+
+    def _imported(self, path: str, lines: Sequence[bytes], *, foreign: bool) -> list[Row]:
+        """Return the rows of lines from elsewhere; of several entries of one key, the newest is current."""
+        rows, newest, ops = dict[str, Row](), dict[str, str](), set[str]()
+        known = self._rows("r.path = %(path)s AND r.live ORDER BY r.id DESC LIMIT 1", path=path) if foreign else []
+        last = id_ms(known[0].id) if known else 0
         for line in lines:
-            values = transcripts.parse(line) if last >= 0 else jsonl.parse(line)
+            values = transcripts.parse(line) if foreign else jsonl.parse(line)
             if isinstance(values, str):
                 identifier = derived_id(0, path.encode() + line)
                 rows.setdefault(identifier, self._maker.damaged(path, identifier, line))
                 continue
             for value in values:
-                row = self._maker.entry(path, value)
-                if last >= 0 and row.live:  # turns are in the order of their lines, whatever times they have
+                row, op = self._maker.entry(path, value), value.get("op")
+                if foreign and row.live:  # turns are in the order of their lines, whatever times they have
                     last = max(id_ms(row.id), last + 1)
                     row.id = derived_id(last, str(row.key).encode())
-                rows.setdefault(row.key or row.id if last >= 0 else row.id, row)
-        count, every = 0, list(rows.values())
-        with self._database.transaction(path) if len(every) > _BATCH else contextlib.nullcontext():
-            for start in range(0, len(every), _BATCH):
-                count += self._add(path, every[start : start + _BATCH])
-        return count
-
-    def _last_ms(self, path: str) -> int:
-        """Return the time of the last row of a log, 0 when there is none."""
-        last = "SELECT max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s AND live"
-        ((found,),) = self._database.ask(path, last, path=path)
-        return id_ms(found) if found else 0
-
-    def _add(self, path: str, rows: list[Row]) -> int:
-        """Add rows from elsewhere, in any order: which of them are current and hidden follows from all of them."""
-        self._set_apart(path, rows)
-        more = self._settle(path, rows)
-        return len(
-            self._database.write(path, [*more, (INSERT_ALL, {"rows": sent(rows)}), *self._hiding(path, rows)])[
-                len(more)
-            ]
-        )
-
-    def _set_apart(self, path: str, rows: list[Row]) -> None:
-        """Give a row another id when an entry of another log has the same."""
-        wanted = "SELECT r.id::text FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = ANY(%(ids)s::uuid[])"
-        found = self._database.ask(path, f"{wanted} AND r.path <> %(path)s", ids=[r.id for r in rows], path=path)
-        for row in (row for row in rows if (row.id,) in found):
-            value = {"id": row.id, **msgspec.json.decode(bytes(row.more or b"{}"))}
-            row.id = derived_id(id_ms(row.id), f"{path} {row.id}".encode())
-            row.more = msgspec.Raw(jsonl.render(value)[:-1])
-
-    def _settle(self, path: str, rows: list[Row]) -> list[Statement]:
-        """Set the flags of new rows by what is there; return the statements that change rows that are there."""
-        statements: list[Statement] = []
-        keyed = [row for row in rows if row.live and row.key and row.kind not in FOREIGN]
-        if keyed:
-            wanted = "r.path = %(path)s AND r.key = ANY(%(keys)s::text[]) AND r.live"
-            held = f"SELECT r.key, r.id::text FROM holdfast.record r WHERE r.tenant = %(tenant)s AND {wanted}"
-            known: dict[str, str] = dict(self._database.ask(path, held, path=path, keys=list({r.key for r in keyed})))
-            newest = dict(known)
-            for row in keyed:
-                newest[str(row.key)] = max(newest.get(str(row.key), ""), row.id)
-            for row in keyed:
-                row.live = newest[str(row.key)] == row.id and known.get(str(row.key)) != row.id
-                row.words = row.words if row.live else None
-            gone = [old for key, old in known.items() if newest[key] != old]
-            retire = "UPDATE holdfast.record SET live = false, words = NULL WHERE tenant = %(tenant)s"
-            statements += [(f"{retire} AND id = ANY(%(ids)s::uuid[])", {"ids": gone})] if gone else []
-        targets = {each for row in rows if row.live for each in (row.id, row.key) if each}
-        places = (place.kind.shape == "line" for row in rows if (place := self.layout.classify(row.path)))
-        if any(places) and (known_marks := self._marks(targets, rows)):
-            for row in rows:
-                found = (
-                    known_marks.get(row.id, ()),
-                    [mark for mark in known_marks.get(row.key or "", ()) if mark[0] > row.id],
-                )
-                if row.live and (mark := max(itertools.chain(*found), default=None)):
-                    row.hidden = mark[1]
-        if pair := next((KINDS[row.kind].pair for row in rows if row.kind in KINDS), ""):
-            statements += self._pairs(path, pair, rows)
-        return statements
-
-    def _marks(self, targets: set[str], rows: list[Row]) -> dict[str, list[tuple[str, bool]]]:
-        found: dict[str, list[tuple[str, bool]]] = {}
-        every = self._database.ask("The marks", _MARKS, about=list(targets)) if targets else []
-        new = [(row.about, row.id, row.hidden, row.path) for row in rows if _is_mark(row)]
-        for about, identifier, hidden, path in (*every, *new):
-            if path == rows[0].path:
-                found.setdefault(about, []).append((identifier, hidden))
-        return found
-
-    def _hiding(self, path: str, rows: list[Row]) -> list[Statement]:
-        """Return statements that hide or show what the newest of these marks are about."""
-        marks: dict[str, Row] = {}
-        for row in sorted(rows, key=lambda row: row.id):
-            if row.about and _is_mark(row):
-                marks[row.about] = row
-        statements: list[Statement] = []
-        for about, mark in marks.items():
-            ledger = mark.kind == "ledger"
-            where = {"path": about if ledger else path, "target": "" if ledger else about}
-            statements.append((_HIDE, {**where, "hidden": mark.hidden, "mark": mark.id}))
-        return statements
-
-    def _pairs(self, path: str, field: str, rows: list[Row]) -> list[Statement]:
-        """Leave out entries whose other half is missing; bring in those whose other half arrives."""
-        halves: dict[str, list[Row]] = {}
-        for row in rows:
-            value = msgspec.json.decode(bytes(row.more)).get(field) if row.more and row.live else None
-            if isinstance(value, str) and value:
-                halves.setdefault(value, []).append(row)
-        alone = {value: found[0] for value, found in halves.items() if len(found) == 1}
-        if not alone:
-            return []
-        there = f"{ROW} r.path = %(path)s AND r.more ->> '{field}' = ANY(%(pairs)s::text[])"
-        others = [Stored(*row) for row in self._database.ask(path, there, path=path, pairs=list(alone))]
-        mine = {row.id for row in rows}
-        known = {str(one.value.get(field)): one for one in others if one.id not in mine}
-        for value, row in alone.items():
-            if value not in known:
-                row.live, row.about, row.words = False, PROBLEM, None
-        found = [self._maker.entry(path, one.value) for one in known.values()]
-        return [(_COMPLETE, {"rows": sent(found), "problem": PROBLEM})] if found else []
+                elif not foreign and isinstance(op, str) and op not in ops and not value.get("intent"):
+                    ops.add(op)  # a write that was only announced may never have happened
+                    row.op = self._op(op) or None
+                if row.live and row.key and not foreign:
+                    newest[row.key] = max(newest.get(row.key, ""), row.id)
+                rows.setdefault(row.key or row.id if foreign else row.id, row)
+        for row in rows.values():
+            if row.key and newest.get(row.key, row.id) != row.id:
+                row.live, row.words = False, None
+        return list(rows.values())
 
     # runs
 
@@ -725,62 +577,58 @@ class PgStore(Store):
     def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
         self._need_words()
         pools, near, best, as_of = list[Pool](), Near(), list[Answer](), iso(now_ms())
-        loaded: list[Stored | str] = []
+        found: list[Stored | str] = []
 
-        def load(rows: list[int]) -> dict[int, Record]:
-            missing = self._load([one for row in rows if isinstance(one := loaded[row], str)])
-            found: dict[int, Record] = {}
-            for row in rows:
-                one = loaded[row]
-                if record := missing.get(one) if isinstance(one, str) else self._record(one):
-                    found[row] = record
-            return found
+        def load(numbers: list[int]) -> dict[int, Record]:
+            records = self._loaded([found[number] for number in numbers])
+            return {number: record for number, record in zip(numbers, records, strict=True) if record}
 
         def related(answers: list[Answer]) -> list[list[Tied]]:
             around = msgspec.structs.replace(where, tags=(), since="", until="")
-            own = {one.record.id: [one.record] for one in answers}
-            ties = self._searcher.related(list(own), around, query.related, self._load, own)
-            return [ties.get(one.record.id, []) for one in answers]
+            ties = self._searcher.related(
+                {one.record.id: [one.record] for one in answers}, around, query.related, self._load
+            )
+            return [ties[one.record.id] for one in answers]
 
         if terms.empty:
             best = [Answer(record) for record in self.query(where, query.limit)[1]]
         elif plain:
             matches = self._searcher.best(terms, where, query.limit)
-            missing = self._load([identifier for row, identifier, _ in matches if row is None])
-            for row, identifier, score in matches:
-                if record := self._record(row) if row else missing.get(identifier):
-                    best.append(Answer(record, score))
+            records = self._loaded([row for row, _ in matches])
+            best = [Answer(record, score) for record, (_, score) in zip(records, matches, strict=True) if record]
         else:
-            pools, near, loaded = self._pools(terms, where, query)
+            for asked in (terms, terms.loose) if terms.phrases and query.associate else (terms,):
+                pools, near, found = self._pools(asked, where, query)
+                if any(pool.candidates for pool in pools):
+                    break
         return use(Candidates(pools, near, best, where, load, related, as_of=as_of))
 
+    def _loaded(self, found: Sequence[Stored | str]) -> list[Record | None]:
+        """Return the records of rows; those of which only the id is known are read."""
+        missing = self._load([one for one in found if isinstance(one, str)])
+        return [missing.get(one) if isinstance(one, str) else self._record(one) for one in found]
+
     def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[list[Pool], Near, list[Stored | str]]:
+        """Return the candidates for some words in one pool for our own records and one for those of other programs."""
         candidates = self.settings.search.candidates
         most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
-        flags, pools, values, loaded = has_foreign(where), list[Pool](), dict[str, float](), list[Stored | str]()
-        also, ready = self._vectors.asking() if query.associate else [], False
-        enough = Near().enough
-        for asked in (terms, terms.loose) if terms.phrases and query.associate else (terms,):
-            rarity, rows = self._searcher.rarity(asked, flags, also)
-            ready = ready or (bool(also) and self._vectors.ready(rows[0]))
-            if also and not ready and self._watching:
-                self._vectors.fill()
-            also = []
-            for foreign in flags:
-                wanted = self._searcher.wanted(asked, rarity, foreign)
-                meaning = self._vectors.meaning(query, asked, wanted, rarity, foreign) if ready else None
-                found = self._searcher.candidates(wanted, where, rarity, most, foreign=foreign, meaning=meaning)
-                pools.append(_numbered(found.pool, len(loaded)))
-                loaded += [row or identifier for row, identifier in zip(found.rows, found.ids, strict=True)]
-                values |= found.near
-                enough = meaning.near if meaning else enough
-            if rarity.uncounted > _COUNT_AT:
-                self._count_words()
-            if any(pool.candidates for pool in pools):
-                break
-            if asked is not terms.loose and terms.phrases and query.associate:
-                pools, loaded = [], []
-        return pools, Near(values, enough) if ready else Near(), loaded
+        flags, pools, near, rows = has_foreign(where), list[Pool](), Near(), list[Stored | str]()
+        also = self._vectors.asking() if query.associate else []
+        rarity, found = self._searcher.rarity(terms, flags, also)
+        ready = bool(also) and self._vectors.ready(found[0])
+        if also and not ready and self._watching:
+            self._vectors.fill()
+        for foreign in flags:
+            question = self._searcher.question(terms, rarity, foreign)
+            literal = bool(terms.phrases)
+            meaning = self._vectors.meaning(query, question.pool, literal=literal) if ready else None
+            some = self._searcher.candidates(question, where, most, meaning=meaning, first=len(rows))
+            pools.append(some.pool)
+            rows += some.rows
+            near = Near({**near.values, **some.near}, meaning.near) if meaning else near
+        if rarity.uncounted > _COUNT_AT:
+            self._count_words()
+        return pools, near, rows
 
     def _count_words(self) -> None:
         """Count the words of new rows in a thread, unless one does already."""
@@ -801,10 +649,10 @@ class PgStore(Store):
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         self._need_words()
-        own: dict[str, list[Record]] = {}
+        own: dict[str, list[Record]] = {identifier: []}
         with contextlib.suppress(NotFound):
             own[identifier] = [self.get(identifier)]
-        return self._searcher.related([identifier], where, limit, self._load, own)[identifier]
+        return self._searcher.related(own, where, limit, self._load)[identifier]
 
     @property
     def embedder(self) -> str:
@@ -825,12 +673,9 @@ class PgStore(Store):
     def refresh(self, *, rebuild: bool = False, progress: Progress | None = None) -> Refreshed:
         done = Refreshed()
         if rebuild:
-            for rows, wrong in self._derived(progress):
+            for rows, changed in self._derived(_DERIVE, progress):
                 done.records += len(rows)
-                done.changed += len(wrong)
-                if wrong:
-                    given = {"rows": sent([row for row in rows if row.id in wrong])}
-                    self._database.write("The words", [(_DERIVE, given)], durable=False)
+                done.changed += len(changed)
             forget = "DELETE FROM holdfast.term WHERE tenant = %(tenant)s"
             self._database.write("The words", [(_STAT, {}), (forget, {}), (_COUNT_AGAIN, {}), (_COUNT_WORDS, {})])
         elif not self.reads_only:
@@ -838,15 +683,15 @@ class PgStore(Store):
         done.problems = self._problems()
         return done
 
-    def _derived(self, progress: Progress | None) -> Iterator[tuple[list[Row], set[str]]]:
-        """Yield all rows as they follow from what they say, a part at a time, and the ids of those that differ."""
+    def _derived(self, statement: str, progress: Progress | None) -> Iterator[tuple[list[Row], set[str]]]:
+        """Yield all rows as they follow from what they say, a part at a time, and the ids that a statement returns."""
         every = "SELECT count(*), max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s"
         ((total, newest),) = self._database.ask("The records", every)  # later ones are made by these rules
         last, done = "00000000-0000-0000-0000-000000000000", 0
         wanted = f"r.id > %(last)s::uuid AND r.id <= %(newest)s::uuid ORDER BY r.id LIMIT {_PAGE}"
         while rows := self._rows(wanted, last=last, newest=newest):
             made = [row for one in rows if (row := self._again(one))]
-            yield made, {each for (each,) in self._database.ask("The records", _DIFFERENT, rows=sent(made))}
+            yield made, {each for (each,) in self._database.ask("The records", statement, rows=sent(made))}
             last, done = rows[-1].id, done + len(rows)
             if progress:
                 progress(done, total)
@@ -865,17 +710,16 @@ class PgStore(Store):
         else:
             made, _ = self._maker.document(row.path, row.data, row.id, row.writer)
         made.id, made.live = row.id, row.live
-        if not row.live:
-            made.words = None
         return made
 
     def verify(self, progress: Progress | None = None) -> Report:
         report = Report()
-        for rows, wrong in self._derived(progress):
+        for rows, wrong in self._derived(_DIFFERENT, progress):
             report.records += sum(row.live and row.kind in KINDS for row in rows)
-            for row in rows:
-                if row.id in wrong:
-                    report.differences.append(Problem(row.path, f"the row {row.id} differs from what its text says"))
+            differ = (row for row in rows if row.id in wrong)
+            report.differences += [
+                Problem(row.path, f"the row {row.id} differs from what its text says") for row in differ
+            ]
         report.files = self._count_files()
         report.damage = [problem for problem in self._problems() if not problem.minor]
         ledgers = self._records(self._rows("r.kind = 'ledger' ORDER BY r.id"))
@@ -947,21 +791,6 @@ class PgStore(Store):
         return KINDS[row.kind].shape == "section" or not self._rows(wanted, path=row.path)
 
 
-# A time without a zone was read in that of its writer, so `at` is not derived again.
-_DIFFERENT = """
-SELECT r.id::text FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) s
-JOIN holdfast.record r ON r.tenant = %(tenant)s AND r.id = s.id
-WHERE (r.words, r.length, r.kind, r.scope, r.session, r.version, r.title, r.author, r.agent, r.priority)
-    IS DISTINCT FROM
-      (s.words, s.length, s.kind, s.scope, s.session, s.version, s.title, s.author, s.agent, s.priority)
-"""
-_DERIVE = """
-UPDATE holdfast.record r SET words = s.words, length = s.length, kind = s.kind, scope = s.scope,
-    session = s.session, title = s.title, author = s.author, agent = s.agent, priority = s.priority
-FROM json_populate_recordset(NULL::holdfast.record, %(rows)s::json) s WHERE r.tenant = %(tenant)s AND r.id = s.id
-"""
-
-
 def _is_mark(row: Row) -> bool:
     """Return whether an entry hides or shows a record."""
     return bool(row.about) and row.about != PROBLEM and not row.live and row.kind not in ("write", "trace")
@@ -975,21 +804,6 @@ def _part(rows: Iterable[Stored], now: _Moment, *, fresh: bool) -> LogPart:
         else:
             warnings.append(str(problem_of(row)))
     return LogPart(entries, now, fresh, warnings)
-
-
-def _numbered(pool: Pool, start: int) -> Pool:
-    """Return a pool whose rows are numbered from `start` on."""
-    if not start:
-        return pool
-    candidates = {start + number: one for number, one in pool.candidates.items()}
-    after = {start + one: start + other for one, other in pool.after.items()}
-    return msgspec.structs.replace(pool, candidates=candidates, after=after)
-
-
-def refused_version(path: str, expect: str) -> Conflict:
-    return Conflict(
-        f"{path} was changed since version {expect[:8]}; nothing was written.", "Read it again and redo the edit."
-    )
 
 
 class PgFeed:

@@ -85,7 +85,9 @@ class PgGrants:
 
     def check(self) -> None:
         """Raise the reason why the database cannot be used."""
-        self._database.ask("The store", "SELECT max(version) FROM holdfast.migrations")
+        ((version,),) = self._database.ask("The store", "SELECT max(version) FROM holdfast.migrations")
+        if version != schema.VERSION:
+            raise schema.other(version)
 
     def close(self) -> None:
         self._database.close()
