@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from holdfast.errors import Invalid, Unavailable
+from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model import kinds, settings
 from holdfast.model.kinds import KINDS, Kind
@@ -133,7 +133,17 @@ class Core(Writer):
         where = self.filter(query, query.kinds if among is None else among, (*query.tags, *terms.tags))
         if among is None or (terms.empty and query.text.strip() and not (terms.tags or terms.kinds)):
             return use(Candidates(where=where, as_of=iso(now_ms())))
-        return self.store.search(query, terms, where, use, plain=plain)
+
+        def work(found: Candidates) -> T:
+            return use(msgspec.structs.replace(found, get=self._or_none))
+
+        return self.store.search(query, terms, where, work, plain=plain)
+
+    def _or_none(self, identifier: str) -> Record | None:
+        try:
+            return self.store.get(identifier)
+        except HoldfastError:
+            return None
 
     @functools.cached_property
     def shared(self) -> Shared | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "records": "init put get search tail hide related why refresh embed verify stats",
     "tool_commands": (
-        "workspace state plan learnings skill compartment mind value chat jobs task overview recall remember"
+        "workspace state plan learnings skill compartment mind value chat jobs task overview recall remember revise"
         " tools call traces"
     ),
     "context": "context",
@@ -34,7 +34,7 @@ _MODULES = {
     "doctor": "doctor",
     "hot": "hot",
     "lint": "lint migrate",
-    "owner": "history undo forget rollback backup restore watch settings usage",
+    "owner": "history undo forget rollback backup restore watch settings usage review",
     "transfer": "push pull export import",
     "bench": "bench",
 }

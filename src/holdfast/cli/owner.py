@@ -17,6 +17,7 @@ from holdfast import roots
 from holdfast.cli import show
 from holdfast.cli.main import command, find_root, given_root, kinds_option, op_option, open_root, scope_option
 from holdfast.errors import Invalid
+from holdfast.memories import corrections
 from holdfast.model.names import amount
 from holdfast.model.times import local
 
@@ -44,6 +45,7 @@ def history(id: str, version: str) -> None:
     rows = []
     for one in found:
         note = "current" if one.current else "" if one.kept or not one.version else "text not kept"
+        note = " · ".join(filter(None, (note, one.reason)))
         rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))
     if not show.in_json(found):
         show.table(("time", "what", "writer", "version", ""), rows, whole=("version",))
@@ -219,6 +221,37 @@ def watch(scope: str | None, kinds: tuple[str, ...], since: str, count: int) -> 
                 click.echo(f"{local(change.noticed)}  {what}  {show.printable(about.replace(chr(10), ' '))}")
             if number == count:
                 break
+
+
+@command()
+@click.argument("ids", nargs=-1)
+@click.option("--approve", is_flag=True, help="Write them to the memory.")
+@click.option("--reject", is_flag=True, help="Hide them; their text stays in its log.")
+@click.option("--all", "every", is_flag=True, help="All that are pending.")
+@click.option("--reason", default="", help="Why they are rejected.")
+@scope_option
+def review(ids: tuple[str, ...], approve: bool, reject: bool, every: bool, reason: str, scope: str | None) -> None:
+    """Show what agents proposed; approve or reject the IDS.
+
+    Kinds that need approval are set in holdfast.toml: [review] kinds = ["decision"]. No tool can approve.
+    """
+    if approve and reject:
+        raise Invalid("Approve or reject, not both.", "Leave one of them out.")
+    with open_root() as memory:
+        waiting = corrections.pending(memory, scope)
+        chosen = [one for one in waiting if one.id in ids] if ids else waiting
+        if unknown := set(ids) - {one.id for one in waiting}:
+            raise Invalid(f"{min(unknown)} is not pending.", "Run: holdfast review")
+        if not (approve or reject):
+            rows = [(local(one.time), one.id, one.fields.get("proposed"), one.title or one.text[:60]) for one in chosen]
+            show.listing(chosen, "Nothing is pending.", ("time", "id", "kind", "what"), rows)
+            for one in chosen if ids and not show.wants_json() else ():
+                click.echo("\n" + show.printable(one.text))
+            return
+        if not ids and not every:
+            raise Invalid("Which ones?", "Give their ids, or --all.")
+        for one in chosen:
+            show.receipt(corrections.approve(memory, one) if approve else corrections.reject(memory, one, reason))
 
 
 @command()

@@ -74,6 +74,9 @@ def init(path: str | None, template: bool) -> None:
 @click.option("--field", "fields", multiple=True, metavar="NAME=VALUE", help="Another field; VALUE is JSON or text.")
 @click.option("--id", "identifier", default="", help="Change this record, or create it at this path.")
 @click.option("--expect", default="", help="The version that you have read.")
+@click.option("--supersedes", default="", help="The id of the record that this one replaces.")
+@click.option("--until", default="", help="The last day on which it is valid.")
+@click.option("--reason", default="", help="Why it is changed; kept in its history.")
 @op_option
 def put(kind: str, text: str | None, **given: Any) -> None:
     """Save a record of KIND, or change one with --id.
@@ -231,11 +234,12 @@ def tail(kind: str, count: int, session: str, scope: str | None) -> None:
 @command()
 @click.argument("id")
 @click.option("--restore", is_flag=True, help="Show it again.")
+@click.option("--reason", default="", help="Why; kept in its history.")
 @op_option
-def hide(id: str, restore: bool, op_id: str) -> None:
+def hide(id: str, **given: Any) -> None:
     """Hide the record ID from search and lists. Its text stays in its file."""
     with open_root() as memory:
-        show.receipt(memory.hide(id, restore=restore, op_id=op_id))
+        show.receipt(memory.hide(id, **given))
 
 
 @command()

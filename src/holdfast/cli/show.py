@@ -188,8 +188,10 @@ def _flat(value: Any) -> str:
 
 def hit(found: Hit) -> None:
     """Print a search result: title, kind and age, its text, and its id."""
+    from holdfast.model.records import label
+
     record = found.record
-    parts = (record.kind, found.age, record.scope.path, ", ".join(record.tags), found.store)
+    parts = (record.kind, label(record), found.age, record.scope.path, ", ".join(record.tags), found.store)
     _headline(record, found.snippet, " · ".join(part for part in parts if part))
     width = max(40, min(shutil.get_terminal_size().columns, 120)) - 4
     for line in textwrap.wrap(" ".join(printable(found.snippet).split()), width)[:3]:

@@ -292,6 +292,7 @@ task = _group("task")
 overview = _command("overview", _TOOLS["retrieve_overview"])
 recall = _command("recall", _TOOLS["recall"])
 remember = _command("remember", _TOOLS["remember"])
+revise = _command("revise", _TOOLS["revise"])
 
 
 # commands over all tools

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,15 @@ FENCE = re.compile(r" {0,3}(`{3,}(?!.*`)|~{3,})")
 MAX_TITLE = 300
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t](.*)", re.DOTALL)
 _ENTRY = re.compile(r"###[ \t]+\[(\d{4}-\d{2}-\d{2})\](.*)", re.DOTALL)
-_FIELD = re.compile(r"\*\*(Category|Tags|Archived):\*\*(.*)", re.DOTALL)
+_NAMES = {
+    "category": "Category", "tags": "Tags", "until": "Until", "supersedes": "Supersedes",
+    "superseded_by": "Superseded by", "archived": "Archived",
+}  # fmt: skip
+"""The fields of an entry, as its file names them."""
+_FIELD = re.compile(
+    r"\*\*(Category|Tags|Supersedes|Superseded by|Archived|Until(?=:\*\*[ \t]*\d{4}-\d\d-\d\d\s*\Z)):\*\*(.*)",
+    re.DOTALL,
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _RULE = re.compile(r"(?:\A|\n)---[ \t]*\Z")
 _BLANK = " \t\r\n"
@@ -142,12 +151,20 @@ class Section(msgspec.Struct, frozen=True):
     category: str = ""
     tags: tuple[str, ...] = ()
     archived: str = ""
+    until: str = ""
+    supersedes: str = ""
+    superseded_by: str = ""
     start: int = 0
     """Where its source starts in the text."""
 
     @property
     def version(self) -> str:
         return version_of(self.source.rstrip().encode("utf-8", "surrogateescape"))
+
+    def rendered(self, **changes: Any) -> str:
+        """Return the entry with some of its parts changed."""
+        parts = {name: getattr(self, name) for name in ("date", "title", "text", *_NAMES)}
+        return render(**(parts | changes))
 
     @property
     def fault(self) -> str:
@@ -176,13 +193,13 @@ def parse(text: str) -> list[Section]:
             position += 1
         body = _RULE.sub("", "".join(lines[position:]).strip()).rstrip()
         tags = tuple(tag.strip() for tag in fields.get("Tags", "").split(",") if tag.strip())
-        category, archived = fields.get("Category", ""), fields.get("Archived", "")
-        result.append(Section(anchor, date, title, body, source, line, category, tags, archived, start))
+        given = {name: fields.get(shown, "") for name, shown in _NAMES.items() if name != "tags"}
+        result.append(Section(anchor, date, title, body, source, line, tags=tags, start=start, **given))
     return result
 
 
-def render(date: str, title: str, text: str, category: str = "", tags: tuple[str, ...] = (), archived: str = "") -> str:
-    """Write one entry, ready to be added to a file; parsing it returns the same parts."""
+def render(date: str, title: str, text: str, category: str = "", tags: tuple[str, ...] = (), **given: str) -> str:
+    """Write one entry, ready to be added to a file; parsing it returns the same parts. `given` are its other fields."""
     if parse_ms(date) is None or len(date) != 10:
         raise Invalid(f"{date!r} is not a date.", "Use YYYY-MM-DD.")
     if not title.strip() or title.splitlines() != [title] or len(title) > MAX_TITLE or _CONTROL.search(title):
@@ -192,11 +209,12 @@ def render(date: str, title: str, text: str, category: str = "", tags: tuple[str
         raise Invalid("The text contains a NUL character.", "Leave it out.")
     if any("," in tag or not tag.strip() or tag.splitlines() != [tag] for tag in tags):
         raise Invalid("A tag of an entry is one word or phrase without a comma.", "Split it into several tags.")
-    category, tags = category.strip(), tuple(tag.strip() for tag in tags)
-    if category and category.splitlines() != [category]:
-        raise Invalid("The category of an entry is one line of text.", "Shorten it.")
-    fields = (("Category", category), ("Tags", ", ".join(tags)), ("Archived", archived))
-    head = "".join(f"**{name}:** {value}\n" for name, value in fields if value)
+    fields = {name: value.strip() for name, value in given.items()}
+    fields |= {"category": category.strip(), "tags": ", ".join(tag.strip() for tag in tags)}
+    for name, value in fields.items():
+        if value and value.splitlines() != [value]:
+            raise Invalid(f"The {name} of an entry is one line of text.", "Shorten it.")
+    head = "".join(f"**{shown}:** {fields[name]}\n" for name, shown in _NAMES.items() if fields.get(name))
     if not head and _FIELD.match(text.strip().partition("\n")[0]):
         head = "**Tags:**\n"  # so that text that looks like a field stays text
     entry = f"### [{date}] {title.strip()}\n\n{head}{chr(10) if head else ''}{text.strip()}\n\n---\n"

@@ -116,6 +116,8 @@ _ROWS = (
          also=_LEARNED + "/decisions-{year}.md", required=("title", "text"), title="title", time="date"),
     Kind("lesson", "what went wrong, why, and what to do instead", "section", _LEARNED + "/lessons.md",
          also=_LEARNED + "/lessons-{year}.md", required=("title", "text"), title="title", time="date"),
+    Kind("proposal", "what an agent wrote and the owner has not approved yet", "line", _LEARNED + "/proposals.jsonl",
+         title="title", owned=True),
     Kind("memory", "long-term memory, part of every prompt", "document", "{memory}/MEMORY.md"),
     Kind("message", "one message of the chat history", "line", "{memory}/history.jsonl",
          also="{memory}/history/{any}.jsonl", text="content", time="timestamp", inline=True, pair="exchange",

@@ -22,6 +22,8 @@ from holdfast.model.scopes import Scope
 from holdfast.model.times import today
 
 MAX_DEPTH = 64
+PEOPLE = ("cli",)
+"""Writers that are a person; all others are programs."""
 PRIORITIES, USUAL_PRIORITY = range(1, 11), 5
 
 
@@ -83,10 +85,17 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """For a line: a JSON value instead of text."""
     op_id: str = ""
     """Repeated calls with the same op_id take effect once."""
+    supersedes: str = ""
+    """The id of the record that this one replaces; both say so, and the other one stays readable."""
+    until: str = ""
+    """The last day on which it is valid, YYYY-MM-DD."""
+    reason: str = ""
+    """Why it is changed; kept in its history."""
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of a write. `status`: stored, changed, unchanged or repeated (this op_id was applied before)."""
+    """The result of a write. `status`: stored, changed, unchanged, repeated (this op_id was applied before), or pending
+    (the owner has to approve it)."""
 
     status: str
     id: str
@@ -130,9 +139,22 @@ def lapsed(record: Record, day: str = "") -> str:
     if record.superseded or record.fields.get("superseded_by"):
         return "superseded"
     until = record.fields.get("until")
-    if isinstance(until, str) and until and until[:10] < (day or today()):
+    if record.kind != "proposal" and isinstance(until, str) and until and until[:10] < (day or today()):
         return "expired"
     return "pending" if record.kind == "proposal" else ""
+
+
+def label(record: Record, day: str = "") -> str:
+    """Return what a reader must know before using a record: that it is superseded, expired, pending or retired."""
+    match lapsed(record, day):
+        case "superseded":
+            newer = record.fields.get("superseded_by")
+            return f"superseded by {newer}" if newer else "superseded"
+        case "expired":
+            return f"expired on {record.fields['until']}"
+        case "pending":
+            return "waits for the owner's approval"
+    return "retired" if record.hidden else ""
 
 
 def path_of(identifier: str) -> str:

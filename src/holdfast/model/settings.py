@@ -211,6 +211,12 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a search waits for the shared memory before it answers without it."""
 
 
+class Review(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    kinds: tuple[Literal["note", "decision", "lesson", "fact", "procedure", "plan", "skill"], ...] = ()
+    """What programs write of these kinds waits until the owner approves it with `holdfast review`. Until then recall
+    shows it as pending, and no prompt contains it."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = FORMAT
     """Version of the layout on disk; a newer one is refused."""
@@ -226,6 +232,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jobs: Jobs = Jobs()
     model: Model = Model()
     secrets: Secrets = Secrets()
+    review: Review = Review()
     encryption: Encryption = Encryption()
     shared: Shared = Shared()
 

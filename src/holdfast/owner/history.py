@@ -19,7 +19,7 @@ from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound
 from holdfast.formats import jsonl, prompts
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount, check_text
-from holdfast.model.records import Receipt, Record, path_of, text_of, version_of
+from holdfast.model.records import PEOPLE, Receipt, Record, path_of, text_of, version_of
 from holdfast.model.times import from_ns, is_id
 from holdfast.storage import write_log
 from holdfast.storage.log import attempts
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 What = Literal["made", "changed", "undone", "by hand", "removed", "hidden", "shown", "forgotten"]
 _SHORTEST = 4
 _UNDO_TRIES = 10
-_PEOPLE = ("cli",)
-"""Writers that are a person."""
 
 
 class Version(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -51,6 +49,8 @@ class Version(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     kept: bool = False
     """Whether its text can still be read."""
     current: bool = False
+    reason: str = ""
+    """Why, where the writer said so."""
 
 
 def versions(memory: Core, identifier: str) -> list[Version]:
@@ -76,7 +76,8 @@ def versions(memory: Core, identifier: str) -> list[Version]:
             _, order, time = jsonl.identity(mark, KINDS[record.kind].time)
             what = "shown" if mark.get("hidden") is False else "hidden"
             writer, op = text_of(mark.get("writer")), text_of(mark.get("op"))
-            found.append((order, Version(time=time, what=what, writer=writer, op=op)))
+            reason = text_of(mark.get("reason"))
+            found.append((order, Version(time=time, what=what, writer=writer, op=op, reason=reason)))
     return [event for _, event in sorted(found, key=lambda one: one[0])]
 
 
@@ -148,8 +149,8 @@ def _of_document(memory: Core, path: str) -> list[Version]:
             what = "forgotten" if entry.get("forgotten") else "removed"
         elif entry.get("undo"):
             what = "undone"
-        time, writer, op = (str(entry.get(name) or "") for name in ("time", "writer", "op"))
-        found.append(Version(time=time, what=what, writer=writer, version=after, op=op))
+        time, writer, op, reason = (str(entry.get(name) or "") for name in ("time", "writer", "op", "reason"))
+        found.append(Version(time=time, what=what, writer=writer, version=after, op=op, reason=reason))
         version = after
     if current not in (version, *made) and stamp:
         found.append(Version(time=from_ns(stamp.mtime), what="by hand", version=current))
@@ -292,4 +293,4 @@ def _source(record: Record, writers: Mapping[str, str], memory: str, aliases: Se
         writer = writers.get(record.id, writers.get(record.path))
     if writer is None:  # written by hand
         return Source("user")
-    return Source("user" if writer in _PEOPLE else "agent", writer)
+    return Source("user" if writer in PEOPLE else "agent", writer)

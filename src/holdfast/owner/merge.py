@@ -145,7 +145,7 @@ def merge_pages(ours: bytes, theirs: bytes, version: str, without: Container[str
                 if one.text in known:
                     continue
                 title = f"{title[: sections.MAX_TITLE - 40]}{mark}"
-            body = sections.add(body, sections.render(one.date, title, one.text, one.category, one.tags, one.archived))
+            body = sections.add(body, one.rendered(title=title))
     except Invalid:
         return None
     if [one.source.rstrip() for one in sections.parse(body)[: len(there)]] != [one.source.rstrip() for one in there]:

@@ -207,6 +207,7 @@ def _together(mine: Candidates, theirs: Candidates, query: Query, memory: Core, 
         list(newest.values())[: query.limit], load=load, related=related, store=lambda row: NAME if row % 2 else "",
         as_of=mine.as_of or theirs.as_of, behind=mine.behind + theirs.behind,
         problems=[*mine.problems, *theirs_problems, *problems], damaged=mine.damaged + theirs.damaged,
+        where=mine.where, get=mine.get,
     )  # fmt: skip
     return recalling.answer(found, query, memory.settings.search)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.model.kinds import KINDS
 from holdfast.model.queries import Query, Terms, bare, parse, plain
-from holdfast.model.records import Problem, Record, text_of
+from holdfast.model.records import Problem, Record, label, lapsed, text_of
 from holdfast.model.settings import Search
 from holdfast.model.times import age, from_prefix
 from holdfast.model.tokens import count_tokens
@@ -22,6 +22,8 @@ from holdfast.recall.ranking import FAR, Near, Ranked, in_order, rank
 from holdfast.storage.pools import Filter, Pool, Tied
 
 SNIPPET = 320
+_LONGEST_CHAIN = 20
+"""How many records may supersede each other one after the other."""
 _FILTERED = "A filter excludes it."
 
 
@@ -79,6 +81,8 @@ class Candidates(msgspec.Struct, frozen=True):
     related: Callable[[list[Answer]], list[list[Tied]]] = lambda answers: [[] for _ in answers]
     store: Callable[[int], str] = lambda _row: ""
     """Which memory a row is from."""
+    get: Callable[[str], Record | None] = lambda _id: None
+    """Return a record by its id, None when it is not there."""
     as_of: str = ""
     behind: int = 0
     problems: list[Problem] = []
@@ -117,7 +121,7 @@ class Explained(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def answer(found: Candidates, query: Query, weights: Search) -> Found:
     """Rank candidates and turn the best of them into hits within the budget."""
-    chosen = choose(found, query, weights) if found.pools else found.answers
+    chosen = choose(found, query, weights)
     ties = found.related(chosen) if query.related else [()] * len(chosen)
     wanted = _wanted(parse(query.text))
     hits: list[Hit] = []
@@ -142,9 +146,39 @@ def answer(found: Candidates, query: Query, weights: Search) -> Found:
 
 
 def choose(found: Candidates, query: Query, weights: Search) -> list[Answer]:
-    """Return the best answers, as many as the query asks for; records are only loaded as far as needed."""
+    """Return the best answers, as many as the query asks for; records are only loaded as far as needed.
+
+    Current records come first. One that supersedes others takes the place of the best of them; those that are
+    superseded, expired or pending come last.
+    """
+    if not found.pools and not query.text.strip():
+        return found.answers
+    answers, late = dict[tuple[str, str], Answer](), dict[tuple[str, str], Answer]()
+    for one in _best(found, query, weights):
+        record, key = one.record, (one.store, one.record.id)
+        newer = _successor(found, record, query) if record.fields.get("superseded_by") else None
+        if newer:
+            late[key] = one
+            because = (*one.because, f"supersedes {record.id}")
+            answers.setdefault((one.store, newer.id), Answer(newer, one.score, because, one.store))
+        elif not lapsed(record, query.asked[:10]) or (query.asked and record.fields.get("superseded_by")):
+            answers.setdefault(key, one)  # also when it was superseded only later than asked
+        else:
+            late[key] = one
+        if len(answers) >= query.limit:
+            break
+    for one in list(answers.values()):  # a writer may have died before it marked the older one
+        older = (one.store, str(one.record.fields.get("supersedes")))
+        if older in answers:
+            late[older] = answers.pop(older)
+    return [*answers.values(), *late.values()][: query.limit]
+
+
+def _best(found: Candidates, query: Query, weights: Search) -> Iterator[Answer]:
+    """Yield what was found, best first, without records that repeat a better one."""
+    if not found.pools:
+        yield from found.answers
     ranked, distinct = in_order(found.pools, query, weights, found.near), _is_distinct(query)
-    answers: list[Answer] = []
     seen: set[str] = set()
     for start in range(0, len(ranked), query.limit):
         part = ranked[start : start + query.limit]
@@ -157,10 +191,24 @@ def choose(found: Candidates, query: Query, weights: Search) -> list[Answer]:
                 if text in seen:
                     continue
                 seen.add(text)
-            answers.append(Answer(record, one.score, one.because, found.store(one.row)))
-            if len(answers) == query.limit:
-                return answers
-    return answers
+            yield Answer(record, one.score, one.because, found.store(one.row))
+
+
+def _successor(found: Candidates, record: Record, query: Query) -> Record | None:
+    """Return the current record that supersedes this one, if the filters of the query let it pass."""
+    newer: Record | None = record
+    for _ in range(_LONGEST_CHAIN):
+        if newer is None or not (following := newer.fields.get("superseded_by")):
+            break
+        newer = found.get(str(following))
+    where = found.where
+    if newer is None or newer is record or newer.hidden or lapsed(newer, query.asked[:10]):
+        return None
+    if where.tags or where.sessions or newer.kind not in (where.kinds or where.searchable):
+        return None
+    inside = not where.scope or newer.scope.path == record.scope.path
+    in_time = (where.since or "") <= newer.time and (not where.until or newer.time <= where.until)
+    return newer if inside and in_time and (not where.known or newer.time <= where.known) else None
 
 
 def explain(record: Record, found: Candidates, query: Query, weights: Search, *, passes: bool) -> Explained:
@@ -200,6 +248,10 @@ def _place(one: Ranked, record: Record, found: Candidates, query: Query, weights
         if (better := next(best, None)) is not None:
             return 0, f"Of its session, {better} ranks better."
         return 0, "Too little of the query is found anywhere: below the floor."
+    if why := label(record, query.asked[:10]):
+        chosen = [other.record.id for other in choose(found, query, weights)]
+        place = chosen.index(record.id) + 1 if record.id in chosen else 0
+        return place, "" if place else f"It is {why}: current records come first."
     before = order[: ids.index(one.candidate.id)]
     if not _is_distinct(query):
         return len(before) + 1, ""

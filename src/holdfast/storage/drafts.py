@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -59,11 +60,21 @@ def check_fit(kind: Kind, draft: Draft) -> None:
         raise Invalid(f"created is {draft.fields['created']!r}.", "Use a date, like 2026-02-23.")
 
 
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}\Z")
+_LINKS = frozenset({"supersedes", "superseded_by", "until"})
 _RESERVED = {
-    "line": frozenset({"id", "op", "writer", "hide", "hidden", "ref", "tags", "session", "workspace"}),
-    "document": frozenset({"tags", "archived", "isArchived"}),
-    "section": frozenset({"tags", "archived"}),
+    "line": _LINKS | {"id", "op", "writer", "hide", "hidden", "ref", "tags", "session", "workspace"},
+    "document": _LINKS | {"tags", "archived", "isArchived"},
+    "section": _LINKS | {"tags", "archived"},
 }
+
+
+def with_links(draft: Draft) -> Draft:
+    """Return a draft whose fields contain what it supersedes and how long it is valid."""
+    if draft.until and not (_DAY.match(draft.until) and normal(draft.until)):
+        raise Invalid(f"until is {draft.until!r}.", "Use a date, like 2026-12-31.")
+    links = {name: value for name in ("supersedes", "until") if (value := getattr(draft, name))}
+    return msgspec.structs.replace(draft, fields={**draft.fields, **links}) if links else draft
 
 
 def front(kind: Kind, draft: Draft) -> dict[str, Any]:

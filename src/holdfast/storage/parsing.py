@@ -22,6 +22,8 @@ from holdfast.model.times import from_ns, from_prefix, normal
 from holdfast.storage.tree import Document, Line
 
 _HEADING = re.compile(r"^#[ \t](.+)$", re.MULTILINE)
+_SECTION = ("date", "category", "until", "supersedes", "superseded_by")
+"""The parts of a section that are fields of its record."""
 Blob = Callable[[str], str]
 
 
@@ -98,7 +100,7 @@ def entries(place: Place, document: Document) -> Facts:
                 text=section.text,
                 tags=section.tags,
                 time=normal(section.date),
-                fields={"date": section.date} | ({"category": section.category} if section.category else {}),
+                fields={name: value for name in _SECTION if (value := getattr(section, name))},
                 line=line,
                 version=section.version,
                 hidden=bool(section.archived),

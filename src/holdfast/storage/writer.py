@@ -18,7 +18,7 @@ from holdfast.model import kinds, names, scopes
 from holdfast.model.kinds import KINDS, LEDGER, Kind
 from holdfast.model.layout import Place
 from holdfast.model.names import check_text, same_words
-from holdfast.model.records import Draft, Receipt, Record, check_plain, path_of, version_of
+from holdfast.model.records import PEOPLE, Draft, Receipt, Record, check_plain, path_of, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
 from holdfast.model.times import normal, today, utc_now
@@ -67,13 +67,67 @@ class Writer:
         drafts.check_fit(kind, draft)
         if kind.owned:
             raise Invalid(f"{kind.one} is written by Holdfast itself.", "Choose another kind.")
+        older = self._older(draft) if draft.supersedes else None
+        draft = msgspec.structs.replace(draft, supersedes=older.id) if older else draft
         draft = self.secrets.draft(kind, drafts.with_defaults(kind, draft))
         drafts.check(kind, draft)
-        if kind.shape == "line":
-            return self._append_line(kind, draft)
-        if kind.shape == "section":
-            return self._add_section(kind, draft)
-        return self._create(kind, draft)
+        draft = drafts.with_links(draft)
+        if self._is_reviewed(kind):
+            return self._propose(kind, self.scopes.resolve(draft.scope), draft)
+        write = {"line": self._append_line, "section": self._add_section, "document": self._create}[kind.shape]
+        receipt = write(kind, draft)
+        if older:
+            self._supersede(older, receipt.id)
+        return receipt
+
+    # corrections
+
+    def _older(self, draft: Draft) -> Record:
+        """Return the record that a draft supersedes; Invalid for one that cannot be."""
+        record = self.store.get(draft.supersedes)
+        kind = KINDS[record.kind]
+        if kind.write_once or kind.owned or kind.foreign or kind.heard:
+            raise Invalid(f"{kind.one} cannot be superseded.", "Leave supersedes out.")
+        newer = record.fields.get("superseded_by")
+        if newer and not self.store.knows_op(draft.op_id):
+            raise Invalid(f"{record.id} is superseded by {newer} already.", "Supersede that one instead.")
+        return record
+
+    def _supersede(self, older: Record, newer: str) -> None:
+        """Note on a record which one replaces it. A log entry is hidden, like an older value of a key."""
+        if KINDS[older.kind].shape != "line":
+            if older.id != newer and older.fields.get("superseded_by") != newer:
+                self._set(older, {"superseded_by": newer}, "", "changed")
+        elif not (older.hidden or self.store.get(older.id).superseded):
+            self._mark(older, hidden=True, op_id="", more={"superseded_by": newer})
+
+    def _set(
+        self, record: Record, fields: Mapping[str, Any], op_id: str, status: str, note: Mapping[str, Any] = {}
+    ) -> Receipt:
+        """Set fields of a document or section, and nothing else in its file."""
+        if KINDS[record.kind].shape == "section":
+            return self._rewrite_section(record, ANY, op_id, status, fields, note)
+
+        def make(current: bytes | None) -> Made:
+            data = markdown.edit(current or b"", fields)
+            return Made(data, record.path, version_of(data))
+
+        return self.store.update(record.path, make, expect=ANY, op_id=op_id, status=status, note=note)
+
+    def _is_reviewed(self, kind: Kind) -> bool:
+        """Must the owner approve what this writer writes of a kind?"""
+        return kind.name in self.settings.review.kinds and self.store.writer not in PEOPLE
+
+    def _propose(self, kind: Kind, scope: Scope, draft: Draft) -> Receipt:
+        """Keep a draft until the owner approves it; see `holdfast review`."""
+        row = KINDS["proposal"]
+        path, given = self.layout.path_for(row, scope), msgspec.to_builtins(draft)
+        line: dict[str, Any] = {"proposed": kind.name, "title": draft.title, "workspace": scope.path}
+        line |= self._text(row, path, draft.text or "") | ({"tags": list(draft.tags)} if draft.tags else {})
+        given["scope"] = scope.path if draft.scope else None
+        line["draft"] = {name: value for name, value in given.items() if value not in _EMPTY and name not in _APART}
+        done = self.store.append(path, [self.secrets.line(row, line)], op_id=draft.op_id)
+        return Receipt("repeated" if done.repeated else "pending", done.ids[0], path)
 
     # documents
 
@@ -184,7 +238,10 @@ class Writer:
                 "Get it first and pass its version.",
             )
         drafts.check(kind, draft, changing=True)
-        expect = draft.expect or ANY
+        if self._is_reviewed(kind):
+            self.store.get(draft.id)  # raises NotFound
+            return self._propose(kind, place.scope, draft)
+        expect, note = draft.expect or ANY, {"reason": draft.reason} if draft.reason else {}
         if kind.shape == "section":
             given: dict[str, Any] = dict(draft.fields)
             given |= {} if draft.text is None else {"text": draft.text}
@@ -194,7 +251,7 @@ class Writer:
                 names = ", ".join(sorted(unknown))
                 raise Invalid(f"An entry has no field {names}.", "Its fields are date and category.")
             record = Record(id=draft.id, kind=kind.name, path=place.path)
-            return self._rewrite_section(record, expect, draft.op_id, "changed", given)
+            return self._rewrite_section(record, expect, draft.op_id, "changed", given, note)
 
         def make(current: bytes | None) -> Made:
             if current is None:
@@ -204,9 +261,9 @@ class Writer:
             data = self.secrets.document(kind, data, current)
             return Made(data, place.path, version_of(data))
 
-        return self.store.update(place.path, make, expect=expect, op_id=draft.op_id)
+        return self.store.update(place.path, make, expect=expect, op_id=draft.op_id, note=note)
 
-    def hide(self, identifier: str, *, restore: bool = False, op_id: str = "") -> Receipt:
+    def hide(self, identifier: str, *, restore: bool = False, op_id: str = "", reason: str = "") -> Receipt:
         """Hide a record from search and lists, or show it again; its text stays.
 
         An entry of a log is hidden by a mark after it, a document or section by a field.
@@ -214,27 +271,25 @@ class Writer:
         check_text(identifier)
         record, hidden = self.store.get(identifier), not restore
         kind = KINDS[record.kind]
-        if kind.owned and kind.name not in ("entry", "summary"):
+        if kind.owned and kind.name not in ("entry", "summary", "proposal"):
             raise Invalid(f"{kind.one} cannot be hidden.", "It is Holdfast's own record of what was written.")
-        status = "hidden" if hidden else "shown"
+        if self._is_reviewed(kind):
+            fault = f"Only the owner hides or restores a {kind.name} here: it is under review."
+            raise Invalid(fault, f"Ask for it: holdfast hide {identifier}{' --restore' if restore else ''}")
+        note = {"reason": reason} if reason else {}
         if kind.shape == "line" or kind.write_once:
-            return self._mark(record, hidden, op_id)
+            return self._mark(record, hidden, op_id, note)
         if repeated := self.store.applied(op_id, record.path):
             return repeated
         _check_hidden(record, hidden)
+        flag: dict[str, Any] = {"archived": True if hidden else None, "isArchived": None}
         if kind.shape == "section":
-            return self._rewrite_section(record, ANY, op_id, status, {"archived": today() if hidden else ""})
-        flag = {"archived": True if hidden else None, "isArchived": None}
-        if kind.name == "overview":  # the field of a workspace
+            flag = {"archived": today() if hidden else ""}
+        elif kind.name == "overview":  # the field of a workspace
             flag = {"archived": None, "isArchived": True if hidden else None}
+        return self._set(record, flag, op_id, "hidden" if hidden else "shown", note)
 
-        def make(current: bytes | None) -> Made:
-            data = markdown.edit(current or b"", flag)
-            return Made(data, record.path, version_of(data))
-
-        return self.store.update(record.path, make, expect=ANY, op_id=op_id, status=status)
-
-    def _mark(self, record: Record, hidden: bool, op_id: str) -> Receipt:
+    def _mark(self, record: Record, hidden: bool, op_id: str, more: Mapping[str, Any] = {}) -> Receipt:
         """Append an entry that hides or shows a record, newer than all entries about it."""
         folder, _, name = record.path.rpartition("/")
         once = KINDS[record.kind].write_once
@@ -246,7 +301,7 @@ class Writer:
         if record.superseded:
             raise Invalid(f"{record.id} is an older value of its key.", "Hide the current value.")
         _check_hidden(record, hidden)
-        line = {"hide": target, "hidden": hidden}
+        line = {"hide": target, "hidden": hidden, **more}
         done = self.store.append(log, [line], op_id=op_id, after=record.order, target=known)
         status = "repeated" if done.repeated else "hidden" if hidden else "shown"
         return Receipt(status, record.id, record.path)
@@ -255,14 +310,12 @@ class Writer:
 
     def _add_section(self, kind: Kind, draft: Draft) -> Receipt:
         path = self.layout.path_for(kind, self.scopes.resolve(draft.scope))
-        fields = draft.fields
-        unknown = set(fields) - {"date", "category"}
+        fields = {name: str(value) for name, value in draft.fields.items()}
+        unknown = set(fields) - {"date", "category", "supersedes", "until"}
         if unknown:
             raise Invalid(f"{kind.one} has no field {', '.join(sorted(unknown))}.", "Its fields are date and category.")
-        date = str(fields.get("date") or today())
-        entry = sections.render(
-            date, draft.title, draft.text or "", str(fields.get("category") or ""), tuple(draft.tags or ())
-        )
+        date = fields.pop("date", "") or today()
+        entry = sections.render(date, draft.title, draft.text or "", tags=tuple(draft.tags or ()), **fields)
         (section,) = sections.parse(entry)
 
         def make(current: bytes | None) -> Made:
@@ -282,8 +335,9 @@ class Writer:
         return self.store.update(path, make, expect=ANY, op_id=draft.op_id, status="stored", keep=False)
 
     def _rewrite_section(
-        self, record: Record, expect: str, op_id: str, status: str, changes: Mapping[str, Any]
-    ) -> Receipt:
+        self, record: Record, expect: str, op_id: str, status: str, changes: Mapping[str, Any],
+        note: Mapping[str, Any] = {},
+    ) -> Receipt:  # fmt: skip
         anchor = record.id.rpartition("#")[2]
 
         def make(current: bytes | None) -> Made:
@@ -298,8 +352,7 @@ class Writer:
             made = {
                 name: self.secrets.text(KINDS[record.kind], name, part, old.source) for name, part in changes.items()
             }
-            kept = {name: getattr(old, name) for name in ("date", "title", "text", "category", "tags", "archived")}
-            source = sections.render(**(kept | made)).rstrip()
+            source = old.rendered(**made).rstrip()
             if "\r\n" in old.source:
                 source = source.replace("\n", "\r\n")
             begin = start + old.start
@@ -308,7 +361,7 @@ class Writer:
             new = next(one for one in sections.parse(result[start:]) if one.start == old.start)
             return Made(result.encode("utf-8", "surrogateescape"), f"{record.path}#{new.anchor}", new.version)
 
-        return self.store.update(record.path, make, expect=ANY, op_id=op_id, status=status)
+        return self.store.update(record.path, make, expect=ANY, op_id=op_id, status=status, note=note)
 
     # lines
 
@@ -400,6 +453,9 @@ class Writer:
 
 
 _NOWHERE = Scope()
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+_APART = ("title", "text", "tags", "op_id")
+"""Parts of a draft that a proposal has as fields of its own."""
 _OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
 
 

@@ -311,7 +311,8 @@ class Runner:
                 params=given, success=success, error="" if success else str(reply.get("error")),
                 result=_short(reply) if success and not tool.private else "", private=tool.private,
                 ids=_found(tool, reply), tokens=count_tokens(reply_text(reply)),
-                ms=round((time.perf_counter() - begin) * 1000, 3), read=tool.reads or self.reads_only or refused,
+                ms=round((time.perf_counter() - begin) * 1000, 3),
+                read=tool.reads or self.reads_only or refused or _is_pending(reply),
             )
         )  # fmt: skip
 
@@ -342,6 +343,12 @@ def _found(tool: Tool, reply: Reply) -> list[str]:
     """Return the ids of the records that a tool which reads has found."""
     found = reply.get("hits", reply.get("data")) if tool.reads and not tool.private else None
     return [str(one["id"]) for one in found if isinstance(one, dict) and "id" in one] if isinstance(found, list) else []
+
+
+def _is_pending(reply: Reply) -> bool:
+    """Does the owner have to approve what a call wrote? Until then it is not an activity to show."""
+    data = reply.get("data", reply)
+    return isinstance(data, dict) and data.get("status") == "pending"
 
 
 def _short(reply: Reply) -> str:

@@ -1,5 +1,5 @@
 """The everyday tools, agent `memory`: `recall` searches everything, `remember` stores something, `read` returns a whole
-record."""
+record, `revise` corrects or retires one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid
 from holdfast.formats import invisible
 from holdfast.formats.prompts import QUOTED, one_line
-from holdfast.memories import values
+from holdfast.memories import corrections, values
 from holdfast.memories.knowledge import meta
 from holdfast.memories.workspaces import params_of
 from holdfast.model import kinds as table
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import short_hash
 from holdfast.model.queries import Query
-from holdfast.model.records import Draft, Record, line_of, text_of
+from holdfast.model.records import Draft, Record, label, line_of, text_of
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.owner.history import Source
 from holdfast.owner.shared import NAME, PREFIX
@@ -80,6 +80,8 @@ def remember(
     tags: list[str] | None = None,
     scope: Annotated[str | None, "default: current"] = None,
     key: Annotated[str | None, "fact: what it is about; procedure: when it applies"] = None,
+    supersedes: Annotated[str | None, "id of what this replaces"] = None,
+    until: Annotated[str | None, "last day it is valid"] = None,
 ) -> dict[str, Any]:
     """Keep something for later conversations: a note, a decision with its reason, a lesson, a fact by key."""
     row = KINDS[kind]
@@ -94,9 +96,38 @@ def remember(
         kind=kind, text=text, title=title or ("" if named else short), tags=tuple(tags or ()),
         scope=where,
         session=call.session if "{session}" in row.place else "",
-        fields={named: key or title or ""} if named else {}, op_id=call.op_id,
+        fields={named: key or title or ""} if named else {}, op_id=call.op_id, supersedes=supersedes or "",
+        until=until or "",
     )  # fmt: skip
-    return _keep(call, draft, derived=title is None)
+    reply = _keep(call, draft, derived=title is None)
+    if reply["status"] in ("stored", "superseded") and not draft.supersedes:
+        similar = corrections.similar(call.memory, draft, reply["id"])
+        reply |= {"similar": similar} if similar else {}
+    return reply
+
+
+def revise(
+    call: Call,
+    id: str,
+    text: Annotated[str | None, "the whole new text"] = None,
+    title: str | None = None,
+    tags: list[str] | None = None,
+    status: Annotated[str | None, "of a plan"] = None,
+    retire: Annotated[bool | None, "true: out of recall; false: back"] = None,
+    reason: str | None = None,
+    version: Annotated[str | None, "that you read"] = None,
+) -> dict[str, Any]:
+    """Correct or retire something that is wrong or out of date. The old text is kept."""
+    record = call.memory.get(id)
+    check_session(record, call.session)
+    change = Draft(
+        text=text, title=title or "", tags=None if tags is None else tuple(tags),
+        fields={"status": status} if status else {}, expect=version or "", reason=reason or "", op_id=call.op_id,
+    )  # fmt: skip
+    receipt = corrections.revise(call.memory, record, change, retire)
+    reply = {"status": receipt.status, "id": receipt.id, "where": receipt.path, "version": receipt.version}
+    reply |= {"workspace": record.scope.path, "was": record.text if text is not None else ""}
+    return {name: value for name, value in reply.items() if value}
 
 
 def read(
@@ -111,7 +142,6 @@ def read(
     shared = call.memory.shared if id.startswith(PREFIX) else None
     source = _shared_sources(call, [record]) if shared else call.memory.sources([record])
     shown = _hit(Hit(record, snippet=record.text, store=NAME if shared else ""), source[record.id])
-    shown |= {"label": "retired"} if record.hidden else {}
     left = (*shown, *_UNSHOWN, KINDS[record.kind].text)
     fields = {name: value for name, value in record.fields.items() if name not in left}
     shown |= {"version": record.version, "time": record.time} | ({"fields": fields} if fields else {})
@@ -136,6 +166,7 @@ def register(registry: Registry) -> None:
     registry.add("memory", recall, reads=True, render=_recalled, within=True)
     registry.add("memory", remember, render=_remembered, within=True)
     registry.add("memory", read, reads=True, render=_read, within=True)
+    registry.add("memory", revise, render=_revised, within=True)
 
 
 def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
@@ -156,10 +187,12 @@ def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
             return _keep(call, msgspec.structs.replace(draft, title=title), derived=False)
         what = f'There is a {row.name} "{draft.title}" already: {error.message}'
         raise AlreadyExists(what, "Use another title.") from None
-    reply = {"status": "stored", "id": receipt.id, "where": receipt.path}
+    reply = {"status": receipt.status, "id": receipt.id, "where": receipt.path}
     reply |= {"workspace": draft.scope.path} if isinstance(draft.scope, Scope) else {}
-    if receipt.status == "repeated":
-        return reply | {"status": "repeated"}
+    if receipt.status != "stored":
+        return reply
+    if draft.supersedes:
+        return reply | {"status": "superseded", "supersedes": draft.supersedes}
     if before:
         return reply | {"status": "superseded", "supersedes": before.id, "was": before.text}
     return reply
@@ -195,7 +228,7 @@ def _hit(hit: Hit, source: Source) -> dict[str, Any]:
         "title": record.title, "text": hit.snippet or line_of(params_of(record))[:300],
         "where": record.where, "scope": record.scope.path, "tags": list(record.tags),
         "status": text_of(record.fields.get("status")) if "status" in KINDS[record.kind].choices else "",
-        "age": hit.age, "why": [*hit.why, *hit.because], "related": related, "score": hit.score,
+        "label": label(record), "age": hit.age, "why": [*hit.why, *hit.because], "related": related, "score": hit.score,
         "by": source.by, "channel": source.channel, "trust": source.trust,
         "unseen": invisible.sorts(f"{record.title}\n{record.text}"),
         "size": len(record.text) if hit.snippet != record.text else "",
@@ -213,7 +246,9 @@ def _recalled(reply: dict[str, Any]) -> str:
         return "\n".join((nothing, *away))
     parts = [f"Nothing relevant in {first}. In {rest[0]}:"] if rest else []
     for number, hit in enumerate(reply["hits"], 1):
-        head = one_line(" · ".join([hit[name] for name in ("kind", "title", "status", "age") if hit.get(name)]))
+        head = one_line(
+            " · ".join([hit[name] for name in ("kind", "title", "status", "label", "age") if hit.get(name)])
+        )
         head += f" · {hit['store']}" if hit.get("store") else ""
         head += f" · {Source(hit['trust'], hit.get('by', ''), hit.get('channel', ''))}"
         head += f" · beware, it has {hit['unseen']}" if hit.get("unseen") else ""
@@ -228,10 +263,22 @@ def _remembered(reply: dict[str, Any]) -> str:
     if reply["status"] == "duplicate":
         return f"Known already: {reply['where']} ({reply['duplicateOf']})."
     if reply["status"] == "superseded":
-        return f"Stored in {reply['where']} ({reply['id']}); it supersedes: {reply['was']}"
+        was = reply.get("was") or reply["supersedes"]
+        text = f"Stored in {reply['where']} ({reply['id']}); it supersedes: {was}"
+    else:
+        text = _written(reply)
+    return "\n".join((text, *corrections.shown_similar(reply.get("similar", ()))))
+
+
+def _written(reply: dict[str, Any]) -> str:
     file = "" if reply["where"] in reply["id"] else reply["where"]
     shown = ", ".join(filter(None, (reply.get("workspace"), file)))
-    return f"{reply['status'].capitalize()} in {shown}: {reply['id']}"
+    waits = " The owner has to approve it first: holdfast review" if reply["status"] == "pending" else ""
+    return f"{reply['status'].capitalize()} in {shown}: {reply['id']}{waits and '.' + waits}"
+
+
+def _revised(reply: dict[str, Any]) -> str:
+    return _written(reply) + (". The old text is kept." if "was" in reply else "")
 
 
 def _read(reply: dict[str, Any]) -> str:

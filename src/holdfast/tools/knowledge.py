@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.formats import markdown
+from holdfast.memories.corrections import shown_similar, similar
 from holdfast.memories.knowledge import BUDGET, Learned
 from holdfast.model.records import Draft, Receipt
 from holdfast.model.scopes import Scope
@@ -94,12 +95,18 @@ def save_learning(
     scope: Scoped = None,
     category: Annotated[str | None, "architecture, tooling, convention, debugging, performance, …"] = None,
     tags: list[str] | str | None = None,
+    supersedes: Annotated[str | None, "the id of the entry that this one replaces"] = None,
+    until: Annotated[str | None, "the last day on which it is valid, YYYY-MM-DD"] = None,
 ) -> dict[str, Any]:
     """Save a decision or a lesson for everyone who works here. If an entry says the same, the reply names it."""
-    fields = {"category": category} if category and category.strip() else {}
-    where, tagged = _scope(call, scope), tuple(_list(tags))
-    draft = Draft(kind=kind, title=title, text=content, scope=where, tags=tagged, fields=fields, op_id=call.op_id)
-    return _receipt(call.runner.knowledge.save(draft))
+    draft = Draft(
+        kind=kind, title=title, text=content, scope=_scope(call, scope), tags=tuple(_list(tags)),
+        fields={"category": category} if category and category.strip() else {}, op_id=call.op_id,
+        supersedes=supersedes or "", until=until or "",
+    )  # fmt: skip
+    receipt = call.runner.knowledge.save(draft)
+    same = similar(call.memory, draft, receipt.id) if receipt.status == "stored" and not supersedes else []
+    return _receipt(receipt) | ({"similar": same} if same else {})
 
 
 def set_plan_status(
@@ -115,7 +122,7 @@ def set_plan_status(
     plan = call.runner.knowledge.plan(given[0].strip(), call.scope if call.context.workspaceId else None)
     receipt = call.runner.knowledge.set_status(plan, status, call.op_id)
     before = plan.fields.get("status")
-    now, was = (before, None) if receipt.status == "repeated" else (status, before)
+    now, was = (before, None) if receipt.status in ("repeated", "pending") else (status, before)
     reply = {"path": receipt.path, "status": now, "was": was, "receipt": receipt.status}
     return {name: value for name, value in reply.items() if value is not None}
 
@@ -173,4 +180,4 @@ def _done(reply: dict[str, Any]) -> str:
     if "receipt" in reply:
         before = f" (was {reply['was']})" if "was" in reply else ""
         return f"{reply['receipt'].capitalize()}: {reply['path']} is {reply['status']}{before}."
-    return f"{reply['status'].capitalize()}: {reply['id']}"
+    return "\n".join((f"{reply['status'].capitalize()}: {reply['id']}", *shown_similar(reply.get("similar", ()))))

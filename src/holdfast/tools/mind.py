@@ -121,6 +121,8 @@ def register(registry: Registry) -> None:
 def _written(call: Call, type: str, id: str) -> dict[str, str]:
     """Return the id of an entry, and where it was added."""
     workspace = {"workspace": call.scope.path} if call.context.workspaceId and type != "working" else {}
+    if call.memory.settings.review.kinds and id and (record := call.memory.get(id)).kind == "proposal":
+        return {"status": "pending", "id": id, "where": record.path} | workspace
     return {"id": id, "where": _mind(call).where(type)} | workspace
 
 

@@ -1,6 +1,6 @@
 """All tools, the sets in which a server offers them, and the pair that reaches every tool: `getTools`, `useTools`.
 
-A model is shown nine tools by default, since each one takes room in its context. The pair gives it the others.
+A model is shown ten tools by default, since each one takes room in its context. The pair gives it the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.tools.calling import Call, Context, Reply, Runner, arguments, fail
 from holdfast.tools.registry import Registry, Tool
 
 CORE = (
-    "recall", "remember", "read", "loadWorkspace", "createState", "loadState", "listStates", "getTools",
+    "recall", "remember", "read", "revise", "loadWorkspace", "createState", "loadState", "listStates", "getTools",
     "useTools",
 )  # fmt: skip
 """The tools that a model is shown by default."""
