@@ -405,7 +405,7 @@ def test_unknown_agents_and_tools_are_answered_with_those_there_are(memory: hold
 def test_get_tools_describes_what_was_asked_and_reports_the_rest(memory: holdfast.Memory) -> None:
     request = [{"agent": "memoryManager", "tools": ["createState", "nope"]}, {"agent": "nobody"}, {"agent": "memory"}]
     data = memory.call("getTools", {"request": request})["data"]
-    assert [tool["name"] for tool in data["tools"]] == ["createState", "recall", "remember", "read"]
+    assert [tool["name"] for tool in data["tools"]] == ["createState", "recall", "remember", "read", "revise"]
     schema = data["tools"][0]["inputSchema"]
     assert schema["required"] == ["name", "conversationContext", "activeTask", "activeFiles", "nextSteps"]
     assert "context" not in schema["properties"]

@@ -138,6 +138,23 @@ async def day_two(desk: Desk) -> None:
         assert ([each["scope"] for each in found["hits"]], found["searched"]) == (["default"], ["webshop", "default"])
         assert (await ask(client, "recall", query="invoices numbered"))["hits"] == [], "of another project"
 
+        # a decision is replaced, a contradiction is noticed, a fact is corrected, a lesson is retired
+        (old, *_) = (await ask(client, "recall", query="who handles payments?", kinds=["decision"]))["hits"]
+        new = await ask(
+            client, "remember", kind="decision", text="Adyen takes the money, for its lower fees.", supersedes=old["id"]
+        )
+        first, second = (await ask(client, "recall", query="are payments with Stripe?", kinds=["decision"]))["hits"]
+        assert (first["id"], second["id"], second["label"]) == (new["id"], old["id"], f"superseded by {new['id']}")
+        twice = "Webhooks arrive once: compare nothing."
+        (known,) = (await ask(client, "remember", text=twice, kind="lesson"))["similar"]
+        assert known["how"] == "which has twice ids where this has once nothing"
+        (host, *_) = (await ask(client, "recall", query="staging host", kinds=["fact"]))["hits"]
+        assert (await ask(client, "revise", id=host["id"], text="stage2.example"))["was"] == "shop-stage.example"
+        assert "stage2.example" in await told(client, "recall", query="staging host")
+        await ask(client, "revise", id=known["id"], retire=True, reason="not since the new provider")
+        (lesson,) = (await ask(client, "recall", query="webhooks arrive", kinds=["lesson"]))["hits"]
+        assert lesson["text"] == twice
+
         await ask(client, "loadWorkspace", name="billing")
         assert (await ask(client, "recall", query="invoices"))["hits"][0]["scope"] == "billing"
         assert (await ask(client, "createState", INVOICES))["success"] is False
@@ -157,9 +174,11 @@ def test_everything_lands_where_a_person_would_expect(desk: Desk) -> None:
     for unexpected in ("Invoice", "Tea"):
         assert unexpected not in prompt
     asyncio.run(day_two(desk))
+    prompt = desk.run("context", "--task", "handle the payments", folder="webshop")
+    assert "Adyen" in prompt and "Stripe, since" not in prompt and "compare their ids" not in prompt
     with holdfast.open(desk.root) as memory:
         kept = [(one.scope.path, one.kind) for one in memory.every(Query()) if one.kind not in ("overview", "trace")]
     assert sorted(kept) == sorted(
         [("default", "note"), ("billing", "decision"), ("billing", "state"), ("billing", "state"), ("garden", "note")]
-        + [("webshop", kind) for kind in ("decision", "lesson", "note", "fact", "state")]
+        + [("webshop", kind) for kind in ("decision", "decision", "lesson", "note", "fact", "state")]
     )

@@ -36,7 +36,7 @@ _UNSHOWN = ("op", "writer", "ref", "head", "size")
 def recall(
     call: Call,
     query: Annotated[str, "question or words"],
-    scope: Annotated[str | None, "workspace[/domain[/repository]], * for all; default: current, else all"] = None,
+    scope: Annotated[str | None, "workspace[/domain[/repository]], * for all; default: current"] = None,
     kinds: Annotated[list[str] | None, "note, decision, lesson, fact, state, plan, message, …"] = None,
     layers: Annotated[list[Literal["hot", "warm", "cold"]] | None, "default: hot, warm"] = None,
     since: Annotated[str | None, "ISO date"] = None,
@@ -113,11 +113,11 @@ def revise(
     title: str | None = None,
     tags: list[str] | None = None,
     status: Annotated[str | None, "of a plan"] = None,
-    retire: Annotated[bool | None, "true: out of recall; false: back"] = None,
+    retire: Annotated[bool | None, "false brings it back"] = None,
     reason: str | None = None,
     version: Annotated[str | None, "that you read"] = None,
 ) -> dict[str, Any]:
-    """Correct or retire something that is wrong or out of date. The old text is kept."""
+    """Correct or retire what is wrong or out of date. The old text is kept."""
     record = call.memory.get(id)
     check_session(record, call.session)
     change = Draft(
