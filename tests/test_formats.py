@@ -407,7 +407,7 @@ def test_text_that_would_swallow_or_make_an_entry_is_refused(text: str) -> None:
 lines_of_text = st.lists(
     st.sampled_from(
         ["", "---", "text", "### [2026-01-01] no", "    ### [2026-01-01] x", "```", "~~~", "**Tags:** x", "**Category:** y",
-         "**Archived:** 2026-01-01", "# Heading", "- item", "a ---", "\u2028", "\x0c", "tab\t", "**Note:** z", "### plain"]
+         "**Archived:** 2026-01-01", "**Until:** 2026-01-01", "**Until:** later", "**Supersedes:** x", "# Heading", "- item", "a ---", "\u2028", "\x0c", "tab\t", "**Note:** z", "### plain"]
     )
     | words,
     max_size=6,
@@ -421,10 +421,15 @@ titles = words | st.sampled_from(["Use SQLite", "a, b", "[x]", "# x", "x #", "`x
     text=lines_of_text,
     category=st.sampled_from(["", "storage", "two words", "a, b", "x\ny", " x"]) | words,
     tags=st.lists(st.sampled_from(["db", "big choice", "ü"]) | words, max_size=3).map(tuple),
+    more=st.fixed_dictionaries(
+        {}, optional={"until": st.just("2027-01-01"), "supersedes": st.just("a.md#b"), "superseded_by": st.just("c.md")}
+    ),
 )
-def test_an_entry_that_is_written_is_read_back(title: str, text: str, category: str, tags: tuple[str, ...]) -> None:
+def test_an_entry_that_is_written_is_read_back(
+    title: str, text: str, category: str, tags: tuple[str, ...], more: dict[str, str]
+) -> None:
     try:
-        entry = sections.render("2026-01-02", title, text, category, tags)
+        entry = sections.render("2026-01-02", title, text, category, tags, **more)
     except Invalid:
         return
     (found,) = sections.parse(entry)
@@ -432,7 +437,8 @@ def test_an_entry_that_is_written_is_read_back(title: str, text: str, category: 
     assert found.text == text.strip()
     assert found.category == category.strip()
     assert found.tags == tuple(tag.strip() for tag in tags)
-    assert found.source == entry
+    assert all(getattr(found, name) == value for name, value in more.items())
+    assert found.rendered() == found.source == entry
 
 
 @many

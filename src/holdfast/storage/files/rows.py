@@ -20,7 +20,7 @@ from holdfast.storage.parsing import Facts
 from holdfast.storage.tree import Stamp
 from holdfast.storage.words import TITLE, TOKENIZER
 
-VERSION = 12
+VERSION = 13
 BUSY_MS = 5_000
 WORDS = ("words", "foreign_words")
 """The full-text tables: our own records, and those of other programs, which must not change how rare a word is."""
