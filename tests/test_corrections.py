@@ -134,6 +134,19 @@ def test_every_kind_that_is_remembered_can_be_revised_and_the_old_text_stays(
         assert "The marble is blue." in every
 
 
+def test_the_owner_undoes_a_revised_entry_of_a_log(memory: holdfast.Memory, call: Call) -> None:
+    fact = call("remember", text="Lisbon", kind="fact", key="office")["id"]
+    new = call("revise", id=fact, text="Porto")["id"]
+    memory.undo(new)
+    assert [record.text for record in memory.tail("fact")] == ["Lisbon"]
+    when = call("remember", kind="procedure", key="the build is red", text="call Ann")["id"]
+    later = call("revise", id=when, text="call Bob")["id"]
+    assert memory.undo(later).id == when
+    assert [hit["id"] for hit in call("recall", query="the build is red")["hits"]] == [when]
+    with pytest.raises(Invalid, match="holdfast hide"):
+        memory.undo(when)
+
+
 def test_title_tags_and_status_are_revised_alone(memory: holdfast.Memory, call: Call) -> None:
     decision = call("remember", text="Marble floors.", kind="decision", title="Floors")["id"]
     renamed = call("revise", id=decision, title="Floors of the shop", tags=["interior"])["id"]
@@ -180,6 +193,7 @@ def test_what_has_its_own_tool_is_not_revised(memory: holdfast.Memory, call: Cal
     assert "the owner's" in refused(memory, "revise", id="agent/rules/common/kind.md", text="x")
     other = call("remember", text="some text")["id"]
     assert "nothing to revise" in refused(memory, "revise", id=other)
+    assert "not both" in refused(memory, "revise", id=other, text="x", retire=True)
     assert "There is no record" in refused(memory, "revise", id="nothing", text="x")
 
 
@@ -228,6 +242,8 @@ def test_a_chain_leads_to_its_end(memory: holdfast.Memory, call: Call) -> None:
     error = refused(memory, "save_learning", kind="decision", title="Eight", content="Eight.", supersedes=ids[0])
     assert f"superseded by {ids[1]} already" in error
     assert "There is no record" in refused(memory, "remember", text="x", supersedes="nothing")
+    renamed = call("revise", id=ids[2], title="Four blanks")["id"]
+    assert memory.get(ids[1]).fields["superseded_by"] == renamed
     call("createState", name="S", conversationContext="c", activeTask="t", activeFiles=[], nextSteps=[])
     (state,) = memory.every(Query(kinds=("state",)))
     assert "A state cannot be superseded" in refused(memory, "remember", text="x", supersedes=state.id)
@@ -291,18 +307,24 @@ def reviewed(memory: holdfast.Memory, call: Call) -> holdfast.Memory:
 
 
 def test_what_agents_propose_waits_for_the_owner(root: Path, reviewed: holdfast.Memory, call: Call) -> None:
-    before = call("retrieve_learnings")
-    reply = call("remember", text="Wombats are welcome.", kind="decision", title="Wombats", tags=["zoo"])
+    cli(root, "put", "decision", "No wombats.", "--title", "Animals", "--scope", "webshop")
+    (old,) = reviewed.every(Query(kinds=("decision",)))
+    reply = call(
+        "remember", text="Wombats are welcome.", kind="decision", title="Wombats", tags=["zoo"], supersedes=old.id,
+        until=TOMORROW,
+    )  # fmt: skip
     assert reply["status"] == "pending" and "holdfast review" in reply["text"]
-    assert call("retrieve_learnings")["decisions"] == before["decisions"] == []
-    (hit,) = call("recall", query="wombats welcome")["hits"]
-    assert (hit["kind"], hit["label"]) == ("proposal", "waits for the owner's approval")
-    assert "ombat" not in reviewed.prompt(workspace="webshop", task="are wombats welcome?")
+    assert [entry["title"] for entry in call("retrieve_learnings")["decisions"]] == ["Animals"]
+    first, hit = call("recall", query="wombats welcome")["hits"]
+    assert (first["id"], hit["kind"], hit["label"]) == (old.id, "proposal", "waits for the owner's approval")
+    assert "are welcome" not in reviewed.prompt(workspace="webshop", task="are wombats welcome?")
     assert "Wombats" in cli(root, "review") and "are welcome" in cli(root, "review", reply["id"])
     cli(root, "review", reply["id"], "--approve")
     (entry,) = call("retrieve_learnings")["decisions"]
     assert (entry["title"], entry["content"].strip(), entry["tags"]) == ("Wombats", "Wombats are welcome.", ["zoo"])
-    assert [hit["kind"] for hit in call("recall", query="wombats welcome")["hits"]] == ["decision"]
+    (first, second) = call("recall", query="wombats welcome")["hits"]
+    assert (first["title"], second["label"]) == ("Wombats", f"superseded by {first['id']}")
+    assert reviewed.get(first["id"]).fields["until"] == TOMORROW
     assert cli(root, "review").strip() in ("Nothing is pending.", "[]")
     assert "is not pending" in cli(root, "review", reply["id"], "--approve", ok=False)
 

@@ -78,7 +78,10 @@ class Core(Writer):
     # writing
 
     def undo(self, identifier: str, op_id: str = "") -> Receipt:
-        """Restore the text that a document had before its last write; calling it again goes further back."""
+        """Restore the text that a document had before its last write; calling it again goes further back.
+
+        For a log entry, restore the one that it superseded, or the value that its key had before.
+        """
         check_text(identifier)
         path = path_of(identifier)
         place = self.layout.classify(path)
@@ -87,7 +90,9 @@ class Core(Writer):
                 "An entry cannot be undone alone: the last write to its page may be about another entry.",
                 f"Hide it, or undo the last write to the page: {path}.",
             )
-        return history.undo(self, path if place else self.get(path).path, op_id)
+        if place is None and KINDS[(record := self.get(identifier)).kind].shape == "line":
+            return history.undo_entry(self, record, op_id)
+        return history.undo(self, path if place else record.path, op_id)
 
     # reading
 

@@ -7,6 +7,7 @@ writes it, as the owner.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats.prompts import one_line
 from holdfast.model.kinds import KINDS
 from holdfast.model.queries import QUESTION_WORDS, Query
@@ -50,23 +51,24 @@ def revise(memory: Core, record: Record, change: Draft, retire: bool | None = No
     if change.fields and "status" not in kind.choices:
         raise Invalid(f"{kind.one} has no status.", "Leave it out.")
     changes = change.text is not None or change.title or change.tags is not None or change.fields
-    if retire is None and not changes:
-        raise Invalid("There is nothing to revise.", "Send text, title, tags, status or retire.")
-    if change.expect and change.expect != record.version:
+    if (retire is None) != bool(changes):
+        what = "There is nothing to revise." if retire is None else "A record is changed or retired, not both."
+        raise Invalid(what, "Send text, title, tags or status; or retire.")
+    if change.expect and change.expect != record.version and not memory.store.knows_op(change.op_id):
         raise changed(record.id, change.expect)
-    receipt = Receipt("unchanged", record.id, record.path, record.version)
-    if changes:
-        edit = _replace_entry if kind.shape == "line" else _edit
-        receipt = edit(memory, record, change)
-    if retire is not None:
-        op_id = f"{change.op_id}:retire" if change.op_id else ""
-        hidden = memory.hide(receipt.id, restore=not retire, op_id=op_id, reason=change.reason)
-        receipt = msgspec.structs.replace(receipt, status="retired" if retire else "restored", id=hidden.id)
-    return receipt
+    if retire is None:
+        return (_replace_entry if kind.shape == "line" else _edit)(memory, record, change)
+    done = memory.hide(record.id, restore=not retire, op_id=change.op_id, reason=change.reason)
+    status = done.status if done.status == "repeated" else "retired" if retire else "restored"
+    return msgspec.structs.replace(done, status=status)
 
 
 def _edit(memory: Core, record: Record, change: Draft) -> Receipt:
-    return memory.keep(msgspec.structs.replace(change, id=record.id, expect=record.version))
+    receipt = memory.keep(msgspec.structs.replace(change, id=record.id, expect=record.version))
+    if receipt.status == "changed" and receipt.id != record.id and (older := record.fields.get("supersedes")):
+        with contextlib.suppress(NotFound):  # a new title is a new id, which the older entry has to name
+            memory.supersede(memory.get(str(older)), receipt.id)
+    return receipt
 
 
 def _replace_entry(memory: Core, record: Record, change: Draft) -> Receipt:

@@ -198,6 +198,25 @@ def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
     raise AssertionError("attempts() ends in an error")
 
 
+def undo_entry(memory: Core, record: Record, op_id: str = "") -> Receipt:
+    """Restore the entry that this one superseded, or append the value that its key had before."""
+    kind, older = KINDS[record.kind], record.fields.get("supersedes")
+    if older and not record.hidden:
+        done = memory.hide(str(older), restore=True, op_id=op_id)
+        memory.hide(record.id)
+        return done
+    past = [one for one in memory.history(kind, record.key) if one.id != record.id] if record.key else []
+    if record.superseded or record.hidden or not past:
+        raise Invalid(f"{kind.one} without an earlier value is not undone.", f"Hide it: holdfast hide {record.id}")
+    before = past[-1]
+    left = (kind.text, "id", "op", "writer", "ref", "head", "size", "supersedes", "until")
+    fields = {name: value for name, value in before.fields.items() if name not in left} | {kind.key: before.key}
+    scope, until = before.scope.path or None, str(before.fields.get("until") or "")
+    return memory.put(
+        kind.name, before.text, tags=before.tags, fields=fields, scope=scope, op_id=op_id, until=until, reason="undo"
+    )
+
+
 def _version_before(entries: list[dict[str, Any]], path: str, current: str) -> str:
     """Return the version that an undo goes back to; `entries` of the write log, newest first.
 

@@ -71,13 +71,13 @@ class Writer:
         draft = msgspec.structs.replace(draft, supersedes=older.id) if older else draft
         draft = self.secrets.draft(kind, drafts.with_defaults(kind, draft))
         drafts.check(kind, draft)
-        draft = drafts.with_links(draft)
+        linked = drafts.with_links(draft)
         if self._is_reviewed(kind):
             return self._propose(kind, self.scopes.resolve(draft.scope), draft)
         write = {"line": self._append_line, "section": self._add_section, "document": self._create}[kind.shape]
-        receipt = write(kind, draft)
+        receipt = write(kind, linked)
         if older:
-            self._supersede(older, receipt.id)
+            self.supersede(older, receipt.id)
         return receipt
 
     # corrections
@@ -93,7 +93,7 @@ class Writer:
             raise Invalid(f"{record.id} is superseded by {newer} already.", "Supersede that one instead.")
         return record
 
-    def _supersede(self, older: Record, newer: str) -> None:
+    def supersede(self, older: Record, newer: str) -> None:
         """Note on a record which one replaces it. A log entry is hidden, like an older value of a key."""
         if KINDS[older.kind].shape != "line":
             if older.id != newer and older.fields.get("superseded_by") != newer:
