@@ -237,7 +237,10 @@ class States:
         known, items = self._listed.get(folder, (None, []))
         if known != stamp:
             items = []
-            for record in self._records(scope):
+            files: list[str] = self._ledgers.ask(f"{folder}/{LEDGER}", lambda ledger: list(ledger.versions), [])
+            written = {f"{folder}/{file}": number for number, file in enumerate(files)}  # several in one millisecond
+            order = [(record.time, written.get(record.path, -1), record) for record in self._records(scope)]
+            for *_, record in sorted(order, key=lambda one: one[:2], reverse=True):
                 description = str(record.fields.get("description") or record.fields.get("activeTask") or "")
                 items.append((record.hidden, {"name": record.title, "description": description}))
             if changed < time.time_ns() - YOUNG_NS:  # a file may still be added within the resolution of the stamp
