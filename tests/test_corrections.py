@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,7 @@ def test_what_is_retired_leaves_recall_and_comes_back(memory: holdfast.Memory, c
     assert call("revise", id=made, retire=True, reason="wrong")["status"] == "retired"
     assert call("recall", query="wombat")["hits"] == []
     read = call("read", id=made)
-    assert (read["content"], read["label"]) == ("The wombat sleeps.", "retired")
+    assert (read["content"], read["label"]) == ("The wombat sleeps.", "retired: wrong")
     assert "wrong" in [one.reason for one in memory.versions(made)]
     assert call("revise", id=made, retire=False)["status"] == "restored"
     assert len(call("recall", query="wombat")["hits"]) == 1
@@ -197,7 +198,104 @@ def test_what_has_its_own_tool_is_not_revised(memory: holdfast.Memory, call: Cal
     assert "There is no record" in refused(memory, "revise", id="nothing", text="x")
 
 
+def test_a_value_that_is_not_text_stays_what_it_is(memory: holdfast.Memory, call: Call) -> None:
+    value = {"port": 8080, "tls": True}
+    made = call("memory_learn", key="server", value=value)["data"]["id"]
+    tagged = call("revise", id=made, tags=["net"])["id"]
+    assert call("memory_recall", key="server")["data"]["value"] == value
+    changed = call("revise", id=tagged, text="none", reason="gone")["id"]
+    assert memory.versions(changed)[-1].reason == "gone"
+    memory.undo(changed)
+    assert call("memory_recall", key="server")["data"]["value"] == value
+
+
+def test_one_entry_of_a_page_is_undone_whatever_was_added_after_it(memory: holdfast.Memory, call: Call) -> None:
+    made = call("remember", text="Floors of marble.", kind="decision", title="Floors")["id"]
+    first = call("revise", id=made, text="Floors of wood.")["id"]
+    second = call("revise", id=first, text="Floors of cork.", title="Cork")["id"]
+    call("remember", text="Walls of brick.", kind="decision", title="Walls")
+    assert memory.undo(second).id == first
+    assert memory.get(first).text == "Floors of wood."
+    memory.undo(first)
+    assert memory.get(made).text == "Floors of marble."
+    assert [one["title"] for one in call("retrieve_learnings")["decisions"]] == ["Walls", "Floors"]
+    with pytest.raises(Invalid, match="no earlier text"):
+        memory.undo(made)
+
+
+@pytest.mark.parametrize("kind", ["note", "decision"])
+def test_a_title_made_from_the_text_follows_it(call: Call, kind: str) -> None:
+    made = call("remember", text="We deploy on Tuesdays.", kind=kind)["id"]
+    call("revise", id=made, text="We deploy on Thursdays.")
+    (hit,) = call("recall", query="when do we deploy", kinds=[kind])["hits"]
+    assert hit["title"] == "We deploy on Thursdays."
+
+
+@pytest.mark.parametrize("kind", ["note", "decision", "fact", "procedure"])
+def test_of_many_that_revise_one_version_only_one_succeeds(memory: holdfast.Memory, call: Call, kind: str) -> None:
+    key = {"key": "marble"} if kind in ("fact", "procedure") else {"title": "Marble"}
+    made = call("remember", text="first", kind=kind, **key)["id"]
+    version = call("read", id=made)["version"]
+
+    def revise(number: int) -> bool:
+        params = {"id": made, "text": f"text {number}", "version": version}
+        return memory.call("revise", params, WEB).get("success") is not False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(revise, range(8))) == 1
+    assert len(memory.every(Query(kinds=(kind,)))) == 1
+
+
+def test_a_record_is_valid_again_with_another_last_day(memory: holdfast.Memory, call: Call) -> None:
+    for kind in ("note", "decision", "fact"):
+        key = {"key": "beta"} if kind == "fact" else {"title": f"Beta {kind}"}
+        made = call("remember", kind=kind, text=f"The beta {kind}.", until=YESTERDAY, **key)["id"]
+        made = call("revise", id=made, until=TOMORROW)["id"]
+        assert memory.get(made).fields["until"] == TOMORROW and "label" not in call("read", id=made)
+        made = call("revise", id=made, until="")["id"]
+        assert "until" not in memory.get(made).fields
+
+
 # supersedes
+
+
+def test_what_belongs_to_the_owner_is_not_superseded(memory: holdfast.Memory, call: Call) -> None:
+    memory.put("rule", "# Push\n\nNever push to main.", id="agent/rules/common/push.md")
+    call("memory_write", content="Tea at four.")
+    overview = memory.layout.overview("webshop")
+    for owned in ("agent/rules/common/push.md", "user/memory/MEMORY.md", overview):
+        before = memory.get(owned)
+        assert "cannot be superseded" in refused(memory, "remember", text="Anything goes.", supersedes=owned)
+        assert memory.get(owned) == before
+
+
+def test_what_is_known_already_can_supersede_another_one(memory: holdfast.Memory, call: Call) -> None:
+    new = call("remember", text="Use uv everywhere.", title="UV", kind="decision")["id"]
+    old = call("remember", text="Use pip.", title="PIP", kind="decision")["id"]
+    reply = call("remember", text="Use uv everywhere.", title="UV", kind="decision", supersedes=old)
+    assert (reply["status"], reply["duplicateOf"], reply["supersedes"]) == ("duplicate", new, old)
+    assert memory.get(old).fields["superseded_by"] == new and memory.get(new).fields["supersedes"] == old
+
+
+@pytest.mark.parametrize("kind", ["note", "decision"])
+def test_an_older_record_is_current_again_when_the_newer_one_is_retired(
+    memory: holdfast.Memory, call: Call, kind: str
+) -> None:
+    old = call("remember", text="Marble floors.", title="Floors", kind=kind)["id"]
+    new = call("remember", text="Wooden floors.", title="Wood", kind=kind, supersedes=old)["id"]
+    call("revise", id=new, retire=True)
+    assert [hit["id"] for hit in call("recall", query="floors", kinds=[kind])["hits"]] == [old]
+    assert "label" not in call("read", id=old)
+    call("revise", id=new, retire=False)
+    assert call("read", id=old)["label"] == f"superseded by {new}"
+
+
+def test_a_new_title_is_followed_by_both_neighbours_of_a_chain(memory: holdfast.Memory, call: Call) -> None:
+    ids = [call("remember", text="One.", title="One", kind="decision")["id"]]
+    for title in ("Two", "Three"):
+        ids.append(call("remember", text=f"{title}.", title=title, kind="decision", supersedes=ids[-1])["id"])
+    middle = call("revise", id=ids[1], title="Second")["id"]
+    assert memory.get(ids[0]).fields["superseded_by"] == middle == memory.get(ids[2]).fields["supersedes"]
 
 
 def test_the_newer_decision_wins_and_both_say_so_in_their_files(memory: holdfast.Memory, call: Call) -> None:
@@ -228,7 +326,9 @@ def test_a_note_and_a_procedure_supersede_others(memory: holdfast.Memory, call: 
     when = call("remember", kind="procedure", key="the build is red", text="call Ann")["id"]
     later = call("remember", kind="procedure", key="the build is red", text="call Bob", supersedes=when)["id"]
     assert [hit["id"] for hit in call("recall", query="build is red")["hits"]] == [later]
-    assert call("read", id=when)["content"] == "call Ann"
+    read = call("read", id=when)
+    assert (read["content"], read["label"]) == ("call Ann", "retired: superseded")
+    assert "is superseded" in refused(memory, "revise", id=when, retire=False)
 
 
 def test_a_chain_leads_to_its_end(memory: holdfast.Memory, call: Call) -> None:
@@ -316,9 +416,12 @@ def test_what_agents_propose_waits_for_the_owner(root: Path, reviewed: holdfast.
     assert reply["status"] == "pending" and "holdfast review" in reply["text"]
     assert [entry["title"] for entry in call("retrieve_learnings")["decisions"]] == ["Animals"]
     first, hit = call("recall", query="wombats welcome")["hits"]
-    assert (first["id"], hit["kind"], hit["label"]) == (old.id, "proposal", "waits for the owner's approval")
+    waiting = "decision, waits for the owner's approval"
+    assert (first["id"], hit["kind"], hit["label"]) == (old.id, "proposal", waiting)
     assert "are welcome" not in reviewed.prompt(workspace="webshop", task="are wombats welcome?")
     assert "Wombats" in cli(root, "review") and "are welcome" in cli(root, "review", reply["id"])
+    assert call("remember", text="Wombats are welcome.", kind="decision", title="Wombats", tags=["zoo"],
+                supersedes=old.id, until=TOMORROW)["id"] == reply["id"]  # fmt: skip
     cli(root, "review", reply["id"], "--approve")
     (entry,) = call("retrieve_learnings")["decisions"]
     assert (entry["title"], entry["content"].strip(), entry["tags"]) == ("Wombats", "Wombats are welcome.", ["zoo"])
@@ -342,6 +445,35 @@ def test_an_approved_record_is_changed_only_with_approval(root: Path, reviewed: 
     cli(root, "review", fact["id"], "--reject", "--reason", "no")
     assert call("recall", query="zone Lisbon")["hits"] == []
     assert "rejected: no" in [one.reason for one in reviewed.versions(fact["id"])]
+
+
+def test_what_is_approved_is_not_replaced_by_a_kind_that_is_not_reviewed(
+    root: Path, reviewed: holdfast.Memory, call: Call
+) -> None:
+    cli(root, "put", "decision", "Use PostgreSQL.", "--title", "Database", "--scope", "webshop")
+    (decision,) = reviewed.every(Query(kinds=("decision",)))
+    assert call("remember", text="Use Oracle.", kind="lesson", supersedes=decision.id)["status"] == "pending"
+    assert "superseded_by" not in reviewed.get(decision.id).fields
+
+
+def test_proposals_are_decided_one_by_one_and_the_agent_learns_how(
+    root: Path, reviewed: holdfast.Memory, call: Call
+) -> None:
+    cli(root, "put", "note", "The marble is blue.", "--title", "Marble", "--scope", "webshop", "--tag", "old")
+    (note,) = reviewed.every(Query(kinds=("note",)))
+    first = call("revise", id=note.id, text="The marble is green.")["id"]
+    second = call("revise", id=note.id, text="The marble is red.")["id"]
+    third = call("revise", id=note.id, tags=[])["id"]
+    fact = call("memory_learn", key="office", value={"city": "Lisbon"})["data"]["id"]
+    shown = cli(root, "review")
+    assert shown.count("Marble") >= 3 and "office" in shown
+    report = cli(root, "review", "--approve", "--all", ok=False)
+    assert f"{second}: " in report and f"holdfast review {second} --reject" in report
+    assert call("memory_recall", key="office")["data"]["value"] == {"city": "Lisbon"}
+    cli(root, "review", second, third, "--reject", "--reason", "too late")
+    assert call("read", id=second)["label"] == "note, decided by the owner: rejected: too late"
+    assert call("read", id=first)["label"].startswith("note, decided by the owner: approved: ")
+    assert call("read", id=fact)["label"].startswith("fact, decided by the owner: approved: ")
 
 
 def test_no_tool_can_approve(reviewed: holdfast.Memory, call: Call) -> None:

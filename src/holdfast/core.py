@@ -86,10 +86,7 @@ class Core(Writer):
         path = path_of(identifier)
         place = self.layout.classify(path)
         if path != identifier and place and place.kind.shape == "section":
-            raise Invalid(
-                "An entry cannot be undone alone: the last write to its page may be about another entry.",
-                f"Hide it, or undo the last write to the page: {path}.",
-            )
+            return history.undo_section(self, self.get(identifier), op_id)
         if place is None and KINDS[(record := self.get(identifier)).kind].shape == "line":
             return history.undo_entry(self, record, op_id)
         return history.undo(self, path if place else record.path, op_id)

@@ -16,7 +16,7 @@ import msgspec
 from holdfast import roots
 from holdfast.cli import show
 from holdfast.cli.main import command, find_root, given_root, kinds_option, op_option, open_root, scope_option
-from holdfast.errors import Invalid
+from holdfast.errors import Conflict, HoldfastError, Invalid
 from holdfast.memories import corrections
 from holdfast.model.names import amount
 from holdfast.model.times import local
@@ -246,12 +246,19 @@ def review(ids: tuple[str, ...], approve: bool, reject: bool, every: bool, reaso
             rows = [(local(one.time), one.id, one.fields.get("proposed"), one.title or one.text[:60]) for one in chosen]
             show.listing(chosen, "Nothing is pending.", ("time", "id", "kind", "what"), rows)
             for one in chosen if ids and not show.wants_json() else ():
-                click.echo("\n" + show.printable(one.text))
+                show.table(("", ""), list(corrections.changes(memory, one).items()))
             return
         if not ids and not every:
             raise Invalid("Which ones?", "Give their ids, or --all.")
+        failed = 0
         for one in chosen:
-            show.receipt(corrections.approve(memory, one) if approve else corrections.reject(memory, one, reason))
+            try:
+                show.receipt(corrections.approve(memory, one) if approve else corrections.reject(memory, one, reason))
+            except HoldfastError as error:
+                failed += 1
+                click.echo(f"{one.id}: {error.message} To drop it: holdfast review {one.id} --reject", err=True)
+    if failed:
+        raise Conflict(f"{amount(failed, 'proposal')} could not be approved.", "Run: holdfast review")
 
 
 @command()

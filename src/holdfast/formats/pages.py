@@ -56,22 +56,25 @@ def prose_lines(text: str) -> list[str]:
 
 
 def filled(text: str) -> str:
-    """Return a page without comments, and without headings that then have no text below them."""
+    """Return a page without comments, and without headings that have no text below them once these are gone."""
     every = sections.lines_of(text)
     code = sections.code_lines(every)
-    lines, comment = list[str](), False
-    for number, line in enumerate(every, 1):
-        if number not in code and (comment or line.lstrip().startswith("<!--")):
-            comment = "-->" not in line
-            line = line.partition("-->")[2].lstrip(" \t")
-        lines.append(line)
-    left = "".join(lines)
+    left, removed, number = "", list[int](), 0
+    while number < len(every):
+        line = every[number]
+        if number + 1 not in code and line.lstrip().startswith("<!--"):
+            end = next((place for place in range(number, len(every)) if "-->" in every[place]), -1)
+            if end >= 0:  # one that is never closed is text
+                line, number = every[end].partition("-->")[2].lstrip(" \t"), end
+                removed.append(len(left))
+        left, number = left + line, number + 1
     parts = sections.headings(left)
-    ends = [part.start for part in parts[1:]] + [len(left)]
+    ends = [part.start for part in parts[1:]] + [len(left)] if parts else []
     written = [part.start for part, end in zip(parts, ends, strict=True) if left[part.below : end].strip()]
     shown = [left[: parts[0].start] if parts else left]
     for part, end in zip(parts, ends, strict=True):
-        if any(part.start <= start < part.end for start in written):
+        has_text = any(part.start <= start < part.end for start in written)
+        if has_text or not any(part.below <= place <= part.end for place in removed):
             shown.append(left[part.start : end])
     return _GAP.sub("\n\n", "".join(shown)).strip()
 

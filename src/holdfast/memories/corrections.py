@@ -17,11 +17,14 @@ import msgspec
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats.prompts import one_line
-from holdfast.model.kinds import KINDS
-from holdfast.model.queries import QUESTION_WORDS, Query
-from holdfast.model.records import Draft, Receipt, Record, label
+from holdfast.model.kinds import CORRECTABLE, KINDS
+from holdfast.model.queries import QUESTION_WORDS, Query, spaced
+from holdfast.model.records import Draft, Receipt, Record, label, line_of
+from holdfast.owner import history
+from holdfast.storage import values
 from holdfast.storage.tree import changed
 from holdfast.storage.words import stems
+from holdfast.storage.writer import SUPERSEDED
 
 _ELSEWHERE = {
     "state": "A save point is never changed. Use createState with a new name, or archiveState.",
@@ -33,8 +36,9 @@ _ELSEWHERE = {
     "task": "Use task_cancel or task_finish.",
     "message": "It records what was said. Remember the correction as a fact or a note.",
 }
-_OWN = ("id", "op", "writer", "ref", "head", "size", "supersedes", "superseded_by")
+_OWN = ("id", "op", "writer", "ref", "head", "size", "supersedes", "superseded_by", "until", "reason")
 """Fields of an entry that are not copied to the one that replaces it."""
+PENDING = "The owner has to approve it first: holdfast review"
 _REPLACES = "If this replaces one of them: revise that one with retire, or pass supersedes when you store it."
 _WORD = re.compile(r"[^\W_]+")
 _ASKED, _LISTED = 60, 3
@@ -45,17 +49,19 @@ _SHARE, _LEAST = 0.6, 2
 def revise(memory: Core, record: Record, change: Draft, retire: bool | None = None) -> Receipt:
     """Change a record, or retire it (True) or bring it back (False); Conflict when it has another version."""
     kind = KINDS[record.kind]
-    advice = _ELSEWHERE.get(kind.name) or ("Remember the correction." if kind.owned or kind.foreign else "")
-    if advice:
-        raise Invalid(f"{kind.one} cannot be revised.", advice)
+    if kind.name not in CORRECTABLE:
+        raise Invalid(f"{kind.one} cannot be revised.", _ELSEWHERE.get(kind.name, "Remember the correction."))
     if change.fields and "status" not in kind.choices:
         raise Invalid(f"{kind.one} has no status.", "Leave it out.")
-    changes = change.text is not None or change.title or change.tags is not None or change.fields
+    parts = (change.text, change.title or None, change.tags, change.until, change.fields or None)
+    changes = any(part is not None for part in parts)
     if (retire is None) != bool(changes):
         what = "There is nothing to revise." if retire is None else "A record is changed or retired, not both."
-        raise Invalid(what, "Send text, title, tags or status; or retire.")
+        raise Invalid(what, "Send text, title, tags, status or until; or retire.")
     if change.expect and change.expect != record.version and not memory.store.knows_op(change.op_id):
         raise changed(record.id, change.expect)
+    if retire is False and kind.shape == "line" and history.versions(memory, record.id)[-1].reason == SUPERSEDED:
+        raise Invalid(f"{record.id} is superseded.", "Retire the entry that supersedes it first, or remember it again.")
     if retire is None:
         return (_replace_entry if kind.shape == "line" else _edit)(memory, record, change)
     done = memory.hide(record.id, restore=not retire, op_id=change.op_id, reason=change.reason)
@@ -65,9 +71,14 @@ def revise(memory: Core, record: Record, change: Draft, retire: bool | None = No
 
 def _edit(memory: Core, record: Record, change: Draft) -> Receipt:
     receipt = memory.keep(msgspec.structs.replace(change, id=record.id, expect=record.version))
-    if receipt.status == "changed" and receipt.id != record.id and (older := record.fields.get("supersedes")):
-        with contextlib.suppress(NotFound):  # a new title is a new id, which the older entry has to name
-            memory.supersede(memory.get(str(older)), receipt.id)
+    if receipt.status == "changed" and receipt.id != record.id:  # a new title is a new id, which others have to name
+        older, newer = (str(record.fields.get(name) or "") for name in ("supersedes", "superseded_by"))
+        with contextlib.suppress(NotFound):
+            if older:
+                memory.supersede(memory.get(older), receipt.id)
+        with contextlib.suppress(NotFound):
+            if newer:
+                memory.link(memory.get(newer), receipt.id)
     return receipt
 
 
@@ -76,7 +87,11 @@ def _replace_entry(memory: Core, record: Record, change: Draft) -> Receipt:
     kind = KINDS[record.kind]
     if record.superseded or record.hidden:
         raise Invalid(f"{record.id} is {label(record) or 'retired'}.", "Revise the current one; recall shows it.")
-    fields = {name: value for name, value in record.fields.items() if name not in (*_OWN, kind.text, "until")}
+    if change.text is None and (ref := record.fields.get("ref")):
+        values.read(memory.tree, str(ref), memory.settings.limits.document_bytes)  # raises if it cannot be read
+    fields = {name: value for name, value in record.fields.items() if name not in (*_OWN, kind.text)}
+    value = None if change.text is not None else record.fields.get(kind.text)
+    until = record.fields.get("until") if change.until is None else change.until
     if kind.key:
         if change.title and change.title != record.key:
             raise Invalid("The key of a fact cannot be changed.", "Remember a new one, with supersedes.")
@@ -86,11 +101,11 @@ def _replace_entry(memory: Core, record: Record, change: Draft) -> Receipt:
     scope = record.scope
     return memory.keep(
         Draft(
-            kind=kind.name, text=record.text if change.text is None else change.text,
-            title="" if kind.title in fields else change.title or record.title,
+            kind=kind.name, text=(record.text if change.text is None else change.text) if value is None else None,
+            data=value, title="" if kind.title in fields else change.title or record.title,
             scope=scope.path or None, session=scope.session if "{session}" in kind.place else "",
             tags=record.tags if change.tags is None else change.tags, fields=fields, op_id=change.op_id,
-            supersedes="" if kind.key else record.id, until=str(record.fields.get("until") or ""),
+            supersedes=record.id, until=str(until or ""), reason=change.reason,
         )
     )  # fmt: skip
 
@@ -118,8 +133,9 @@ def similar(memory: Core, draft: Draft, own: str) -> list[dict[str, Any]]:
         few = min(len(mine), len(theirs))
         if record.id == own or label(record) or len(both) < min(_LEAST, few) or len(both) < _SHARE * few:
             continue
-        only = [[word for stem, word in one.items() if stem not in both] for one in (theirs, mine)]
-        how = f"which has {_some(only[0])} where this has {_some(only[1])}" if all(only) else "nearly the same"
+        that, this = (_some([word for stem, word in one.items() if stem not in both]) for one in (theirs, mine))
+        how = f"which has {that} where this has {this}" if that and this else "nearly the same"
+        how += f", with {that}" if that and not this else f", without {this}" if this and not that else ""
         shown.append({"id": record.id, "title": record.title or record.text[:80], "how": how})
     return shown[:_LISTED]
 
@@ -132,7 +148,7 @@ def shown_similar(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _content(text: str) -> dict[str, str]:
     """Return the words that say what a text is about, by their stems."""
-    words = [word for word in _WORD.findall(text) if word.casefold() not in QUESTION_WORDS]
+    words = [word for word in _WORD.findall(spaced(text)) if word.casefold() not in QUESTION_WORDS]
     return {stem: word for word in words for stem in stems(word)[:1]}
 
 
@@ -150,13 +166,29 @@ def pending(memory: Core, scope: str | None = None) -> list[Record]:
 
 def approve(memory: Core, proposal: Record) -> Receipt:
     """Write what was proposed; the proposal is then no longer pending."""
-    given = dict(proposal.fields.get("draft") or {})
-    given |= {"text": proposal.text or None, "title": proposal.title, "tags": list(proposal.tags) or None}
-    given |= {"op_id": f"review:{proposal.id}"}
+    given: dict[str, Any] = {"op_id": f"review:{proposal.id}", **proposal.fields["draft"]}
+    if ref := proposal.fields.get("ref"):
+        values.read(memory.tree, str(ref), memory.settings.limits.document_bytes)  # raises if it cannot be read
+    if "data" not in given and proposal.text:
+        given["text"] = proposal.text
     receipt = memory.keep(msgspec.convert(given, Draft))
     if not proposal.hidden:
         memory.hide(proposal.id, reason=f"approved: {receipt.id}")
     return receipt
+
+
+def changes(memory: Core, proposal: Record) -> dict[str, str]:
+    """Return what approving a proposal would do, as lines to show."""
+    draft = proposal.fields["draft"]
+    shown = {"kind": proposal.fields.get("proposed"), "title": proposal.title, "by": proposal.fields.get("writer")}
+    shown |= {"scope": proposal.scope.path, "tags": ", ".join(draft.get("tags", proposal.tags))}
+    shown |= {name: draft.get(name) for name in ("supersedes", "until", "reason", "session")}
+    shown |= {name: line_of(value) for name, value in draft.get("fields", {}).items()}
+    shown |= {"changes": draft.get("id")}
+    for name in ("changes", "supersedes"):
+        with contextlib.suppress(NotFound):
+            shown |= {f"{name}: old text": memory.get(str(shown[name])).text if shown[name] else ""}
+    return {name: str(value) for name, value in (shown | {"text": proposal.text}).items() if value}
 
 
 def reject(memory: Core, proposal: Record, reason: str = "") -> Receipt:

@@ -95,7 +95,8 @@ def usage(memory: Core, since: str = "") -> Usage:
     for record in memory.every(Query(kinds=KEPT)):
         if not lapsed(record):
             found.kept += 1
-            _describe(recalled.get(record.id) or _never(found, record), record)
+            earlier = recalled.get(str(record.fields.get("supersedes")))  # a revised entry has a new id
+            _describe(recalled.get(record.id) or earlier or _never(found, record), record)
     for one in [one for one in found.recalled if not one.kind][:_LOOKED_UP]:
         with contextlib.suppress(HoldfastError):  # removed since, or in a shared memory that does not answer
             _describe(one, memory.get(one.id))

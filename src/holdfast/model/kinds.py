@@ -158,6 +158,10 @@ NOT_RECORDS = ("write", "ledger", "claim")
 """Kinds with entries about records; they are no records by themselves."""
 
 
+CORRECTABLE = ("note", "decision", "lesson", "fact", "procedure", "episode", "plan", "skill", "document")
+"""Kinds that a tool may revise, retire and supersede."""
+
+
 def kind(name: str) -> Kind:
     """Return the row of this name, or refuse the name and list the valid ones."""
     if (row := KINDS.get(name)) is None:

@@ -87,8 +87,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Repeated calls with the same op_id take effect once."""
     supersedes: str = ""
     """The id of the record that this one replaces; both say so, and the other one stays readable."""
-    until: str = ""
-    """The last day on which it is valid, YYYY-MM-DD."""
+    until: str | None = None
+    """The last day on which it is valid, YYYY-MM-DD; "" removes it from a record that is changed."""
     reason: str = ""
     """Why it is changed; kept in its history."""
 
@@ -144,6 +144,9 @@ def lapsed(record: Record, day: str = "") -> str:
     return "pending" if record.kind == "proposal" else ""
 
 
+_WAITS = "waits for the owner's approval"
+
+
 def label(record: Record, day: str = "") -> str:
     """Return what a reader must know before using a record: that it is superseded, expired, pending or retired."""
     match lapsed(record, day):
@@ -153,7 +156,8 @@ def label(record: Record, day: str = "") -> str:
         case "expired":
             return f"expired on {record.fields['until']}"
         case "pending":
-            return "waits for the owner's approval"
+            what = text_of(record.fields.get("proposed"))
+            return f"{what}, {'decided by the owner' if record.hidden else _WAITS}"
     return "retired" if record.hidden else ""
 
 

@@ -10,13 +10,14 @@ messages of strangers. Repeating a statement does not change its trust.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound
-from holdfast.formats import jsonl, prompts
+from holdfast.formats import jsonl, markdown, prompts, sections
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount, check_text
 from holdfast.model.records import PEOPLE, Receipt, Record, path_of, text_of, version_of
@@ -68,8 +69,10 @@ def versions(memory: Core, identifier: str) -> list[Version]:
     for number, one in enumerate(entries or [record]):
         what: What = "forgotten" if "forgotten" in one.fields else "changed" if number else "made"
         kept, current = what != "forgotten", not one.superseded and not one.hidden
-        writer, op = text_of(one.fields.get("writer")), text_of(one.fields.get("op"))
-        event = Version(time=one.time, what=what, version=one.id, writer=writer, op=op, kept=kept, current=current)
+        writer, op, reason = (text_of(one.fields.get(name)) for name in ("writer", "op", "reason"))
+        event = Version(
+            time=one.time, what=what, version=one.id, writer=writer, op=op, kept=kept, current=current, reason=reason
+        )
         found.append((one.order, event))
     for mark in write_log.objects(memory.tree.scan(record.path), '"hide"'):
         if mark.get("hide") == (record.key or record.id):
@@ -201,20 +204,49 @@ def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
 def undo_entry(memory: Core, record: Record, op_id: str = "") -> Receipt:
     """Restore the entry that this one superseded, or append the value that its key had before."""
     kind, older = KINDS[record.kind], record.fields.get("supersedes")
-    if older and not record.hidden:
+    if older and not record.key and not record.hidden:
         done = memory.hide(str(older), restore=True, op_id=op_id)
-        memory.hide(record.id)
+        memory.hide(record.id, reason="undo")
         return done
     past = [one for one in memory.history(kind, record.key) if one.id != record.id] if record.key else []
     if record.superseded or record.hidden or not past:
         raise Invalid(f"{kind.one} without an earlier value is not undone.", f"Hide it: holdfast hide {record.id}")
     before = past[-1]
-    left = (kind.text, "id", "op", "writer", "ref", "head", "size", "supersedes", "until")
+    left = (kind.text, "id", "op", "writer", "ref", "head", "size", "supersedes", "until", "reason")
     fields = {name: value for name, value in before.fields.items() if name not in left} | {kind.key: before.key}
-    scope, until = before.scope.path or None, str(before.fields.get("until") or "")
+    value, until = before.fields.get(kind.text), str(before.fields.get("until") or "")
     return memory.put(
-        kind.name, before.text, tags=before.tags, fields=fields, scope=scope, op_id=op_id, until=until, reason="undo"
-    )
+        kind.name, before.text if value is None else None, data=value, tags=before.tags, fields=fields,
+        scope=before.scope.path or None, op_id=op_id, until=until, reason="undo",
+    )  # fmt: skip
+
+
+def undo_section(memory: Core, record: Record, op_id: str = "") -> Receipt:
+    """Write the text that a section had before its last change that was not undone."""
+    undone, identifier, version = 0, record.id, record.version
+    for entry in write_log.about(memory.tree, memory.layout.memory, record.path):
+        if (entry.get("record"), entry.get("version")) != (identifier, version) or "was" not in entry:
+            continue
+        before = _section(memory, record.path, str(entry.get("before")), str(entry["was"]))
+        identifier, version = str(entry["was"]), before.version
+        if entry.get("undo"):
+            undone += 1
+        elif undone:
+            undone -= 1
+        else:
+            return memory.restore_section(record, before, op_id)
+    raise Invalid(f"There is no earlier text of {record.id} to go back to.", f"Hide it: holdfast hide {record.id}")
+
+
+def _section(memory: Core, path: str, version: str, identifier: str) -> sections.Section:
+    """Return a section as it was in a version of its page."""
+    text = ""
+    with contextlib.suppress(NotFound):
+        text = memory.tree.read(memory.store.kept(version)).data.decode("utf-8", "surrogateescape")
+    for section in sections.parse(text[markdown.body_start(text) :]):
+        if f"{path}#{section.anchor}" == identifier:
+            return section
+    raise NotFound(f"The text that {identifier} had before is not kept any more.", "Write it again.")
 
 
 def _version_before(entries: list[dict[str, Any]], path: str, current: str) -> str:

@@ -34,6 +34,7 @@ def check(kind: Kind, draft: Draft, *, changing: bool = False) -> None:
     ]
     if missing:
         raise Invalid(f"{kind.one} needs {', '.join(missing)}.", "Give each of them, as text that is not blank.")
+    check_until(draft)
     if len(draft.text or "") > kind.max_chars:
         raise OverBudget(
             f"The text has {len(draft.text or ''):,} characters; {kind.one.lower()} takes {kind.max_chars:,}.",
@@ -69,10 +70,13 @@ _RESERVED = {
 }
 
 
-def with_links(draft: Draft) -> Draft:
-    """Return a draft whose fields contain what it supersedes and how long it is valid."""
+def check_until(draft: Draft) -> None:
     if draft.until and not (_DAY.match(draft.until) and normal(draft.until)):
         raise Invalid(f"until is {draft.until!r}.", "Use a date, like 2026-12-31.")
+
+
+def with_links(draft: Draft) -> Draft:
+    """Return a draft whose fields contain what it supersedes and how long it is valid."""
     links = {name: value for name in ("supersedes", "until") if (value := getattr(draft, name))}
     return msgspec.structs.replace(draft, fields={**draft.fields, **links}) if links else draft
 
@@ -94,4 +98,6 @@ def changes(kind: Kind, draft: Draft) -> dict[str, Any]:
         given[kind.title] = draft.title
     if draft.tags is not None:
         given["tags"] = list(draft.tags) or None
+    if draft.until is not None:
+        given["until"] = draft.until or None
     return given

@@ -295,8 +295,9 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def append_decided(
-        self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True
-    ) -> list[str]:
+        self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True,
+        op_id: str = "",
+    ) -> list[str]:  # fmt: skip
         """Append the entries that `decide` returns while the log is locked, with ids after the one it returns."""
 
     @abc.abstractmethod

@@ -39,7 +39,8 @@ Tie = tuple[float, list[str]]
 _AUTHORS = ("speaker", "author", "sender_id", "sender", "from")
 _NAME = re.compile(r"[^\W_]+")
 _UNSEARCHED = frozenset(
-    "op writer ref size created updated date covers by exchange origin tool_call_id channel sender_id".split()
+    "op writer ref size created updated date covers by exchange origin tool_call_id channel sender_id supersedes"
+    " superseded_by until reason".split()
 )
 _REPEATED = {"summary": "said"}
 """A field of a kind that repeats its text."""

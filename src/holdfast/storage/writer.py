@@ -6,6 +6,7 @@ durable.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,10 +16,10 @@ import msgspec
 from holdfast.errors import AlreadyExists, Damaged, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model import kinds, names, scopes
-from holdfast.model.kinds import KINDS, LEDGER, Kind
+from holdfast.model.kinds import CORRECTABLE, KINDS, LEDGER, Kind
 from holdfast.model.layout import Place
 from holdfast.model.names import check_text, same_words
-from holdfast.model.records import PEOPLE, Draft, Receipt, Record, check_plain, path_of, version_of
+from holdfast.model.records import PEOPLE, Draft, Receipt, Record, check_plain, path_of, text_of, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
 from holdfast.model.times import normal, today, utc_now
@@ -72,10 +73,11 @@ class Writer:
         draft = self.secrets.draft(kind, drafts.with_defaults(kind, draft))
         drafts.check(kind, draft)
         linked = drafts.with_links(draft)
-        if self._is_reviewed(kind):
+        if self._is_reviewed(kind) or (older and self._is_reviewed(KINDS[older.kind])):
             return self._propose(kind, self.scopes.resolve(draft.scope), draft)
-        write = {"line": self._append_line, "section": self._add_section, "document": self._create}[kind.shape]
-        receipt = write(kind, linked)
+        if kind.shape == "line":
+            return self._append_line(kind, linked, older)
+        receipt = self._add_section(kind, linked) if kind.shape == "section" else self._create(kind, linked)
         if older:
             self.supersede(older, receipt.id)
         return receipt
@@ -85,21 +87,37 @@ class Writer:
     def _older(self, draft: Draft) -> Record:
         """Return the record that a draft supersedes; Invalid for one that cannot be."""
         record = self.store.get(draft.supersedes)
-        kind = KINDS[record.kind]
-        if kind.write_once or kind.owned or kind.foreign or kind.heard:
-            raise Invalid(f"{kind.one} cannot be superseded.", "Leave supersedes out.")
-        newer = record.fields.get("superseded_by")
+        if record.kind not in CORRECTABLE:
+            raise Invalid(f"{KINDS[record.kind].one} cannot be superseded.", "Leave supersedes out.")
+        newer = record.fields.get("superseded_by") or (record.superseded and "a later value of its key")
         if newer and not self.store.knows_op(draft.op_id):
             raise Invalid(f"{record.id} is superseded by {newer} already.", "Supersede that one instead.")
         return record
 
     def supersede(self, older: Record, newer: str) -> None:
-        """Note on a record which one replaces it. A log entry is hidden, like an older value of a key."""
+        """Note on a record which one replaces it, "" for none. A log entry is hidden, like an older value of a key."""
         if KINDS[older.kind].shape != "line":
-            if older.id != newer and older.fields.get("superseded_by") != newer:
-                self._set(older, {"superseded_by": newer}, "", "changed")
-        elif not (older.hidden or self.store.get(older.id).superseded):
-            self._mark(older, hidden=True, op_id="", more={"superseded_by": newer})
+            if newer not in (older.id, older.fields.get("superseded_by", "")):
+                self._set(older, {"superseded_by": newer or self._no_value(older)}, "", "changed")
+        elif older.hidden != bool(newer) and not self.store.get(older.id).superseded:
+            self._mark(older, hidden=bool(newer), op_id="", more={"reason": SUPERSEDED})
+
+    def supersede_by(self, draft: Draft, newer: Record) -> None:
+        """Note that a record which is there already replaces the one that a draft names."""
+        older = self._older(draft)
+        if self._is_reviewed(KINDS[older.kind]):
+            raise Invalid(f"Only the owner replaces a {older.kind} here.", f"Retire {newer.id} or ask for approval.")
+        self.supersede(older, newer.id)
+        self.link(newer, older.id)
+
+    def link(self, newer: Record, older: str) -> None:
+        """Note on a document or section which one it replaces."""
+        if KINDS[newer.kind].shape != "line" and newer.fields.get("supersedes") != older:
+            self._set(newer, {"supersedes": older}, "", "changed")
+
+    def _no_value(self, record: Record) -> Any:
+        """Return the value that removes a field."""
+        return "" if KINDS[record.kind].shape == "section" else None
 
     def _set(
         self, record: Record, fields: Mapping[str, Any], op_id: str, status: str, note: Mapping[str, Any] = {}
@@ -122,10 +140,17 @@ class Writer:
         """Keep a draft until the owner approves it; see `holdfast review`."""
         row = KINDS["proposal"]
         path, given = self.layout.path_for(row, scope), msgspec.to_builtins(draft)
-        line: dict[str, Any] = {"proposed": kind.name, "title": draft.title, "workspace": scope.path}
-        line |= self._text(row, path, draft.text or "") | ({"tags": list(draft.tags)} if draft.tags else {})
+        title = draft.title or str(draft.fields.get(kind.title) or "") or (draft.id and self.store.get(draft.id).title)
         given["scope"] = scope.path if draft.scope else None
-        line["draft"] = {name: value for name, value in given.items() if value not in _EMPTY and name not in _APART}
+        inner = {name: value for name, value in given.items() if name not in _APART and value not in _EMPTY}
+        inner |= {} if draft.tags is None else {"tags": list(draft.tags)}
+        inner |= {"title": draft.title} if draft.title else {}
+        line: dict[str, Any] = {"proposed": kind.name, "title": title, "workspace": scope.path, "draft": inner}
+        text = text_of(draft.data) if draft.text is None else draft.text
+        for known in self.store.newest(path):
+            if (known.fields.get("proposed"), known.text, known.fields.get("draft")) == (kind.name, text, inner):
+                return Receipt("pending", known.id, path)
+        line |= self._text(row, path, text) | ({"tags": list(draft.tags)} if draft.tags else {})
         done = self.store.append(path, [self.secrets.line(row, line)], op_id=draft.op_id)
         return Receipt("repeated" if done.repeated else "pending", done.ids[0], path)
 
@@ -231,7 +256,7 @@ class Writer:
             raise _no_edit(draft.id)
         changes = drafts.changes(kind, draft)
         if draft.text is None and not changes:
-            raise Invalid("There is nothing to change.", "Give text, title, tags or fields.")
+            raise Invalid("There is nothing to change.", "Give text, title, tags, until or fields.")
         if draft.text is not None and not draft.expect:
             raise Invalid(
                 f"Replacing the text of {draft.id} needs the version it was made from.",
@@ -247,7 +272,8 @@ class Writer:
             given |= {} if draft.text is None else {"text": draft.text}
             given |= {"title": draft.title} if draft.title else {}
             given |= {} if draft.tags is None else {"tags": tuple(draft.tags)}
-            if unknown := set(given) - {"date", "category", "text", "title", "tags"}:
+            given |= {} if draft.until is None else {"until": draft.until}
+            if unknown := set(given) - {"date", "category", "text", "title", "tags", "until"}:
                 names = ", ".join(sorted(unknown))
                 raise Invalid(f"An entry has no field {names}.", "Its fields are date and category.")
             record = Record(id=draft.id, kind=kind.name, path=place.path)
@@ -287,7 +313,11 @@ class Writer:
             flag = {"archived": today() if hidden else ""}
         elif kind.name == "overview":  # the field of a workspace
             flag = {"archived": None, "isArchived": True if hidden else None}
-        return self._set(record, flag, op_id, "hidden" if hidden else "shown", note)
+        done = self._set(record, flag, op_id, "hidden" if hidden else "shown", note)
+        with contextlib.suppress(NotFound):  # what it replaced is current again
+            if older := record.fields.get("supersedes"):
+                self.supersede(self.store.get(str(older)), "" if hidden else record.id)
+        return done
 
     def _mark(self, record: Record, hidden: bool, op_id: str, more: Mapping[str, Any] = {}) -> Receipt:
         """Append an entry that hides or shows a record, newer than all entries about it."""
@@ -361,11 +391,19 @@ class Writer:
             new = next(one for one in sections.parse(result[start:]) if one.start == old.start)
             return Made(result.encode("utf-8", "surrogateescape"), f"{record.path}#{new.anchor}", new.version)
 
+        note = {"was": record.id, **note}
         return self.store.update(record.path, make, expect=ANY, op_id=op_id, status=status, note=note)
+
+    def restore_section(self, record: Record, before: sections.Section, op_id: str = "") -> Receipt:
+        """Write a section as it was before."""
+        names = ("date", "title", "text", "category", "tags", "until", "supersedes", "superseded_by", "archived")
+        parts = {name: getattr(before, name) for name in names}
+        return self._rewrite_section(record, record.version, op_id, "changed", parts, {"undo": True})
 
     # lines
 
-    def _append_line(self, kind: Kind, draft: Draft) -> Receipt:
+    def _append_line(self, kind: Kind, draft: Draft, older: Record | None) -> Receipt:
+        """Append an entry; one that supersedes another of the same log is appended only if that is still current."""
         where = self.scopes.resolve(draft.scope) if draft.scope else _NOWHERE
         session = draft.session or where.session or (scopes.DEFAULT if "{session}" in kind.place else "")
         path = self.layout.path_for(kind, where, session=session)
@@ -386,8 +424,25 @@ class Writer:
         key = str(line[kind.key]) if kind.key else ""
         if kind.time in line and not normal(line[kind.time]):
             raise Invalid(f"{line[kind.time]!r} is not a time.", "Use ISO 8601, like 2026-02-23T14:00:00Z.")
+        line |= {"reason": draft.reason} if draft.reason else {}
+        if older and older.path == path and not self.store.knows_op(draft.op_id):
+            return Receipt("stored", self._replace_entry(path, line, older, key, draft.op_id), path)
         done = self.store.append(path, [line], op_id=draft.op_id, time=kind.time, target=key)
+        if older and older.path != path:
+            self.supersede(older, done.ids[0])
         return Receipt("repeated" if done.repeated else "stored", done.ids[0], path)
+
+    def _replace_entry(self, path: str, line: dict[str, Any], older: Record, key: str, op_id: str) -> str:
+        """Append an entry and hide the one that it supersedes, in one piece; Conflict when that changed meanwhile."""
+        mark = {"hide": older.key or older.id, "hidden": True, "reason": SUPERSEDED}
+
+        def decide() -> tuple[Sequence[Mapping[str, Any]], str]:
+            now = self.store.get(older.id)
+            if now.superseded or now.hidden or now.version != older.version:
+                raise changed(older.id, older.version)
+            return [line, *([] if key and key == older.key else [mark])], older.order
+
+        return self.store.append_decided(path, decide, op_id=op_id)[0]
 
     def _text(self, kind: Kind, path: str, text: str) -> dict[str, Any]:
         """Return the fields for the text of an entry; a large text is written to a separate file first."""
@@ -453,9 +508,11 @@ class Writer:
 
 
 _NOWHERE = Scope()
+SUPERSEDED = "superseded"
+"""The reason in a mark that hides an entry because another one replaces it."""
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _APART = ("title", "text", "tags", "op_id")
-"""Parts of a draft that a proposal has as fields of its own."""
+"""Parts of a draft that a proposal does not repeat."""
 _OP = re.compile(r"[\w.:@/+=-]{1,200}\Z", re.ASCII)
 
 

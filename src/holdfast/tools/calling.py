@@ -348,7 +348,7 @@ def _found(tool: Tool, reply: Reply) -> list[str]:
 def _is_pending(reply: Reply) -> bool:
     """Does the owner have to approve what a call wrote? Until then it is not an activity to show."""
     data = reply.get("data", reply)
-    return isinstance(data, dict) and data.get("status") == "pending"
+    return isinstance(data, dict) and "pending" in (data.get("status"), data.get("receipt"))
 
 
 def _short(reply: Reply) -> str:

@@ -19,6 +19,7 @@ from holdfast.model.names import short_hash
 from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Record, label, line_of, text_of
 from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.owner import history
 from holdfast.owner.history import Source
 from holdfast.owner.shared import NAME, PREFIX
 from holdfast.recall.answers import Hit
@@ -88,12 +89,10 @@ def remember(
     named = row.title if row.shape == "line" and row.title in row.required else ""
     if named and not (key or title):
         raise Invalid(f"{row.one} needs a key.", "Say in a few words what it is about.")
-    line = text.strip().splitlines()[0].strip("# ").strip()
-    short = line if len(line) <= _TITLE else line[:_TITLE].rpartition(" ")[0] or line[:_TITLE]
     where = None if row.shape == "line" and not call.context.workspaceId else call.scope
     where = call.memory.scopes.resolve(scope) if scope else where
     draft = Draft(
-        kind=kind, text=text, title=title or ("" if named else short), tags=tuple(tags or ()),
+        kind=kind, text=text, title=title or ("" if named else _headline(text)), tags=tuple(tags or ()),
         scope=where,
         session=call.session if "{session}" in row.place else "",
         fields={named: key or title or ""} if named else {}, op_id=call.op_id, supersedes=supersedes or "",
@@ -113,15 +112,18 @@ def revise(
     title: str | None = None,
     tags: list[str] | None = None,
     status: Annotated[str | None, "of a plan"] = None,
+    until: str | None = None,
     retire: Annotated[bool | None, "false brings it back"] = None,
     reason: str | None = None,
-    version: Annotated[str | None, "that you read"] = None,
+    version: str | None = None,
 ) -> dict[str, Any]:
     """Correct or retire what is wrong or out of date. The old text is kept."""
     record = call.memory.get(id)
     check_session(record, call.session)
+    if text is not None and not title and KINDS[record.kind].shape != "line" and record.title == _headline(record.text):
+        title = _headline(text)  # it was made from the text
     change = Draft(
-        text=text, title=title or "", tags=None if tags is None else tuple(tags),
+        text=text, title=title or "", tags=None if tags is None else tuple(tags), until=until,
         fields={"status": status} if status else {}, expect=version or "", reason=reason or "", op_id=call.op_id,
     )  # fmt: skip
     receipt = corrections.revise(call.memory, record, change, retire)
@@ -142,6 +144,8 @@ def read(
     shared = call.memory.shared if id.startswith(PREFIX) else None
     source = _shared_sources(call, [record]) if shared else call.memory.sources([record])
     shown = _hit(Hit(record, snippet=record.text, store=NAME if shared else ""), source[record.id])
+    if record.hidden and not shared and (reason := history.versions(call.memory, record.id)[-1].reason):
+        shown["label"] += f": {reason}"
     left = (*shown, *_UNSHOWN, KINDS[record.kind].text)
     fields = {name: value for name, value in record.fields.items() if name not in left}
     shown |= {"version": record.version, "time": record.time} | ({"fields": fields} if fields else {})
@@ -169,19 +173,25 @@ def register(registry: Registry) -> None:
     registry.add("memory", revise, render=_revised, within=True)
 
 
+def _headline(text: str) -> str:
+    """Return a title made from the first line of a text."""
+    line = next(iter(text.strip().splitlines()), "").strip("# ").strip()
+    return line if len(line) <= _TITLE else line[:_TITLE].rpartition(" ")[0] or line[:_TITLE]
+
+
 def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
     """Store a draft and report what happened; `derived` is a title that was made from the text."""
     row = KINDS[draft.kind]
     before = call.memory.held(row, str(draft.fields[row.key])) if row.key else None
-    if before and before.text == draft.text:
-        return _duplicate(before)
+    if before and before.text == draft.text and not draft.until:
+        return _duplicate(call, before, draft)
     try:
         receipt = call.memory.keep(draft)
     except AlreadyExists as error:
         text = (draft.text or "").strip()
         for hit in call.memory.find(Query(text=f'"{draft.title}"', kinds=(row.name,))):
             if hit.record.text.strip() == text:
-                return _duplicate(hit.record)
+                return _duplicate(call, hit.record, draft)
         if derived:  # another text with the same beginning
             title = f"{draft.title} ({short_hash(draft.text or '')[:4]})"
             return _keep(call, msgspec.structs.replace(draft, title=title), derived=False)
@@ -198,8 +208,13 @@ def _keep(call: Call, draft: Draft, *, derived: bool) -> dict[str, Any]:
     return reply
 
 
-def _duplicate(record: Record) -> dict[str, Any]:
-    return {"status": "duplicate", "id": record.id, "where": record.where, "duplicateOf": record.id}
+def _duplicate(call: Call, record: Record, draft: Draft) -> dict[str, Any]:
+    """Report that a record is known; if it is said to replace another one, both say so now."""
+    reply = {"status": "duplicate", "id": record.id, "where": record.where, "duplicateOf": record.id}
+    if not draft.supersedes:
+        return reply
+    call.memory.supersede_by(draft, record)
+    return reply | {"supersedes": draft.supersedes}
 
 
 def _shared_sources(call: Call, records: list[Record]) -> dict[str, Source]:
@@ -260,21 +275,18 @@ def _recalled(reply: dict[str, Any]) -> str:
 
 
 def _remembered(reply: dict[str, Any]) -> str:
+    was = f"; it supersedes: {reply.get('was') or reply['supersedes']}" if "supersedes" in reply else ""
     if reply["status"] == "duplicate":
-        return f"Known already: {reply['where']} ({reply['duplicateOf']})."
-    if reply["status"] == "superseded":
-        was = reply.get("was") or reply["supersedes"]
-        text = f"Stored in {reply['where']} ({reply['id']}); it supersedes: {was}"
-    else:
-        text = _written(reply)
+        return f"Known already: {reply['where']} ({reply['duplicateOf']}){was or '.'}"
+    text = _written(reply | ({"status": "stored"} if was else {})) + was
     return "\n".join((text, *corrections.shown_similar(reply.get("similar", ()))))
 
 
 def _written(reply: dict[str, Any]) -> str:
     file = "" if reply["where"] in reply["id"] else reply["where"]
     shown = ", ".join(filter(None, (reply.get("workspace"), file)))
-    waits = " The owner has to approve it first: holdfast review" if reply["status"] == "pending" else ""
-    return f"{reply['status'].capitalize()} in {shown}: {reply['id']}{waits and '.' + waits}"
+    waits = f". {corrections.PENDING}" if reply["status"] == "pending" else ""
+    return f"{reply['status'].capitalize()} in {shown}: {reply['id']}{waits}"
 
 
 def _revised(reply: dict[str, Any]) -> str:

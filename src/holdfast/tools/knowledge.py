@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.formats import markdown
-from holdfast.memories.corrections import shown_similar, similar
+from holdfast.memories.corrections import PENDING, shown_similar, similar
 from holdfast.memories.knowledge import BUDGET, Learned
 from holdfast.model.records import Draft, Receipt
 from holdfast.model.scopes import Scope
@@ -123,7 +123,7 @@ def set_plan_status(
     receipt = call.runner.knowledge.set_status(plan, status, call.op_id)
     before = plan.fields.get("status")
     now, was = (before, None) if receipt.status in ("repeated", "pending") else (status, before)
-    reply = {"path": receipt.path, "status": now, "was": was, "receipt": receipt.status}
+    reply = {"path": plan.path, "status": now, "was": was, "receipt": receipt.status}
     return {name: value for name, value in reply.items() if value is not None}
 
 
@@ -179,5 +179,8 @@ def _receipt(receipt: Receipt) -> dict[str, Any]:
 def _done(reply: dict[str, Any]) -> str:
     if "receipt" in reply:
         before = f" (was {reply['was']})" if "was" in reply else ""
-        return f"{reply['receipt'].capitalize()}: {reply['path']} is {reply['status']}{before}."
-    return "\n".join((f"{reply['status'].capitalize()}: {reply['id']}", *shown_similar(reply.get("similar", ()))))
+        waits = f" {PENDING}" if reply["receipt"] == "pending" else ""
+        return f"{reply['receipt'].capitalize()}: {reply['path']} is {reply['status']}{before}.{waits}"
+    waits = f". {PENDING}" if reply["status"] == "pending" else ""
+    stored = f"{reply['status'].capitalize()}: {reply['id']}{waits}"
+    return "\n".join((stored, *shown_similar(reply.get("similar", ()))))

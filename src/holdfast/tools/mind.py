@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.memories import values
+from holdfast.memories.corrections import PENDING
 from holdfast.memories.mind import TYPES, Mind
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
@@ -122,7 +123,7 @@ def _written(call: Call, type: str, id: str) -> dict[str, str]:
     """Return the id of an entry, and where it was added."""
     workspace = {"workspace": call.scope.path} if call.context.workspaceId and type != "working" else {}
     if call.memory.settings.review.kinds and id and (record := call.memory.get(id)).kind == "proposal":
-        return {"status": "pending", "id": id, "where": record.path} | workspace
+        return {"status": "pending", "id": id, "where": record.path, "next": PENDING} | workspace
     return {"id": id, "where": _mind(call).where(type)} | workspace
 
 

@@ -36,6 +36,8 @@ _AROUND = 20
 """Tokens around each message."""
 _HITS = 10
 _LISTED = 5
+_RECORDED = ("remember ", "save_learning ", "revise ")
+"""Activities that are not listed: their records are found, as they are now."""
 _LINE = 60
 """Tokens of one line about a plan, a save point or an activity."""
 
@@ -168,7 +170,8 @@ def _briefing(data: Mapping[str, Any]) -> Iterator[str]:
     if more > 0:
         yield f"- {more} more save points: listStates"
     yield from (_line(f"- {line}") for line in data.get("learned", ()))
-    for done in [done for done in data["recentActivity"] if done["success"]][:_LISTED]:
+    activity = [done for done in data["recentActivity"] if done["success"] and not done["what"].startswith(_RECORDED)]
+    for done in activity[:_LISTED]:
         goal = f", for: {done['goal']}" if done["goal"] else ""
         yield _line(f"- {age(done['time'])}: {done['what']}{goal}")
 

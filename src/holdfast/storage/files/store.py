@@ -162,13 +162,14 @@ class FileStore(Store):
         return done
 
     def append_decided(
-        self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True
-    ) -> list[str]:
+        self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True,
+        op_id: str = "",
+    ) -> list[str]:  # fmt: skip
         ids: list[str] = []
 
         def compose(end: LogEnd) -> bytes:
             entries, after = decide()
-            rendered = self._rendered(entries)
+            rendered = self._rendered(entries, op_id=op_id)
             ids[:] = mint_many(max(log.last_id(end), after), len(rendered))
             return b"".join(map(jsonl.with_id, ids, rendered))
 

@@ -379,13 +379,14 @@ class PgStore(Store):
         return Appended([one.id for one in applied][-len(rows) :], repeated=True)
 
     def append_decided(
-        self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True
-    ) -> list[str]:
+        self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True,
+        op_id: str = "",
+    ) -> list[str]:  # fmt: skip
         del durable
         with self._database.transaction(path):
             self._database.send(path, [(_LOCK, {"path": path})])
             entries, after = decide()
-            return self.append(path, entries, after=after).ids
+            return self.append(path, entries, op_id=op_id, after=after).ids
 
     def read_on(self, path: str, cursor: Any) -> LogPart:
         if cursor is not None:
