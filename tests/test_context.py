@@ -291,7 +291,15 @@ def test_a_rule_keeps_its_code_and_all_that_somebody_wrote(root: Path, memory: h
     (root / "agent/rules").mkdir(parents=True, exist_ok=True)
     written = "# Page\n\nWrite this:\n\n```html\n<!-- kept -->\n# kept\n```\n\n## Empty\n\n### Full\n\ntext"
     (root / "agent/rules/html.md").write_text(f"{written}\n<!-- a note\n# of mine --> after it\n## Last\n")
-    assert memory.prompt() == f"## Rules\n\n{written}\nafter it"
+    assert memory.prompt() == f"## Rules\n\n{written}\nafter it\n## Last"
+
+
+@pytest.mark.parametrize(
+    "page", ["Never push to main.", "# Never push\n\n# Always test", "# A\n\nb\n\n<!-- todo\n# C\n\nd"]
+)
+def test_a_page_without_comments_is_shown_as_it_is(root: Path, memory: holdfast.Memory, page: str) -> None:
+    memory.put("rule", page, id="agent/rules/common/page.md")
+    assert memory.prompt() == f"## Rules\n\n{page}"
 
 
 def test_the_newest_decisions_and_lessons_are_shown_and_no_failed_calls(full: holdfast.Memory) -> None:
