@@ -54,6 +54,8 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_tools::test_a_workspace_is_its_overview_and_its_folder_is_made",
     ),
     _DISK: (
+        "test_honesty::test_where_no_events_come_an_answer_is_current_or_says_for_when",
+        "test_honesty::test_a_feed_reports_changes_where_no_events_come",
         "test_doctor::test_a_root_that_is_gone_fails_here_and_in_the_clients_that_name_it",
         "test_honesty::test_a_root_that_vanished_is_an_error_and_no_empty_answer",
         "test_honesty::test_what_is_out_of_sight_is_not_taken_for_removed",
@@ -62,6 +64,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_owner::test_the_owner_accepts_that_files_are_gone_by_making_the_index_anew",
     ),
     _TIMES: (
+        "test_honesty::test_a_watching_memory_misses_nothing_when_more_changed_than_the_system_remembers",
         "test_honesty::test_an_edit_keeps_the_permissions_of_a_file",
         "test_hot::test_promoting_over_a_budget_is_refused_and_changes_nothing",
         "test_hot::test_the_prompts_are_the_shipped_texts_until_the_root_has_its_own",

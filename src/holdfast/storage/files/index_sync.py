@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from holdfast.model.layout import Layout
 from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Settings
-from holdfast.model.times import iso, now_ms
+from holdfast.model.times import utc_now
 from holdfast.storage.files import refresh
 from holdfast.storage.files.index import SqliteIndex, Unusable
 from holdfast.storage.files.refresh import Refresher
@@ -33,6 +34,8 @@ from holdfast.storage.store import Applied
 
 _MANY = 10
 _TRIES = 10
+_MOST_SECONDS = 1.0
+"""Where no events come, a question checks every file unless this was done so recently; less if checking is fast."""
 _NEAR = 1 << 20
 """A log with fewer unread bytes than this is read into the index by a write that asks about it."""
 Answer = TypeVar("Answer")
@@ -65,6 +68,8 @@ class IndexSync:
         self._watcher: Watcher | None = None
         self._moved: dict[str, None] = {}
         """Folders that appeared or vanished since the watcher started; "" means that every file must be checked."""
+        self._checked, self._check_after = "", 0.0
+        """Where no events come: when every file was last checked, and when the next question checks them again."""
         self._generation = ""
 
     def close(self) -> None:
@@ -125,14 +130,10 @@ class IndexSync:
         if foreign:  # the watcher does not cover them
             self.refresh_below(self._layout.below(foreign, ""))
         # the weight of a word depends on all records, not on those of one place
-        if not (self._watcher and self._watcher.alive):
+        if self._watcher is None:
             return self.refresh_below(())
         with self._turns:
-            return self._as_watched()
-
-    def as_of(self) -> str:
-        """Return the time for which an answer is current: now, or the watcher's last report."""
-        return iso(self._watcher.told_ms if self._watcher and self._watcher.alive else now_ms())
+            return self._as_watched(self._watcher) if self._watcher.alive else self._as_checked()
 
     def known(self, op_id: str, path: str = "", target: str = "") -> Known:
         """Return what the index knows of an op_id and of a key or id of a log, without waiting for it.
@@ -226,10 +227,24 @@ class IndexSync:
     def watch(self, folder: str) -> None:
         """Watch the files in the folder of the memory from now on, so that a search need not check every file."""
         if self._watcher is None:
-            self._watcher = Watcher(folder, self._layout.roots, self._note_events)
+            self._watcher = Watcher(folder, self._layout.roots)
             self.refresh_below(())
 
-    def _as_watched(self) -> Refreshed:
+    def _as_checked(self) -> Refreshed:
+        """Check every file, where no events come; not again at once, since each check may ask another machine."""
+        if time.monotonic() < self._check_after:
+            return msgspec.structs.replace(self.catch_up(), as_of=self._checked)
+        began, self._checked = time.monotonic(), utc_now()
+        done = self.refresh_below(())
+        if not done.behind:
+            now = time.monotonic()
+            self._check_after = now + min(_MOST_SECONDS, 10 * (now - began))
+        return done
+
+    def _as_watched(self, watcher: Watcher) -> Refreshed:
+        paths, folders = watcher.changes()
+        self._noted.update(dict.fromkeys(paths))
+        self._moved.update(dict.fromkeys(path if self._layout.watched(path) else "" for path in folders))
         generation = self.index.generation()
         moved = _taken(self._moved) | dict.fromkeys(self.refresher.linked)  # links hide changes
         if self._generation != generation:  # another process replaced the index
@@ -274,11 +289,6 @@ class IndexSync:
     def vanished(self) -> list[Problem]:
         """Report files that vanished at once and perhaps should be there."""
         return self.ask(lambda index: refresh.vanished(self.tree, index))
-
-    def _note_events(self, paths: list[str], folders: set[str]) -> None:
-        """Note what the watcher saw; below a folder that appeared or vanished, every file must be checked."""
-        self._noted.update(dict.fromkeys(paths))
-        self._moved.update(dict.fromkeys(path if self._layout.watched(path) else "" for path in folders))
 
 
 def _taken(notes: dict[str, None]) -> dict[str, None]:

@@ -23,7 +23,7 @@ from holdfast.model.layout import Layout
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.settings import Settings, Shared
-from holdfast.model.times import is_id, mint_many, now_ms
+from holdfast.model.times import is_id, iso, mint_many, now_ms
 from holdfast.recall.answers import Answer, Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
@@ -353,6 +353,7 @@ class FileStore(Store):
             return [ties.get(identifier, []) for identifier in ids]
 
         def work() -> T:
+            now = iso(now_ms())  # changes that come while the files are checked may be missing
             done = self._sync.ensure_current(where, searching=not terms.empty)
             with self._index.reading():
                 pools, near, best = list[Pool](), Near(), list[Answer]()
@@ -365,7 +366,7 @@ class FileStore(Store):
                 damaged = ask(lambda index: index.problem_count())
                 return use(
                     Candidates(
-                        pools, near, best, where, load, related, as_of=self._sync.as_of(), behind=done.behind,
+                        pools, near, best, where, load, related, as_of=done.as_of or now, behind=done.behind,
                         problems=done.problems, damaged=damaged,
                     )
                 )  # fmt: skip
