@@ -111,6 +111,8 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_index::test_an_index_that_others_write_to_is_not_called_damaged",
     ),
     _VECTORS: (
+        "test_embedding::test_many_entries_in_one_page_have_one_vector_each",
+        "test_embedding::test_a_page_that_is_edited_again_and_again_leaves_few_old_vectors",
         "test_embedding::test_a_file_that_was_cut_short_is_completed",
         "test_embedding::test_a_file_that_shrinks_under_an_open_memory_is_completed",
         "test_embedding::test_one_flipped_bit_anywhere_changes_no_answer",

@@ -46,6 +46,8 @@ class Semantic:
         self._generation: str | None = None
         self._last = 0
         """The greatest row of the index that was checked for a vector."""
+        self._rows = 0
+        """How many rows the index had when all of them were last checked."""
         self._missing: list[int] = []
         self._filler: threading.Thread | None = None
         self._closed = threading.Event()
@@ -155,9 +157,12 @@ class Semantic:
 
     def _find_missing(self, index: SqliteIndex, vectors: FileVectors) -> list[int]:
         """Update the list of rows without a vector and return it; only the first call checks all rows."""
-        if vectors.read_on():
+        if vectors.read_on() or len(vectors) > 2 * self._rows + 1_000:  # perhaps most of them are of no use any more
             self._last = 0
         rows = index.rows(EMBEDDED, self._last)
+        if not self._last:
+            self._rows = len(rows)
+            vectors.keep_only(rows)
         self._missing = vectors.missing(sorted({*(self._missing if self._last else ()), *rows}))
         self._last = max(self._last, *rows[-1:], 0)
         return self._missing
