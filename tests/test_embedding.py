@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -399,6 +400,32 @@ def test_a_thread_makes_what_a_search_could_not(root: Path, monkeypatch: pytest.
         while not recall(memory, ASKED) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert recall(memory, ASKED)
+
+
+def test_a_search_does_not_wait_for_the_thread_that_makes_vectors(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models.WordVectors, "at_once", 5)
+    begun, go_on, found = threading.Event(), threading.Event(), list[Answer]()
+    real = models.WordVectors.texts
+
+    def slow(self: models.WordVectors, texts: Any) -> Any:
+        if threading.current_thread().name == "holdfast-embedding":
+            begun.set()
+            go_on.wait(60)
+        return real(self, texts)
+
+    monkeypatch.setattr(models.WordVectors, "texts", slow)
+    with holdfast.open(root, watch=True) as memory:
+        fill(memory)
+        recall(memory, ASKED)
+        assert begun.wait(60)
+        asking = threading.Thread(target=lambda: found.append(recall(memory, "deploy the program")), daemon=True)
+        asking.start()
+        asking.join(20)
+        waited = asking.is_alive()
+        go_on.set()
+        asking.join(60)
+        assert not waited
+        assert len(found[0]) == 1
 
 
 def test_the_command_makes_vectors_and_says_how_many(root: Path) -> None:

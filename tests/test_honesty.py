@@ -20,6 +20,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Unavailable
+from holdfast.model.kinds import KINDS
 from holdfast.model.times import utc_now
 from holdfast.roots import make_root
 
@@ -262,6 +263,71 @@ def test_a_watching_memory_misses_nothing_when_more_changed_than_the_system_reme
         assert len(memory.find("zebra")) == 1
         (notes / "made/page.md").write_text("giraffe\n")
         assert len(memory.find("giraffe")) == 1
+
+
+def remembered(memory: holdfast.Memory, key: str, text: str) -> str:
+    return str(memory.call("remember", {"kind": "fact", "key": key, "text": text})["status"])
+
+
+def test_a_write_does_not_make_the_index(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        assert remembered(memory, "zone", "first") == "stored"
+        assert remembered(memory, "zone", "second") == "superseded"
+        assert remembered(memory, "zone", "second") == "duplicate"
+        memory.put("note", "marble", title="A", op_id="op-1")
+    assert not (root / ".holdfast/current").exists()
+    with holdfast.open(root) as memory:
+        assert memory.put("note", "marble", title="A", op_id="op-1").status == "repeated"
+        assert {hit.record.text for hit in memory.find("second marble", kinds=("fact", "note"))} == {"second", "marble"}
+
+
+def test_a_write_does_not_wait_while_the_index_is_made(root: Path) -> None:
+    replies: list[str] = []
+
+    def write() -> None:
+        replies.append(remembered(memory, "zone", f"text {len(replies)}"))
+
+    def meanwhile(_done: int, _total: int) -> None:
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        thread.join(20)
+
+    with holdfast.open(root) as memory:
+        memory.put("fact", "before", fields={"key": "zone"})
+        memory.refresh(rebuild=True, progress=meanwhile)
+        assert replies == ["superseded"]
+        assert memory.mind("s").recall("zone")["value"] == "text 0"
+
+
+def test_a_key_has_the_same_entry_without_an_index(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        mind, keys = (
+            memory.mind("s"),
+            ["plain", "caf\u00e9", 'a "quoted" key', "old one", "hidden", "shown again", "a/b"],
+        )
+        for key in keys:
+            for value in ("one", "two"):
+                mind.learn(key, f"{value} of {key}")
+        for key in ("hidden", "shown again"):
+            memory.hide(memory.find(f"two of {key}", kinds=("fact",)).hits[0].record.id)
+        again = [one.id for one in memory.history(KINDS["fact"], "shown again") if one.text.startswith("two")]
+        memory.hide(*again, restore=True)
+        log = root / "user/memory/semantic.jsonl"
+        older = [line for line in log.read_text().splitlines(True) if "one of old one" in line]
+        log.write_text(log.read_text().replace("".join(older), "") + "".join(older))  # as a merge may leave it
+        with log.open("a") as file:
+            file.write('{"key": "caf\\u00e9", "value": "escaped", "id": "7fffffff-0000-7000-8000-000000000000"}\n')
+        memory.refresh()
+        fact = KINDS["fact"]
+        before = [(memory.held(fact, key), memory.history(fact, key)) for key in keys]
+        now = [record.text if record else None for record, _ in before]
+        assert now == [
+            "two of plain", "escaped", 'two of a "quoted" key', "two of old one", None, "two of shown again", "two of a/b",
+        ]  # fmt: skip
+    shutil.rmtree(root / ".holdfast")
+    with holdfast.open(root) as memory:
+        assert [(memory.held(fact, key), memory.history(fact, key)) for key in keys] == before
+    assert not (root / ".holdfast/current").exists()
 
 
 @pytest.fixture

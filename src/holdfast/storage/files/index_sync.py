@@ -36,7 +36,7 @@ _MANY = 10
 _TRIES = 10
 _MOST_SECONDS = 1.0
 """Where no events come, a question checks every file unless this was done so recently; less if checking is fast."""
-_NEAR = 1 << 20
+_NEAR = 64 << 10
 """A log with fewer unread bytes than this is read into the index by a write that asks about it."""
 Answer = TypeVar("Answer")
 
@@ -73,12 +73,13 @@ class IndexSync:
         self._generation = ""
 
     def close(self) -> None:
-        """Index what was written here, and close the index."""
+        """Index what was written here, unless that takes long, and close the index."""
         if self._watcher:
             self._watcher.stop()
             self._watcher = None
-        with contextlib.suppress(Stale, Unusable, HoldfastError):
-            self.catch_up()
+        with contextlib.suppress(HoldfastError):
+            for path in _taken(self._noted):
+                self.peek(lambda _: None, path)
         self.index.close()
 
     # asking
@@ -111,13 +112,14 @@ class IndexSync:
 
     def peek(self, question: Callable[[SqliteIndex], Answer], path: str = "") -> Answer | None:
         """Ask the index if it is there and free, None otherwise; `path` is indexed first unless much of it is new."""
+        index = self.index.impatient()
         try:
-            with self.index.impatient():
-                if path:
-                    seen, stamp = self.index.look(path), self.tree.stat(path)
-                    if stamp is None or stamp.size - (seen.offset if seen else 0) <= _NEAR:
-                        self.refresher.apply(self.index, [path], Refreshed())
-                return question(self.index)
+            if path:
+                seen, stamp = index.look(path), self.tree.stat(path)
+                begin = seen.offset if seen and stamp and seen.stamp.inode == stamp.inode else 0
+                if stamp is None or stamp.size - begin <= _NEAR:
+                    self.refresher.apply(index, [path], Refreshed())
+            return question(index)
         except (Stale, Unusable, Busy):
             return None
 
@@ -214,10 +216,6 @@ class IndexSync:
                 self.refresher.apply(fresh, paths, done, progress)
                 done.problems = once([*done.problems, *fresh.problems()])
         return done
-
-    @property
-    def watching(self) -> bool:
-        return self._watcher is not None
 
     @property
     def waiting(self) -> int:

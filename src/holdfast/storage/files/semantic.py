@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 _BATCH = 500
 _FEW, _PAUSE = 16, 0.01
-"""How many vectors the background thread makes at a time, and its pause for searches in between."""
+"""How many vectors the background thread makes at a time, more with a fast model; its pause for searches in between."""
+_QUICK = 2_000
+"""How many vectors a search makes at most if there is such a thread."""
 _NEAREST = 30
 """How many of the most similar records become candidates, whatever their words."""
 _OFFERED = 100
@@ -49,6 +51,10 @@ class Semantic:
         self._rows = 0
         """How many rows the index had when all of them were last checked."""
         self._missing: list[int] = []
+        self._counted = 0
+        """How many vectors there were when `_missing` was computed."""
+        self.in_background = False
+        """Does a thread make the missing vectors, so that no search waits for them?"""
         self._filler: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -72,12 +78,15 @@ class Semantic:
         self, index: SqliteIndex, pools: list[Pool], query: Query, terms: Terms, where: Filter
     ) -> tuple[list[Pool], Near]:
         """Add the records most similar to the question to the pools; return the similarity of each candidate too."""
+        if self._is_filling():  # many are missing: do not wait for its turn
+            return pools, Near()
         with self._lock:
             if (vectors := self._open(index)) is None:
                 return pools, Near()
+            most = min(vectors.model.at_once, _QUICK if self.in_background else vectors.model.at_once)
             try:
                 for _ in range(_TRIES):
-                    if not self._catch_up(index, vectors, vectors.model.at_once):
+                    if not self._catch_up(index, vectors, most):
                         return pools, Near()
                     widened = _widened(index, vectors, pools, query, terms, where)
                     if not vectors.doubted:
@@ -95,18 +104,23 @@ class Semantic:
                 while not self._closed.is_set() and not ask(self._make_some):
                     self._closed.wait(_PAUSE)
 
+        if self._is_filling():
+            return
         with self._lock:
-            if not self._missing or self._closed.is_set() or (self._filler and self._filler.is_alive()):
+            if not self._missing or self._closed.is_set() or self._is_filling():
                 return
             self._filler = threading.Thread(target=work, name="holdfast-embedding", daemon=True)
             self._filler.start()
+
+    def _is_filling(self) -> bool:
+        return self._filler is not None and self._filler.is_alive()
 
     def _make_some(self, index: SqliteIndex) -> bool:
         """Make a few missing vectors; return whether none is missing now."""
         with self._lock:
             vectors = self._open(index)
             try:
-                return vectors is None or self._catch_up(index, vectors, _FEW)
+                return vectors is None or self._catch_up(index, vectors, max(_FEW, vectors.model.at_once // 100))
             except Failed as error:
                 self._disable(error)
                 return True
@@ -163,7 +177,9 @@ class Semantic:
         if not self._last:
             self._rows = len(rows)
             vectors.keep_only(rows)
-        self._missing = vectors.missing(sorted({*(self._missing if self._last else ()), *rows}))
+        if rows or not self._last or len(vectors) != self._counted:
+            self._missing = vectors.missing(sorted({*(self._missing if self._last else ()), *rows}))
+            self._counted = len(vectors)
         self._last = max(self._last, *rows[-1:], 0)
         return self._missing
 
@@ -175,7 +191,7 @@ class Semantic:
             vectors.make(index.load(wanted[start : start + _BATCH]))
             if progress:
                 progress(min(start + _BATCH, len(wanted)), len(wanted))
-        self._missing = self._missing[len(wanted) :]
+        self._missing, self._counted = self._missing[len(wanted) :], len(vectors)
         if total and not self._missing:
             vectors.tidy()
         return not self._missing

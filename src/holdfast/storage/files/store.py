@@ -33,7 +33,7 @@ from holdfast.storage.files.changes import FileFeed
 from holdfast.storage.files.index import SqliteIndex, Unusable, identity_of
 from holdfast.storage.files.index_sync import IndexSync, Known
 from holdfast.storage.files.lines import LogEnd
-from holdfast.storage.files.rows import Stale
+from holdfast.storage.files.rows import Seen, Stale
 from holdfast.storage.files.semantic import Semantic
 from holdfast.storage.files.tree import Files
 from holdfast.storage.files.within import FileTree, ScopedTree
@@ -327,7 +327,26 @@ class FileStore(Store):
         return self._sync.retry_if_replaced(work)
 
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
-        return self._ask_about(lambda index: index.by_key(path, key, history=history), path)
+        def question(index: SqliteIndex) -> list[Record] | None:
+            seen, stamp = index.look(path), self.tree.stat(path)
+            read = seen.offset == stamp.size if seen and stamp else stamp is None
+            return index.by_key(path, key, history=history) if read else None
+
+        found = self._sync.peek(question, path)
+        if found is None:  # a write must not wait for the index: read the lines that can be about the key
+            with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:
+                self._scan(path, msgspec.json.encode(key), scratch)
+                found = scratch.by_key(path, key, history=history)
+        return found
+
+    def _scan(self, path: str, needle: bytes, scratch: SqliteIndex) -> None:
+        """Index the lines of a log that contain a text, perhaps escaped, and those that hide others."""
+        place, stamp = self.layout.classify(path), self.tree.stat(path)
+        lines = self.tree.scan(path) if place and stamp else ()
+        for number, line in enumerate((line for line in lines if not line.veiled), 1):
+            if place and stamp and any(part in line.data for part in (needle, b"\\", b'"hide"')):
+                facts = parsing.lines(place, [line], number, self._sync.refresher.blob)
+                scratch.extend(path, Seen(kind=place.kind.name, stamp=stamp, looked=0), facts)
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
         return self._sync.ask(lambda index: index.beside(path, order, limit, after=after))
@@ -383,7 +402,7 @@ class FileStore(Store):
         near = Near()
         if query.associate:
             pools, near = self._sync.ask(lambda index: self._semantic.widen(index, pools, query, terms, where))
-            if self._sync.watching:
+            if self._semantic.in_background:
                 self._semantic.fill(self._sync.ask)
         return pools, near
 
@@ -470,6 +489,7 @@ class FileStore(Store):
     def watch(self) -> None:
         if self.folder:
             self._sync.watch(self.folder)
+            self._semantic.in_background = True
 
     def purge(self) -> None:
         self._semantic.forget()
