@@ -87,6 +87,10 @@ _WHY: dict[str, tuple[str, ...]] = {
     ),
     _FORK: ("test_index::test_a_fork_with_an_open_connection_harms_neither_parent_nor_child",),
     _INDEX: (
+        "test_honesty::test_a_write_does_not_make_the_index",
+        "test_honesty::test_a_write_does_not_wait_while_the_index_is_made",
+        "test_honesty::test_a_key_has_the_same_entry_without_an_index",
+        "test_embedding::test_a_search_does_not_wait_for_the_thread_that_makes_vectors",
         "test_index::test_a_missing_or_garbled_pointer_is_no_harm",
         "test_session_notes::test_their_words_are_dropped_from_an_index_of_an_older_version",
         "test_index::test_a_truncated_index_is_rebuilt",

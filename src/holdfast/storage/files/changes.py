@@ -8,6 +8,7 @@ as one.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -23,6 +24,8 @@ from holdfast.storage.files.watch import Watcher
 from holdfast.storage.reports import Refreshed
 from holdfast.storage.store import Event, What
 from holdfast.storage.tree import Stamp
+
+_TICK = 0.05  # seconds between two reads of the queue of events
 
 
 class _State(msgspec.Struct):
@@ -49,11 +52,13 @@ class FileFeed:
             raise
 
     def events(self, timeout: float) -> list[Event]:
-        paths, folders = list[str](), {""}  # where the system reports nothing, every file is checked
-        if self._watcher and self._watcher.alive:
-            paths, folders = self._watcher.changes(timeout)
-        else:
-            self._closed.wait(timeout)
+        watcher = self._watcher if self._watcher and self._watcher.alive else None
+        # where the system reports nothing, every file is checked
+        paths, folders, until = list[str](), set[str]() if watcher else {""}, time.monotonic() + timeout
+        while not self._closed.wait(_TICK if watcher else timeout) and time.monotonic() < until and watcher:
+            paths, folders = watcher.changes()
+            if paths or folders:
+                break
         if self._closed.is_set():
             return []
         every = dict.fromkeys([*paths, *(self._changed_below(folders) if folders else ())])

@@ -289,8 +289,8 @@ class SqliteIndex:
 
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
         some = "" if history else "AND r.superseded = 0"
-        order = "+r.sort"  # by its index, SQLite would read the whole log
-        return self._some(f"r.key = ? AND f.path = ? {some}", (key, path), order)
+        # "+" hides the index of `sort` from SQLite, which would read the whole log by it
+        return self._some(f"r.key = ? AND f.path = ? {some}", (key, path), "+r.sort")
 
     def last_order(self, path: str, target: str) -> str:
         """Return the greatest order of the entries of a log about a key or id, "" when there are none."""

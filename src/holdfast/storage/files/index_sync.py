@@ -31,6 +31,7 @@ from holdfast.storage.files.within import FileTree
 from holdfast.storage.pools import Filter
 from holdfast.storage.reports import Progress, Refreshed, once
 from holdfast.storage.store import Applied
+from holdfast.storage.tree import Stamp
 
 _MANY = 10
 _TRIES = 10
@@ -68,8 +69,7 @@ class IndexSync:
         self._watcher: Watcher | None = None
         self._moved: dict[str, None] = {}
         """Folders that appeared or vanished since the watcher started; "" means that every file must be checked."""
-        self._checked, self._check_after = "", 0.0
-        """Where no events come: when every file was last checked, and when the next question checks them again."""
+        self._checked, self._check_after = "", 0.0  # of all files, where no events come
         self._generation = ""
 
     def close(self) -> None:
@@ -116,8 +116,7 @@ class IndexSync:
         try:
             if path:
                 seen, stamp = index.look(path), self.tree.stat(path)
-                begin = seen.offset if seen and stamp and seen.stamp.inode == stamp.inode else 0
-                if stamp is None or stamp.size - begin <= _NEAR:
+                if stamp is None or stamp.size - _read_of(seen, stamp) <= _NEAR:
                     self.refresher.apply(index, [path], Refreshed())
             return question(index)
         except (Stale, Unusable, Busy):
@@ -165,7 +164,7 @@ class IndexSync:
                     if value.get("op") == op_id:
                         one = Applied(log, str(value.get("hide") or value.get("id")), value, marks="hide" in value)
                         applied[one.path, one.id] = one
-        return Known(list(applied.values()), seen[path].offset if path in seen else 0, order)
+        return Known(list(applied.values()), _read_of(seen.get(path), self.tree.stat(path) if path else None), order)
 
     # refreshing
 
@@ -235,8 +234,7 @@ class IndexSync:
         began, self._checked = time.monotonic(), utc_now()
         done = self.refresh_below(())
         if not done.behind:
-            now = time.monotonic()
-            self._check_after = now + min(_MOST_SECONDS, 10 * (now - began))
+            self._check_after = time.monotonic() + min(_MOST_SECONDS, 10 * (time.monotonic() - began))
         return done
 
     def _as_watched(self, watcher: Watcher) -> Refreshed:
@@ -287,6 +285,11 @@ class IndexSync:
     def vanished(self) -> list[Problem]:
         """Report files that vanished at once and perhaps should be there."""
         return self.ask(lambda index: refresh.vanished(self.tree, index))
+
+
+def _read_of(seen: Seen | None, stamp: Stamp | None) -> int:
+    """Return how far a log was read; 0 when another file has its name now."""
+    return seen.offset if seen and stamp and seen.stamp.inode == stamp.inode else 0
 
 
 def _taken(notes: dict[str, None]) -> dict[str, None]:

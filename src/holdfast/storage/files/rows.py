@@ -146,15 +146,12 @@ def file_of(db: apsw.Connection, path: str) -> int | None:
 
 
 def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bool) -> None:
-    """Add what was read from a file, or replace everything that is known of it.
-
-    The first records keep their rows, and so their words and vectors, as long as they are unchanged and in order.
-    """
+    """Add what was read from a file, or replace everything that is known of it but its first unchanged records."""
     file, targets, records = file_of(db, path), {mark.target for mark in facts.marks}, facts.records
     if replace and file is not None:
         there = db.execute("SELECT row, record FROM records WHERE file = ? ORDER BY row", (file,))
         same = itertools.takewhile(lambda pair: pair[0][1] == record_out(pair[1]), zip(there, records, strict=False))
-        kept = [row for (row, _), _ in same]
+        kept = [row for (row, _), _ in same]  # with their words and vectors
         records = records[len(kept) :]
         targets |= _clear(db, file, max(kept, default=0))
     db.execute(

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from holdfast.storage.files.vectors import FileVectors
 
 _BATCH = 500
-_FEW, _PAUSE = 16, 0.01
-"""How many vectors the background thread makes at a time, more with a fast model; its pause for searches in between."""
-_QUICK = 2_000
-"""How many vectors a search makes at most if there is such a thread."""
+_FEW, _PAUSE, _QUICK = 16, 0.01, 2_000
+"""How many vectors the background thread makes at least at a time, its pause, and how many a search beside it makes."""
 _NEAREST = 30
 """How many of the most similar records become candidates, whatever their words."""
 _OFFERED = 100
@@ -48,19 +46,17 @@ class Semantic:
         self._generation: str | None = None
         self._last = 0
         """The greatest row of the index that was checked for a vector."""
-        self._rows = 0
-        """How many rows the index had when all of them were last checked."""
+        self._rows = self._counted = 0
+        """How many rows there were when all of them were last checked, and vectors when `_missing` was computed."""
         self._missing: list[int] = []
-        self._counted = 0
-        """How many vectors there were when `_missing` was computed."""
         self.in_background = False
         """Does a thread make the missing vectors, so that no search waits for them?"""
-        self._filler: threading.Thread | None = None
+        self._filler = threading.Thread()
         self._closed = threading.Event()
 
     def close(self) -> None:
         self._closed.set()
-        if self._filler:
+        if self._filler.is_alive():
             self._filler.join(10)
         with self._lock:
             self.forget()
@@ -78,12 +74,12 @@ class Semantic:
         self, index: SqliteIndex, pools: list[Pool], query: Query, terms: Terms, where: Filter
     ) -> tuple[list[Pool], Near]:
         """Add the records most similar to the question to the pools; return the similarity of each candidate too."""
-        if self._is_filling():  # many are missing: do not wait for its turn
+        if self._filler.is_alive():  # many are missing: do not wait for its turn
             return pools, Near()
         with self._lock:
             if (vectors := self._open(index)) is None:
                 return pools, Near()
-            most = min(vectors.model.at_once, _QUICK if self.in_background else vectors.model.at_once)
+            most = min(vectors.model.at_once, _QUICK) if self.in_background else vectors.model.at_once
             try:
                 for _ in range(_TRIES):
                     if not self._catch_up(index, vectors, most):
@@ -104,16 +100,13 @@ class Semantic:
                 while not self._closed.is_set() and not ask(self._make_some):
                     self._closed.wait(_PAUSE)
 
-        if self._is_filling():
+        if self._filler.is_alive():
             return
         with self._lock:
-            if not self._missing or self._closed.is_set() or self._is_filling():
+            if self._filler.is_alive() or not self._missing or self._closed.is_set():
                 return
             self._filler = threading.Thread(target=work, name="holdfast-embedding", daemon=True)
             self._filler.start()
-
-    def _is_filling(self) -> bool:
-        return self._filler is not None and self._filler.is_alive()
 
     def _make_some(self, index: SqliteIndex) -> bool:
         """Make a few missing vectors; return whether none is missing now."""

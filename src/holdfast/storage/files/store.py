@@ -333,20 +333,19 @@ class FileStore(Store):
             return index.by_key(path, key, history=history) if read else None
 
         found = self._sync.peek(question, path)
-        if found is None:  # a write must not wait for the index: read the lines that can be about the key
-            with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:
-                self._scan(path, msgspec.json.encode(key), scratch)
-                found = scratch.by_key(path, key, history=history)
-        return found
+        return self._scan_for(path, key, history) if found is None else found
 
-    def _scan(self, path: str, needle: bytes, scratch: SqliteIndex) -> None:
-        """Index the lines of a log that contain a text, perhaps escaped, and those that hide others."""
+    def _scan_for(self, path: str, key: str, history: bool) -> list[Record]:
+        """Find the entries of a key in the log itself: a write must not wait for the index."""
         place, stamp = self.layout.classify(path), self.tree.stat(path)
-        lines = self.tree.scan(path) if place and stamp else ()
-        for number, line in enumerate((line for line in lines if not line.veiled), 1):
-            if place and stamp and any(part in line.data for part in (needle, b"\\", b'"hide"')):
-                facts = parsing.lines(place, [line], number, self._sync.refresher.blob)
-                scratch.extend(path, Seen(kind=place.kind.name, stamp=stamp, looked=0), facts)
+        if place is None or stamp is None:
+            return []
+        seen, parts = Seen(kind=place.kind.name, stamp=stamp, looked=0), (msgspec.json.encode(key), b"\\", b'"hide"')
+        with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:
+            for number, line in enumerate((line for line in self.tree.scan(path) if not line.veiled), 1):
+                if any(part in line.data for part in parts):  # the key, perhaps escaped, or a mark that names an id
+                    scratch.extend(path, seen, parsing.lines(place, [line], number, self._sync.refresher.blob))
+            return scratch.by_key(path, key, history=history)
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
         return self._sync.ask(lambda index: index.beside(path, order, limit, after=after))

@@ -7,15 +7,14 @@ event (by other machines, or outside of a container), and on other systems, `ali
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import os
-import select
 import struct
 import termios
 import threading
-import time
 from typing import Any
 
 from holdfast.storage.files.refresh import SUFFIXES
@@ -29,8 +28,6 @@ _LOCAL = frozenset((
 ))  # fmt: skip
 """The file systems that only this kernel changes: ext2 to ext4, XFS, Btrfs, ZFS, F2FS, bcachefs, tmpfs, ramfs, overlay,
 FAT, exFAT, NTFS, JFS, ReiserFS, UBIFS. On others (NFS, SMB, 9p, virtiofs, FUSE, …) events may be missing."""
-_SETTLE_SECONDS = 0.05
-"""How long a waiting caller waits for more changes of the same save."""
 
 
 class Watcher:
@@ -39,19 +36,14 @@ class Watcher:
     def __init__(self, root: str, folders: tuple[str, ...]) -> None:
         for folder in folders:
             os.makedirs(os.path.join(root, folder), exist_ok=True)
-        self._root, self._tops, self._pid = root, folders, os.getpid()
-        self._identity = _identity(root)
+        self._root, self._tops, self._pid, self._stat = root, folders, os.getpid(), os.stat(root)
         self._folders: dict[int, str] = {}
         """The watched folders by the number of their watch."""
         self._lock = threading.Lock()
-        self._fd = self._wake = -1
+        self._fd = -1
         self._libc = ctypes.CDLL(None, use_errno=True)
         try:
             self._fd = self._call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
-            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-            self._poll = select.poll()
-            for fd in (self._fd, self._wake):
-                self._poll.register(fd, select.POLLIN)
             probe = self._call("inotify_add_watch", self._fd, os.fsencode(root), _OPEN)
             os.close(os.open(root, os.O_RDONLY))
             if not self._queued():
@@ -67,24 +59,19 @@ class Watcher:
         return self._fd >= 0 and self._pid == os.getpid()
 
     def stop(self) -> None:
-        """Stop, also for a thread that waits."""
-        if self.alive:
-            os.eventfd_write(self._wake, 1)
-            with self._lock:
-                self._close()
+        with self._lock:
+            self._close()
 
-    def changes(self, seconds: float = 0.0) -> tuple[list[str], set[str]]:
+    def changes(self) -> tuple[list[str], set[str]]:
         """Return the files that changed since the last call, and the folders below which every file must be checked.
 
-        The folder "" means all of them. Given `seconds`, wait that long for a change.
+        The folder "" means all of them.
         """
         files: dict[str, None] = {}
         folders: set[str] = set()
         with self._lock:
             try:
-                if seconds and self._poll.poll(seconds * 1000):
-                    time.sleep(_SETTLE_SECONDS)
-                if self._identity != _identity(self._root):
+                if not os.path.samestat(self._stat, os.stat(self._root)):
                     raise OSError(errno.ESTALE, "another folder has the name of the root")
                 for watch, mask, name in self._queued():
                     self._note(watch, mask, name, files, folders)
@@ -94,18 +81,16 @@ class Watcher:
         return list(files), folders
 
     def _note(self, watch: int, mask: int, name: str, files: dict[str, None], folders: set[str]) -> None:
-        folder = self._folders.get(watch, "")
+        folder = self._folders.pop(watch, "") if mask & _IGNORED else self._folders.get(watch, "")
         path = f"{folder}/{name}"
         if mask & _OVERFLOW:
             for top in self._tops:
                 self._add(top)
             folders.add("")
-        elif mask & _IGNORED:
-            self._folders.pop(watch, None)
-        elif folder and not name:
-            folders.add(folder)
         elif not folder or name.startswith("."):
             pass
+        elif not name:
+            folders.add(folder)
         elif mask & _ISDIR:
             self._add(path)
             folders.add(path)
@@ -116,26 +101,19 @@ class Watcher:
 
     def _add(self, folder: str) -> None:
         """Watch a folder and all folders in it; one that is gone again or unreadable is left out."""
-        waiting = [folder]
+        waiting, about = [folder], ctypes.create_string_buffer(512)
         while waiting:
             shown = waiting.pop()
             real = os.path.join(self._root, shown)
-            try:
-                about = ctypes.create_string_buffer(512)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                 self._call("statfs", os.fsencode(real), about)
                 if ctypes.c_ulong.from_buffer(about).value not in _LOCAL:
                     raise OSError(errno.ENOTSUP, "changes of this file system may not be reported", real)
                 # watched before it is listed: a folder that is made in between is reported
                 self._folders[self._call("inotify_add_watch", self._fd, os.fsencode(real), _ALL)] = shown
                 with os.scandir(real) as listing:
-                    waiting += [
-                        f"{shown}/{entry.name}"
-                        for entry in listing
-                        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
-                    ]
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-                    raise
+                    inner = [entry.name for entry in listing if entry.is_dir(follow_symlinks=False)]
+                waiting += [f"{shown}/{name}" for name in inner if not name.startswith(".")]
 
     def _queued(self) -> list[tuple[int, int, str]]:
         """Read the events that are queued now: watch, mask and name."""
@@ -151,17 +129,10 @@ class Watcher:
     def _call(self, name: str, *given: Any) -> int:
         result = int(getattr(self._libc, name)(*given))
         if result < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), name)
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
         return result
 
     def _close(self) -> None:
-        for fd in (self._fd, self._wake):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._wake = -1
-
-
-def _identity(path: str) -> tuple[int, int]:
-    there = os.stat(path)
-    return there.st_dev, there.st_ino
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
