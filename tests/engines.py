@@ -54,6 +54,8 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_tools::test_a_workspace_is_its_overview_and_its_folder_is_made",
     ),
     _DISK: (
+        "test_honesty::test_where_no_events_come_an_answer_is_current_or_says_for_when",
+        "test_honesty::test_a_feed_reports_changes_where_no_events_come",
         "test_doctor::test_a_root_that_is_gone_fails_here_and_in_the_clients_that_name_it",
         "test_honesty::test_a_root_that_vanished_is_an_error_and_no_empty_answer",
         "test_honesty::test_what_is_out_of_sight_is_not_taken_for_removed",
@@ -62,6 +64,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_owner::test_the_owner_accepts_that_files_are_gone_by_making_the_index_anew",
     ),
     _TIMES: (
+        "test_honesty::test_a_watching_memory_misses_nothing_when_more_changed_than_the_system_remembers",
         "test_honesty::test_an_edit_keeps_the_permissions_of_a_file",
         "test_hot::test_promoting_over_a_budget_is_refused_and_changes_nothing",
         "test_hot::test_the_prompts_are_the_shipped_texts_until_the_root_has_its_own",
@@ -84,6 +87,10 @@ _WHY: dict[str, tuple[str, ...]] = {
     ),
     _FORK: ("test_index::test_a_fork_with_an_open_connection_harms_neither_parent_nor_child",),
     _INDEX: (
+        "test_honesty::test_a_write_does_not_make_the_index",
+        "test_honesty::test_a_write_does_not_wait_while_the_index_is_made",
+        "test_honesty::test_a_key_has_the_same_entry_without_an_index",
+        "test_embedding::test_a_search_does_not_wait_for_the_thread_that_makes_vectors",
         "test_index::test_a_missing_or_garbled_pointer_is_no_harm",
         "test_session_notes::test_their_words_are_dropped_from_an_index_of_an_older_version",
         "test_index::test_a_truncated_index_is_rebuilt",
@@ -108,6 +115,8 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_index::test_an_index_that_others_write_to_is_not_called_damaged",
     ),
     _VECTORS: (
+        "test_embedding::test_many_entries_in_one_page_have_one_vector_each",
+        "test_embedding::test_a_page_that_is_edited_again_and_again_leaves_few_old_vectors",
         "test_embedding::test_a_file_that_was_cut_short_is_completed",
         "test_embedding::test_a_file_that_shrinks_under_an_open_memory_is_completed",
         "test_embedding::test_one_flipped_bit_anywhere_changes_no_answer",

@@ -40,7 +40,6 @@ HEAVY = {
     "ryaml": ("holdfast.formats.markdown",),
     "cronsim": ("holdfast.formats.schedules",),
     "cryptography": ("holdfast.formats.encryption",),
-    "watchfiles": ("holdfast.storage.files.watch",),
     "rich": ("holdfast.cli.show",),
     "click": ("holdfast.cli",),
 }
@@ -133,11 +132,11 @@ def test_importing_holdfast_loads_nothing_heavy_and_touches_nothing(tmp_path: pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_search_on_the_command_line_loads_neither_rich_nor_the_watcher(tmp_path: pathlib.Path) -> None:
+def test_a_search_on_the_command_line_loads_no_slow_library(tmp_path: pathlib.Path) -> None:
     code = (
         "import sys; from holdfast.cli.main import cli; "
         f"cli.main(['search', 'x', '--root', {str(tmp_path)!r}], standalone_mode=False); "
-        "print([m for m in ('rich', 'watchfiles', 'ryaml', 'asyncio', 'numpy') if m in sys.modules], file=sys.stderr)"
+        "print([m for m in ('rich', 'ryaml', 'asyncio', 'numpy') if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,33 @@ def test_what_no_record_needs_is_dropped_once_it_is_most_of_all(root: Path) -> N
         assert memory.embed().bytes == told.bytes
 
 
+def test_many_entries_in_one_page_have_one_vector_each(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        for number in range(400):
+            memory.put("decision", f"The cat sleeps on sofa {number}.", title=f"Pet {number}")
+            if number % 20 == 0:
+                assert recall(memory, ASKED)
+        assert recall(memory, ASKED)
+        told = memory.embedded()
+    assert (told.vectors, told.missing, told.bytes) == (400, 0, 256 + 400 * 280)
+
+
+def test_a_page_that_is_edited_again_and_again_leaves_few_old_vectors(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        page = root / memory.put("decision", "The cat sleeps.", title="First").path
+        entries = "".join(f"\n### [2026-01-01] Choice {number}\n\nOption {number}.\n" for number in range(300))
+        for turn in range(15):  # each edit is before all other entries
+            page.write_text(f"# Decisions\n\n### [2026-01-01] First\n\nThe cat sleeps, {turn}.\n{entries}")
+            assert len(memory.find(ASKED, associate=True, budget=0)) >= 1
+        told = memory.embedded()
+        assert (told.vectors, told.missing) == (301, 0)
+        assert told.bytes <= 256 + (3 * 301 + 1_000) * 280
+        before = recall(memory, ASKED)
+    databaseroot.drop_derived(root)
+    with holdfast.open(root) as memory:
+        assert recall(memory, ASKED) == before
+
+
 def test_where_the_disk_refuses_vectors_they_are_kept_in_memory(root: Path) -> None:
     with holdfast.open(root) as memory:
         fill(memory)
@@ -372,6 +400,32 @@ def test_a_thread_makes_what_a_search_could_not(root: Path, monkeypatch: pytest.
         while not recall(memory, ASKED) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert recall(memory, ASKED)
+
+
+def test_a_search_does_not_wait_for_the_thread_that_makes_vectors(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models.WordVectors, "at_once", 5)
+    begun, go_on, found = threading.Event(), threading.Event(), list[Answer]()
+    real = models.WordVectors.texts
+
+    def slow(self: models.WordVectors, texts: Any) -> Any:
+        if threading.current_thread().name == "holdfast-embedding":
+            begun.set()
+            go_on.wait(60)
+        return real(self, texts)
+
+    monkeypatch.setattr(models.WordVectors, "texts", slow)
+    with holdfast.open(root, watch=True) as memory:
+        fill(memory)
+        recall(memory, ASKED)
+        assert begun.wait(60)
+        asking = threading.Thread(target=lambda: found.append(recall(memory, "deploy the program")), daemon=True)
+        asking.start()
+        asking.join(20)
+        waited = asking.is_alive()
+        go_on.set()
+        asking.join(60)
+        assert not waited
+        assert len(found[0]) == 1
 
 
 def test_the_command_makes_vectors_and_says_how_many(root: Path) -> None:

@@ -28,6 +28,8 @@ class Refreshed(msgspec.Struct, omit_defaults=True):
     records: int = 0
     behind: int = 0
     """Files that changed and could not be indexed yet."""
+    as_of: str = ""
+    """When the files were checked, if that was before the question."""
     problems: list[Problem] = []
 
 

@@ -7,7 +7,8 @@ as one.
 
 from __future__ import annotations
 
-import queue
+import threading
+import time
 from collections.abc import Iterator
 
 import msgspec
@@ -24,6 +25,8 @@ from holdfast.storage.reports import Refreshed
 from holdfast.storage.store import Event, What
 from holdfast.storage.tree import Stamp
 
+_TICK = 0.05  # seconds between two reads of the queue of events
+
 
 class _State(msgspec.Struct):
     stamp: Stamp
@@ -39,11 +42,8 @@ class FileFeed:
     def __init__(self, folder: str, places: Layout, sync: IndexSync) -> None:
         self._tree, self._layout, self._refresher = sync.tree, places, sync.refresher
         self._known: dict[str, _State] = {}
-        self._reported: queue.SimpleQueue[tuple[list[str], set[str]]] = queue.SimpleQueue()
-        self._closed = False
-        self._watcher: Watcher | None = None
-        if folder:
-            self._watcher = Watcher(folder, places.roots, lambda *changed: self._reported.put(changed))
+        self._closed = threading.Event()
+        self._watcher = Watcher(folder, places.roots) if folder else None
         try:
             sync.refresh_below(())
             sync.ask(self._begin)
@@ -52,18 +52,20 @@ class FileFeed:
             raise
 
     def events(self, timeout: float) -> list[Event]:
-        try:
-            paths, folders = self._reported.get(timeout=timeout)
-        except queue.Empty:
-            if self._closed or (self._watcher and self._watcher.alive):
-                return []
-            paths, folders = [], {""}  # the system reports nothing, so every file is checked
+        watcher = self._watcher if self._watcher and self._watcher.alive else None
+        # where the system reports nothing, every file is checked
+        paths, folders, until = list[str](), set[str]() if watcher else {""}, time.monotonic() + timeout
+        while not self._closed.wait(_TICK if watcher else timeout) and time.monotonic() < until and watcher:
+            paths, folders = watcher.changes()
+            if paths or folders:
+                break
+        if self._closed.is_set():
+            return []
         every = dict.fromkeys([*paths, *(self._changed_below(folders) if folders else ())])
         return [event for path in every for event in self._in_file(path)]
 
     def close(self) -> None:
-        self._closed = True
-        self._reported.put(([], set()))
+        self._closed.set()
         if self._watcher:
             self._watcher.stop()
 

@@ -68,6 +68,8 @@ class SqliteIndex:
         self._pid = os.getpid()
         self._depth = 0
         self._local = threading.local()
+        self._other: SqliteIndex | None = None
+        self._busy_ms = tables.BUSY_MS
 
     # opening
 
@@ -120,6 +122,7 @@ class SqliteIndex:
         try:
             db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)
             tables.tune(db)
+            db.set_busy_timeout(self._busy_ms)
             version = db.pragma("user_version")
             known = {name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
             identity = db.execute("SELECT value FROM meta WHERE name = 'identity'").get
@@ -142,6 +145,9 @@ class SqliteIndex:
         with self._lock:
             if self._pid == os.getpid():
                 self._drop()
+            if self._other:
+                self._other.close()
+                self._other = None
 
     def keep_in_memory(self) -> None:
         """Start again with an empty index in memory."""
@@ -179,16 +185,12 @@ class SqliteIndex:
         finally:
             self._local.reading -= 1
 
-    @contextlib.contextmanager
-    def impatient(self) -> Iterator[None]:
-        """Raise Busy at once inside, instead of waiting for the index."""
-        with self._using() as db:
-            db.set_busy_timeout(0)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(Stale, Unusable, Busy), self._using() as db:
-                db.set_busy_timeout(tables.BUSY_MS)
+    def impatient(self) -> SqliteIndex:
+        """Return the same index with a connection of its own, which raises Busy at once instead of waiting."""
+        if self._other is None and self.folder:
+            self._other = SqliteIndex(self.folder, self._identity, self._settings)
+            self._other._busy_ms = 0
+        return self._other or self
 
     def replace(self, path: str, seen: Seen, facts: Facts) -> None:
         """Index a file again from its start."""
@@ -287,7 +289,8 @@ class SqliteIndex:
 
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
         some = "" if history else "AND r.superseded = 0"
-        return self._some(f"r.key = ? AND f.path = ? {some}", (key, path))
+        # "+" hides the index of `sort` from SQLite, which would read the whole log by it
+        return self._some(f"r.key = ? AND f.path = ? {some}", (key, path), "+r.sort")
 
     def last_order(self, path: str, target: str) -> str:
         """Return the greatest order of the entries of a log about a key or id, "" when there are none."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from holdfast.model.layout import Layout
 from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.model.settings import Settings
-from holdfast.model.times import iso, now_ms
+from holdfast.model.times import utc_now
 from holdfast.storage.files import refresh
 from holdfast.storage.files.index import SqliteIndex, Unusable
 from holdfast.storage.files.refresh import Refresher
@@ -30,10 +31,13 @@ from holdfast.storage.files.within import FileTree
 from holdfast.storage.pools import Filter
 from holdfast.storage.reports import Progress, Refreshed, once
 from holdfast.storage.store import Applied
+from holdfast.storage.tree import Stamp
 
 _MANY = 10
 _TRIES = 10
-_NEAR = 1 << 20
+_MOST_SECONDS = 1.0
+"""Where no events come, a question checks every file unless this was done so recently; less if checking is fast."""
+_NEAR = 64 << 10
 """A log with fewer unread bytes than this is read into the index by a write that asks about it."""
 Answer = TypeVar("Answer")
 
@@ -65,15 +69,17 @@ class IndexSync:
         self._watcher: Watcher | None = None
         self._moved: dict[str, None] = {}
         """Folders that appeared or vanished since the watcher started; "" means that every file must be checked."""
+        self._checked, self._check_after = "", 0.0  # of all files, where no events come
         self._generation = ""
 
     def close(self) -> None:
-        """Index what was written here, and close the index."""
+        """Index what was written here, unless that takes long, and close the index."""
         if self._watcher:
             self._watcher.stop()
             self._watcher = None
-        with contextlib.suppress(Stale, Unusable, HoldfastError):
-            self.catch_up()
+        with contextlib.suppress(HoldfastError):
+            for path in _taken(self._noted):
+                self.peek(lambda _: None, path)
         self.index.close()
 
     # asking
@@ -106,13 +112,13 @@ class IndexSync:
 
     def peek(self, question: Callable[[SqliteIndex], Answer], path: str = "") -> Answer | None:
         """Ask the index if it is there and free, None otherwise; `path` is indexed first unless much of it is new."""
+        index = self.index.impatient()
         try:
-            with self.index.impatient():
-                if path:
-                    seen, stamp = self.index.look(path), self.tree.stat(path)
-                    if stamp is None or stamp.size - (seen.offset if seen else 0) <= _NEAR:
-                        self.refresher.apply(self.index, [path], Refreshed())
-                return question(self.index)
+            if path:
+                seen, stamp = index.look(path), self.tree.stat(path)
+                if stamp is None or stamp.size - _read_of(seen, stamp) <= _NEAR:
+                    self.refresher.apply(index, [path], Refreshed())
+            return question(index)
         except (Stale, Unusable, Busy):
             return None
 
@@ -125,14 +131,10 @@ class IndexSync:
         if foreign:  # the watcher does not cover them
             self.refresh_below(self._layout.below(foreign, ""))
         # the weight of a word depends on all records, not on those of one place
-        if not (self._watcher and self._watcher.alive):
+        if self._watcher is None:
             return self.refresh_below(())
         with self._turns:
-            return self._as_watched()
-
-    def as_of(self) -> str:
-        """Return the time for which an answer is current: now, or the watcher's last report."""
-        return iso(self._watcher.told_ms if self._watcher and self._watcher.alive else now_ms())
+            return self._as_watched(self._watcher) if self._watcher.alive else self._as_checked()
 
     def known(self, op_id: str, path: str = "", target: str = "") -> Known:
         """Return what the index knows of an op_id and of a key or id of a log, without waiting for it.
@@ -162,7 +164,7 @@ class IndexSync:
                     if value.get("op") == op_id:
                         one = Applied(log, str(value.get("hide") or value.get("id")), value, marks="hide" in value)
                         applied[one.path, one.id] = one
-        return Known(list(applied.values()), seen[path].offset if path in seen else 0, order)
+        return Known(list(applied.values()), _read_of(seen.get(path), self.tree.stat(path) if path else None), order)
 
     # refreshing
 
@@ -215,10 +217,6 @@ class IndexSync:
         return done
 
     @property
-    def watching(self) -> bool:
-        return self._watcher is not None
-
-    @property
     def waiting(self) -> int:
         """How many noted paths are not indexed yet."""
         return len(self._noted)
@@ -226,10 +224,23 @@ class IndexSync:
     def watch(self, folder: str) -> None:
         """Watch the files in the folder of the memory from now on, so that a search need not check every file."""
         if self._watcher is None:
-            self._watcher = Watcher(folder, self._layout.roots, self._note_events)
+            self._watcher = Watcher(folder, self._layout.roots)
             self.refresh_below(())
 
-    def _as_watched(self) -> Refreshed:
+    def _as_checked(self) -> Refreshed:
+        """Check every file, where no events come; not again at once, since each check may ask another machine."""
+        if time.monotonic() < self._check_after:
+            return msgspec.structs.replace(self.catch_up(), as_of=self._checked)
+        began, self._checked = time.monotonic(), utc_now()
+        done = self.refresh_below(())
+        if not done.behind:
+            self._check_after = time.monotonic() + min(_MOST_SECONDS, 10 * (time.monotonic() - began))
+        return done
+
+    def _as_watched(self, watcher: Watcher) -> Refreshed:
+        paths, folders = watcher.changes()
+        self._noted.update(dict.fromkeys(paths))
+        self._moved.update(dict.fromkeys(path if self._layout.watched(path) else "" for path in folders))
         generation = self.index.generation()
         moved = _taken(self._moved) | dict.fromkeys(self.refresher.linked)  # links hide changes
         if self._generation != generation:  # another process replaced the index
@@ -275,10 +286,10 @@ class IndexSync:
         """Report files that vanished at once and perhaps should be there."""
         return self.ask(lambda index: refresh.vanished(self.tree, index))
 
-    def _note_events(self, paths: list[str], folders: set[str]) -> None:
-        """Note what the watcher saw; below a folder that appeared or vanished, every file must be checked."""
-        self._noted.update(dict.fromkeys(paths))
-        self._moved.update(dict.fromkeys(path if self._layout.watched(path) else "" for path in folders))
+
+def _read_of(seen: Seen | None, stamp: Stamp | None) -> int:
+    """Return how far a log was read; 0 when another file has its name now."""
+    return seen.offset if seen and stamp and seen.stamp.inode == stamp.inode else 0
 
 
 def _taken(notes: dict[str, None]) -> dict[str, None]:

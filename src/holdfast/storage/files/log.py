@@ -147,7 +147,7 @@ def last_id(end: LogEnd) -> str:
 
 
 def _unread(end: LogEnd, offset: int, needle: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the entries after an offset that contain a text; all of them when no line starts at the offset."""
+    """Yield the entries after an offset that may contain a text; from the start when no line starts at the offset."""
     lines: Iterator[bytes] = iter(())
     if offset <= end.size:
         lines = iter(end.lines(offset))
@@ -157,8 +157,9 @@ def _unread(end: LogEnd, offset: int, needle: str = "") -> Iterator[dict[str, An
             lines = iter(end.lines(0))
     else:
         lines = iter(end.lines(0))
+    wanted = needle.encode()
     for data in lines:
-        objects = jsonl.parse(data) if needle.encode() in data else []
+        objects = jsonl.parse(data) if wanted in data or b"\\" in data else []  # it may be escaped
         if isinstance(objects, list):
             yield from objects
 
@@ -166,7 +167,7 @@ def _unread(end: LogEnd, offset: int, needle: str = "") -> Iterator[dict[str, An
 def newest_order(end: LogEnd, offset: int, target: str) -> str:
     """Return the greatest order of the entries about a key or id among those that the index has not read."""
     found = ""
-    for value in _unread(end, offset):
+    for value in _unread(end, offset, target.rpartition("/")[2]):
         hides = value.get("hide")
         named = isinstance(hides, str) and bool(hides) and target.endswith(f"/{hides}")  # a ledger names files
         if named or target in (hides, value.get("id"), *(value.get(name) for name in _KEYS)):

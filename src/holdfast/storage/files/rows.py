@@ -146,10 +146,14 @@ def file_of(db: apsw.Connection, path: str) -> int | None:
 
 
 def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bool) -> None:
-    """Add what was read from a file, or replace everything that is known of it."""
-    file, targets = file_of(db, path), {mark.target for mark in facts.marks}
+    """Add what was read from a file, or replace everything that is known of it but its first unchanged records."""
+    file, targets, records = file_of(db, path), {mark.target for mark in facts.marks}, facts.records
     if replace and file is not None:
-        targets |= _clear(db, file)
+        there = db.execute("SELECT row, record FROM records WHERE file = ? ORDER BY row", (file,))
+        same = itertools.takewhile(lambda pair: pair[0][1] == record_out(pair[1]), zip(there, records, strict=False))
+        kept = [row for (row, _), _ in same]  # with their words and vectors
+        records = records[len(kept) :]
+        targets |= _clear(db, file, max(kept, default=0))
     db.execute(
         "INSERT INTO files (path, seen) VALUES (?, ?) ON CONFLICT (path) DO UPDATE SET seen = excluded.seen",
         (path, seen_out(seen)),
@@ -161,7 +165,7 @@ def add(db: apsw.Connection, path: str, seen: Seen, facts: Facts, *, replace: bo
         [(file, mark.target, mark.order, mark.hidden, mark.op or None) for mark in facts.marks],
     )
     marked = db.execute("SELECT 1 FROM marks LIMIT 1").get is not None
-    twins = [problem for record in facts.records if (problem := _insert(db, file, record, marked))]
+    twins = [problem for record in records if (problem := _insert(db, file, record, marked))]
     for target in targets:
         _apply(db, file, target)
     db.executemany(
@@ -180,12 +184,14 @@ def remove(db: apsw.Connection, path: str) -> None:
             _apply(db, file, target)
 
 
-def _clear(db: apsw.Connection, file: int) -> set[str]:
-    """Remove what was read from a file; return the targets of its marks."""
+def _clear(db: apsw.Connection, file: int, after: int = 0) -> set[str]:
+    """Remove what was read from a file, of its records only later rows; return the targets of its marks."""
     targets = {target for (target,) in db.execute("SELECT target FROM marks WHERE file = ?", (file,))}
     for table, row in (*((name, "rowid") for name in WORDS), ("ties", "row")):
-        db.execute(f"DELETE FROM {table} WHERE {row} IN (SELECT row FROM records WHERE file = ?)", (file,))
-    for table in ("records", "marks", "problems"):
+        later = "SELECT row FROM records WHERE file = ? AND row > ?"
+        db.execute(f"DELETE FROM {table} WHERE {row} IN ({later})", (file, after))
+    db.execute("DELETE FROM records WHERE file = ? AND row > ?", (file, after))
+    for table in ("marks", "problems"):
         db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
     return targets
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from holdfast.storage.files.vectors import FileVectors
 
 _BATCH = 500
-_FEW, _PAUSE = 16, 0.01
-"""How many vectors the background thread makes at a time, and its pause for searches in between."""
+_FEW, _PAUSE, _QUICK = 16, 0.01, 2_000
+"""How many vectors the background thread makes at least at a time, its pause, and how many a search beside it makes."""
 _NEAREST = 30
 """How many of the most similar records become candidates, whatever their words."""
 _OFFERED = 100
@@ -46,13 +46,17 @@ class Semantic:
         self._generation: str | None = None
         self._last = 0
         """The greatest row of the index that was checked for a vector."""
+        self._rows = self._counted = 0
+        """How many rows there were when all of them were last checked, and vectors when `_missing` was computed."""
         self._missing: list[int] = []
-        self._filler: threading.Thread | None = None
+        self.in_background = False
+        """Does a thread make the missing vectors, so that no search waits for them?"""
+        self._filler = threading.Thread()
         self._closed = threading.Event()
 
     def close(self) -> None:
         self._closed.set()
-        if self._filler:
+        if self._filler.is_alive():
             self._filler.join(10)
         with self._lock:
             self.forget()
@@ -70,12 +74,15 @@ class Semantic:
         self, index: SqliteIndex, pools: list[Pool], query: Query, terms: Terms, where: Filter
     ) -> tuple[list[Pool], Near]:
         """Add the records most similar to the question to the pools; return the similarity of each candidate too."""
+        if self._filler.is_alive():  # many are missing: do not wait for its turn
+            return pools, Near()
         with self._lock:
             if (vectors := self._open(index)) is None:
                 return pools, Near()
+            most = min(vectors.model.at_once, _QUICK) if self.in_background else vectors.model.at_once
             try:
                 for _ in range(_TRIES):
-                    if not self._catch_up(index, vectors, vectors.model.at_once):
+                    if not self._catch_up(index, vectors, most):
                         return pools, Near()
                     widened = _widened(index, vectors, pools, query, terms, where)
                     if not vectors.doubted:
@@ -93,8 +100,10 @@ class Semantic:
                 while not self._closed.is_set() and not ask(self._make_some):
                     self._closed.wait(_PAUSE)
 
+        if self._filler.is_alive():
+            return
         with self._lock:
-            if not self._missing or self._closed.is_set() or (self._filler and self._filler.is_alive()):
+            if self._filler.is_alive() or not self._missing or self._closed.is_set():
                 return
             self._filler = threading.Thread(target=work, name="holdfast-embedding", daemon=True)
             self._filler.start()
@@ -104,7 +113,7 @@ class Semantic:
         with self._lock:
             vectors = self._open(index)
             try:
-                return vectors is None or self._catch_up(index, vectors, _FEW)
+                return vectors is None or self._catch_up(index, vectors, max(_FEW, vectors.model.at_once // 100))
             except Failed as error:
                 self._disable(error)
                 return True
@@ -155,10 +164,15 @@ class Semantic:
 
     def _find_missing(self, index: SqliteIndex, vectors: FileVectors) -> list[int]:
         """Update the list of rows without a vector and return it; only the first call checks all rows."""
-        if vectors.read_on():
+        if vectors.read_on() or len(vectors) > 2 * self._rows + 1_000:  # perhaps most of them are of no use any more
             self._last = 0
         rows = index.rows(EMBEDDED, self._last)
-        self._missing = vectors.missing(sorted({*(self._missing if self._last else ()), *rows}))
+        if not self._last:
+            self._rows = len(rows)
+            vectors.keep_only(rows)
+        if rows or not self._last or len(vectors) != self._counted:
+            self._missing = vectors.missing(sorted({*(self._missing if self._last else ()), *rows}))
+            self._counted = len(vectors)
         self._last = max(self._last, *rows[-1:], 0)
         return self._missing
 
@@ -170,7 +184,7 @@ class Semantic:
             vectors.make(index.load(wanted[start : start + _BATCH]))
             if progress:
                 progress(min(start + _BATCH, len(wanted)), len(wanted))
-        self._missing = self._missing[len(wanted) :]
+        self._missing, self._counted = self._missing[len(wanted) :], len(vectors)
         if total and not self._missing:
             vectors.tidy()
         return not self._missing

@@ -23,7 +23,7 @@ from holdfast.model.layout import Layout
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.settings import Settings, Shared
-from holdfast.model.times import is_id, mint_many, now_ms
+from holdfast.model.times import is_id, iso, mint_many, now_ms
 from holdfast.recall.answers import Answer, Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
@@ -33,7 +33,7 @@ from holdfast.storage.files.changes import FileFeed
 from holdfast.storage.files.index import SqliteIndex, Unusable, identity_of
 from holdfast.storage.files.index_sync import IndexSync, Known
 from holdfast.storage.files.lines import LogEnd
-from holdfast.storage.files.rows import Stale
+from holdfast.storage.files.rows import Seen, Stale
 from holdfast.storage.files.semantic import Semantic
 from holdfast.storage.files.tree import Files
 from holdfast.storage.files.within import FileTree, ScopedTree
@@ -328,7 +328,25 @@ class FileStore(Store):
         return self._sync.retry_if_replaced(work)
 
     def by_key(self, path: str, key: str, *, history: bool = False) -> list[Record]:
-        return self._ask_about(lambda index: index.by_key(path, key, history=history), path)
+        def question(index: SqliteIndex) -> list[Record] | None:
+            seen, stamp = index.look(path), self.tree.stat(path)
+            read = seen.offset == stamp.size if seen and stamp else stamp is None
+            return index.by_key(path, key, history=history) if read else None
+
+        found = self._sync.peek(question, path)
+        return self._scan_for(path, key, history) if found is None else found
+
+    def _scan_for(self, path: str, key: str, history: bool) -> list[Record]:
+        """Find the entries of a key in the log itself: a write must not wait for the index."""
+        place, stamp = self.layout.classify(path), self.tree.stat(path)
+        if place is None or stamp is None:
+            return []
+        seen, parts = Seen(kind=place.kind.name, stamp=stamp, looked=0), (msgspec.json.encode(key), b"\\", b'"hide"')
+        with contextlib.closing(SqliteIndex("", "scratch", self.settings.search)) as scratch:
+            for number, line in enumerate((line for line in self.tree.scan(path) if not line.veiled), 1):
+                if any(part in line.data for part in parts):  # the key, perhaps escaped, or a mark that names an id
+                    scratch.extend(path, seen, parsing.lines(place, [line], number, self._sync.refresher.blob))
+            return scratch.by_key(path, key, history=history)
 
     def beside(self, path: str, order: str, limit: int, *, after: bool) -> list[Record]:
         return self._sync.ask(lambda index: index.beside(path, order, limit, after=after))
@@ -354,6 +372,7 @@ class FileStore(Store):
             return [ties.get(identifier, []) for identifier in ids]
 
         def work() -> T:
+            now = iso(now_ms())  # changes that come while the files are checked may be missing
             done = self._sync.ensure_current(where, searching=not terms.empty)
             with self._index.reading():
                 pools, near, best = list[Pool](), Near(), list[Answer]()
@@ -366,7 +385,7 @@ class FileStore(Store):
                 damaged = ask(lambda index: index.problem_count())
                 return use(
                     Candidates(
-                        pools, near, best, where, load, related, as_of=self._sync.as_of(), behind=done.behind,
+                        pools, near, best, where, load, related, as_of=done.as_of or now, behind=done.behind,
                         problems=done.problems, damaged=damaged,
                     )
                 )  # fmt: skip
@@ -383,7 +402,7 @@ class FileStore(Store):
         near = Near()
         if query.associate:
             pools, near = self._sync.ask(lambda index: self._semantic.widen(index, pools, query, terms, where))
-            if self._sync.watching:
+            if self._semantic.in_background:
                 self._semantic.fill(self._sync.ask)
         return pools, near
 
@@ -470,6 +489,7 @@ class FileStore(Store):
     def watch(self) -> None:
         if self.folder:
             self._sync.watch(self.folder)
+            self._semantic.in_background = True
 
     def purge(self) -> None:
         self._semantic.forget()
