@@ -65,6 +65,13 @@ class Beneath:
         """Was the root removed? A renamed one goes on working."""
         return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
 
+    def replaced(self) -> bool:
+        """Does the path of the root name another folder by now?"""
+        try:
+            return self._fd >= 0 and not os.path.samestat(os.stat(self.root), os.fstat(self._fd))
+        except OSError:
+            return False
+
     def names(self, path: str, held: os.stat_result) -> bool:
         """Does the path still name this open file? No link is followed, neither at its end nor on the way."""
         try:
@@ -204,31 +211,28 @@ def _libc() -> ctypes.CDLL:
 # locks
 
 
-def hold(fd: int, seconds: float, what: str) -> None:
+def hold(fd: int, seconds: float, what: str, *, shared: bool = False) -> None:
     """Lock an open file or folder; Busy when another process keeps it locked for too long."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if free(fd, shared=shared):
         return
-    except BlockingIOError:
-        pass
     deadline = time.monotonic() + seconds
     for _ in range(_YIELDS):
         _yield()
-        if free(fd):
+        if free(fd, shared=shared):
             return
     pause = 0.00005
     while (left := deadline - time.monotonic()) > 0:
         time.sleep(min(pause * random.uniform(0.5, 1.5), left))
-        if free(fd):
+        if free(fd, shared=shared):
             return
         pause = min(pause * 1.3, 0.002)
     raise Busy(f"{what} was locked by another process for {seconds:g} s; nothing was written.", "Try again.")
 
 
-def free(fd: int) -> bool:
+def free(fd: int, *, shared: bool = False) -> bool:
     """Take the lock if it is free, without waiting."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

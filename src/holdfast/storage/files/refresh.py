@@ -124,6 +124,8 @@ class Refresher:
         place = self._place(path)
         seen = index.look(path)
         try:
+            if place and place.kind.shape == "line":
+                self.tree.heal(path)
             stamp = self.tree.stat(path) if place else None
             if stamp is None or place is None:
                 if seen:

@@ -7,6 +7,7 @@ date first. An op_id, a key or an id is also looked up in what the index has not
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 import threading
@@ -59,6 +60,8 @@ class FileStore(Store):
         super().__init__(layout, settings, writer)
         self.tree = tree
         self.folder = self.address = tree.location if isinstance(tree, Files) else ""
+        if isinstance(tree, Files):
+            tree.forgotten = functools.partial(write_log.forgotten, tree, layout.memory)
         self._index = SqliteIndex(derived, identity_of(settings), settings.search)
         self._sync = IndexSync(tree, self._index, layout, settings)
         self._importer = log.Importer(tree, settings.limits.line_bytes)
@@ -342,7 +345,7 @@ class FileStore(Store):
     # recall
 
     def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
-        ask = self._sync.ask
+        ask, reports = self._sync.ask, list[Problem]()
 
         def load(rows: list[int]) -> dict[int, Record]:
             return ask(lambda index: index.load(rows))
@@ -354,6 +357,7 @@ class FileStore(Store):
 
         def work() -> T:
             done = self._sync.ensure_current(where, searching=not terms.empty)
+            reports.extend(self.tree.put_back())
             with self._index.reading():
                 pools, near, best = list[Pool](), Near(), list[Answer]()
                 if terms.empty:
@@ -366,7 +370,7 @@ class FileStore(Store):
                 return use(
                     Candidates(
                         pools, near, best, where, load, related, as_of=self._sync.as_of(), behind=done.behind,
-                        problems=done.problems, damaged=damaged,
+                        problems=[*done.problems, *reports], damaged=damaged,
                     )
                 )  # fmt: skip
 
@@ -425,6 +429,7 @@ class FileStore(Store):
             self._semantic.forget()
             return done
         done = self._sync.refresh_below((), progress)
+        done.problems += self.tree.put_back()
         known = self._sync.ask(lambda index: [*index.problems(), *self._sync.refresher.torn(index)])
         done.problems = once([*done.problems, *known])
         return done

@@ -1,10 +1,13 @@
 """The file engine: a folder of plain files is the memory.
 
-Append: lock the log, seal a torn tail, write whole lines, unlock, fdatasync, then acknowledge. The sync comes after
-the unlock, so that writers waiting together become durable together (docs/decisions/002).
+Append: lock the log, seal a torn tail, write whole lines, unlock, fdatasync, check that the path still names this file
+with these lines, then acknowledge. The sync comes after the unlock, so that writers waiting together become durable
+together (docs/decisions/002). Lines that an outside change removed are appended again from the journal.
 
 Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename, fsync the
 folder. Create: write and fsync a file without a name, link it (which never replaces), fsync the folder.
+
+Every write shares a lock on the root folder, which `holdfast git` takes alone, and refuses a root that was replaced.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
-from holdfast.model.names import check_path
-from holdfast.model.records import version_of
+from holdfast.model.names import amount, check_path
+from holdfast.model.records import Problem, version_of
 from holdfast.storage.files import descriptors as raw
 from holdfast.storage.files import lines
+from holdfast.storage.files.journal import At, Journal, holds
 from holdfast.storage.files.lines import LogEnd
 from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp, changed
 
@@ -56,6 +60,9 @@ class Files:
         self.location = self._beneath.root
         self._lock_seconds = lock_seconds
         self._line_bytes = line_bytes
+        self._journal = Journal()
+        self.forgotten: Callable[[], set[str]] = set
+        """Returns the ids of forgotten entries, which are never appended again."""
 
     def close(self) -> None:
         self._beneath.close()
@@ -76,7 +83,8 @@ class Files:
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         with self._folder_of(path) as (folder, _):
             if expect == ABSENT:
-                self._create(folder, path, data)
+                with self._writing():
+                    self._create(folder, path, data)
             else:
                 self._replace(folder, path, data, expect, keep)
         return version_of(data)
@@ -84,7 +92,7 @@ class Files:
     def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
         name = path.rpartition("/")[2]
         mode = self._compare(folder, path, expect)  # a stale write is refused before any disk work
-        with raw.temporary(folder, data, mode) as temporary, self._locked(folder, path):
+        with raw.temporary(folder, data, mode) as temporary, self._writing(folder, path):
             self._compare(folder, path, expect)
             if keep:
                 self._keep(folder, name, keep)
@@ -92,7 +100,7 @@ class Files:
             os.fsync(folder)
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        with self._folder_of(path) as (folder, _):
+        with self._folder_of(path) as (folder, _), self._writing():
             self._create(folder, path, chunks, mtime, durable=durable)
 
     def _create(
@@ -132,11 +140,12 @@ class Files:
         return made
 
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
-        with self._folder_of(path, make=False) as (folder, name), self._locked(folder, path):
+        with self._folder_of(path, make=False) as (folder, name), self._writing(folder, path):
             if expect:
                 self._compare(folder, path, expect)
             if keep:
                 self._keep(folder, name, keep)
+            self._journal.drop(path)
             os.unlink(name, dir_fd=folder)
             os.fsync(folder)
 
@@ -181,30 +190,85 @@ class Files:
         """Append the whole lines that `compose` returns while the log is locked; no bytes means no change."""
         locked = False
         try:
-            fd, size = self._locked_log(path)
-            locked = True
-            try:
-                end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
-                data = compose(end)
-                if not data:
-                    return None
-                if end.torn:
-                    data = b"\n" + data
+            with self._writing():
+                fd, size = self._locked_log(path)
+                locked = True
                 try:
-                    raw.write_all(fd, data)
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        os.ftruncate(fd, size)
-                    raise
-                raw.release(fd)
-                locked = False
+                    size = self._put_back(fd, path, size)
+                    end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
+                    data = compose(end)
+                    if not data:
+                        return None
+                    data = b"\n" + data if end.torn else data
+                    self._write_end(fd, data, size)
+                    raw.release(fd)
+                    locked = False
+                finally:
+                    if locked:
+                        raw.let_go(fd)
+            at = (0, 0, b"")
+            try:
                 if durable:
                     self._sync(fd, path, size, size + len(data))
-                return Appended(size, size + len(data))
+                    at = (os.fstat(fd).st_ino, size, data)
+                    self._journal.add(path, at)
             finally:
-                raw.let_go(fd) if locked else os.close(fd)
+                os.close(fd)
+            if durable:
+                self._confirm(path, at)
+            return Appended(size, size + len(data))
         except OSError as error:
             raise raw.unavailable(error, path) from None
+
+    def _write_end(self, fd: int, data: bytes, size: int) -> None:
+        """Write at the end of a locked log, all or nothing."""
+        try:
+            raw.write_all(fd, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, size)
+            raise
+
+    def _confirm(self, path: str, at: At) -> None:
+        """Check that a log has what was written to it; otherwise write it to the file that has the name now."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                fd = self._beneath.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+                try:
+                    if holds(fd, at):
+                        return
+                finally:
+                    os.close(fd)
+            self._journal.doubt(path)
+            self.append(path, lambda _end: b"")
+            at = self._journal.at(path) or at
+        raise Busy(f"{path} keeps being replaced by other programs and may lack the last lines.", "Try again.")
+
+    def _put_back(self, fd: int, path: str, size: int) -> int:
+        """Append the lines again that an outside change removed from a locked log; return its size."""
+        at = self._journal.at(path)
+        if at is None or holds(fd, at):
+            return size
+        end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
+        missing = self._journal.missing(path, {key for line in end.lines(0) for key in jsonl.keys(line)})
+        if missing and (forgotten := self.forgotten()):
+            missing = [line for line in missing if not forgotten.issuperset(jsonl.keys(line))]
+        data = b"\n" * (end.torn and bool(missing)) + b"".join(missing)
+        self._write_end(fd, data, size)
+        raw.flush(fd)
+        self._journal.add(path, (os.fstat(fd).st_ino, size, data), len(missing))
+        return size + len(data)
+
+    def heal(self, path: str) -> None:
+        """Put back what an outside change removed from a log that this process appended to lately."""
+        if (at := self._journal.at(path)) and self.stat(path):
+            self._confirm(path, at)
+
+    def put_back(self) -> list[Problem]:
+        """Report, once, the lines that were appended again because an outside change had removed them."""
+        why = "removed by another program and appended again; beside a running server use: holdfast git pull"
+        found = self._journal.take_reports().items()
+        return [Problem(path, f"{amount(count, 'new entry was', 'new entries were')} {why}") for path, count in found]
 
     def _locked_log(self, path: str) -> tuple[int, int]:
         """Open and lock the file that the path names now, not one that was renamed away in between."""
@@ -278,7 +342,7 @@ class Files:
             return made.ljust(len(line))  # offsets stay valid
 
         pieces = lines.copied(fd, before.st_size, self._line_bytes, padded)
-        with raw.temporary(folder, pieces, stat.S_IMODE(before.st_mode)) as temporary:
+        with raw.temporary(folder, pieces, stat.S_IMODE(before.st_mode)) as temporary, self._writing():
             raw.hold(fd, self._lock_seconds, path)
             now = os.fstat(fd)
             same = raw.stamp(now) == raw.stamp(before) and self._beneath.names(path, now)
@@ -378,6 +442,7 @@ class Files:
         linked: Callable[[str], None] = lambda _path: None,
     ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
         check_path(folder)
+        self._check_replaced()
         top = os.path.join(self.location, folder)
         if not self._inside(top):
             blocked(folder, _LEADS_OUT)
@@ -493,7 +558,7 @@ class Files:
             raise raw.unavailable(error, path) from None
 
     def move(self, source: str, target: str) -> None:
-        with self._folder_of(source, make=False) as (here, name):
+        with self._folder_of(source, make=False) as (here, name), self._writing():
             os.stat(name, dir_fd=here, follow_symlinks=False)
             with self._folder_of(target) as (there, new):
                 raw.rename_new(name, new, here, there)
@@ -546,6 +611,36 @@ class Files:
             yield
         finally:
             raw.release(fd)
+
+    @contextlib.contextmanager
+    def _writing(self, folder: int = -1, path: str = "") -> Iterator[None]:
+        """Share the lock on the root during a write, and lock the folder of a document that is replaced."""
+        self._check_replaced()
+        alone = path and "/" not in path  # then the folder is the root
+        with (
+            contextlib.nullcontext() if alone else self.locked_root(shared=True),
+            self._locked(folder, path) if path else contextlib.nullcontext(),
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def locked_root(self, *, shared: bool = False) -> Iterator[None]:
+        """Lock the root folder: alone while git works, shared by every write."""
+        fd = self._beneath.open(".", _FOLDER)
+        try:
+            with contextlib.suppress(OSError):  # some network file systems cannot lock a folder
+                raw.hold(fd, self._lock_seconds, self.location, shared=shared)
+            yield
+        finally:
+            raw.let_go(fd)
+
+    def _check_replaced(self) -> None:
+        if self._beneath.replaced():
+            raise RootGone(
+                f"{self.location} is another folder than the memory that this program opened: it was restored, moved or"
+                " mounted over. Nothing was written.",
+                "Restart this program (for a client: its MCP server), so that it opens the new one.",
+            )
 
     def _check_root(self, *, by_name: bool = False) -> None:
         """Raise RootGone when the root was removed; `by_name` also when it was renamed."""

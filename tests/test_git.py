@@ -1,0 +1,189 @@
+"""Logs that git, or any other program, replaces or shortens beside live writers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.roots import make_root
+
+TALK = "user/memory/sessions/s-043a7187/episodic.jsonl"
+
+
+def git(folder: Path, *words: str, check: bool = True) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment |= {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    done = subprocess.run(["git", *words], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 or not check, done.stderr
+    return done.stdout
+
+
+def command(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {f"GIT_{w}_{x}": "a@b.c" for w in ("AUTHOR", "COMMITTER") for x in ("NAME", "EMAIL")}
+    line = [sys.executable, "-m", "holdfast", *words]
+    return subprocess.run(line, cwd=root, env=environment, capture_output=True, text=True, check=False)
+
+
+def ids(path: Path) -> list[str]:
+    return [json.loads(line)["id"] for line in path.read_bytes().splitlines() if line.strip()]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """Two clones of one memory, with a bare repository between them."""
+    if not shutil.which("git"):
+        pytest.skip("git is not installed")
+    here, there, middle = tmp_path / "here", tmp_path / "there", tmp_path / "middle.git"
+    make_root(str(here))
+    with holdfast.open(here) as memory:
+        memory.put("episode", "the first of all", session="s")
+    git(tmp_path, "init", "--quiet", "--bare", "--initial-branch=main", str(middle))
+    git(here, "init", "--quiet", "--initial-branch=main")
+    git(here, "add", "--all")
+    git(here, "commit", "--quiet", "--message=begin")
+    git(here, "remote", "add", "origin", str(middle))
+    git(here, "push", "--quiet", "--set-upstream", "origin", "main")
+    git(tmp_path, "clone", "--quiet", str(middle), str(there))
+    for folder in (here, there):
+        git(folder, "config", "pull.rebase", "false")
+    yield here, there
+
+
+def push_from(there: Path, text: str) -> str:
+    """Write an entry in the other clone and push it."""
+    with holdfast.open(there) as memory:
+        made = memory.put("episode", text, session="s").id
+    git(there, "add", "--all")
+    git(there, "commit", "--quiet", "--message=more")
+    git(there, "pull", "--quiet", "--no-edit")
+    git(there, "push", "--quiet")
+    return made
+
+
+def test_a_line_is_in_the_file_that_has_the_name_when_it_is_acknowledged(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        before = memory.put("episode", "one", session="s").id
+        log, older = root / TALK, root / "older"
+        shutil.copy(log, older)
+
+        def decide() -> tuple[Sequence[Mapping[str, Any]], str]:
+            os.replace(older, log)  # after the writer opened and locked the log
+            return [{"text": "two"}], ""
+
+        made = memory.add_decided(TALK, decide)
+        assert ids(log) == [before, *made]
+
+
+def test_a_line_that_is_overwritten_before_it_is_acknowledged_is_written_again(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        before = memory.put("episode", "one", session="s").id
+        log = root / TALK
+
+        def decide() -> tuple[Sequence[Mapping[str, Any]], str]:
+            with open(log, "r+b") as file:  # as a program does that rewrites a file in place
+                file.truncate(10)
+            return [{"text": "two"}], ""
+
+        made = memory.add_decided(TALK, decide)
+        memory.put("episode", "three", session="s")
+        assert set(ids_that_can_be_read(log)) >= {before, *made}
+
+
+def ids_that_can_be_read(path: Path) -> list[str]:
+    found = []
+    for line in path.read_bytes().splitlines():
+        try:
+            found.append(json.loads(line)["id"])
+        except ValueError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("then", ["search", "append", "close"])
+def test_entries_that_vanish_from_a_log_right_after_their_success_come_back(root: Path, then: str) -> None:
+    log = root / TALK
+    with holdfast.open(root) as memory:
+        first = memory.put("episode", "marble one", session="s").id
+        older = log.read_bytes()
+        lost = [memory.put("episode", f"marble {number}", session="s").id for number in range(5)]
+        (root / "new").write_bytes(older)
+        os.replace(root / "new", log)
+        if then == "search":
+            found = memory.find("marble", limit=20)
+            assert {hit.record.id for hit in found} == {first, *lost}
+            assert [str(one) for one in found.problems if "appended again" in str(one) and "5 new entries" in str(one)]
+            assert not memory.find("marble").problems, "it is reported once"
+        elif then == "append":
+            lost.append(memory.put("episode", "marble 6", session="s").id)
+    assert ids(log) == [first, *lost]
+
+
+def test_a_forgotten_entry_does_not_come_back_when_an_older_copy_of_the_log_is_put_in_place(root: Path) -> None:
+    log = root / TALK
+    with holdfast.open(root) as memory:
+        memory.put("episode", "one", session="s")
+        older = log.read_bytes()
+        secret = memory.put("episode", "the combination is tulip", session="s").id
+        done = command(root, "forget", secret, "--yes")
+        assert done.returncode == 0, done.stderr
+        (root / "new").write_bytes(older)
+        os.replace(root / "new", log)
+        memory.put("episode", "three", session="s")
+        memory.find("combination")
+    assert b"tulip" not in log.read_bytes()
+
+
+def test_a_line_that_a_merge_repeats_counts_once(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        memory.put("episode", "marble", session="s")
+        memory.mind("s").learn("stone", "granite")
+        memory.mind("s").learn("stone", "marble")
+        memory.chat.append_message({"role": "user", "content": "hello", "channel": "web"})
+        memory.tasks.create("polish it")
+        memory.tasks.claim("worker")
+    for log in root.rglob("*.jsonl"):
+        log.write_bytes(log.read_bytes() * 2)
+    with holdfast.open(root) as memory:
+        assert len(memory.find("marble", kinds=("episode",))) == 1
+        assert [one.text for one in memory.tail("episode", session="s")] == ["marble"]
+        assert memory.mind("s").recall("stone")["value"] == "marble"
+        assert [message.content for message in memory.chat.load_history()] == ["hello"]
+        assert [len(task.attempts) for _, task in memory.tasks.all().tasks] == [1]
+        assert memory.verify().sound
+
+
+def test_git_pull_beside_a_live_writer_loses_nothing_that_it_acknowledged(pair: tuple[Path, Path]) -> None:
+    here, there = pair
+    acknowledged: list[str] = []
+    stop = threading.Event()
+
+    with holdfast.open(here) as memory:
+
+        def write() -> None:
+            while not stop.is_set():
+                acknowledged.append(memory.put("episode", f"marble {len(acknowledged)}", session="s").id)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        theirs = []
+        try:
+            for number in range(8):
+                theirs.append(push_from(there, f"granite {number}"))
+                git(here, "commit", "--quiet", "--all", "--message=mine", check=False)
+                git(here, "pull", "--quiet", "--no-edit", "--autostash", check=False)
+        finally:
+            stop.set()
+            writer.join()
+        memory.find("marble")
+    there_now = set(ids_that_can_be_read(here / TALK))
+    assert not set(acknowledged) - there_now
