@@ -187,3 +187,79 @@ def test_git_pull_beside_a_live_writer_loses_nothing_that_it_acknowledged(pair: 
         memory.find("marble")
     there_now = set(ids_that_can_be_read(here / TALK))
     assert not set(acknowledged) - there_now
+
+
+WRITER = """
+import sys, holdfast
+with holdfast.open(sys.argv[1]) as memory:
+    for number in range(int(sys.argv[2])):
+        print(memory.put("episode", f"marble {number}", session="s").id, flush=True)
+"""
+
+
+def test_holdfast_git_beside_writing_processes_loses_nothing(pair: tuple[Path, Path]) -> None:
+    here, there = pair
+    line = [sys.executable, "-c", WRITER, str(here), "150"]
+    writers = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    theirs = []
+    while any(writer.poll() is None for writer in writers):
+        theirs.append(push_from(there, f"granite {len(theirs)}"))
+        done = command(here, "git", "sync", "--quiet")
+        assert done.returncode == 0, done.stderr
+    mine = {one for writer in writers for one in writer.communicate()[0].split()}
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert len(mine) == 300
+    found = ids(here / TALK)
+    assert len(found) == len(set(found)), "the merge repeats nothing"
+    assert not (mine | set(theirs)) - set(found)
+    with holdfast.open(here) as memory:
+        assert memory.verify().sound
+
+
+def test_a_writer_waits_while_git_works(pair: tuple[Path, Path]) -> None:
+    here, _ = pair
+    hook = here / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    put = f'"{sys.executable}" -m holdfast put fact --title stone granite --json'
+    hook.write_text(f"#!/bin/sh\nHOLDFAST_LIMITS_LOCK_SECONDS=0.2 {put} > '{here}/.git/said' 2>&1\nexit 0\n")
+    hook.chmod(0o755)
+    (here / "user/memory/MEMORY.md").write_text("text")
+    done = command(here, "git", "commit", "--quiet", "--all", "--allow-empty", "-m", "more")
+    assert done.returncode == 0, done.stderr
+    said = json.loads((here / ".git/said").read_text())
+    assert (said["kind"], "nothing was written" in said["error"]) == ("Busy", True)
+    assert command(here, "put", "fact", "--title", "stone", "granite").returncode == 0
+
+
+def test_entries_that_a_merge_drops_are_appended_again_and_reported(pair: tuple[Path, Path]) -> None:
+    here, there = pair
+    theirs = push_from(there, "granite")
+    (here / ".gitattributes").write_text("*.jsonl merge=theirs\n")
+    git(here, "config", "merge.theirs.driver", "cp %B %A")
+    with holdfast.open(here) as memory:
+        mine = memory.put("episode", "marble", session="s").id
+    git(here, "add", "--all")
+    git(here, "commit", "--quiet", "--message=mine")
+    done = command(here, "git", "pull", "--quiet", "--no-edit")
+    assert done.returncode == 0, done.stderr
+    assert "1 entry was missing after git pull and appended again." in done.stderr
+    assert ids(here / TALK)[1:] == [theirs, mine]
+
+
+def test_a_memory_on_another_branch_has_the_entries_of_that_branch(pair: tuple[Path, Path]) -> None:
+    here, _ = pair
+    git(here, "branch", "other")
+    with holdfast.open(here) as memory:
+        mine = memory.put("episode", "marble", session="s").id
+    assert command(here, "git", "commit", "--quiet", "--all", "-m", "mine").returncode == 0
+    assert command(here, "git", "checkout", "--quiet", "other").returncode == 0
+    assert mine not in ids(here / TALK)
+    assert command(here, "git", "checkout", "--quiet", "main").returncode == 0
+    assert mine in ids(here / TALK)
+
+
+def test_git_gets_its_options_after_its_command(pair: tuple[Path, Path]) -> None:
+    here, _ = pair
+    assert "begin" in command(here, "git", "log", "--oneline").stdout
+    refused = command(here, "git", "-C", "/", "pull")
+    assert "Name the command first" in refused.stderr

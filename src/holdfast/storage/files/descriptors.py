@@ -65,6 +65,10 @@ class Beneath:
         """Was the root removed? A renamed one goes on working."""
         return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
 
+    def again(self) -> int:
+        """Open the root once more, for a lock of its own."""
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+
     def replaced(self) -> bool:
         """Does the path of the root name another folder by now?"""
         try:

@@ -616,17 +616,17 @@ class Files:
     def _writing(self, folder: int = -1, path: str = "") -> Iterator[None]:
         """Share the lock on the root during a write, and lock the folder of a document that is replaced."""
         self._check_replaced()
-        alone = path and "/" not in path  # then the folder is the root
-        with (
-            contextlib.nullcontext() if alone else self.locked_root(shared=True),
-            self._locked(folder, path) if path else contextlib.nullcontext(),
-        ):
+        if "/" not in path and path:  # then the folder is the root
+            with self._locked(folder, path):
+                yield
+            return
+        with self.locked_root(shared=True), self._locked(folder, path) if path else contextlib.nullcontext():
             yield
 
     @contextlib.contextmanager
     def locked_root(self, *, shared: bool = False) -> Iterator[None]:
         """Lock the root folder: alone while git works, shared by every write."""
-        fd = self._beneath.open(".", _FOLDER)
+        fd = self._beneath.again()
         try:
             with contextlib.suppress(OSError):  # some network file systems cannot lock a folder
                 raw.hold(fd, self._lock_seconds, self.location, shared=shared)
