@@ -1,4 +1,4 @@
-"""Logs that git, or any other program, replaces or shortens beside live writers."""
+"""Logs and roots that git, or any other program, replaces or shortens beside live writers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.errors import Unavailable
 from holdfast.roots import make_root
 
 TALK = "user/memory/sessions/s-043a7187/episodic.jsonl"
@@ -263,3 +264,28 @@ def test_git_gets_its_options_after_its_command(pair: tuple[Path, Path]) -> None
     assert "begin" in command(here, "git", "log", "--oneline").stdout
     refused = command(here, "git", "-C", "/", "pull")
     assert "Name the command first" in refused.stderr
+
+
+@pytest.mark.parametrize("write", ["log", "document", "settings"])
+def test_a_write_to_a_root_that_was_replaced_is_refused(root: Path, tmp_path: Path, write: str) -> None:
+    with holdfast.open(root) as memory:
+        memory.put("episode", "one", session="s")
+        backup = tmp_path / "copy.tar.gz"
+        memory.backup(str(backup))
+        root.rename(tmp_path / "before")
+        restored = command(tmp_path, "restore", str(backup), str(root))
+        assert restored.returncode == 0, restored.stderr
+        with pytest.raises(Unavailable, match="another folder than the memory that this program opened") as caught:
+            if write == "log":
+                memory.put("episode", "two", session="s")
+            elif write == "document":
+                memory.put("note", "two", title="Two")
+            else:
+                memory.tree.write("holdfast.toml", b"", expect=memory.tree.read("holdfast.toml").version)
+        assert "Restart" in caught.value.next_step
+        with pytest.raises(Unavailable, match="another folder"):
+            memory.find("one")
+    assert b"two" not in (root / TALK).read_bytes() + (tmp_path / "before" / TALK).read_bytes()
+    with holdfast.open(root) as memory:
+        memory.put("episode", "three", session="s")
+        assert [one.text for one in memory.tail("episode", session="s")] == ["one", "three"]
