@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import Unavailable
+from holdfast.errors import Damaged, Unavailable
 from holdfast.roots import make_root
 
 TALK = "user/memory/sessions/s-043a7187/episodic.jsonl"
@@ -202,7 +202,7 @@ def test_holdfast_git_beside_writing_processes_loses_nothing(pair: tuple[Path, P
     here, there = pair
     line = [sys.executable, "-c", WRITER, str(here), "150"]
     writers = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    theirs = []
+    theirs: list[str] = []
     while any(writer.poll() is None for writer in writers):
         theirs.append(push_from(there, f"granite {len(theirs)}"))
         done = command(here, "git", "sync", "--quiet")
@@ -243,7 +243,7 @@ def test_entries_that_a_merge_drops_are_appended_again_and_reported(pair: tuple[
     git(here, "commit", "--quiet", "--message=mine")
     done = command(here, "git", "pull", "--quiet", "--no-edit")
     assert done.returncode == 0, done.stderr
-    assert "1 entry was missing after git pull and appended again." in done.stderr
+    assert "1 entry was missing after git pull; 1 appended again." in done.stderr
     assert ids(here / TALK)[1:] == [theirs, mine]
 
 
@@ -257,13 +257,6 @@ def test_a_memory_on_another_branch_has_the_entries_of_that_branch(pair: tuple[P
     assert mine not in ids(here / TALK)
     assert command(here, "git", "checkout", "--quiet", "main").returncode == 0
     assert mine in ids(here / TALK)
-
-
-def test_git_gets_its_options_after_its_command(pair: tuple[Path, Path]) -> None:
-    here, _ = pair
-    assert "begin" in command(here, "git", "log", "--oneline").stdout
-    refused = command(here, "git", "-C", "/", "pull")
-    assert "Name the command first" in refused.stderr
 
 
 @pytest.mark.parametrize("write", ["log", "document", "settings"])
@@ -289,3 +282,72 @@ def test_a_write_to_a_root_that_was_replaced_is_refused(root: Path, tmp_path: Pa
     with holdfast.open(root) as memory:
         memory.put("episode", "three", session="s")
         assert [one.text for one in memory.tail("episode", session="s")] == ["one", "three"]
+
+
+def shrunk(root: Path) -> None:
+    """Make a log with 20 entries of which an outside write leaves three, after the index knew all of them."""
+    with holdfast.open(root) as memory:
+        made = [memory.put("episode", f"marble {number}", session="s").id for number in range(20)]
+        memory.hide(made[0])
+        memory.find("marble")
+    log = root / TALK
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:3]))
+
+
+def test_a_log_that_shrinks_is_reported_everywhere(root: Path) -> None:
+    shrunk(root)
+    with holdfast.open(root) as memory:
+        (warning,) = memory.call("recall", {"query": "marble"})["warnings"]
+        assert "18 entries were in this log before and are missing" in warning  # 17, and the one that hides another
+        assert [one.path for one in memory.verify().damage] == [TALK]
+    doctor = json.loads(command(root, "doctor", "--json").stdout)
+    assert [check["state"] for check in doctor["checks"] if check["check"] == "index"] == ["fail"]
+    done = command(root, "verify")
+    assert (done.returncode, "holdfast verify --repair" in done.stdout + done.stderr) == (Damaged.exit_code, True)
+    assert command(root, "refresh", "--rebuild").returncode == 0, "the owner accepts it"
+    assert command(root, "verify").returncode == 0
+
+
+def test_a_log_that_gets_its_entries_back_is_sound_again(root: Path) -> None:
+    log = root / TALK
+    with holdfast.open(root) as memory:
+        for number in range(20):
+            memory.put("episode", f"marble {number}", session="s")
+        memory.find("marble")
+    whole = log.read_bytes()
+    log.write_bytes(whole[: len(whole) // 2])
+    with holdfast.open(root) as memory:
+        assert not memory.verify().sound
+        log.write_bytes(whole)
+        assert memory.verify().sound
+
+
+@pytest.mark.parametrize("source", ["git", "backup"])
+def test_repair_gets_back_what_git_or_a_backup_has_and_nothing_forgotten(
+    root: Path, tmp_path: Path, source: str
+) -> None:
+    if source == "git" and not shutil.which("git"):
+        pytest.skip("git is not installed")
+    with holdfast.open(root) as memory:
+        made = [memory.put("episode", f"marble {number}", session="s").id for number in range(20)]
+        memory.find("marble")
+    log, words = root / TALK, ["verify", "--repair"]
+    if source == "git":
+        git(root, "init", "--quiet")
+        git(root, "add", "--all")
+        git(root, "commit", "--quiet", "--message=all")
+    else:
+        words += ["--backup", str(tmp_path / "copy.tar.gz")]
+        assert command(root, "backup", words[-1]).returncode == 0
+    assert command(root, "forget", made[19], "--yes").returncode == 0
+    with holdfast.open(root) as memory:
+        newest = memory.put("episode", "marble and granite", session="s").id
+        memory.find("marble")
+    kept = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(kept[0] + kept[-1])
+    done = command(root, *words)
+    assert f"{TALK}: 18 of 19 missing entries appended." in done.stderr
+    assert ids(log) == [made[0], newest, *made[1:19]]
+    assert b"marble 19" not in log.read_bytes()
+    assert command(root, *words).returncode == done.returncode
+    assert len(ids(log)) == 20, "a second repair adds nothing"

@@ -115,13 +115,6 @@ def open_tree(root: str) -> Iterator[Tree]:
         yield tree
 
 
-@contextlib.contextmanager
-def writers_wait(root: str, seconds: float) -> Iterator[None]:
-    """Make every writer to the memory in a folder wait; each waits at most limits.lock_seconds."""
-    with contextlib.closing(Files(root, lock_seconds=seconds)) as files, files.locked_root():
-        yield
-
-
 def settings_text(tree: Tree) -> str:
     """Return the text of a memory's settings, "" when there is none."""
     try:

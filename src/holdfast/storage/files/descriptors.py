@@ -16,6 +16,7 @@ import ctypes
 import errno
 import fcntl
 import functools
+import io
 import os
 import random
 import secrets
@@ -25,7 +26,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from holdfast.errors import AlreadyExists, Busy, Damaged, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.storage.tree import Stamp
 
 _OPENAT2 = 437
@@ -36,7 +37,6 @@ _YIELDS = 100
 _WHOLE_FILE = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 TEMPORARY = ".holdfast-tmp-"
-_CHUNK = 1 << 20
 
 
 class _How(ctypes.Structure):
@@ -65,10 +65,6 @@ class Beneath:
         """Was the root removed? A renamed one goes on working."""
         return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
 
-    def again(self) -> int:
-        """Open the root once more, for a lock of its own."""
-        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
-
     def replaced(self) -> bool:
         """Does the path of the root name another folder by now?"""
         try:
@@ -79,17 +75,13 @@ class Beneath:
     def names(self, path: str, held: os.stat_result) -> bool:
         """Does the path still name this open file? No link is followed, neither at its end nor on the way."""
         try:
-            if self._syscall:
-                fd = self._native(path, _LOOK | os.O_CLOEXEC, 0, _BENEATH | _NO_MAGIC | _NO_LINKS)
-            else:
-                fd = self._walk(path, _LOOK | os.O_CLOEXEC, 0, follow=False)
+            fd = self.open(path, _LOOK)
         except FileNotFoundError:
             return False
         try:
-            found = os.fstat(fd)
+            return os.path.samestat(os.fstat(fd), held)
         finally:
             os.close(fd)
-        return found.st_ino == held.st_ino and found.st_dev == held.st_dev
 
     def open(self, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:
         """Open a relative path; ELOOP or EXDEV for a link that must not be followed or leads out."""
@@ -272,14 +264,7 @@ def let_go(fd: int) -> None:
 
 
 def read_all(fd: int) -> bytes:
-    size = os.fstat(fd).st_size
-    data = os.read(fd, size + 1)
-    if len(data) == size:
-        return data
-    parts = [data]
-    while more := os.read(fd, _CHUNK):
-        parts.append(more)
-    return b"".join(parts)
+    return io.FileIO(fd, closefd=False).readall()
 
 
 def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> bool:
@@ -352,10 +337,6 @@ def write_all(fd: int, data: bytes) -> None:
 
 def stamp(found: os.stat_result) -> Stamp:
     return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-
-
-def exists(path: str) -> AlreadyExists:
-    return AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name, or change that one.")
 
 
 def unavailable(error: OSError, path: str) -> HoldfastError:

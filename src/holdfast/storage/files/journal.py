@@ -13,17 +13,14 @@ import time
 from collections import deque
 from collections.abc import Container
 
-import msgspec
-
 from holdfast.formats import jsonl
 
 _SECONDS = 600.0
-_MOST, _BYTES = 1_000, 1 << 20
-"""How many appends to one log are kept, and how many bytes of them."""
-
-
+_MOST, _LARGE = 1_000, 64 << 10
+"""How many appends to one log are kept; one above this number of bytes is kept only while it is the newest."""
 At = tuple[int, int, bytes]
-"""Where something was written: the inode of the log, the offset, and the bytes."""
+"""A write: the inode of the log, the offset, and the bytes."""
+UNKNOWN: At = (0, 0, b"")
 
 
 def holds(fd: int, at: At) -> bool:
@@ -32,65 +29,37 @@ def holds(fd: int, at: At) -> bool:
     return os.fstat(fd).st_ino == inode and os.pread(fd, len(data), offset) == data
 
 
-class _Log(msgspec.Struct):
-    appended: deque[tuple[float, bytes]]
-    size: int = 0
-    at: At = (0, 0, b"")
-    """The last write; an inode of 0 means that the log must be compared."""
-    put_back: int = 0
-
-
 class Journal:
     """What was appended lately, by log; the log written last is last. For any number of threads."""
 
     def __init__(self) -> None:
-        self._logs: dict[str, _Log] = {}
+        self._logs: dict[str, deque[tuple[float, At]]] = {}
         self._lock = threading.Lock()
 
-    def add(self, path: str, at: At, put_back: int | None = None) -> None:
-        """Record a write to a log; with `put_back`, of so many lines that are in the journal already."""
+    def add(self, path: str, at: At) -> None:
+        """Record a write; UNKNOWN makes the next append compare the log."""
         now = time.monotonic()
         with self._lock:
-            log = self._logs.pop(path) if path in self._logs else _Log(deque())
-            self._logs[path] = log
-            log.at = at
-            log.put_back += put_back or 0
-            if put_back is None:
-                log.appended.append((now, at[2]))
-                log.size += len(at[2])
-            while len(log.appended) > 1 and (len(log.appended) > _MOST or log.size > _BYTES):
-                log.size -= len(log.appended.popleft()[1])
+            log = self._logs[path] = self._logs.pop(path, deque(maxlen=_MOST))
+            if log and len(log[-1][1][2]) > _LARGE and at != UNKNOWN:
+                log.pop()
+            log.append((now, at))
             for other in list(itertools.islice(self._logs, 2)):  # more leave than come
-                if self._logs[other].appended[-1][0] < now - _SECONDS:
+                if self._logs[other][-1][0] < now - _SECONDS:
                     del self._logs[other]
 
-    def at(self, path: str) -> At | None:
-        """Return where this process wrote to a log last, None when that is long ago."""
+    def last(self, path: str) -> At | None:
+        """Return the last write to a log, None when it is long ago."""
         log = self._logs.get(path)
-        return log.at if log else None
-
-    def doubt(self, path: str) -> None:
-        """Have the log compared with the journal by the next append."""
-        with self._lock:
-            if path in self._logs:
-                self._logs[path].at = (0, 0, b"")
+        return log[-1][1] if log else None
 
     def missing(self, path: str, there: Container[str]) -> list[bytes]:
         """Return the lines of the last minutes with an id that is not `there`."""
         since = time.monotonic() - _SECONDS
         with self._lock:
-            log = self._logs.get(path)
-            appended = [data for when, data in log.appended if when > since] if log else []
-        lines = [line for data in appended for line in data.split(b"\n") if line]
-        return [line + b"\n" for line in lines if not all(key in there for key in jsonl.keys(line))]
-
-    def take_reports(self) -> dict[str, int]:
-        """Return how many lines were put back into which logs since the last call."""
-        with self._lock:
-            found = {path: log.put_back for path, log in self._logs.items() if log.put_back}
-            for path in found:
-                self._logs[path].put_back = 0
-        return found
+            appended = [at[2] for when, at in self._logs.get(path, ()) if when > since]
+        lines = dict.fromkeys(line + b"\n" for data in appended for line in data.split(b"\n") if line)
+        return [line for line in lines if not all(key in there for key in jsonl.keys(line))]
 
     def drop(self, path: str) -> None:
         """Forget a log that this process removed."""

@@ -41,7 +41,7 @@ _BATCH_LINES = 5_000
 _BATCH_BYTES = 16 << 20
 _BATCH_FILES = 500
 _MOST_MISSING = 100
-_VANISHED = "vanished"
+_VANISHED, _LOST = "vanished", "lost"
 _MOST_NAMED = 1_000
 
 
@@ -174,8 +174,13 @@ class Refresher:
         if seen is None:  # in one transaction: no reader may see half a log
             with index.writing():
                 fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
+                before = set[str]() if place.kind.foreign else index.ids(path)
                 index.replace(path, fresh, Facts())
                 complete = self._read_on(index, place, fresh, stamp.size if end is None else end, done)
+                if before and (gone := before - index.ids(path)):
+                    known = lost(index)
+                    known[path] = sorted(gone.union(known.get(path, ())))
+                    index.note(_LOST, msgspec.json.encode(known).decode())
         else:
             now = msgspec.structs.replace(seen, stamp=stamp, looked=looked)
             complete = self._read_on(index, place, now, stamp.size if end is None else end, done)
@@ -306,21 +311,31 @@ def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
         index.note(_VANISHED, msgspec.json.encode(found).decode())
 
 
+def lost(index: SqliteIndex) -> dict[str, list[str]]:
+    """Return the ids of entries that logs had and have no longer, until they are back or the index is rebuilt."""
+    noted = msgspec.json.decode(index.noted(_LOST) or "{}", type=dict[str, list[str]])
+    found = {path: sorted(set(ids) - index.ids(path, ids)) for path, ids in noted.items()}
+    return {path: ids for path, ids in found.items() if ids}
+
+
 def vanished(tree: FileTree, index: SqliteIndex) -> list[Problem]:
-    """Report files that vanished at once, until most of them are back."""
+    """Report logs that lost entries, and files that vanished at once, until most of them are back."""
+    meant = "If they were meant to go: holdfast refresh --rebuild"
+    step = f"were in this log before and are missing. To look for them in git: holdfast verify --repair. {meant}"
+    shrunk = [Problem(path, f"{amount(len(ids), 'entry', 'entries')} {step}") for path, ids in lost(index).items()]
     gone = _vanished_note(index)
     if gone is None:
-        return []
+        return shrunk
     missing = sum(_is_gone(tree, path) for path in gone.paths)
     if missing * 2 < len(gone.paths):
         index.note(_VANISHED, "")
-        return []
+        return shrunk
     where = os.path.commonpath(gone.paths)
     what = (
         f"{amount(gone.files, 'file')} with {gone.records} of {amount(gone.total, 'record')} vanished at once, noticed"
-        f" {gone.time}: is a folder not mounted, or was it moved? If they were meant to go: holdfast refresh --rebuild"
+        f" {gone.time}: is a folder not mounted, or was it moved? {meant}"
     )
-    return [Problem(where, what)]
+    return [*shrunk, Problem(where, what)]
 
 
 def _is_gone(tree: FileTree, path: str) -> bool:

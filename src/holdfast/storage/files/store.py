@@ -29,7 +29,7 @@ from holdfast.recall.answers import Answer, Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
-from holdfast.storage.files import log, verify
+from holdfast.storage.files import log, refresh, verify
 from holdfast.storage.files.changes import FileFeed
 from holdfast.storage.files.index import SqliteIndex, Unusable, identity_of
 from holdfast.storage.files.index_sync import IndexSync, Known
@@ -60,6 +60,7 @@ class FileStore(Store):
         super().__init__(layout, settings, writer)
         self.tree = tree
         self.folder = self.address = tree.location if isinstance(tree, Files) else ""
+        self._reports: list[Problem] = tree.reports if isinstance(tree, Files) else []
         if isinstance(tree, Files):
             tree.forgotten = functools.partial(write_log.forgotten, tree, layout.memory)
         self._index = SqliteIndex(derived, identity_of(settings), settings.search)
@@ -357,7 +358,8 @@ class FileStore(Store):
 
         def work() -> T:
             done = self._sync.ensure_current(where, searching=not terms.empty)
-            reports.extend(self.tree.put_back())
+            while self._reports:
+                reports.append(self._reports.pop())
             with self._index.reading():
                 pools, near, best = list[Pool](), Near(), list[Answer]()
                 if terms.empty:
@@ -429,7 +431,6 @@ class FileStore(Store):
             self._semantic.forget()
             return done
         done = self._sync.refresh_below((), progress)
-        done.problems += self.tree.put_back()
         known = self._sync.ask(lambda index: [*index.problems(), *self._sync.refresher.torn(index)])
         done.problems = once([*done.problems, *known])
         return done
@@ -447,6 +448,10 @@ class FileStore(Store):
             report = Report(differences=[Problem(".holdfast", str(error))])
         report.damage += self._sync.vanished()
         return report
+
+    def lost(self) -> dict[str, list[str]]:
+        self.refresh()
+        return self._sync.ask(refresh.lost)
 
     def stats(self) -> dict[str, Any]:
         done, refresher = Refreshed(), self._sync.refresher

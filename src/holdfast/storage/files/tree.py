@@ -6,8 +6,6 @@ together (docs/decisions/002). Lines that an outside change removed are appended
 
 Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename, fsync the
 folder. Create: write and fsync a file without a name, link it (which never replaces), fsync the folder.
-
-Every write shares a lock on the root folder, which `holdfast git` takes alone, and refuses a root that was replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from holdfast.model.names import amount, check_path
 from holdfast.model.records import Problem, version_of
 from holdfast.storage.files import descriptors as raw
 from holdfast.storage.files import lines
-from holdfast.storage.files.journal import At, Journal, holds
+from holdfast.storage.files.journal import UNKNOWN, At, Journal, holds
 from holdfast.storage.files.lines import LogEnd
 from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp, changed
 
@@ -63,6 +61,8 @@ class Files:
         self._journal = Journal()
         self.forgotten: Callable[[], set[str]] = set
         """Returns the ids of forgotten entries, which are never appended again."""
+        self.reports: list[Problem] = []
+        """What was appended again; the next search shows it."""
 
     def close(self) -> None:
         self._beneath.close()
@@ -206,15 +206,14 @@ class Files:
                 finally:
                     if locked:
                         raw.let_go(fd)
-            at = (0, 0, b"")
             try:
+                at = (os.fstat(fd).st_ino, size, data)
                 if durable:
                     self._sync(fd, path, size, size + len(data))
-                    at = (os.fstat(fd).st_ino, size, data)
-                    self._journal.add(path, at)
             finally:
                 os.close(fd)
             if durable:
+                self._journal.add(path, at)
                 self._confirm(path, at)
             return Appended(size, size + len(data))
         except OSError as error:
@@ -239,14 +238,14 @@ class Files:
                         return
                 finally:
                     os.close(fd)
-            self._journal.doubt(path)
+            self._journal.add(path, UNKNOWN)
             self.append(path, lambda _end: b"")
-            at = self._journal.at(path) or at
+            at = self._journal.last(path) or at
         raise Busy(f"{path} keeps being replaced by other programs and may lack the last lines.", "Try again.")
 
     def _put_back(self, fd: int, path: str, size: int) -> int:
         """Append the lines again that an outside change removed from a locked log; return its size."""
-        at = self._journal.at(path)
+        at = self._journal.last(path)
         if at is None or holds(fd, at):
             return size
         end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
@@ -256,19 +255,16 @@ class Files:
         data = b"\n" * (end.torn and bool(missing)) + b"".join(missing)
         self._write_end(fd, data, size)
         raw.flush(fd)
-        self._journal.add(path, (os.fstat(fd).st_ino, size, data), len(missing))
+        self._journal.add(path, (os.fstat(fd).st_ino, size, data))
+        if missing:
+            what = f"{amount(len(missing), 'new entry was', 'new entries were')} removed by another program and"
+            self.reports.append(Problem(path, f"{what} appended again; beside a running server use: holdfast git"))
         return size + len(data)
 
     def heal(self, path: str) -> None:
         """Put back what an outside change removed from a log that this process appended to lately."""
-        if (at := self._journal.at(path)) and self.stat(path):
+        if (at := self._journal.last(path)) and self.stat(path):
             self._confirm(path, at)
-
-    def put_back(self) -> list[Problem]:
-        """Report, once, the lines that were appended again because an outside change had removed them."""
-        why = "removed by another program and appended again; beside a running server use: holdfast git pull"
-        found = self._journal.take_reports().items()
-        return [Problem(path, f"{amount(count, 'new entry was', 'new entries were')} {why}") for path, count in found]
 
     def _locked_log(self, path: str) -> tuple[int, int]:
         """Open and lock the file that the path names now, not one that was renamed away in between."""
@@ -418,9 +414,6 @@ class Files:
         check_path(path)
         try:
             fd = self._beneath.open(path, os.O_RDONLY | os.O_NONBLOCK, follow=True)
-        except FileNotFoundError:
-            self._check_root()
-            return None
         except OSError as error:
             self._check_root()
             found = raw.unavailable(error, path)
@@ -442,7 +435,7 @@ class Files:
         linked: Callable[[str], None] = lambda _path: None,
     ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
         check_path(folder)
-        self._check_replaced()
+        self._check_root()
         top = os.path.join(self.location, folder)
         if not self._inside(top):
             blocked(folder, _LEADS_OUT)
@@ -596,7 +589,8 @@ class Files:
             finally:
                 os.close(folder)
         except FileExistsError:
-            raise raw.exists(path) from None
+            step = "Choose another name, or change that one."
+            raise AlreadyExists(f"{path} already exists; nothing was written.", step) from None
         except NotADirectoryError as error:
             if not make:
                 raise raw.unavailable(error, path) from None
@@ -614,36 +608,25 @@ class Files:
 
     @contextlib.contextmanager
     def _writing(self, folder: int = -1, path: str = "") -> Iterator[None]:
-        """Share the lock on the root during a write, and lock the folder of a document that is replaced."""
-        self._check_replaced()
-        if "/" not in path and path:  # then the folder is the root
-            with self._locked(folder, path):
-                yield
-            return
-        with self.locked_root(shared=True), self._locked(folder, path) if path else contextlib.nullcontext():
-            yield
-
-    @contextlib.contextmanager
-    def locked_root(self, *, shared: bool = False) -> Iterator[None]:
-        """Lock the root folder: alone while git works, shared by every write."""
-        fd = self._beneath.again()
+        """Share a lock on the root, which `holdfast git` takes alone; also lock the folder of a replaced document."""
+        self._check_root()
+        root, alone = self._beneath.open(".", _FOLDER), "/" not in path and bool(path)  # then the root is that folder
         try:
             with contextlib.suppress(OSError):  # some network file systems cannot lock a folder
-                raw.hold(fd, self._lock_seconds, self.location, shared=shared)
-            yield
+                raw.hold(root, self._lock_seconds, path or self.location, shared=not alone)
+            with contextlib.nullcontext() if alone or not path else self._locked(folder, path):
+                yield
         finally:
-            raw.let_go(fd)
+            raw.let_go(root)
 
-    def _check_replaced(self) -> None:
+    def _check_root(self, *, by_name: bool = False) -> None:
+        """Raise RootGone when the root was removed or replaced; `by_name` also when it was renamed."""
         if self._beneath.replaced():
             raise RootGone(
                 f"{self.location} is another folder than the memory that this program opened: it was restored, moved or"
                 " mounted over. Nothing was written.",
                 "Restart this program (for a client: its MCP server), so that it opens the new one.",
             )
-
-    def _check_root(self, *, by_name: bool = False) -> None:
-        """Raise RootGone when the root was removed; `by_name` also when it was renamed."""
         if self._beneath.removed() or (by_name and not os.path.isdir(self.location)):
             raise RootGone(
                 f"The memory root {self.location} is not there any more.",

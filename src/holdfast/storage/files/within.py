@@ -16,7 +16,6 @@ import msgspec
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl
 from holdfast.model.layout import Layout
-from holdfast.model.records import Problem
 from holdfast.storage.files.lines import LogEnd
 from holdfast.storage.files.tree import Appended, Files
 from holdfast.storage.tree import Document, Line, Snapshot, Stamp
@@ -166,9 +165,6 @@ class ScopedTree:
     def heal(self, path: str) -> None:
         if self._is_inside(path):
             self._tree.heal(path)
-
-    def put_back(self) -> list[Problem]:
-        return []  # the reports are for readers of the whole memory
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         self._tree.create(self._changed(path), chunks, mtime=mtime, durable=durable)
