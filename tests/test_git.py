@@ -1,9 +1,10 @@
-"""Logs and roots that git, or any other program, replaces or shortens beside live writers."""
+"""Logs and roots that git, or any other program, replaces or shortens beside live writers, and lines with odd ids."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -351,3 +352,44 @@ def test_repair_gets_back_what_git_or_a_backup_has_and_nothing_forgotten(
     assert b"marble 19" not in log.read_bytes()
     assert command(root, *words).returncode == done.returncode
     assert len(ids(log)) == 20, "a second repair adds nothing"
+
+
+GREATEST = "ffffffff-ffff-7fff-bfff-ffffffffffff"
+
+
+def test_a_line_with_the_greatest_possible_id_blocks_no_log(root: Path) -> None:
+    facts = root / "user/memory/semantic.jsonl"
+    facts.write_text(json.dumps({"id": GREATEST, "key": "stone", "value": "granite"}) + "\n")
+    (root / TALK).parent.mkdir(parents=True)
+    (root / TALK).write_text(json.dumps({"id": GREATEST, "text": "granite"}) + "\n")
+    with holdfast.open(root) as memory:
+        memory.put("episode", "marble", session="s")
+        memory.mind("s").learn("stone", "marble")
+        assert memory.mind("s").recall("stone")["value"] == "marble"
+        assert {hit.record.text for hit in memory.find(kinds=("episode",))} == {"granite", "marble"}
+        assert memory.verify().sound
+
+
+SAVE = """
+import resource, sys, holdfast
+with holdfast.open(sys.argv[1]) as memory:
+    memory.find("anything")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    memory.put("state", "word " * 20_000, title="Before")
+"""
+
+
+def test_a_save_point_that_was_refused_leaves_the_memory_sound(root: Path) -> None:
+    refused = subprocess.run([sys.executable, "-c", SAVE, str(root)], capture_output=True, text=True, check=False)
+    assert "Free some space and try again" in refused.stderr
+    (ledger,) = root.rglob("ledger.jsonl")
+    ledger.write_text(re.sub(r'"time":"\d{4}', '"time":"2020', ledger.read_text()))  # it is not being written just now
+    assert command(root, "verify").returncode == 0
+    with holdfast.open(root) as memory:
+        assert memory.states.all(memory.scopes.resolve("default")) == []
+        memory.put("state", "word " * 20_000, title="Before")
+        assert [one["name"] for one in memory.states.all(memory.scopes.resolve("default"))] == ["Before"]
+        (file,) = root.glob("resources/workspaces/default/_states/*.md")
+        file.unlink()
+        damage = [one for one in memory.verify().damage if "is in the ledger" in one.what]
+    assert damage, "one that was written and removed is still reported"

@@ -6,13 +6,14 @@ durable.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, Damaged, Invalid, NotFound
+from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model import kinds, names, scopes
 from holdfast.model.kinds import KINDS, LEDGER, Kind
@@ -89,8 +90,17 @@ class Writer:
                 if repeated := self.store.applied(draft.op_id, path):  # another process applied it in between
                     return repeated
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
-            entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version}
-            self.store.append(f"{path.rpartition('/')[0]}/{LEDGER}", [entry])
+            ledger, entry = (
+                f"{path.rpartition('/')[0]}/{LEDGER}",
+                {"state": path.rpartition("/")[2], "version": version},
+            )
+            self.store.append(ledger, [entry | {"name": draft.title}])
+            try:
+                return self.store.write(path, data, expect=ABSENT, op_id=draft.op_id)
+            except HoldfastError:
+                with contextlib.suppress(HoldfastError):  # else verify reports it, as after a crash
+                    self.store.append(ledger, [entry | {"refused": True}])
+                raise
         return self.store.write(path, data, expect=ABSENT, op_id=draft.op_id)
 
     def _new_path(self, kind: Kind, draft: Draft) -> str:
