@@ -13,7 +13,7 @@ import sys
 import click
 
 from holdfast.cli.main import command, open_root
-from holdfast.errors import Invalid, Unavailable
+from holdfast.errors import Unavailable
 from holdfast.model.names import amount
 from holdfast.owner.repair import repair
 from holdfast.storage.files.descriptors import hold
@@ -32,37 +32,28 @@ def git(verb: str, rest: tuple[str, ...]) -> None:
     give messages with -m. --root comes before COMMAND, the options of git after it.
     """
     with open_root() as memory:
-        if not memory.in_files:
-            raise Invalid("A memory in a database is not in git.", "Use holdfast push and holdfast pull.")
-        root = memory.root
+        root = memory.folder("git")
+        memory.refresh()  # the index knows the entries of each log; after a merge, repair compares with it
         code = _run(root, "fetch") if verb in ("pull", "sync") else 0  # without the lock: it may take long
         fd = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            hold(fd, memory.settings.limits.lock_seconds, root)
-            memory.refresh()
-            if verb == "sync":
-                code = (
-                    code
-                    or _run(root, "add", "--all")
-                    or (_run(root, "diff", "--cached", "--quiet") and _run(root, "commit", "-qm", "Update the memory"))
-                    or _run(root, "pull", "--no-rebase", "--no-edit", *rest)
-                )
-            else:
-                code = code or _run(root, verb, *rest)
-        finally:
-            os.close(fd)
+        hold(fd, memory.settings.limits.lock_seconds, root)
+        memory.refresh()
+        words = [verb, *rest]
+        if verb == "sync":
+            code = code or _run(root, "add", "--all")
+            if not code and _run(root, "diff", "--cached", "--quiet"):
+                code = _run(root, "commit", "--quiet", "--message=Update the memory")
+            words = ["pull", "--no-rebase", "--no-edit", *rest]
+        code = code or _run(root, *words)
+        os.close(fd)
         for path, (count, total) in repair(memory).items() if verb in _MERGES else ():
             missing = amount(total, "entry was", "entries were")
             click.echo(f"{path}: {missing} missing after git {verb}; {count} appended again.", err=True)
-        if verb == "sync":
-            code = code or _run(root, "push")
-    sys.exit(code)
+        sys.exit(code or (_run(root, "push") if verb == "sync" else 0))
 
 
 def _run(root: str, *words: str) -> int:
     try:
-        return subprocess.run(
-            ["git", *words], cwd=root, env=os.environ | {"GIT_EDITOR": "true"}, check=False
-        ).returncode
+        return subprocess.call(["git", *words], cwd=root, env=os.environ | {"GIT_EDITOR": "true"})
     except FileNotFoundError:
         raise Unavailable("git is not installed.", "Install it, for example: apt install git") from None

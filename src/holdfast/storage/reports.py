@@ -73,8 +73,7 @@ def check_save_points(tree: Tree, memory: str, ledgers: Iterable[Record]) -> lis
     """
     versions: dict[str, set[str]] = {}
     announced: dict[str, str] = {}
-    pending: dict[str, int] = {}
-    """How often a save point was announced and not refused."""
+    pending: dict[str, int] = {}  # how often each was announced and not refused
     for entry in ledgers:
         if isinstance(entry.fields.get("state"), str):
             state = f"{entry.path.rpartition('/')[0]}/{entry.fields['state']}"

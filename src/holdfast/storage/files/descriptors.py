@@ -33,6 +33,7 @@ _OPENAT2 = 437
 _NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
 _MAX_LINKS = 40
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
+_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _YIELDS = 100
 _WHOLE_FILE = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -122,9 +123,7 @@ class Beneath:
                         raise OSError(errno.EXDEV, "leads out of the root", path)
                     os.close(held.pop())
                     continue
-                wanted = (
-                    flags | os.O_NOFOLLOW if not left else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                )
+                wanted = os.O_NOFOLLOW | (os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC if left else flags)
                 try:
                     held.append(os.open(part, wanted, mode, dir_fd=held[-1]))
                     continue
@@ -277,12 +276,7 @@ def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int =
     try:
         fd = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=folder)
     except (OSError, AttributeError) as error:
-        if isinstance(error, AttributeError) or error.errno in (
-            errno.EOPNOTSUPP,
-            errno.EISDIR,
-            errno.EINVAL,
-            errno.ENOENT,
-        ):
+        if isinstance(error, AttributeError) or error.errno in _NO_TMPFILE:
             return False
         raise
     try:

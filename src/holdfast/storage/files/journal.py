@@ -25,8 +25,7 @@ UNKNOWN: At = (0, 0, b"")
 
 def holds(fd: int, at: At) -> bool:
     """Is an open log the one that this was written to, and is it still in place?"""
-    inode, offset, data = at
-    return os.fstat(fd).st_ino == inode and os.pread(fd, len(data), offset) == data
+    return os.fstat(fd).st_ino == at[0] and os.pread(fd, len(at[2]), at[1]) == at[2]
 
 
 class Journal:
@@ -53,15 +52,14 @@ class Journal:
         log = self._logs.get(path)
         return log[-1][1] if log else None
 
-    def missing(self, path: str, there: Container[str]) -> list[bytes]:
-        """Return the lines of the last minutes with an id that is not `there`."""
+    def missing(self, path: str, there: Container[str]) -> dict[str, bytes]:
+        """Return the lines of the last minutes, by id, whose id is not `there`."""
         since = time.monotonic() - _SECONDS
         with self._lock:
             appended = [at[2] for when, at in self._logs.get(path, ()) if when > since]
-        lines = dict.fromkeys(line + b"\n" for data in appended for line in data.split(b"\n") if line)
-        return [line for line in lines if not all(key in there for key in jsonl.keys(line))]
+        lines = {own: line for data in appended for line in data.split(b"\n") if (own := jsonl.own_id(line))}
+        return {own: line + b"\n" for own, line in lines.items() if own not in there}
 
     def drop(self, path: str) -> None:
         """Forget a log that this process removed."""
-        with self._lock:
-            self._logs.pop(path, None)
+        self._logs.pop(path, None)

@@ -13,6 +13,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -43,6 +44,7 @@ _BATCH_FILES = 500
 _MOST_MISSING = 100
 _VANISHED, _LOST = "vanished", "lost"
 _MOST_NAMED = 1_000
+N = TypeVar("N")
 
 
 class Refresher:
@@ -177,7 +179,8 @@ class Refresher:
                 before = set[str]() if place.kind.foreign else index.ids(path)
                 index.replace(path, fresh, Facts())
                 complete = self._read_on(index, place, fresh, stamp.size if end is None else end, done)
-                if before and (gone := before - index.ids(path)):
+                after = index.ids(path)
+                if (gone := before - after) and (gone != before or not after):  # else the index is of another log
                     known = lost(index)
                     known[path] = sorted(gone.union(known.get(path, ())))
                     index.note(_LOST, msgspec.json.encode(known).decode())
@@ -302,7 +305,7 @@ def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
     lost = sum(index.count(path, "") for path in gone)
     total = sum(index.counts().values())
     if lost > MANY or (len(gone) > 1 and is_much(lost, total)):  # removing one small file is normal
-        before = _vanished_note(index)
+        before = _noted(index, _VANISHED, Gone)
         found = Gone(
             before.time if before else utc_now(), len(gone) + (before.files if before else 0),
             lost + (before.records if before else 0), max(total, before.total if before else 0),
@@ -313,7 +316,7 @@ def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
 
 def lost(index: SqliteIndex) -> dict[str, list[str]]:
     """Return the ids of entries that logs had and have no longer, until they are back or the index is rebuilt."""
-    noted = msgspec.json.decode(index.noted(_LOST) or "{}", type=dict[str, list[str]])
+    noted = _noted(index, _LOST, dict[str, list[str]]) or {}
     found = {path: sorted(set(ids) - index.ids(path, ids)) for path, ids in noted.items()}
     return {path: ids for path, ids in found.items() if ids}
 
@@ -323,7 +326,7 @@ def vanished(tree: FileTree, index: SqliteIndex) -> list[Problem]:
     meant = "If they were meant to go: holdfast refresh --rebuild"
     step = f"were in this log before and are missing. To look for them in git: holdfast verify --repair. {meant}"
     shrunk = [Problem(path, f"{amount(len(ids), 'entry', 'entries')} {step}") for path, ids in lost(index).items()]
-    gone = _vanished_note(index)
+    gone = _noted(index, _VANISHED, Gone)
     if gone is None:
         return shrunk
     missing = sum(_is_gone(tree, path) for path in gone.paths)
@@ -346,8 +349,8 @@ def _is_gone(tree: FileTree, path: str) -> bool:
         return False
 
 
-def _vanished_note(index: SqliteIndex) -> Gone | None:
+def _noted(index: SqliteIndex, name: str, kind: type[N]) -> N | None:
     try:
-        return msgspec.json.decode(index.noted(_VANISHED) or "null", type=Gone | None)
+        return msgspec.json.decode(index.noted(name) or "null", type=kind | None)
     except msgspec.MsgspecError:
         return None

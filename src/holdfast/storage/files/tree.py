@@ -96,6 +96,7 @@ class Files:
             self._compare(folder, path, expect)
             if keep:
                 self._keep(folder, name, keep)
+            self._journal.drop(path)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)
 
@@ -171,10 +172,9 @@ class Files:
 
     def _compare(self, folder: int, path: str, expect: str) -> int:
         """Check that a document has this version, and return its permissions; Conflict when it has not."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open(
-                path.rpartition("/")[2], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
-            )
+            fd = os.open(path.rpartition("/")[2], flags, dir_fd=folder)
         except FileNotFoundError:
             raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.") from None
         try:
@@ -188,7 +188,6 @@ class Files:
 
     def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
         """Append the whole lines that `compose` returns while the log is locked; no bytes means no change."""
-        locked = False
         try:
             with self._writing():
                 fd, size = self._locked_log(path)
@@ -200,7 +199,12 @@ class Files:
                     if not data:
                         return None
                     data = b"\n" + data if end.torn else data
-                    self._write_end(fd, data, size)
+                    try:
+                        raw.write_all(fd, data)
+                    except OSError:
+                        with contextlib.suppress(OSError):
+                            os.ftruncate(fd, size)
+                        raise
                     raw.release(fd)
                     locked = False
                 finally:
@@ -218,15 +222,6 @@ class Files:
             return Appended(size, size + len(data))
         except OSError as error:
             raise raw.unavailable(error, path) from None
-
-    def _write_end(self, fd: int, data: bytes, size: int) -> None:
-        """Write at the end of a locked log, all or nothing."""
-        try:
-            raw.write_all(fd, data)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(fd, size)
-            raise
 
     def _confirm(self, path: str, at: At) -> None:
         """Check that a log has what was written to it; otherwise write it to the file that has the name now."""
@@ -250,10 +245,10 @@ class Files:
             return size
         end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
         missing = self._journal.missing(path, {key for line in end.lines(0) for key in jsonl.keys(line)})
-        if missing and (forgotten := self.forgotten()):
-            missing = [line for line in missing if not forgotten.issuperset(jsonl.keys(line))]
-        data = b"\n" * (end.torn and bool(missing)) + b"".join(missing)
-        self._write_end(fd, data, size)
+        for identifier in self.forgotten() if missing else ():
+            missing.pop(identifier, None)
+        data = b"\n" * (end.torn and bool(missing)) + b"".join(missing.values())
+        raw.write_all(fd, data)
         raw.flush(fd)
         self._journal.add(path, (os.fstat(fd).st_ino, size, data))
         if missing:
@@ -355,10 +350,10 @@ class Files:
             size = os.fstat(fd).st_size
             if log:
                 with self._locked(fd, path):
-                    size, end = lines.whole_lines(fd), os.fstat(fd).st_size
-                    if end - size <= self._line_bytes and not isinstance(
-                        jsonl.parse(os.pread(fd, end - size, size)), str
-                    ):
+                    end, read = os.fstat(fd).st_size, functools.partial(os.pread, fd)
+                    size = next((line.end for line in lines.backwards(read, end, self._line_bytes) if line.whole), 0)
+                    tail = read(end - size, size) if end - size <= self._line_bytes else b"{"
+                    if not isinstance(jsonl.parse(tail), str):
                         size = end  # a whole entry that lacks only its newline, as an editor may leave it
             yield Snapshot(size, os.fstat(fd).st_mtime_ns, lines.chunks(fd, size))
 
@@ -425,8 +420,6 @@ class Files:
             if not stat.S_ISREG(now.st_mode):
                 raise Invalid(f"{path} is not a file.", "Name a regular file.")
             return raw.stamp(now)
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
         finally:
             os.close(fd)
 
@@ -623,9 +616,8 @@ class Files:
         """Raise RootGone when the root was removed or replaced; `by_name` also when it was renamed."""
         if self._beneath.replaced():
             raise RootGone(
-                f"{self.location} is another folder than the memory that this program opened: it was restored, moved or"
-                " mounted over. Nothing was written.",
-                "Restart this program (for a client: its MCP server), so that it opens the new one.",
+                f"{self.location} is another folder than the memory that this program opened; nothing was written.",
+                "It was restored, moved or mounted over. Restart this program (in a client: the MCP server).",
             )
         if self._beneath.removed() or (by_name and not os.path.isdir(self.location)):
             raise RootGone(
