@@ -176,7 +176,8 @@ class Refresher:
         if seen is None:  # in one transaction: no reader may see half a log
             with index.writing():
                 fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
-                before = set[str]() if place.kind.foreign else index.ids(path)
+                unsynced = place.kind.foreign or place.kind.name == "trace"  # these may lose entries
+                before = set[str]() if unsynced else index.ids(path)
                 index.replace(path, fresh, Facts())
                 complete = self._read_on(index, place, fresh, stamp.size if end is None else end, done)
                 after = index.ids(path)
