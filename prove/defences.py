@@ -55,9 +55,9 @@ def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
     """Take the locks out of files or of folders."""
     hold = descriptors.hold
 
-    def lax(fd: int, seconds: float, what: str) -> None:
+    def lax(fd: int, seconds: float, what: str, *, shared: bool = False) -> None:
         if not without(os.fstat(fd).st_mode):
-            hold(fd, seconds, what)
+            hold(fd, seconds, what, shared=shared)
 
     return lambda: _put(descriptors, hold=lax)
 

@@ -75,6 +75,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_migrating::test_a_prefix_that_is_no_date_is_no_date",
     ),
     _GIT: (
+        "test_git",
         "test_knowledge::test_a_tree_that_nobody_initialised_gets_nothing_untracked_in_git",
         "test_knowledge::test_traces_are_tracked_where_the_owner_wants_that",
         "test_forget::test_git_and_what_is_out_of_reach_are_told",

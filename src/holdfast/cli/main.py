@@ -36,6 +36,7 @@ _MODULES = {
     "lint": "lint migrate",
     "owner": "history undo forget rollback backup restore watch settings usage review",
     "transfer": "push pull export import",
+    "git": "git",
     "bench": "bench",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -286,9 +286,16 @@ def embed(status: bool) -> None:
 
 
 @command()
-def verify() -> None:
-    """Compare index and files, and list damage. Changes nothing."""
+@click.option("--repair", is_flag=True, help="Get back entries that logs lost, from git.")
+@click.option("--backup", multiple=True, type=click.Path(), help="With --repair: also from this backup.")
+def verify(repair: bool, backup: tuple[str, ...]) -> None:
+    """Compare index and files, and list damage. Changes nothing without --repair."""
     with open_root() as memory, show.progress("comparing") as progress:
+        if repair:
+            from holdfast.owner.repair import repair as get_back
+
+            for path, (count, total) in get_back(memory, backup).items():
+                click.echo(f"{path}: {count} of {total} missing entries appended.", err=True)
         report = memory.verify(progress)
     names = ("sound", "files", "records", "differences", "damage")
     fields = {name: getattr(report, name) for name in names} | ({} if report.sound else {"next": report.next_step})

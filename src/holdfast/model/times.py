@@ -13,12 +13,13 @@ import re
 import time
 from datetime import UTC, date, datetime, timedelta
 
-from holdfast.errors import Damaged, Invalid
+from holdfast.errors import Invalid
 
 _LOW62 = (1 << 62) - 1
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z")
 _AGES = ((31_557_600, "year"), (2_629_800, "month"), (86_400, "day"), (3_600, "hour"), (60, "minute"))
-_LAST_MS = (1 << 48) - 1
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999: text order is time order up to here, and an id can still be followed by others."""
 
 
 def now_ms() -> int:
@@ -125,8 +126,8 @@ def age(text: str, at: float | None = None) -> str:
 
 
 def is_id(text: object) -> bool:
-    """Check for a UUIDv7 in lower case."""
-    return isinstance(text, str) and _UUID7.match(text) is not None
+    """Check for a UUIDv7 in lower case, with a time before the year 10000."""
+    return isinstance(text, str) and _UUID7.match(text) is not None and id_ms(text) <= _LAST_MS
 
 
 def id_ms(identifier: str) -> int:
@@ -161,8 +162,6 @@ def derived_id(ms: int, content: bytes) -> str:
 
 
 def _pack(payload: int) -> str:
-    if payload >> 122:
-        raise Damaged("The last id of the log has the largest possible time.", "Correct or remove that line by hand.")
     value = (payload >> 74 << 80) | (7 << 76) | ((payload >> 62 & 0xFFF) << 64) | (2 << 62) | (payload & _LOW62)
     text = f"{value:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -105,8 +105,7 @@ class Forgetter:
             try:
                 record = self._memory.get(identifier)
             except NotFound:
-                entries = write_log.entries(self._tree, self._layout.memory, '"forget"')
-                if not any(isinstance(ids := one.get("forget"), list) and identifier in ids for one in entries):
+                if identifier not in write_log.forgotten(self._tree, self._layout.memory):
                     raise
                 again.append(identifier)
                 continue

@@ -163,7 +163,7 @@ def unfinished_folder(parent: Tree) -> Iterator[str]:
         parent.make_folder(name)
         location = os.path.join(parent.location, name)
         with _opened(location) as fd:
-            descriptors.hold(fd, _LOCK_SECONDS, location)
+            descriptors.hold(fd, _LOCK_SECONDS, location, shared=True)  # writers inside share it
             if not os.path.isdir(location):  # another process removed it before it was locked
                 continue
             try:

@@ -75,10 +75,12 @@ def check_save_points(tree: Tree, memory: str, ledgers: Iterable[Record]) -> lis
     """
     versions: dict[str, set[str]] = {}
     announced: dict[str, str] = {}
+    pending: dict[str, int] = {}  # how often each was announced and not refused
     for entry in ledgers:
         if isinstance(entry.fields.get("state"), str):
             state = f"{entry.path.rpartition('/')[0]}/{entry.fields['state']}"
             versions.setdefault(state, set()).add(str(entry.fields.get("version")))
+            pending[state] = pending.get(state, 0) + (-1 if entry.fields.get("refused") else 1)
             announced[state] = entry.time
 
     def being_written(path: str) -> bool:
@@ -94,6 +96,6 @@ def check_save_points(tree: Tree, memory: str, ledgers: Iterable[Record]) -> lis
             if tree.read(state).version not in known:
                 result.append(Problem(state, "was changed after it was written; save points never are"))
         except HoldfastError as error:
-            if not (isinstance(error, NotFound) and being_written(state)):
+            if not (isinstance(error, NotFound) and (pending[state] < 1 or being_written(state))):
                 result.append(Problem(state, f"is in the ledger and cannot be read: {error.message}"))
     return result

@@ -440,6 +440,10 @@ class Store(abc.ABC):
     def verify(self, progress: Progress | None = None) -> Report:
         """Check that derived data equals what it was derived from, and report what is damaged."""
 
+    def lost(self) -> dict[str, list[str]]:
+        """Return by log the ids of entries that an outside change removed; a database has none."""
+        return {}
+
     @abc.abstractmethod
     def stats(self) -> dict[str, Any]:
         """Return counts and sizes, and how far derived data is behind."""

@@ -35,6 +35,12 @@ def about(tree: Tree, memory: str, path: str) -> Iterator[dict[str, Any]]:
         yield from (entry for entry in objects(tree.scan_back(log), path) if entry.get("path") == path)
 
 
+def forgotten(tree: Tree, memory: str) -> set[str]:
+    """Return the ids of all records that were forgotten."""
+    found = (entry["forget"] for entry in entries(tree, memory, '"forget"') if isinstance(entry.get("forget"), list))
+    return {str(identifier) for ids in found for identifier in ids}
+
+
 def objects(lines: Iterable[Line], containing: str = "") -> Iterator[dict[str, Any]]:
     """Yield the objects on lines that contain a text; lines that cannot be read are skipped."""
     text = containing.encode()

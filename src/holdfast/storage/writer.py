@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, Damaged, Invalid, NotFound
+from holdfast.errors import AlreadyExists, Damaged, HoldfastError, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, sections
 from holdfast.model import kinds, names, scopes
 from holdfast.model.kinds import CORRECTABLE, KINDS, LEDGER, Kind
@@ -160,7 +160,8 @@ class Writer:
         path = self._new_path(kind, draft)
         data = markdown.render(drafts.front(kind, draft), draft.text or "")
         self.store.check_size(path, data)
-        version = version_of(data)
+        ledger = f"{path.rpartition('/')[0]}/{LEDGER}"
+        entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version_of(data)}
         if kind.write_once:
             if repeated := self.store.applied(draft.op_id, path):
                 return repeated
@@ -168,9 +169,14 @@ class Writer:
                 if repeated := self.store.applied(draft.op_id, path):  # another process applied it in between
                     return repeated
                 raise AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
-            entry = {"state": path.rpartition("/")[2], "name": draft.title, "version": version}
-            self.store.append(f"{path.rpartition('/')[0]}/{LEDGER}", [entry])
-        return self.store.write(path, data, expect=ABSENT, op_id=draft.op_id)
+            self.store.append(ledger, [entry])
+        try:
+            return self.store.write(path, data, expect=ABSENT, op_id=draft.op_id)
+        except HoldfastError:
+            with contextlib.suppress(HoldfastError):  # if this fails too, verify reports it, as after a crash
+                if kind.write_once:
+                    self.store.append(ledger, [entry | {"refused": True}])
+            raise
 
     def _new_path(self, kind: Kind, draft: Draft) -> str:
         if "{any}" in kind.place:

@@ -16,6 +16,7 @@ import ctypes
 import errno
 import fcntl
 import functools
+import io
 import os
 import random
 import secrets
@@ -25,18 +26,18 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from holdfast.errors import AlreadyExists, Busy, Damaged, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.storage.tree import Stamp
 
 _OPENAT2 = 437
 _NO_MAGIC, _NO_LINKS, _BENEATH = 0x02, 0x04, 0x08
 _MAX_LINKS = 40
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
+_NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _YIELDS = 100
 _WHOLE_FILE = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 TEMPORARY = ".holdfast-tmp-"
-_CHUNK = 1 << 20
 
 
 class _How(ctypes.Structure):
@@ -65,20 +66,23 @@ class Beneath:
         """Was the root removed? A renamed one goes on working."""
         return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
 
+    def replaced(self) -> bool:
+        """Does the path of the root name another folder by now?"""
+        try:
+            return self._fd >= 0 and not os.path.samestat(os.stat(self.root), os.fstat(self._fd))
+        except OSError:
+            return False
+
     def names(self, path: str, held: os.stat_result) -> bool:
         """Does the path still name this open file? No link is followed, neither at its end nor on the way."""
         try:
-            if self._syscall:
-                fd = self._native(path, _LOOK | os.O_CLOEXEC, 0, _BENEATH | _NO_MAGIC | _NO_LINKS)
-            else:
-                fd = self._walk(path, _LOOK | os.O_CLOEXEC, 0, follow=False)
+            fd = self.open(path, _LOOK)
         except FileNotFoundError:
             return False
         try:
-            found = os.fstat(fd)
+            return os.path.samestat(os.fstat(fd), held)
         finally:
             os.close(fd)
-        return found.st_ino == held.st_ino and found.st_dev == held.st_dev
 
     def open(self, path: str, flags: int, mode: int = 0o644, *, follow: bool = False) -> int:
         """Open a relative path; ELOOP or EXDEV for a link that must not be followed or leads out."""
@@ -119,9 +123,7 @@ class Beneath:
                         raise OSError(errno.EXDEV, "leads out of the root", path)
                     os.close(held.pop())
                     continue
-                wanted = (
-                    flags | os.O_NOFOLLOW if not left else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                )
+                wanted = os.O_NOFOLLOW | (os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC if left else flags)
                 try:
                     held.append(os.open(part, wanted, mode, dir_fd=held[-1]))
                     continue
@@ -204,31 +206,28 @@ def _libc() -> ctypes.CDLL:
 # locks
 
 
-def hold(fd: int, seconds: float, what: str) -> None:
+def hold(fd: int, seconds: float, what: str, *, shared: bool = False) -> None:
     """Lock an open file or folder; Busy when another process keeps it locked for too long."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if free(fd, shared=shared):
         return
-    except BlockingIOError:
-        pass
     deadline = time.monotonic() + seconds
     for _ in range(_YIELDS):
         _yield()
-        if free(fd):
+        if free(fd, shared=shared):
             return
     pause = 0.00005
     while (left := deadline - time.monotonic()) > 0:
         time.sleep(min(pause * random.uniform(0.5, 1.5), left))
-        if free(fd):
+        if free(fd, shared=shared):
             return
         pause = min(pause * 1.3, 0.002)
     raise Busy(f"{what} was locked by another process for {seconds:g} s; nothing was written.", "Try again.")
 
 
-def free(fd: int) -> bool:
+def free(fd: int, *, shared: bool = False) -> bool:
     """Take the lock if it is free, without waiting."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
@@ -264,14 +263,7 @@ def let_go(fd: int) -> None:
 
 
 def read_all(fd: int) -> bytes:
-    size = os.fstat(fd).st_size
-    data = os.read(fd, size + 1)
-    if len(data) == size:
-        return data
-    parts = [data]
-    while more := os.read(fd, _CHUNK):
-        parts.append(more)
-    return b"".join(parts)
+    return io.FileIO(fd, closefd=False).readall()
 
 
 def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> bool:
@@ -284,12 +276,7 @@ def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int =
     try:
         fd = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=folder)
     except (OSError, AttributeError) as error:
-        if isinstance(error, AttributeError) or error.errno in (
-            errno.EOPNOTSUPP,
-            errno.EISDIR,
-            errno.EINVAL,
-            errno.ENOENT,
-        ):
+        if isinstance(error, AttributeError) or error.errno in _NO_TMPFILE:
             return False
         raise
     try:
@@ -344,10 +331,6 @@ def write_all(fd: int, data: bytes) -> None:
 
 def stamp(found: os.stat_result) -> Stamp:
     return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-
-
-def exists(path: str) -> AlreadyExists:
-    return AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name, or change that one.")
 
 
 def unavailable(error: OSError, path: str) -> HoldfastError:

@@ -342,6 +342,13 @@ class SqliteIndex:
             )
             return [tables.revive(*row) for row in rows]
 
+    def ids(self, path: str, among: Sequence[str] | None = None) -> set[str]:
+        """Return the ids of the entries of a log, also of those that hide another one, or those among some ids."""
+        some = "" if among is None else "AND {0} IN (SELECT value FROM json_each(?2))"
+        sql = f"SELECT {{0}} FROM {{1}} JOIN files USING (file) WHERE path = ?1 {some}"
+        given = (path,) if among is None else (path, msgspec.json.encode(among).decode())
+        return {id for of in (("id", "records"), ("sort", "marks")) for (id,) in self._rows(sql.format(*of), given)}
+
     def problems(self, below: tuple[str, ...] = ()) -> list[Problem]:
         """Return what could not be read, in all files or at or below these places."""
         condition, values = search.at_or_below(below)

@@ -127,15 +127,3 @@ def chunks(fd: int, size: int, start: int = 0) -> Iterator[bytes]:
             raise Conflict("A file became shorter while it was read.", "Try again.")
         yield chunk
         position += len(chunk)
-
-
-def whole_lines(fd: int) -> int:
-    """Return the end of the last whole line of an open log."""
-    end = os.fstat(fd).st_size
-    while end > 0:
-        start = max(0, end - (64 << 10))
-        found = os.pread(fd, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0

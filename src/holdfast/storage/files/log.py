@@ -137,7 +137,7 @@ def _key(line: Line) -> tuple[int, bytes]:
 def last_id(end: LogEnd) -> str:
     """Return the id of the last line that has one."""
     for line in itertools.islice(end.back(), _LOOK_BACK):
-        if known := jsonl.own_id(line):
+        if is_id(known := jsonl.own_id(line)):
             return known
         objects = jsonl.parse(line)
         ids = [value["id"] for value in objects if is_id(value.get("id"))] if isinstance(objects, list) else []

@@ -13,6 +13,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -41,8 +42,9 @@ _BATCH_LINES = 5_000
 _BATCH_BYTES = 16 << 20
 _BATCH_FILES = 500
 _MOST_MISSING = 100
-_VANISHED = "vanished"
+_VANISHED, _LOST = "vanished", "lost"
 _MOST_NAMED = 1_000
+N = TypeVar("N")
 
 
 class Refresher:
@@ -124,6 +126,8 @@ class Refresher:
         place = self._place(path)
         seen = index.look(path)
         try:
+            if place and place.kind.shape == "line":
+                self.tree.heal(path)
             stamp = self.tree.stat(path) if place else None
             if stamp is None or place is None:
                 if seen:
@@ -172,8 +176,15 @@ class Refresher:
         if seen is None:  # in one transaction: no reader may see half a log
             with index.writing():
                 fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
+                unsynced = place.kind.foreign or place.kind.name == "trace"  # these may lose entries
+                before = set[str]() if unsynced else index.ids(path)
                 index.replace(path, fresh, Facts())
                 complete = self._read_on(index, place, fresh, stamp.size if end is None else end, done)
+                after = index.ids(path)
+                if (gone := before - after) and (gone != before or not after):  # else the index is of another log
+                    known = lost(index)
+                    known[path] = sorted(gone.union(known.get(path, ())))
+                    index.note(_LOST, msgspec.json.encode(known).decode())
         else:
             now = msgspec.structs.replace(seen, stamp=stamp, looked=looked)
             complete = self._read_on(index, place, now, stamp.size if end is None else end, done)
@@ -295,7 +306,7 @@ def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
     lost = sum(index.count(path, "") for path in gone)
     total = sum(index.counts().values())
     if lost > MANY or (len(gone) > 1 and is_much(lost, total)):  # removing one small file is normal
-        before = _vanished_note(index)
+        before = _noted(index, _VANISHED, Gone)
         found = Gone(
             before.time if before else utc_now(), len(gone) + (before.files if before else 0),
             lost + (before.records if before else 0), max(total, before.total if before else 0),
@@ -304,21 +315,31 @@ def note_vanished(tree: FileTree, index: SqliteIndex, paths: list[str]) -> None:
         index.note(_VANISHED, msgspec.json.encode(found).decode())
 
 
+def lost(index: SqliteIndex) -> dict[str, list[str]]:
+    """Return the ids of entries that logs had and have no longer, until they are back or the index is rebuilt."""
+    noted = _noted(index, _LOST, dict[str, list[str]]) or {}
+    found = {path: sorted(set(ids) - index.ids(path, ids)) for path, ids in noted.items()}
+    return {path: ids for path, ids in found.items() if ids}
+
+
 def vanished(tree: FileTree, index: SqliteIndex) -> list[Problem]:
-    """Report files that vanished at once, until most of them are back."""
-    gone = _vanished_note(index)
+    """Report logs that lost entries, and files that vanished at once, until most of them are back."""
+    meant = "If they were meant to go: holdfast refresh --rebuild"
+    step = f"were in this log before and are missing. To look for them in git: holdfast verify --repair. {meant}"
+    shrunk = [Problem(path, f"{amount(len(ids), 'entry', 'entries')} {step}") for path, ids in lost(index).items()]
+    gone = _noted(index, _VANISHED, Gone)
     if gone is None:
-        return []
+        return shrunk
     missing = sum(_is_gone(tree, path) for path in gone.paths)
     if missing * 2 < len(gone.paths):
         index.note(_VANISHED, "")
-        return []
+        return shrunk
     where = os.path.commonpath(gone.paths)
     what = (
         f"{amount(gone.files, 'file')} with {gone.records} of {amount(gone.total, 'record')} vanished at once, noticed"
-        f" {gone.time}: is a folder not mounted, or was it moved? If they were meant to go: holdfast refresh --rebuild"
+        f" {gone.time}: is a folder not mounted, or was it moved? {meant}"
     )
-    return [Problem(where, what)]
+    return [*shrunk, Problem(where, what)]
 
 
 def _is_gone(tree: FileTree, path: str) -> bool:
@@ -329,8 +350,8 @@ def _is_gone(tree: FileTree, path: str) -> bool:
         return False
 
 
-def _vanished_note(index: SqliteIndex) -> Gone | None:
+def _noted(index: SqliteIndex, name: str, kind: type[N]) -> N | None:
     try:
-        return msgspec.json.decode(index.noted(_VANISHED) or "null", type=Gone | None)
+        return msgspec.json.decode(index.noted(name) or "null", type=kind | None)
     except msgspec.MsgspecError:
         return None

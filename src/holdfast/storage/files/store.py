@@ -7,6 +7,7 @@ date first. An op_id, a key or an id is also looked up in what the index has not
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 import threading
@@ -28,7 +29,7 @@ from holdfast.recall.answers import Answer, Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
-from holdfast.storage.files import log, verify
+from holdfast.storage.files import log, refresh, verify
 from holdfast.storage.files.changes import FileFeed
 from holdfast.storage.files.index import SqliteIndex, Unusable, identity_of
 from holdfast.storage.files.index_sync import IndexSync, Known
@@ -59,6 +60,9 @@ class FileStore(Store):
         super().__init__(layout, settings, writer)
         self.tree = tree
         self.folder = self.address = tree.location if isinstance(tree, Files) else ""
+        self._reports: list[Problem] = tree.reports if isinstance(tree, Files) else []
+        if isinstance(tree, Files):
+            tree.forgotten = functools.partial(write_log.forgotten, tree, layout.memory)
         self._index = SqliteIndex(derived, identity_of(settings), settings.search)
         self._sync = IndexSync(tree, self._index, layout, settings)
         self._importer = log.Importer(tree, settings.limits.line_bytes)
@@ -361,7 +365,7 @@ class FileStore(Store):
     # recall
 
     def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
-        ask = self._sync.ask
+        ask, reports = self._sync.ask, list[Problem]()
 
         def load(rows: list[int]) -> dict[int, Record]:
             return ask(lambda index: index.load(rows))
@@ -374,6 +378,8 @@ class FileStore(Store):
         def work() -> T:
             now = iso(now_ms())  # changes that come while the files are checked may be missing
             done = self._sync.ensure_current(where, searching=not terms.empty)
+            while self._reports:
+                reports.append(self._reports.pop())
             with self._index.reading():
                 pools, near, best = list[Pool](), Near(), list[Answer]()
                 if terms.empty:
@@ -386,7 +392,7 @@ class FileStore(Store):
                 return use(
                     Candidates(
                         pools, near, best, where, load, related, as_of=done.as_of or now, behind=done.behind,
-                        problems=done.problems, damaged=damaged,
+                        problems=[*done.problems, *reports], damaged=damaged,
                     )
                 )  # fmt: skip
 
@@ -462,6 +468,10 @@ class FileStore(Store):
             report = Report(differences=[Problem(".holdfast", str(error))])
         report.damage += self._sync.vanished()
         return report
+
+    def lost(self) -> dict[str, list[str]]:
+        self.refresh()
+        return self._sync.ask(refresh.lost)
 
     def stats(self) -> dict[str, Any]:
         done, refresher = Refreshed(), self._sync.refresher

@@ -1,7 +1,8 @@
 """The file engine: a folder of plain files is the memory.
 
-Append: lock the log, seal a torn tail, write whole lines, unlock, fdatasync, then acknowledge. The sync comes after
-the unlock, so that writers waiting together become durable together (docs/decisions/002).
+Append: lock the log, seal a torn tail, write whole lines, unlock, fdatasync, check that the path still names this file
+with these lines, then acknowledge. The sync comes after the unlock, so that writers waiting together become durable
+together (docs/decisions/002). Lines that an outside change removed are appended again from the journal.
 
 Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename, fsync the
 folder. Create: write and fsync a file without a name, link it (which never replaces), fsync the folder.
@@ -21,10 +22,11 @@ import msgspec
 
 from holdfast.errors import AlreadyExists, Busy, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
-from holdfast.model.names import check_path
-from holdfast.model.records import version_of
+from holdfast.model.names import amount, check_path
+from holdfast.model.records import Problem, version_of
 from holdfast.storage.files import descriptors as raw
 from holdfast.storage.files import lines
+from holdfast.storage.files.journal import UNKNOWN, At, Journal, holds
 from holdfast.storage.files.lines import LogEnd
 from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, Stamp, changed
 
@@ -56,6 +58,11 @@ class Files:
         self.location = self._beneath.root
         self._lock_seconds = lock_seconds
         self._line_bytes = line_bytes
+        self._journal = Journal()
+        self.forgotten: Callable[[], set[str]] = set
+        """Returns the ids of forgotten entries, which are never appended again."""
+        self.reports: list[Problem] = []
+        """What was appended again; the next search shows it."""
 
     def close(self) -> None:
         self._beneath.close()
@@ -76,7 +83,8 @@ class Files:
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         with self._folder_of(path) as (folder, _):
             if expect == ABSENT:
-                self._create(folder, path, data)
+                with self._writing():
+                    self._create(folder, path, data)
             else:
                 self._replace(folder, path, data, expect, keep)
         return version_of(data)
@@ -84,15 +92,16 @@ class Files:
     def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
         name = path.rpartition("/")[2]
         mode = self._compare(folder, path, expect)  # a stale write is refused before any disk work
-        with raw.temporary(folder, data, mode) as temporary, self._locked(folder, path):
+        with raw.temporary(folder, data, mode) as temporary, self._writing(folder, path):
             self._compare(folder, path, expect)
             if keep:
                 self._keep(folder, name, keep)
+            self._journal.drop(path)
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        with self._folder_of(path) as (folder, _):
+        with self._folder_of(path) as (folder, _), self._writing():
             self._create(folder, path, chunks, mtime, durable=durable)
 
     def _create(
@@ -132,11 +141,12 @@ class Files:
         return made
 
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
-        with self._folder_of(path, make=False) as (folder, name), self._locked(folder, path):
+        with self._folder_of(path, make=False) as (folder, name), self._writing(folder, path):
             if expect:
                 self._compare(folder, path, expect)
             if keep:
                 self._keep(folder, name, keep)
+            self._journal.drop(path)
             os.unlink(name, dir_fd=folder)
             os.fsync(folder)
 
@@ -162,10 +172,9 @@ class Files:
 
     def _compare(self, folder: int, path: str, expect: str) -> int:
         """Check that a document has this version, and return its permissions; Conflict when it has not."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open(
-                path.rpartition("/")[2], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
-            )
+            fd = os.open(path.rpartition("/")[2], flags, dir_fd=folder)
         except FileNotFoundError:
             raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.") from None
         try:
@@ -179,32 +188,78 @@ class Files:
 
     def append(self, path: str, compose: Callable[[LogEnd], bytes], *, durable: bool = True) -> Appended | None:
         """Append the whole lines that `compose` returns while the log is locked; no bytes means no change."""
-        locked = False
         try:
-            fd, size = self._locked_log(path)
-            locked = True
-            try:
-                end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
-                data = compose(end)
-                if not data:
-                    return None
-                if end.torn:
-                    data = b"\n" + data
+            with self._writing():
+                fd, size = self._locked_log(path)
+                locked = True
                 try:
-                    raw.write_all(fd, data)
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        os.ftruncate(fd, size)
-                    raise
-                raw.release(fd)
-                locked = False
+                    size = self._put_back(fd, path, size)
+                    end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
+                    data = compose(end)
+                    if not data:
+                        return None
+                    data = b"\n" + data if end.torn else data
+                    try:
+                        raw.write_all(fd, data)
+                    except OSError:
+                        with contextlib.suppress(OSError):
+                            os.ftruncate(fd, size)
+                        raise
+                    raw.release(fd)
+                    locked = False
+                finally:
+                    if locked:
+                        raw.let_go(fd)
+            try:
+                at = (os.fstat(fd).st_ino, size, data)
                 if durable:
                     self._sync(fd, path, size, size + len(data))
-                return Appended(size, size + len(data))
             finally:
-                raw.let_go(fd) if locked else os.close(fd)
+                os.close(fd)
+            if durable:
+                self._journal.add(path, at)
+                self._confirm(path, at)
+            return Appended(size, size + len(data))
         except OSError as error:
             raise raw.unavailable(error, path) from None
+
+    def _confirm(self, path: str, at: At) -> None:
+        """Check that a log has what was written to it; otherwise write it to the file that has the name now."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                fd = self._beneath.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+                try:
+                    if holds(fd, at):
+                        return
+                finally:
+                    os.close(fd)
+            self._journal.add(path, UNKNOWN)
+            self.append(path, lambda _end: b"")
+            at = self._journal.last(path) or at
+        raise Busy(f"{path} keeps being replaced by other programs and may lack the last lines.", "Try again.")
+
+    def _put_back(self, fd: int, path: str, size: int) -> int:
+        """Append the lines again that an outside change removed from a locked log; return its size."""
+        at = self._journal.last(path)
+        if at is None or holds(fd, at):
+            return size
+        end = LogEnd(functools.partial(os.pread, fd), size, self._line_bytes)
+        missing = self._journal.missing(path, {key for line in end.lines(0) for key in jsonl.keys(line)})
+        for identifier in self.forgotten() if missing else ():
+            missing.pop(identifier, None)
+        data = b"\n" * (end.torn and bool(missing)) + b"".join(missing.values())
+        raw.write_all(fd, data)
+        raw.flush(fd)
+        self._journal.add(path, (os.fstat(fd).st_ino, size, data))
+        if missing:
+            what = f"{amount(len(missing), 'new entry was', 'new entries were')} removed by another program and"
+            self.reports.append(Problem(path, f"{what} appended again; beside a running server use: holdfast git"))
+        return size + len(data)
+
+    def heal(self, path: str) -> None:
+        """Put back what an outside change removed from a log that this process appended to lately."""
+        if (at := self._journal.last(path)) and self.stat(path):
+            self._confirm(path, at)
 
     def _locked_log(self, path: str) -> tuple[int, int]:
         """Open and lock the file that the path names now, not one that was renamed away in between."""
@@ -278,7 +333,7 @@ class Files:
             return made.ljust(len(line))  # offsets stay valid
 
         pieces = lines.copied(fd, before.st_size, self._line_bytes, padded)
-        with raw.temporary(folder, pieces, stat.S_IMODE(before.st_mode)) as temporary:
+        with raw.temporary(folder, pieces, stat.S_IMODE(before.st_mode)) as temporary, self._writing():
             raw.hold(fd, self._lock_seconds, path)
             now = os.fstat(fd)
             same = raw.stamp(now) == raw.stamp(before) and self._beneath.names(path, now)
@@ -295,10 +350,10 @@ class Files:
             size = os.fstat(fd).st_size
             if log:
                 with self._locked(fd, path):
-                    size, end = lines.whole_lines(fd), os.fstat(fd).st_size
-                    if end - size <= self._line_bytes and not isinstance(
-                        jsonl.parse(os.pread(fd, end - size, size)), str
-                    ):
+                    end, read = os.fstat(fd).st_size, functools.partial(os.pread, fd)
+                    size = next((line.end for line in lines.backwards(read, end, self._line_bytes) if line.whole), 0)
+                    tail = read(end - size, size) if end - size <= self._line_bytes else b"{"
+                    if not isinstance(jsonl.parse(tail), str):
                         size = end  # a whole entry that lacks only its newline, as an editor may leave it
             yield Snapshot(size, os.fstat(fd).st_mtime_ns, lines.chunks(fd, size))
 
@@ -354,9 +409,6 @@ class Files:
         check_path(path)
         try:
             fd = self._beneath.open(path, os.O_RDONLY | os.O_NONBLOCK, follow=True)
-        except FileNotFoundError:
-            self._check_root()
-            return None
         except OSError as error:
             self._check_root()
             found = raw.unavailable(error, path)
@@ -368,8 +420,6 @@ class Files:
             if not stat.S_ISREG(now.st_mode):
                 raise Invalid(f"{path} is not a file.", "Name a regular file.")
             return raw.stamp(now)
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
         finally:
             os.close(fd)
 
@@ -378,6 +428,7 @@ class Files:
         linked: Callable[[str], None] = lambda _path: None,
     ) -> Iterator[tuple[str, Stamp]]:  # fmt: skip
         check_path(folder)
+        self._check_root()
         top = os.path.join(self.location, folder)
         if not self._inside(top):
             blocked(folder, _LEADS_OUT)
@@ -493,7 +544,7 @@ class Files:
             raise raw.unavailable(error, path) from None
 
     def move(self, source: str, target: str) -> None:
-        with self._folder_of(source, make=False) as (here, name):
+        with self._folder_of(source, make=False) as (here, name), self._writing():
             os.stat(name, dir_fd=here, follow_symlinks=False)
             with self._folder_of(target) as (there, new):
                 raw.rename_new(name, new, here, there)
@@ -531,7 +582,8 @@ class Files:
             finally:
                 os.close(folder)
         except FileExistsError:
-            raise raw.exists(path) from None
+            step = "Choose another name, or change that one."
+            raise AlreadyExists(f"{path} already exists; nothing was written.", step) from None
         except NotADirectoryError as error:
             if not make:
                 raise raw.unavailable(error, path) from None
@@ -547,8 +599,26 @@ class Files:
         finally:
             raw.release(fd)
 
+    @contextlib.contextmanager
+    def _writing(self, folder: int = -1, path: str = "") -> Iterator[None]:
+        """Share a lock on the root, which `holdfast git` takes alone; also lock the folder of a replaced document."""
+        self._check_root()
+        root, alone = self._beneath.open(".", _FOLDER), "/" not in path and bool(path)  # then the root is that folder
+        try:
+            with contextlib.suppress(OSError):  # some network file systems cannot lock a folder
+                raw.hold(root, self._lock_seconds, path or self.location, shared=not alone)
+            with contextlib.nullcontext() if alone or not path else self._locked(folder, path):
+                yield
+        finally:
+            raw.let_go(root)
+
     def _check_root(self, *, by_name: bool = False) -> None:
-        """Raise RootGone when the root was removed; `by_name` also when it was renamed."""
+        """Raise RootGone when the root was removed or replaced; `by_name` also when it was renamed."""
+        if self._beneath.replaced():
+            raise RootGone(
+                f"{self.location} is another folder than the memory that this program opened; nothing was written.",
+                "It was restored, moved or mounted over. Restart this program (in a client: the MCP server).",
+            )
         if self._beneath.removed() or (by_name and not os.path.isdir(self.location)):
             raise RootGone(
                 f"The memory root {self.location} is not there any more.",

@@ -24,9 +24,7 @@ def verify(
     """
     seen, held = index.snapshot()
     done = Refreshed()
-    outside = tuple(
-        path for path in seen if not refresher.layout.watched(path)
-    )  # what is read on request, as far as it was
+    outside = tuple(path for path in seen if not refresher.layout.watched(path))  # read on request, as far as it was
     stamps = refresher.walk(done) | (refresher.walk(done, outside) if outside else {})
     for number, path in enumerate(stamps, 1):
         refresher.one(scratch, path, done, seen[path].offset if path in seen else None)

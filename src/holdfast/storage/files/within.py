@@ -162,6 +162,10 @@ class ScopedTree:
 
         return self._tree.append(path, checked, durable=durable)
 
+    def heal(self, path: str) -> None:
+        if self._is_inside(path):
+            self._tree.heal(path)
+
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         self._tree.create(self._changed(path), chunks, mtime=mtime, durable=durable)
 

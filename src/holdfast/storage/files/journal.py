@@ -1,0 +1,65 @@
+"""The lines that this process appended to logs in the last minutes, so that none is lost to an outside change.
+
+git, a sync tool or an editor can replace a log right after a line was acknowledged. The next append or refresh then
+compares the log with this journal and appends what is missing again, with the same ids. It is bounded, and in memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Container
+
+from holdfast.formats import jsonl
+
+_SECONDS = 600.0
+_MOST, _LARGE = 1_000, 64 << 10
+"""How many appends to one log are kept; one above this number of bytes is kept only while it is the newest."""
+At = tuple[int, int, bytes]
+"""A write: the inode of the log, the offset, and the bytes."""
+UNKNOWN: At = (0, 0, b"")
+
+
+def holds(fd: int, at: At) -> bool:
+    """Is an open log the one that this was written to, and is it still in place?"""
+    return os.fstat(fd).st_ino == at[0] and os.pread(fd, len(at[2]), at[1]) == at[2]
+
+
+class Journal:
+    """What was appended lately, by log; the log written last is last. For any number of threads."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, deque[tuple[float, At]]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, path: str, at: At) -> None:
+        """Record a write; UNKNOWN makes the next append compare the log."""
+        now = time.monotonic()
+        with self._lock:
+            log = self._logs[path] = self._logs.pop(path, deque(maxlen=_MOST))
+            if log and len(log[-1][1][2]) > _LARGE and at != UNKNOWN:
+                log.pop()
+            log.append((now, at))
+            for other in list(itertools.islice(self._logs, 2)):  # more leave than come
+                if self._logs[other][-1][0] < now - _SECONDS:
+                    del self._logs[other]
+
+    def last(self, path: str) -> At | None:
+        """Return the last write to a log, None when it is long ago."""
+        log = self._logs.get(path)
+        return log[-1][1] if log else None
+
+    def missing(self, path: str, there: Container[str]) -> dict[str, bytes]:
+        """Return the lines of the last minutes, by id, whose id is not `there`."""
+        since = time.monotonic() - _SECONDS
+        with self._lock:
+            appended = [at[2] for when, at in self._logs.get(path, ()) if when > since]
+        lines = {own: line for data in appended for line in data.split(b"\n") if (own := jsonl.own_id(line))}
+        return {own: line + b"\n" for own, line in lines.items() if own not in there}
+
+    def drop(self, path: str) -> None:
+        """Forget a log that this process removed."""
+        self._logs.pop(path, None)
