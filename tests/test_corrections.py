@@ -384,6 +384,7 @@ def test_what_has_expired_is_labelled_and_ranks_last(memory: holdfast.Memory, ca
 def test_remembering_names_what_is_similar_and_how_it_differs(memory: holdfast.Memory, call: Call) -> None:
     old = call("remember", text="We deploy the shop on Tuesdays.", kind="decision")
     assert "similar" not in old
+    call("recall", query="deploy")  # makes the index, for which no write waits
     call("remember", text="Ann prefers tea.", kind="decision")
     new = call("remember", text="We deploy the shop on Thursdays.", kind="decision")
     (same,) = new["similar"]

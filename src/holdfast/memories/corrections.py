@@ -18,7 +18,7 @@ from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats.prompts import one_line
 from holdfast.model.kinds import CORRECTABLE, KINDS
-from holdfast.model.queries import QUESTION_WORDS, Query, spaced
+from holdfast.model.queries import QUESTION_WORDS, Query, parse, spaced
 from holdfast.model.records import Draft, Receipt, Record, label, line_of
 from holdfast.owner import history
 from holdfast.storage import values
@@ -113,21 +113,25 @@ def _replace_entry(memory: Core, record: Record, change: Draft) -> Receipt:
 # similar records
 
 
-def similar(memory: Core, draft: Draft, own: str) -> list[dict[str, Any]]:
-    """Return current records of the same kind that say nearly the same as a draft, and how they differ."""
+def similar(memory: Core, draft: Draft, own: str, path: str) -> list[dict[str, Any]]:
+    """Return current records of the same kind that say nearly the same as a draft, and how they differ.
+
+    The draft was stored as the record `own` in a file. The comparison never waits for the index.
+    """
     kind, text = KINDS[draft.kind], f"{draft.title}\n{draft.text or ''}"
     if kind.heard or "{session}" in kind.place:
         return []
     if kind.key:
         text = f"{draft.fields.get(kind.key, '')}"
     asked = " ".join(dict.fromkeys(_WORD.findall(text)[:_ASKED]))
-    scope = draft.scope if kind.shape != "line" else None
+    query = Query(scope=draft.scope if kind.shape != "line" else None, above=True)
     try:
-        found = memory.find(Query(text=asked, kinds=(kind.name,), scope=scope, above=True, limit=_LISTED + 5))
+        where = memory.filter(query, (kind.name,), ())
+        found = memory.store.matches(parse(asked), where, _LISTED + 5, path)
     except HoldfastError:  # what was stored counts, not what it is compared with
         return []
     mine, shown = _content(text), list[dict[str, Any]]()
-    for record in (hit.record for hit in found):
+    for record in found:
         theirs = _content(record.key if kind.key else f"{record.title}\n{record.text}")
         both = mine.keys() & theirs.keys()
         few = min(len(mine), len(theirs))

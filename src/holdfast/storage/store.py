@@ -405,6 +405,10 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
+    def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
+        """Return the records that match some words best, this file included; [] if derived data is not ready."""
+
+    @abc.abstractmethod
     def passes(self, where: Filter) -> bool:
         """Does any record pass a filter?"""
 

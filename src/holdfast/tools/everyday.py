@@ -100,7 +100,7 @@ def remember(
     )  # fmt: skip
     reply = _keep(call, draft, derived=title is None)
     if reply["status"] in ("stored", "superseded") and not draft.supersedes:
-        similar = corrections.similar(call.memory, draft, reply["id"])
+        similar = corrections.similar(call.memory, draft, reply["id"], reply["where"])
         reply |= {"similar": similar} if similar else {}
     return reply
 

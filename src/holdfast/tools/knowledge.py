@@ -105,7 +105,8 @@ def save_learning(
         supersedes=supersedes or "", until=until or "",
     )  # fmt: skip
     receipt = call.runner.knowledge.save(draft)
-    same = similar(call.memory, draft, receipt.id) if receipt.status == "stored" and not supersedes else []
+    wanted = receipt.status == "stored" and not supersedes
+    same = similar(call.memory, draft, receipt.id, receipt.path) if wanted else []
     return _receipt(receipt) | ({"similar": same} if same else {})
 
 

@@ -60,6 +60,11 @@ class Journal:
         lines = {own: line for data in appended for line in data.split(b"\n") if (own := jsonl.own_id(line))}
         return {own: line + b"\n" for own, line in lines.items() if own not in there}
 
+    def paths(self) -> list[str]:
+        """Return the logs that were appended to."""
+        with self._lock:
+            return list(self._logs)
+
     def drop(self, path: str) -> None:
         """Forget a log that this process removed."""
         self._logs.pop(path, None)

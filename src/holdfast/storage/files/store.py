@@ -412,6 +412,10 @@ class FileStore(Store):
                 self._semantic.fill(self._sync.ask)
         return pools, near
 
+    def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
+        found = self._sync.peek(lambda index: index.best(terms, where, limit), path)
+        return [record for record, _ in found or ()]
+
     def passes(self, where: Filter) -> bool:
         return bool(self._sync.ask(lambda index: index.newest(where, 1)))
 

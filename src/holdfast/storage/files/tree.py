@@ -65,6 +65,9 @@ class Files:
         """What was appended again; the next search shows it."""
 
     def close(self) -> None:
+        for path in self._journal.paths():
+            with contextlib.suppress(HoldfastError):
+                self.heal(path)
         self._beneath.close()
 
     # documents

@@ -645,6 +645,11 @@ class PgStore(Store):
 
         threading.Thread(target=work, name="holdfast-words", daemon=True).start()
 
+    def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
+        del path
+        found = self._loaded([row for row, _ in self._searcher.best(terms, where, limit)])
+        return [record for record in found if record]
+
     def passes(self, where: Filter) -> bool:
         return bool(self.query(where, 1)[1])
 
