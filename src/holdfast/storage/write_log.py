@@ -6,11 +6,15 @@ their own: `forget` with ids, `rollback` with its steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.formats import jsonl
+from holdfast.model.records import Record
 from holdfast.storage.tree import Line, Tree
+
+_ARCHIVE = re.compile(r"(/(?:decisions|lessons))-[0-9]{4}\.md#")
 
 
 def logs(tree: Tree, memory: str) -> list[str]:
@@ -33,6 +37,16 @@ def about(tree: Tree, memory: str, path: str) -> Iterator[dict[str, Any]]:
     """Yield the entries about a document, newest first."""
     for log in reversed(logs(tree, memory)):
         yield from (entry for entry in objects(tree.scan_back(log), path) if entry.get("path") == path)
+
+
+def target(entry: Mapping[str, Any]) -> str:
+    """Return the document or section that an entry is about."""
+    return str(entry.get("record") or entry.get("path") or "")
+
+
+def targets(record: Record) -> tuple[str, ...]:
+    """Return the ids that entries about a document or section have; an archived one had another before."""
+    return tuple(dict.fromkeys((record.id, _ARCHIVE.sub(r"\1.md#", record.id))))
 
 
 def objects(lines: Iterable[Line], containing: str = "") -> Iterator[dict[str, Any]]:

@@ -15,12 +15,12 @@ import msgspec
 
 from holdfast.model.kinds import KINDS
 from holdfast.model.records import Problem, Record, mark_of, priority_of
-from holdfast.storage import words
+from holdfast.storage import words, write_log
 from holdfast.storage.parsing import Facts
 from holdfast.storage.tree import Stamp
 from holdfast.storage.words import TITLE, TOKENIZER
 
-VERSION = 12
+VERSION = 13
 BUSY_MS = 5_000
 WORDS = ("words", "foreign_words")
 """The full-text tables: our own records, and those of other programs, which must not change how rare a word is."""
@@ -47,6 +47,7 @@ CREATE INDEX records_order ON records (file, sort);
 CREATE INDEX records_talk ON records (file, session, sort) WHERE NOT hidden AND NOT superseded;
 CREATE INDEX records_gone ON records (file) WHERE hidden OR superseded;
 CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
+CREATE INDEX records_written ON records (key, sort) WHERE kind = 'write';
 CREATE INDEX records_pair ON records (pair, file) WHERE pair IS NOT NULL;
 CREATE INDEX records_alone ON records (file) WHERE alone;
 CREATE INDEX records_op ON records (op) WHERE op IS NOT NULL;
@@ -226,7 +227,8 @@ def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Pro
     db.execute(
         f"INSERT INTO records VALUES (NULL{', ?' * 19})",
         (
-            file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
+            file, record.id, record.kind, record.scope.path, record.scope.session, record.time,
+            record.key or (write_log.target(record.fields) if record.kind == "write" else None),
             words.op_of(record), words.tagged(record.tags), record.order, pair or None,
             alone, hidden, superseded, words.author_of(record), record.fields.get("role") == "assistant",
             priority_of(record.fields.get("priority")), mark_of(record), record_out(record),
