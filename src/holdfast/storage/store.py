@@ -279,7 +279,7 @@ class Store(abc.ABC):
     def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
         """Return who wrote these documents and sections last, by id or else by path; without an entry, by hand.
 
-        None where it cannot be known, because lines of the write log cannot be read.
+        None where it cannot be known. A version of `MEMORY.md` that is not in the write log was written by hand.
         """
 
     # logs

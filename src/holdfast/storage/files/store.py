@@ -7,6 +7,7 @@ date first. An op_id, a key or an id is also looked up in what the index has not
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ from holdfast.storage.store import Appended, Applied, Store, other_use, unknown,
 
 _NOTHING = Known()
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
+_LOOK_BACK = 100_000
+"""How many entries of the write log are read for the writer of `MEMORY.md`; further back, it is unknown."""
 T = TypeVar("T")
 
 
@@ -99,9 +102,12 @@ class FileStore(Store):
         return self._sync.known(op_id, path).applied
 
     def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
-        pages = [record for record in records if KINDS[record.kind].shape != "line"]
+        pages = [record for record in records if KINDS[record.kind].shape != "line" and record.kind != "memory"]
+        found = dict[str, str | None]()
+        for page in (record for record in records if record.kind == "memory"):
+            found |= self._memory_writer(page)
         if not pages:
-            return {}
+            return found
         folder = f"{self.layout.memory}/writes"
         targets = {target for page in pages for target in (page.path, *write_log.targets(page))}
 
@@ -110,8 +116,17 @@ class FileStore(Store):
 
         logs = self._sync.ask(lambda index: list(index.seen((folder,))))
         writes, damaged = self._ask_about(question, self.write_log, *logs)
-        found: dict[str, str | None] = {page.path: None for page in pages if damaged}
+        found |= {page.path: None for page in pages if damaged}
         return found | {target: str(entry.fields.get("writer") or "") for target, entry in writes.items()}
+
+    def _memory_writer(self, page: Record) -> dict[str, str | None]:
+        """Return who wrote this version of `MEMORY.md`; every prompt asks for it, and does not wait for the index."""
+        logs = reversed(write_log.logs(self.tree, self.layout.memory))
+        lines = itertools.chain.from_iterable(map(self.tree.scan_back, logs))
+        for entry in write_log.objects(itertools.islice(lines, _LOOK_BACK), page.path):
+            if entry.get("path") == page.path:
+                return {page.path: str(entry.get("writer") or "")} if entry.get("after") == page.version else {}
+        return {page.path: None} if next(lines, None) else {}
 
     # logs
 

@@ -116,7 +116,7 @@ _HELD = """
 SELECT holder FROM holdfast.lease WHERE tenant = %(tenant)s AND name = %(name)s AND until > clock_timestamp()
 """
 _WRITERS = """
-SELECT coalesce(r.more ->> 'record', r.about), r.writer FROM holdfast.record r
+SELECT coalesce(r.more ->> 'record', r.about), r.writer, r.more ->> 'after' FROM holdfast.record r
 WHERE r.tenant = %(tenant)s AND r.kind = 'write' AND r.about = ANY(%(paths)s::text[]) ORDER BY r.id
 """
 _COUNTS = """
@@ -287,10 +287,12 @@ class PgStore(Store):
     def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
         pages = [record for record in records if KINDS[record.kind].shape != "line"]
         targets = [target for record in pages for target in write_log.targets(record)]
-        found = {each: writer for each in targets if (writer := self._writers.get(each)) is not None}
+        pinned = {record.path: record.version for record in pages if record.kind == "memory"}
+        known = {each: self._writers.get(each) for each in targets if each not in pinned}
+        found = {each: writer for each, writer in known.items() if writer is not None}
         if missing := [path_of(each) for each in targets if each not in found]:
             rows = self._database.ask("The write log", _WRITERS, paths=missing)
-            found = {each: writer or "" for each, writer in rows} | found
+            found = {each: writer or "" for each, writer, after in rows if pinned.get(each, after) == after} | found
         return {**found}
 
     # logs
