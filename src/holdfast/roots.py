@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import tempfile
 import threading
 import tomllib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -20,6 +21,7 @@ from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model import settings
 from holdfast.model.layout import Layout
+from holdfast.model.records import version_of
 from holdfast.model.scopes import split
 from holdfast.model.settings import Paths
 from holdfast.storage.files.store import FileStore
@@ -49,7 +51,7 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
     else:
         location = folder_of(root)
         with contextlib.closing(Files(location)) as files:  # which follows no link out of the root
-            config = settings.load(settings_text(files), source=os.path.join(location, settings.FILE))
+            config = _trusted_settings(files, os.path.join(location, settings.FILE))
         tree = Files(location, lock_seconds=config.limits.lock_seconds, line_bytes=config.limits.line_bytes)
         derived = os.path.join(location, settings.DERIVED)
         if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
@@ -197,8 +199,7 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
     from holdfast.storage.postgres.store import PgStore
 
     try:
-        text = settings_text(PgTree(database, Layout(Paths())))
-        config = settings.load(text, source=f"{settings.FILE} of {database.location}")
+        config = _trusted_settings(PgTree(database, Layout(Paths())), f"{settings.FILE} of {database.location}")
         database.wait_for_others(config.limits.lock_seconds)
         return kind(PgStore(database, Layout(config.paths), config, writer), config, writer)
     except BaseException:
@@ -303,17 +304,70 @@ def read_settings(root: str) -> str:
         return settings_text(tree)
 
 
-def settings_in_effect(text: str) -> list[Setting]:
-    """Return all settings that this text and the environment result in."""
-    config, given = settings.load(text), tomllib.loads(text)
+def settings_in_effect(root: str) -> list[Setting]:
+    """Return all settings of a memory that its text and the environment result in, and those that are ignored."""
+    with open_tree(root) as tree:
+        text, location = settings_text(tree), tree.location
+    settings.load(text)  # reports what is invalid
+    untrusted, given = ignored(location, text), tomllib.loads(text)
+    config = settings.load(text, without=untrusted)
     found = [Setting("format", config.format, settings.FILE if "format" in given else "default")]
     for section, fields in settings.tables().items():
         for field in fields:
             variable = f"HOLDFAST_{section}_{field}".upper()
             source = settings.FILE if field in given.get(section, {}) else "default"
-            value = secrets.redact_all(msgspec.to_builtins(getattr(getattr(config, section), field)))
-            found.append(Setting(f"{section}.{field}", value, variable if variable in os.environ else source))
+            name, value = f"{section}.{field}", getattr(getattr(config, section), field)
+            if variable in os.environ:
+                source = variable
+            elif name in untrusted:
+                value, source = untrusted[name], f"ignored, run: holdfast trust {location}"
+            found.append(Setting(name, secrets.redact_all(msgspec.to_builtins(value)), source))
     return found
+
+
+def _trusted_settings(tree: Tree, source: str) -> settings.Settings:
+    text = settings_text(tree)
+    config = settings.load(text, source=source)
+    untrusted = ignored(tree.location, text)
+    return settings.load(text, source=source, without=untrusted) if untrusted else config
+
+
+def ignored(location: str, text: str) -> dict[str, Any]:
+    """Return the settings of a valid text that need trust and do not have it: the file may come from someone else."""
+    tables, given = tomllib.loads(text), dict[str, Any]()
+    for section, name in (each.split(".") for each in settings.NEED_TRUST):
+        if name in tables.get(section, ()):
+            given[f"{section}.{name}"] = tables[section][name]
+    trusted = not given or os.environ.get("HOLDFAST_TRUST") == "all" or _trusted().get(location) == _digest(given)
+    return {} if trusted else given
+
+
+def trust(root: str) -> dict[str, Any]:
+    """Let the ignored settings of a memory count for this user, as they are now, and return them."""
+    with open_tree(root) as tree:
+        settings.load(text := settings_text(tree))
+        if given := ignored(tree.location, text):
+            data = msgspec.json.encode(_trusted() | {tree.location: _digest(given)})
+            os.makedirs(os.path.dirname(_trust_file()), mode=0o700, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=os.path.dirname(_trust_file()), delete=False) as file:  # mode 0600
+                file.write(data)
+            os.replace(file.name, _trust_file())
+    return given
+
+
+def _trusted() -> dict[str, str]:
+    """Return the hash of the trusted settings of each memory; a file that cannot be read trusts nothing."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError), open(_trust_file(), "rb") as file:
+        return msgspec.json.decode(file.read(), type=dict[str, str])
+    return {}
+
+
+def _trust_file() -> str:
+    return os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "holdfast/trusted.json")
+
+
+def _digest(given: dict[str, Any]) -> str:
+    return version_of(repr(given).encode())
 
 
 def put_settings(root: str, text: str) -> None:
@@ -329,3 +383,4 @@ def put_settings(root: str, text: str) -> None:
             version = ABSENT
         keep = kept_path(config.paths.memory, version) if version != ABSENT else ""
         tree.write(settings.FILE, data, expect=version, keep=keep)
+    trust(root)

@@ -34,7 +34,7 @@ _MODULES = {
     "doctor": "doctor",
     "hot": "hot",
     "lint": "lint migrate",
-    "owner": "history undo forget rollback backup restore watch settings usage",
+    "owner": "history undo forget rollback backup restore watch settings trust usage",
     "transfer": "push pull export import",
     "bench": "bench",
 }

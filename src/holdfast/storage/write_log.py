@@ -7,7 +7,7 @@ their own: `forget` with ids, `rollback` with its steps.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast.formats import jsonl
@@ -37,11 +37,6 @@ def about(tree: Tree, memory: str, path: str) -> Iterator[dict[str, Any]]:
     """Yield the entries about a document, newest first."""
     for log in reversed(logs(tree, memory)):
         yield from (entry for entry in objects(tree.scan_back(log), path) if entry.get("path") == path)
-
-
-def target(entry: Mapping[str, Any]) -> str:
-    """Return the document or section that an entry is about."""
-    return str(entry.get("record") or entry.get("path") or "")
 
 
 def targets(record: Record) -> tuple[str, ...]:

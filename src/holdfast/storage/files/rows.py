@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.model.kinds import KINDS
 from holdfast.model.records import Problem, Record, mark_of, priority_of
-from holdfast.storage import words, write_log
+from holdfast.storage import words
 from holdfast.storage.parsing import Facts
 from holdfast.storage.tree import Stamp
 from holdfast.storage.words import TITLE, TOKENIZER
@@ -221,14 +221,14 @@ def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Pro
             return None
         return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
     superseded = bool(record.key) and not _supersede(db, file, record)
-    pair = words.pair_of(record)
+    pair, writes = words.pair_of(record), record.kind == "write"
     alone = bool(pair) and not _complete_pair(db, file, pair)
     hidden = alone or record.hidden or (marked and _is_hidden(db, file, record))
     db.execute(
         f"INSERT INTO records VALUES (NULL{', ?' * 19})",
         (
             file, record.id, record.kind, record.scope.path, record.scope.session, record.time,
-            record.key or (write_log.target(record.fields) if record.kind == "write" else None),
+            record.key or (str(record.fields.get("record", record.fields.get("path"))) if writes else None),
             words.op_of(record), words.tagged(record.tags), record.order, pair or None,
             alone, hidden, superseded, words.author_of(record), record.fields.get("role") == "assistant",
             priority_of(record.fields.get("priority")), mark_of(record), record_out(record),
