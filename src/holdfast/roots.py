@@ -6,9 +6,9 @@ Making a root never overwrites anything that is there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
-import tempfile
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -51,7 +51,8 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
     else:
         location = folder_of(root)
         with contextlib.closing(Files(location)) as files:  # which follows no link out of the root
-            config = _trusted_settings(files, os.path.join(location, settings.FILE))
+            text, source = settings_text(files), os.path.join(location, settings.FILE)
+        config = settings.load(text, source=source, without=functools.partial(ignored, location))
         tree = Files(location, lock_seconds=config.limits.lock_seconds, line_bytes=config.limits.line_bytes)
         derived = os.path.join(location, settings.DERIVED)
         if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
@@ -199,7 +200,8 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
     from holdfast.storage.postgres.store import PgStore
 
     try:
-        config = _trusted_settings(PgTree(database, Layout(Paths())), f"{settings.FILE} of {database.location}")
+        text, source = settings_text(PgTree(database, Layout(Paths()))), f"{settings.FILE} of {database.location}"
+        config = settings.load(text, source=source, without=functools.partial(ignored, database.location))
         database.wait_for_others(config.limits.lock_seconds)
         return kind(PgStore(database, Layout(config.paths), config, writer), config, writer)
     except BaseException:
@@ -298,19 +300,12 @@ class Setting(msgspec.Struct, frozen=True):
     """`holdfast.toml`, the environment variable that it comes from, or `default`."""
 
 
-def read_settings(root: str) -> str:
-    """Return the text of the settings as it is, "" when there is none."""
-    with open_tree(root) as tree:
-        return settings_text(tree)
-
-
 def settings_in_effect(root: str) -> list[Setting]:
     """Return all settings of a memory that its text and the environment result in, and those that are ignored."""
     with open_tree(root) as tree:
         text, location = settings_text(tree), tree.location
-    settings.load(text)  # reports what is invalid
+    config = settings.load(text, without=functools.partial(ignored, location))
     untrusted, given = ignored(location, text), tomllib.loads(text)
-    config = settings.load(text, without=untrusted)
     found = [Setting("format", config.format, settings.FILE if "format" in given else "default")]
     for section, fields in settings.tables().items():
         for field in fields:
@@ -325,49 +320,35 @@ def settings_in_effect(root: str) -> list[Setting]:
     return found
 
 
-def _trusted_settings(tree: Tree, source: str) -> settings.Settings:
-    text = settings_text(tree)
-    config = settings.load(text, source=source)
-    untrusted = ignored(tree.location, text)
-    return settings.load(text, source=source, without=untrusted) if untrusted else config
-
-
 def ignored(location: str, text: str) -> dict[str, Any]:
-    """Return the settings of a valid text that need trust and do not have it: the file may come from someone else."""
+    """Return the settings of a memory that need trust and do not have it: the text may come from someone else."""
     tables, given = tomllib.loads(text), dict[str, Any]()
     for section, name in (each.split(".") for each in settings.NEED_TRUST):
-        if name in tables.get(section, ()):
-            given[f"{section}.{name}"] = tables[section][name]
-    trusted = not given or os.environ.get("HOLDFAST_TRUST") == "all" or _trusted().get(location) == _digest(given)
-    return {} if trusted else given
+        if isinstance(table := tables.get(section), dict) and name in table:
+            given[f"{section}.{name}"] = table[name]
+    path, line = _decision(location, given)
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        given = {} if line in file else given
+    return {} if os.environ.get("HOLDFAST_TRUST") == "all" else given
 
 
 def trust(root: str) -> dict[str, Any]:
     """Let the ignored settings of a memory count for this user, as they are now, and return them."""
     with open_tree(root) as tree:
         settings.load(text := settings_text(tree))
-        if given := ignored(tree.location, text):
-            data = msgspec.json.encode(_trusted() | {tree.location: _digest(given)})
-            os.makedirs(os.path.dirname(_trust_file()), mode=0o700, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=os.path.dirname(_trust_file()), delete=False) as file:  # mode 0600
-                file.write(data)
-            os.replace(file.name, _trust_file())
+        path, line = _decision(tree.location, given := ignored(tree.location, text))
+    if given:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+            file.write(line)
     return given
 
 
-def _trusted() -> dict[str, str]:
-    """Return the hash of the trusted settings of each memory; a file that cannot be read trusts nothing."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError), open(_trust_file(), "rb") as file:
-        return msgspec.json.decode(file.read(), type=dict[str, str])
-    return {}
-
-
-def _trust_file() -> str:
-    return os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "holdfast/trusted.json")
-
-
-def _digest(given: dict[str, Any]) -> str:
-    return version_of(repr(given).encode())
+def _decision(location: str, given: dict[str, Any]) -> tuple[str, str]:
+    """Return the file with what this user trusts, and the line that trusts these settings of this memory."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    digest = version_of(repr((location, given)).encode("utf-8", "replace"))
+    return os.path.join(folder, "holdfast", "trusted"), f"{digest}  {location!a}\n"
 
 
 def put_settings(root: str, text: str) -> None:

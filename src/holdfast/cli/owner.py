@@ -272,7 +272,8 @@ def settings(text: bool, put: BinaryIO | None) -> None:
         roots.put_settings(location, new)
         click.echo("Done; programs that have the memory open go on as before until they open it again.")
     elif text:
-        click.echo(roots.read_settings(location), nl=False)
+        with roots.open_tree(location) as tree:
+            click.echo(roots.settings_text(tree), nl=False)
     else:
         found = roots.settings_in_effect(location)
         rows = [(one.name, one.source, msgspec.json.encode(one.value).decode()) for one in found]

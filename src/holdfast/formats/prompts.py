@@ -31,14 +31,13 @@ Alias = str | Mapping[str, str]
 _OWN = ("owner", "assistant", "unknown")
 _LIKE_A_LABEL = re.compile(r"^\[(?=[^\[\]\n]* / [^\[\]\n]*\][ \t\r]*$)", re.MULTILINE)
 _MARKUP = re.compile(
-    r"[<\uff1c](?=[\s/]*(?:antml:|\||<?/?SYS>>|system\b|system[-_](?:prompt|message)|"
+    r"(?im)[<\uff1c](?=[\s/]*(?:antml:|\||<?/?SYS>>|system\b|system[-_](?:prompt|message)|"
     r"user[-_](?:quer|rule|info|action|shell|prompt)|(?-i:user(?:Request|Style|Pref|Example))|"
     r"(?:environment|editor|workspace|additional)_?(?:context|info|data)\b|"
     r"[a-z_-]*(?:instructions|reminders?|_warning|notification)\b|permissions |turn_aborted|collaboration_mode|"
     r"personality|open_and_recently|attached_files|agent_(?:skills|transcripts)|cursor_|(?:local-)?command-|bash-|"
     r"(?-i:(?:tool|function)s?(?:_|>)|(?:invoke|parameter)\b)|(?:start|end)_of_turn))|\[(?=/?INST\])|"
-    r"^(?=[ \t]*(?:Human|Assistant):)",
-    re.IGNORECASE | re.MULTILINE,
+    r"^(?=[ \t]*(?:Human|Assistant):)"
 )
 """The beginnings of markup by which clients and models separate their own text from that of others."""
 _SLASH = re.compile(r"\s*/\s*")
@@ -225,9 +224,7 @@ def assemble(
     given: dict[str, list[Piece]] = {}
     for part in PARTS:
         full = (piece for piece in pieces.get(part.name, ()) if piece.text.strip())
-        given[part.name] = [
-            Piece(disarmed(piece.text.strip("\r\n")[:most]), disarmed(piece.source), piece.quoted) for piece in full
-        ]
+        given[part.name] = [Piece(piece.text.strip("\r\n")[:most], piece.source, piece.quoted) for piece in full]
     end = "\n".join(disarmed(one_line(note)) for note in notes)
     whole = {part.name: _block(part, [_rendered(part, piece) for piece in given[part.name]]) for part in PARTS}
     if count_tokens(text := _joined([*whole.values(), end, _left_out(older, uncounted)])) <= budget:
@@ -299,10 +296,11 @@ def _fill(part: Part, pieces: Sequence[Piece], room: int) -> _Filled:
 
 def _rendered(part: Part, piece: Piece) -> str:
     """Return a piece as its part shows it; every line of a quoted text is quoted, below its source."""
+    text = disarmed(piece.text)
     if not (part.quoted or piece.quoted):
-        return piece.text
-    above = f"From {one_line(piece.source)}:\n" if piece.source else ""
-    return above + "\n".join(f"> {line}" if line else ">" for line in piece.text.splitlines())
+        return text
+    above = f"From {disarmed(one_line(piece.source))}:\n" if piece.source else ""
+    return above + "\n".join(f"> {line}" if line else ">" for line in text.splitlines())
 
 
 def _block(part: Part, shown: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import shlex
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -241,9 +241,10 @@ def tables() -> dict[str, tuple[str, ...]]:
 
 
 def load(
-    text: str, environment: Mapping[str, str] = os.environ, source: str = FILE, without: Iterable[str] = ()
-) -> Settings:
-    """Read settings from the text of `holdfast.toml`, without those of some names, and from the environment."""
+    text: str, environment: Mapping[str, str] = os.environ, source: str = FILE,
+    without: Callable[[str], Iterable[str]] = lambda _text: (),
+) -> Settings:  # fmt: skip
+    """Read settings from the text of `holdfast.toml`, but those that `without` names, and from the environment."""
     try:
         if any(line.partition("=")[0].count(".") > _MAX_DOTS for line in text.splitlines() if line[:1] != "#"):
             raise RecursionError  # the memory that a name takes grows with the square of its parts
@@ -255,7 +256,7 @@ def load(
     if isinstance(given.get("format"), int) and given["format"] > FORMAT:
         fault = f"{source} says format {given['format']}; this Holdfast reads up to {FORMAT}."
         raise Invalid(fault, "Upgrade Holdfast; nothing was changed.")
-    for section, _, name in (each.partition(".") for each in without):
+    for section, _, name in (each.partition(".") for each in without(text)):
         given[section].pop(name)
     variables = _add_environment(given, environment)
     _share(given, "history_context_messages", ("chat", "agents"), source)

@@ -293,6 +293,4 @@ def _source(record: Record, writers: Mapping[str, str | None], memory: str, alia
         if known[0] not in writers:
             return Source("user")  # written by hand
         writer = min((writers[target] for target in known), key=lambda one: one in _PEOPLE)
-    if writer is None:
-        return Source("other")
-    return Source("user" if writer in _PEOPLE else "agent", writer)
+    return Source("other" if writer is None else "user" if writer in _PEOPLE else "agent", writer or "")

@@ -277,10 +277,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
-        """Return who wrote these documents and sections last, by id or else by path; without an entry, by hand.
-
-        None where it cannot be known. A version of `MEMORY.md` that is not in the write log was written by hand.
-        """
+        """Return who wrote these pages last, by id or else by path: None if unknown, and no entry if by hand."""
 
     # logs
 

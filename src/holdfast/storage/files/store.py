@@ -103,9 +103,8 @@ class FileStore(Store):
 
     def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
         pages = [record for record in records if KINDS[record.kind].shape != "line" and record.kind != "memory"]
-        found = dict[str, str | None]()
-        for page in (record for record in records if record.kind == "memory"):
-            found |= self._memory_writer(page)
+        always = (self._memory_writer(record) for record in records if record.kind == "memory")
+        found: dict[str, str | None] = {page: writer for each in always for page, writer in each.items()}
         if not pages:
             return found
         folder = f"{self.layout.memory}/writes"
@@ -120,7 +119,7 @@ class FileStore(Store):
         return found | {target: str(entry.fields.get("writer") or "") for target, entry in writes.items()}
 
     def _memory_writer(self, page: Record) -> dict[str, str | None]:
-        """Return who wrote this version of `MEMORY.md`; every prompt asks for it, and does not wait for the index."""
+        """Return who wrote this version of `MEMORY.md`; prompts ask for it, and do not wait for the index."""
         logs = reversed(write_log.logs(self.tree, self.layout.memory))
         lines = itertools.chain.from_iterable(map(self.tree.scan_back, logs))
         for entry in write_log.objects(itertools.islice(lines, _LOOK_BACK), page.path):
