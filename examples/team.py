@@ -44,6 +44,7 @@ def show(folder: Path, address: str) -> None:
         run("init", str(root))
         with (root / "holdfast.toml").open("a") as settings:
             settings.write(f'\n[shared]\nstore = "{address}"\n')
+        run("trust", str(root))
         say(f"{root.name}: {root}/holdfast.toml names it under [shared]")
 
     step("Ann's agent decides something; Ben's cannot know")

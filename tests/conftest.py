@@ -17,6 +17,7 @@ import holdfast
 import pgserver
 from holdfast.roots import make_root, set_up
 
+os.environ["HOLDFAST_TRUST"] = "all"  # tests write settings as the owner would; tests of trust remove it
 settings.register_profile("repeatable", derandomize=True)
 if os.environ.get("CI"):  # the same examples for every change; at home, new ones every time
     settings.load_profile("repeatable")

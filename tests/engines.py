@@ -25,7 +25,6 @@ _LOCKS = "writers to a database wait for no lock on a file"
 _TOO_LONG = "a database takes no text that is too long to be read"
 _AHEAD = "ids in a database follow the clock of its server"
 _REFS = "the texts of entries are in a database before the entries"
-_WRITER = "a row has its writer, and the write log is not read for it"
 _PLACED = "it puts the files of other programs into the folder, which are read on request"
 _ITSELF = "it goes through the engines itself"
 _LONG = "it is about thousands of files and how long they take"
@@ -158,6 +157,7 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_jobs::test_the_log_may_be_edited_by_hand",
         "test_properties::test_a_log_changed_by_hand_is_seen_by_the_next_listing_of_its_kind",
         "test_properties::test_lines_of_one_id_with_other_content_leave_one_of_them_in_force",
+        "test_trust::test_without_a_readable_write_log_a_document_has_the_lowest_trust",
     ),
     _INTENT: (
         "test_hot::test_a_rule_is_demoted_once_although_the_process_died_before_it_could_say_so",
@@ -173,7 +173,6 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_bad_input::test_a_line_that_refers_to_what_may_not_be_read_is_told",
         "test_properties::test_text_kept_beside_a_log_is_found_when_it_arrives_after_its_line",
     ),
-    _WRITER: ("test_trust::test_the_write_log_is_read_again_only_after_it_changed",),
     _PLACED: (
         "test_transcripts::test_equal_turns_of_one_line_are_told_apart",
         "test_transcripts::test_files_are_read_whatever_the_wild_did_to_them",

@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import holdfast
+from holdfast.memories.jobs import Job
 from holdfast.roots import MOST_SETTINGS
 from terminal import on_terminal
 
@@ -71,3 +75,86 @@ def test_without_settings_all_are_defaults_and_can_be_put(root: Path) -> None:
     assert {source for _, source in shown(root).values()} == {"default"}
     assert run("--put", "-", root=root, text="format = 1\n").returncode == 0
     assert (root / "holdfast.toml").read_text() == "format = 1\n"
+
+
+# trust
+
+
+@pytest.fixture
+def stranger(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A memory whose settings came from someone else, and a user who trusted nothing yet."""
+    monkeypatch.delenv("HOLDFAST_TRUST")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    command = [sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"]
+    (root / "holdfast.toml").write_text(
+        f"[jobs]\ncommand = {json.dumps(command)}\n"
+        '[model]\nurl = "http://127.0.0.1:9/v1"\nkey_env = "HOLDFAST_OTHER"\n'
+        f'[shared]\nstore = "{tmp_path}"\n[chat]\nmemory_tokens = 7\n'
+    )
+    return root
+
+
+def ran(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command, environment = [sys.executable, "-m", "holdfast", *words], os.environ | {"HOLDFAST_ROOT": str(root)}
+    return subprocess.run(command, check=False, text=True, capture_output=True, env=environment, timeout=60)
+
+
+def test_settings_of_a_stranger_run_no_program_and_send_nothing(stranger: Path, tmp_path: Path) -> None:
+    with holdfast.open(stranger) as memory:
+        due = Job(id="tick", name="tick", message="x", schedule="0 0 1 1 *", since="2020-01-01T00:00:00.000Z")
+        memory.jobs.save_cron_jobs([due])
+        assert memory.settings.jobs.command == ()
+        assert memory.settings.model.url == ""
+        assert memory.settings.model.key_env == "HOLDFAST_MODEL_KEY"
+        assert memory.settings.shared.store == ""
+        assert memory.settings.chat.memory_tokens == 7, "all others count"
+    done = ran(stranger, "jobs", "run", "--once")
+    assert done.returncode != 0
+    assert "holdfast trust" in done.stderr
+    assert not (tmp_path / "ran").exists()
+    for name in ("jobs.command", "model.url", "model.key_env", "shared.store"):
+        assert shown(stranger)[name][1].startswith("ignored, run: holdfast trust ")
+    checks = {one["check"]: one for one in json.loads(ran(stranger, "doctor", "--json").stdout)["checks"]}
+    assert "jobs.command, model.url, model.key_env, shared.store" in checks["settings"]["what"]
+    assert "holdfast trust" in checks["settings"]["next"]
+    assert ran(stranger, "trust", str(stranger)).returncode == 0
+    assert ran(stranger, "jobs", "run", "--once").returncode == 0
+    assert (tmp_path / "ran").exists()
+
+
+def test_trust_is_asked_for_again_after_a_change_and_for_another_root(
+    stranger: Path, another: Callable[[], Path], tmp_path: Path
+) -> None:
+    assert ran(stranger, "trust").returncode == 0
+    with holdfast.open(stranger) as memory:
+        assert memory.settings.model.url == "http://127.0.0.1:9/v1"
+    (found,) = (tmp_path / "config/holdfast").iterdir()
+    assert found.stat().st_mode & 0o777 == 0o600
+    text = (stranger / "holdfast.toml").read_text()
+    (stranger / "holdfast.toml").write_text(text.replace("memory_tokens = 7", "memory_tokens = 8"))
+    with holdfast.open(stranger) as memory:
+        assert memory.settings.model.url == "http://127.0.0.1:9/v1", "no change of what was trusted"
+    (stranger / "holdfast.toml").write_text(text.replace("127.0.0.1:9", "127.0.0.1:10"))
+    copy = another()
+    (copy / "holdfast.toml").write_text(text)
+    for root in (stranger, copy):
+        with holdfast.open(root) as memory:
+            assert memory.settings.model.url == ""
+
+
+def test_the_environment_and_settings_that_this_user_puts_are_trusted(
+    stranger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tmp_path / "new.toml"
+    new.write_text('[model]\nurl = "http://127.0.0.1:11/v1"\n')
+    assert ran(stranger, "settings", "--put", str(new)).returncode == 0
+    with holdfast.open(stranger) as memory:
+        assert memory.settings.model.url == "http://127.0.0.1:11/v1"
+    (stranger / "holdfast.toml").write_text('[model]\nurl = "http://127.0.0.1:12/v1"\n')
+    monkeypatch.setenv("HOLDFAST_MODEL_URL", "http://127.0.0.1:13/v1")
+    with holdfast.open(stranger) as memory:
+        assert memory.settings.model.url == "http://127.0.0.1:13/v1"
+    monkeypatch.delenv("HOLDFAST_MODEL_URL")
+    monkeypatch.setenv("HOLDFAST_TRUST", "all")
+    with holdfast.open(stranger) as memory:
+        assert memory.settings.model.url == "http://127.0.0.1:12/v1"

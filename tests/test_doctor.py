@@ -20,7 +20,7 @@ from holdfast.storage.postgres import addresses
 
 def doctor(home: pathlib.Path, root: pathlib.Path | None, *words: str) -> Any:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    environment |= {"HOME": str(home)} | ({"HOLDFAST_ROOT": str(root)} if root else {})
+    environment |= {"HOME": str(home), "HOLDFAST_TRUST": "all"} | ({"HOLDFAST_ROOT": str(root)} if root else {})
     return subprocess.run(
         [sys.executable, "-m", "holdfast", *(words or ("doctor",))],
         env=environment, cwd=home, capture_output=True, text=True, input="", timeout=90,

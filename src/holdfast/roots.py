@@ -6,12 +6,13 @@ Making a root never overwrites anything that is there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import threading
 import tomllib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -20,6 +21,7 @@ from holdfast.core import Core
 from holdfast.errors import AlreadyExists, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model import settings
 from holdfast.model.layout import Layout
+from holdfast.model.records import version_of
 from holdfast.model.scopes import split
 from holdfast.model.settings import Paths
 from holdfast.storage.files.store import FileStore
@@ -49,7 +51,8 @@ def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: st
     else:
         location = folder_of(root)
         with contextlib.closing(Files(location)) as files:  # which follows no link out of the root
-            config = settings.load(settings_text(files), source=os.path.join(location, settings.FILE))
+            text, source = settings_text(files), os.path.join(location, settings.FILE)
+        config = settings.load(text, source=source, without=functools.partial(ignored, location))
         tree = Files(location, lock_seconds=config.limits.lock_seconds, line_bytes=config.limits.line_bytes)
         derived = os.path.join(location, settings.DERIVED)
         if not os.access(derived if os.path.isdir(derived) else location, os.W_OK | os.X_OK):
@@ -197,8 +200,8 @@ def _open_on(database: Database, writer: str, kind: type[Opened]) -> Opened:
     from holdfast.storage.postgres.store import PgStore
 
     try:
-        text = settings_text(PgTree(database, Layout(Paths())))
-        config = settings.load(text, source=f"{settings.FILE} of {database.location}")
+        text, source = settings_text(PgTree(database, Layout(Paths()))), f"{settings.FILE} of {database.location}"
+        config = settings.load(text, source=source, without=functools.partial(ignored, database.location))
         database.wait_for_others(config.limits.lock_seconds)
         return kind(PgStore(database, Layout(config.paths), config, writer), config, writer)
     except BaseException:
@@ -297,23 +300,55 @@ class Setting(msgspec.Struct, frozen=True):
     """`holdfast.toml`, the environment variable that it comes from, or `default`."""
 
 
-def read_settings(root: str) -> str:
-    """Return the text of the settings as it is, "" when there is none."""
+def settings_in_effect(root: str) -> list[Setting]:
+    """Return all settings of a memory that its text and the environment result in, and those that are ignored."""
     with open_tree(root) as tree:
-        return settings_text(tree)
-
-
-def settings_in_effect(text: str) -> list[Setting]:
-    """Return all settings that this text and the environment result in."""
-    config, given = settings.load(text), tomllib.loads(text)
+        text, location = settings_text(tree), tree.location
+    config = settings.load(text, without=functools.partial(ignored, location))
+    untrusted, given = ignored(location, text), tomllib.loads(text)
     found = [Setting("format", config.format, settings.FILE if "format" in given else "default")]
     for section, fields in settings.tables().items():
         for field in fields:
             variable = f"HOLDFAST_{section}_{field}".upper()
             source = settings.FILE if field in given.get(section, {}) else "default"
-            value = secrets.redact_all(msgspec.to_builtins(getattr(getattr(config, section), field)))
-            found.append(Setting(f"{section}.{field}", value, variable if variable in os.environ else source))
+            name, value = f"{section}.{field}", getattr(getattr(config, section), field)
+            if variable in os.environ:
+                source = variable
+            elif name in untrusted:
+                value, source = untrusted[name], f"ignored, run: holdfast trust {location}"
+            found.append(Setting(name, secrets.redact_all(msgspec.to_builtins(value)), source))
     return found
+
+
+def ignored(location: str, text: str) -> dict[str, Any]:
+    """Return the settings of a memory that need trust and do not have it: the text may come from someone else."""
+    tables, given = tomllib.loads(text), dict[str, Any]()
+    for section, name in (each.split(".") for each in settings.NEED_TRUST):
+        if isinstance(table := tables.get(section), dict) and name in table:
+            given[f"{section}.{name}"] = table[name]
+    path, line = _decision(location, given)
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        given = {} if line in file else given
+    return {} if os.environ.get("HOLDFAST_TRUST") == "all" else given
+
+
+def trust(root: str) -> dict[str, Any]:
+    """Let the ignored settings of a memory count for this user, as they are now, and return them."""
+    with open_tree(root) as tree:
+        settings.load(text := settings_text(tree))
+        path, line = _decision(tree.location, given := ignored(tree.location, text))
+    if given:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+            file.write(line)
+    return given
+
+
+def _decision(location: str, given: dict[str, Any]) -> tuple[str, str]:
+    """Return the file with what this user trusts, and the line that trusts these settings of this memory."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    digest = version_of(repr((location, given)).encode("utf-8", "replace"))
+    return os.path.join(folder, "holdfast", "trusted"), f"{digest}  {location!a}\n"
 
 
 def put_settings(root: str, text: str) -> None:
@@ -329,3 +364,4 @@ def put_settings(root: str, text: str) -> None:
             version = ABSENT
         keep = kept_path(config.paths.memory, version) if version != ABSENT else ""
         tree.write(settings.FILE, data, expect=version, keep=keep)
+    trust(root)

@@ -120,20 +120,21 @@ def _assigned(found: re.Match[str]) -> bool:
     before = found.string[max(0, at - 24) : at]
     if _HARMLESS_BEFORE.search(before) or _HARMLESS_AFTER.search(found["rest"]):
         return False
-    environment = word == "KEY" and _KEY_IN_ENVIRONMENT.search(before)
+    environment = word.isupper() and _KEY_IN_ENVIRONMENT.search(before)
     if word.casefold() == "key" and not (environment or _KEY_BEFORE.search(before)):
         return False
-    return _is_value(found["s"])
+    return _is_value(found["s"], variable=bool(environment))
 
 
-def _is_value(value: str) -> bool:
-    """Check that the value of a field that is named after a secret looks like one."""
+def _is_value(value: str, *, variable: bool = False) -> bool:
+    """Check that the value of a field that is named after a secret looks like one; of a variable, a UUID does too."""
     if value.startswith(("/", "./", "$", "%", "#")) or _UUID.match(value) or _HASH.match(value):
-        return False
+        return variable and _UUID.match(value) is not None
     return len(value) > 15 and not _PLACEHOLDER.search(value[:_PORTION]) and _is_random(value)
 
 
 _NOT_INSIDE, _NOT_IN_WORD, _END = r"(?<![A-Za-z0-9_-])", r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9_-])"
+_A, _U, _H = "[A-Za-z0-9]", "[A-Za-z0-9_-]", "[a-f0-9]"
 _OPEN = r"\\?[\"'`]?"
 _VALUE = (
     _OPEN + r"[ \t]{0,4}(?:=>|:=|==|=|:)[ \t]{0,4}" + _OPEN + r"(?P<s>[A-Za-z0-9+/_.~!@#$%^*-]{16,512}+={0,2})(?!\()"
@@ -142,49 +143,49 @@ _SECRET_NAMES = ("secret", "token", "passw", "passphrase", "pwd", "credential")
 _KEYS = ("_key", "_KEY", "-key", "-Key", "-KEY", "piKey", "pikey", "PIKEY", "sKey", "eKey", "tKey", "tKEY", "hKey",
          "pi key", "PI key", "PI Key", "ss key", "ret key")  # fmt: skip
 
-_PREFIXES: tuple[tuple[str, str, str], ...] = (
-    ("Anthropic key", "sk-ant-", r"[A-Za-z0-9_-]{20,512}+"),
-    ("OpenAI key", "sk-proj- sk-svcacct- sk-admin-", r"[A-Za-z0-9_-]{20,512}+"),
-    ("GitHub token", "ghp_ gho_ ghu_ ghs_ ghr_", r"[A-Za-z0-9]{36,255}+"),
-    ("GitHub token", "github_pat_", r"[A-Za-z0-9_]{22,255}+"),
-    ("GitLab token", "glpat- gldt- glrt- glcbt- glptt- glft- glagent-", r"[A-Za-z0-9_-]{20,255}+"),
+_PREFIXES: tuple[tuple[Any, ...], ...] = (
+    ("Anthropic key", "sk-ant-", _U + "{20,512}+"), ("OpenAI key", "sk-proj- sk-svcacct- sk-admin-", _U + "{20,512}+"),
+    ("GitHub token", "ghp_ gho_ ghu_ ghs_ ghr_", _A + "{36,255}+"), ("Google API key", "AIza", r"[0-9A-Za-z_-]{35}"),
+    ("GitHub token", "github_pat_", r"[A-Za-z0-9_]{22,255}+"), ("Google OAuth secret", "GOCSPX-", _U + "{20,64}+"),
+    ("GitLab token", "glpat- gldt- glrt- glcbt- glptt- glft- glagent-", _U + "{20,255}+"),
     ("Slack token", "xoxa- xoxb- xoxe- xoxp- xoxo- xoxs- xoxr- xapp-", r"[A-Za-z0-9-]{10,512}+"),
-    ("Stripe key", "sk_live_ sk_test_ rk_live_ rk_test_ whsec_", r"[A-Za-z0-9]{16,255}+"),
-    ("Google API key", "AIza", r"[0-9A-Za-z_-]{35}"),
-    ("Google OAuth secret", "GOCSPX-", r"[A-Za-z0-9_-]{20,64}+"),
-    ("Google access token", "ya29.", r"[A-Za-z0-9_.-]{20,512}+"),
-    ("npm token", "npm_", r"[A-Za-z0-9]{36}" + _END),
-    ("PyPI token", "pypi-AgE", r"[A-Za-z0-9_-]{20,512}+"),
-    ("Holdfast token", "hfm_", r"[a-z2-7]{0,400}_[a-z2-7]{16}_[A-Za-z0-9_-]{43}"),
-    ("Hugging Face token", "hf_ api_org_", r"[A-Za-z0-9]{30,64}+" + _END),
-    ("SendGrid key", "SG.", r"[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}"),
-    ("Docker token", "dckr_pat_ dckr_oat_", r"[A-Za-z0-9_-]{20,255}+"),
-    ("Vault token", "hvs. hvb. hvr.", r"[A-Za-z0-9_-]{20,512}+"),
-    ("DigitalOcean token", "dop_v1_ doo_v1_ dor_v1_", r"[a-f0-9]{64}"),
-    ("Databricks token", "dapi", r"[a-f0-9]{32}(?:-[0-9])?" + _END),
-    ("Shopify token", "shpat_ shpss_ shpca_ shppa_", r"[a-fA-F0-9]{32}"),
-    ("Groq key", "gsk_", r"[A-Za-z0-9]{40,64}+"),
-    ("xAI key", "xai-", r"[A-Za-z0-9]{40,128}+"),
-    ("Perplexity key", "pplx-", r"[A-Za-z0-9]{40,64}+"),
-    ("Replicate token", "r8_", r"[A-Za-z0-9]{37,64}+"),
-    ("NVIDIA key", "nvapi-", r"[A-Za-z0-9_-]{40,128}+"),
-    ("LangSmith key", "lsv2_pt_ lsv2_sk_", r"[a-f0-9_]{32,64}+"),
-    ("Pinecone key", "pcsk_", r"[A-Za-z0-9_]{40,128}+"),
-    ("Linear key", "lin_api_", r"[A-Za-z0-9]{32,64}+"),
-    ("Notion token", "ntn_", r"[A-Za-z0-9]{40,64}+"),
-    ("Figma token", "figd_", r"[A-Za-z0-9_-]{36,64}+"),
-    ("Postman key", "PMAK-", r"[a-f0-9]{24}-[a-f0-9]{34}"),
-    ("Grafana token", "glsa_ glc_", r"[A-Za-z0-9_=+/]{32,512}+"),
-    ("Supabase token", "sbp_ sb_secret_", r"[A-Za-z0-9_]{30,64}+"),
-    ("Sentry token", "sntrys_ sntryu_", r"[A-Za-z0-9_=+/]{40,512}+"),
-    ("Doppler token", "dp.pt. dp.st.", r"[A-Za-z0-9_.-]{40,128}+"),
-    ("Atlassian token", "ATATT3 ATCTT3", r"[A-Za-z0-9_=-]{60,512}+"),
-    ("New Relic key", "NRAK-", r"[A-Z0-9]{27}"),
-    ("RubyGems key", "rubygems_", r"[a-f0-9]{48}"),
-    ("PlanetScale token", "pscale_tkn_ pscale_pw_", r"[A-Za-z0-9_.-]{32,64}+"),
-    ("age key", "AGE-SECRET-KEY-1", r"[0-9A-Z]{58}"),
+    ("Stripe key", "sk_live_ sk_test_ rk_live_ rk_test_ whsec_", _A + "{16,255}+"), ("E2B key", "e2b_", _H + "{40}"),
+    ("Google access token", "ya29.", r"[A-Za-z0-9_.-]{20,512}+"), ("npm token", "npm_", _A + "{36}" + _END),
+    ("PyPI token", "pypi-AgE", _U + "{20,512}+"), ("Hugging Face token", "hf_ api_org_", _A + "{30,64}+" + _END),
+    ("Holdfast token", "hfm_", r"[a-z2-7]{0,400}_[a-z2-7]{16}_[A-Za-z0-9_-]{43}"), ("Daytona key", "dtn_", _H + "{64}"),
+    ("SendGrid key", "SG.", r"[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{32,64}"), ("Groq key", "gsk_", _A + "{40,64}+"),
+    ("Docker token", "dckr_pat_ dckr_oat_", _U + "{20,255}+"), ("Vault token", "hvs. hvb. hvr.", _U + "{20,512}+"),
+    ("DigitalOcean token", "dop_v1_ doo_v1_ dor_v1_", _H + "{64}"), ("xAI key", "xai-", _A + "{40,128}+"),
+    ("Databricks token", "dapi", r"[a-f0-9]{32}(?:-[0-9])?" + _END), ("Perplexity key", "pplx-", _A + "{40,64}+"),
+    ("Shopify token", "shpat_ shpss_ shpca_ shppa_", r"[a-fA-F0-9]{32}"), ("Replicate token", "r8_", _A + "{37,64}+"),
+    ("NVIDIA key", "nvapi-", _U + "{40,128}+"), ("LangSmith key", "lsv2_pt_ lsv2_sk_", r"[a-f0-9_]{32,64}+"),
+    ("Pinecone key", "pcsk_", r"[A-Za-z0-9_]{40,128}+"), ("Linear key", "lin_api_", _A + "{32,64}+"),
+    ("Notion token", "ntn_", _A + "{40,64}+"), ("Figma token", "figd_", _U + "{36,64}+"),
+    ("Postman key", "PMAK-", r"[a-f0-9]{24}-[a-f0-9]{34}"), ("New Relic key", "NRAK-", r"[A-Z0-9]{27}"),
+    ("Grafana token", "glsa_ glc_", r"[A-Za-z0-9_=+/]{32,512}+"), ("RubyGems key", "rubygems_", _H + "{48}"),
+    ("Supabase token", "sbp_ sb_secret_", r"[A-Za-z0-9_]{30,64}+"), ("age key", "AGE-SECRET-KEY-1", r"[0-9A-Z]{58}"),
+    ("Sentry token", "sntrys_ sntryu_", r"[A-Za-z0-9_=+/]{40,512}+"), ("Render key", "rnd_", _A + "{28,40}+" + _END),
+    ("Doppler token", "dp.pt. dp.st.", r"[A-Za-z0-9_.-]{40,128}+"), ("Firecrawl key", "fc-", _H + "{32}" + _END),
+    ("Atlassian token", "ATATT3 ATCTT3", r"[A-Za-z0-9_=-]{60,512}+"), ("Cerebras key", "csk-", "[a-z0-9]{48}" + _END),
+    ("PlanetScale token", "pscale_tkn_ pscale_pw_", r"[A-Za-z0-9_.-]{32,64}+"), ("Mem0 key", "m0-", _A + "{40}" + _END),
+    ("Netlify token", "nfp_ nfc_ nfo_ nfu_ nfb_", _A + "{36}" + _END), ("Tavily key", "tvly-", r"[A-Za-z0-9-]{32,64}+"),
+    ("HubSpot token", "pat-na1- pat-na2- pat-eu1- pat-ap1-", _H + "{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}"),
+    ("Vercel token", "vercel_blob_rw_", _A + "{16}_" + _A + "{30,40}+"), ("NuGet key", "oy2", "[a-z0-9]{43}" + _END),
+    ("Sourcegraph token", "sgp_", "(?:[a-z0-9]{5,16}_)?" + _H + "{40}"), ("Contentful token", "CFPAT-", _U + "{43}"),
+    ("1Password token", "ops_eyJ", "[A-Za-z0-9+/_-]{200,4000}+={0,2}"), ("Prefect key", "pnu_ pnb_", _A + "{36}"),
+    ("Amazon Bedrock key", "ABSK", r"[A-Za-z0-9+/]{100,300}+={0,2}"), ("Fireworks key", "fw_", _A + "{22,40}+" + _END),
+    ("Tailscale key", "tskey-", "[a-z]{3,10}-[A-Za-z0-9-]{20,80}+"), ("SonarQube token", "sqp_ squ_ sqa_", _H + "{40}"),
+    ("Supermemory key", "sm_", _A + "{16,40}_" + _U + "{32,128}+"), ("Voyage key", "pa-", _U + "{43}" + _END, _random),
+    ("Cloudflare token", "cfut_ cfat_ cfk_", _U + "{40,64}+"), ("Fly token", "fm2_", "[A-Za-z0-9+/]{100,2000}+={0,2}"),
+    ("Honeycomb key", "hcaik_ hcbik_ hcaic_", "[a-z0-9]{58}"), ("Airtable token", "pat", _A + r"{14}\." + _H + "{64}"),
+    ("Modal token", "ak- as-", _A + "{22}" + _END, _random), ("crates.io token", "cio", _A + "{32}" + _END, _random),
+    ("Composio key", "ak_", _U + "{20}" + _END, _random), ("Browserbase key", "bb_live_", _U + "{24,40}+"),
+    ("Dropbox token", "sl. sl.u.", _U + "{120,2000}+"), ("Together key", "tgp_v1_", _U + "{43}"),
+    ("PostHog key", "phx_", _A + "{40,64}+"), ("Heroku key", "HRKU-", _U + "{36,64}+"),
+    ("Artifactory key", "AKCp", _A + "{69}"), ("Jina key", "jina_", _U + "{50,64}+"),
+    ("Neon key", "napi_", "[a-z0-9]{64}"), ("Pulumi token", "pul-", _H + "{40}"),
 )  # fmt: skip
-"""Tokens that begin with the name of their issuer: name, beginnings, rest."""
+"""Tokens that begin with the name of their issuer: name, beginnings, rest, and a check for common beginnings."""
 
 _OTHERS = (
     ("private key", ("-----BEGIN ",), r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]|-(?!----))*+"
@@ -202,6 +203,10 @@ _OTHERS = (
     ("Azure client secret", ("Q~",),
      r"(?<=[A-Za-z0-9_~.-]{3}[0-9])Q~[A-Za-z0-9_~.-]{31,34}(?![A-Za-z0-9_~-])", _real, 4),
     ("Azure SAS signature", ("sig=",), r"(?<=[?&])sig=(?P<s>[A-Za-z0-9%+/]{43,100}(?:%3[Dd]|=))", _random),
+    ("Square token", ("EAAA",), r"(?<![A-Za-z0-9+/_=-])EAAA[A-Za-z0-9_-]{60}(?![A-Za-z0-9+/_=-])", _random),
+    ("Mailgun key", ("key-",), _NOT_INSIDE + r"key-[0-9a-f]{32}" + _END, _real),
+    ("Mailchimp key", ("-us",), r"(?<=[0-9a-f]{32})-us[0-9]{1,2}" + _END, _real, 32),
+    ("Terraform token", (".atlasv1.",), r"(?<=[A-Za-z0-9]{14})\.atlasv1\.[A-Za-z0-9_-]{60,80}+", _real, 14),
     ("Twilio key", ("SK",), _NOT_INSIDE + r"SK[0-9a-f]{32}" + _END, _real),
     ("Telegram bot token", (":AA",), r"(?<=[0-9]{8}):AA[A-Za-z0-9_-]{32,33}" + _END, _real),
     ("Discord bot token", tuple(first + second for first in "MNO" for second in "DTjz"),
@@ -229,8 +234,8 @@ _OTHERS = (
 
 FORMATS = (
     *(
-        Format(name, tuple(heads.split()), f"{_NOT_IN_WORD}(?:{'|'.join(map(re.escape, heads.split()))}){rest}", _real)
-        for name, heads, rest in _PREFIXES
+        Format(name, tuple(heads.split()), f"{_NOT_IN_WORD}(?:{'|'.join(map(re.escape, heads.split()))}){rest}", *check)
+        for name, heads, rest, *check in ((*row, _real)[:4] for row in _PREFIXES)
     ),
     *(Format(*row) for row in _OTHERS),
 )
@@ -377,7 +382,8 @@ def find(value: Any, allow: Collection[str] = (), where: str = "") -> tuple[str,
             inside = f"{where}.{name}" if where else str(name)
             if (secret := find(str(name), allow, "a name")) or (secret := find(inner, allow, inside)):
                 return secret
-            named = isinstance(inner, str) and _secret_field(name) and _is_value(inner.strip())
+            variable = isinstance(name, str) and name.isupper()
+            named = isinstance(inner, str) and _secret_field(name) and _is_value(inner.strip(), variable=variable)
             if named and "assigned secret" not in allow:
                 return "assigned secret", inside
     if isinstance(value, list | tuple):

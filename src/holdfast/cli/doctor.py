@@ -21,7 +21,7 @@ from holdfast.errors import Busy, HoldfastError, Unavailable
 from holdfast.model import settings
 from holdfast.model.names import amount
 from holdfast.owner import shared
-from holdfast.roots import is_address, look_at
+from holdfast.roots import ignored, is_address, look_at, settings_text
 from holdfast.storage.files.descriptors import hold
 
 if TYPE_CHECKING:
@@ -126,6 +126,9 @@ def _database(found: Health) -> Iterator[Check]:
 
 def _settings(location: str) -> Check:
     with open_root(location) as memory:
+        if untrusted := ignored(memory.tree.location, settings_text(memory.tree)):
+            what = f"{settings.FILE} sets {', '.join(untrusted)}, which this user has not trusted: ignored."
+            return Check("settings", "warn", what, f"Check the values, then run: holdfast trust {memory.root}")
         if memory.tree.stat(settings.FILE):
             return Check("settings", "ok", f"{settings.FILE} can be read.")
         step = f"Run: holdfast init {memory.root}"

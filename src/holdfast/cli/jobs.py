@@ -27,6 +27,7 @@ from typing import Any
 import click
 import msgspec
 
+from holdfast import roots
 from holdfast.cli import show
 from holdfast.cli.main import command, open_root
 from holdfast.errors import HoldfastError, Invalid, Unavailable
@@ -72,6 +73,9 @@ def run(once: bool, command: str) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     with open_root() as memory:
+        if not words and "jobs.command" in roots.ignored(memory.tree.location, roots.settings_text(memory.tree)):
+            what = "holdfast.toml names a command for jobs, which this user has not trusted; no job was run."
+            raise Invalid(what, f"Check it with holdfast settings, then run: holdfast trust {memory.root}")
         folder = memory.root if memory.in_files and not words else os.getcwd()
         resolve = functools.partial(_resolved, words or memory.settings.jobs.command, folder)
         ended = Scheduler(memory, resolve, on_event).serve(once=once)

@@ -34,7 +34,7 @@ _MODULES = {
     "doctor": "doctor",
     "hot": "hot",
     "lint": "lint migrate",
-    "owner": "history undo forget rollback backup restore watch settings usage review",
+    "owner": "history undo forget rollback backup restore watch settings trust usage review",
     "transfer": "push pull export import",
     "git": "git",
     "bench": "bench",

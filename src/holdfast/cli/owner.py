@@ -1,4 +1,4 @@
-"""The owner's commands: history, undo, forget, rollback, backup, restore, watch, usage and settings.
+"""The owner's commands: history, undo, forget, rollback, backup, restore, watch, usage, settings and trust.
 
 None of them is a tool that a model can call. Commands that remove something show it first and act with --yes; for many
 records they also ask for the number.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 import msgspec
 
-from holdfast import roots
+from holdfast import roots, secrets
 from holdfast.cli import show
 from holdfast.cli.main import command, find_root, given_root, kinds_option, op_option, open_root, scope_option
 from holdfast.errors import Conflict, HoldfastError, Invalid
@@ -312,9 +312,24 @@ def settings(text: bool, put: BinaryIO | None) -> None:
         roots.put_settings(location, new)
         click.echo("Done; programs that have the memory open go on as before until they open it again.")
     elif text:
-        click.echo(roots.read_settings(location), nl=False)
+        with roots.open_tree(location) as tree:
+            click.echo(roots.settings_text(tree), nl=False)
     else:
-        found = roots.settings_in_effect(roots.read_settings(location))
+        found = roots.settings_in_effect(location)
         rows = [(one.name, one.source, msgspec.json.encode(one.value).decode()) for one in found]
         if not show.in_json(found):
             show.table(("setting", "from", "value"), rows, whole=("setting",))
+
+
+@command()
+@click.argument("location", metavar="[ROOT]", required=False, default="")
+def trust(location: str) -> None:
+    """Let the settings of ROOT run programs and send text.
+
+    Commands for jobs, the model and the shared memory in holdfast.toml are ignored until you trust them, and again
+    after each change. Settings in the environment are always used; with HOLDFAST_TRUST=all, those of every root.
+    """
+    found = secrets.redact_all(roots.trust(location or find_root()))
+    if not show.in_json(found):
+        rows = [(name, msgspec.json.encode(value).decode()) for name, value in found.items()]
+        show.table(("trusted setting", "value"), rows or [("nothing new", "")])

@@ -265,9 +265,12 @@ def chat_history(last: int) -> None:
 
 
 @command("memory")
-def chat_memory() -> None:
+@click.option("--approve", is_flag=True, help="Let prompts show it as yours, not quoted.")
+def chat_memory(approve: bool) -> None:
     """Show MEMORY.md, which is in every prompt."""
     with open_root() as memory:
+        if approve:
+            memory.chat.approve_global_memory()
         text = memory.chat.load_global_memory()
     if not show.in_json({"text": text, "tokens": count_tokens(text)}):
         click.echo(show.printable(text) if text.strip() else "MEMORY.md is empty.")

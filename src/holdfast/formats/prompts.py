@@ -30,6 +30,16 @@ Alias = str | Mapping[str, str]
 """An address of the owner: in any channel, or `{address, channel}` in one channel and its rooms."""
 _OWN = ("owner", "assistant", "unknown")
 _LIKE_A_LABEL = re.compile(r"^\[(?=[^\[\]\n]* / [^\[\]\n]*\][ \t\r]*$)", re.MULTILINE)
+_MARKUP = re.compile(
+    r"(?im)[<\uff1c](?=[\s/]*(?:antml:|\||<?/?SYS>>|system\b|system[-_](?:prompt|message)|"
+    r"user[-_](?:quer|rule|info|action|shell|prompt)|(?-i:user(?:Request|Style|Pref|Example))|"
+    r"(?:environment|editor|workspace|additional)_?(?:context|info|data)\b|"
+    r"[a-z_-]*(?:instructions|reminders?|_warning|notification)\b|permissions |turn_aborted|collaboration_mode|"
+    r"personality|open_and_recently|attached_files|agent_(?:skills|transcripts)|cursor_|(?:local-)?command-|bash-|"
+    r"(?-i:(?:tool|function)s?(?:_|>)|(?:invoke|parameter)\b)|(?:start|end)_of_turn))|\[(?=/?INST\])|"
+    r"^(?=[ \t]*(?:Human|Assistant):)"
+)
+"""The beginnings of markup by which clients and models separate their own text from that of others."""
 _SLASH = re.compile(r"\s*/\s*")
 _LEAST = 8
 """Tokens below which the beginning of a text is not worth showing."""
@@ -55,14 +65,16 @@ def messages(
 ) -> list[dict[str, Any]]:
     """Return a prompt: system prompt with long-term memory, labelled history, and the current user message.
 
-    A tool call and its answers are included together or not at all, because models refuse one without the other.
+    Stored text is disarmed. A tool call and its answers are included together or not at all, because models refuse one
+    without the other.
     """
-    block = f"{MEMORY}\n\n{memory}" if memory.strip() else ""
+    block = f"{MEMORY}\n\n{disarmed(memory)}" if memory.strip() else ""
     system = "\n\n".join(part for part in (system_prompt, block) if part.strip())
     made: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     for message in usable(history):
         above = label(message, owner_aliases) if message.content.strip() else ""
-        content = message.content if message.role == "tool" else _LIKE_A_LABEL.sub(r"\\\g<0>", message.content)
+        content = disarmed(message.content)
+        content = content if message.role == "tool" else _LIKE_A_LABEL.sub(r"\\\g<0>", content)
         shown: dict[str, Any] = {"role": message.role, "content": f"{above}\n{content}" if above else content}
         if message.tool_calls:
             shown["tool_calls"] = list(message.tool_calls)
@@ -88,6 +100,11 @@ def label(message: Message, owner_aliases: Sequence[Alias] = ()) -> str:
     name = _plain(message.sender_id)
     known = same(unicodedata.normalize("NFKC", name)) not in ("", *_OWN)  # no sender may choose a reserved name
     return f"[{channel} / {name if known else 'unknown'}]"
+
+
+def disarmed(text: str) -> str:
+    """Return stored text in which markup of clients and models is visibly not markup: `‹system-reminder>`."""
+    return _MARKUP.sub("‹", text)
 
 
 def one_line(text: str) -> str:
@@ -164,6 +181,8 @@ class Piece(msgspec.Struct, frozen=True):
     text: str
     source: str = ""
     """Origin and age of a quoted text."""
+    quoted: bool = False
+    """It is stored text in a part that has instructions of the owner."""
 
 
 class Gathered(msgspec.Struct, frozen=True):
@@ -205,8 +224,8 @@ def assemble(
     given: dict[str, list[Piece]] = {}
     for part in PARTS:
         full = (piece for piece in pieces.get(part.name, ()) if piece.text.strip())
-        given[part.name] = [Piece(piece.text.strip("\r\n")[:most], piece.source) for piece in full]
-    end = "\n".join(one_line(note) for note in notes)
+        given[part.name] = [Piece(piece.text.strip("\r\n")[:most], piece.source, piece.quoted) for piece in full]
+    end = "\n".join(disarmed(one_line(note)) for note in notes)
     whole = {part.name: _block(part, [_rendered(part, piece) for piece in given[part.name]]) for part in PARTS}
     if count_tokens(text := _joined([*whole.values(), end, _left_out(older, uncounted)])) <= budget:
         parts = {name: block for name, block in whole.items() if block}
@@ -267,7 +286,7 @@ def _fill(part: Part, pieces: Sequence[Piece], room: int) -> _Filled:
         shown.append(made)
     most = left = room - spent
     while pieces and not shown and most >= _LEAST:  # less of it would not be worth showing
-        made = _rendered(part, Piece(head(pieces[0].text, most), pieces[0].source))
+        made = _rendered(part, msgspec.structs.replace(pieces[0], text=head(pieces[0].text, most)))
         cost = count_tokens(made + part.gap)
         if cost <= left:
             return _Filled([made], 0, spent + cost)
@@ -277,10 +296,11 @@ def _fill(part: Part, pieces: Sequence[Piece], room: int) -> _Filled:
 
 def _rendered(part: Part, piece: Piece) -> str:
     """Return a piece as its part shows it; every line of a quoted text is quoted, below its source."""
-    if not part.quoted:
-        return piece.text
-    above = f"From {one_line(piece.source)}:\n" if piece.source else ""
-    return above + "\n".join(f"> {line}" if line else ">" for line in piece.text.splitlines())
+    text = disarmed(piece.text)
+    if not (part.quoted or piece.quoted):
+        return text
+    above = f"From {disarmed(one_line(piece.source))}:\n" if piece.source else ""
+    return above + "\n".join(f"> {line}" if line else ">" for line in text.splitlines())
 
 
 def _block(part: Part, shown: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 
 from holdfast import templates
 from holdfast.errors import NotFound
-from holdfast.formats import markdown, sections
+from holdfast.formats import markdown, prompts, sections
 from holdfast.memory import Memory
 from holdfast.model import names
 from holdfast.model.queries import Query
@@ -77,7 +77,7 @@ def prompt(memory: Memory, name: str, arguments: dict[str, str]) -> types.GetPro
         if workspace:
             load = f'Call loadWorkspace with the name "{workspace}".'
         text = templates.text(templates.RESUME).strip().format(load=load)
-    message = types.PromptMessage(role="user", content=types.TextContent(text=text))
+    message = types.PromptMessage(role="user", content=types.TextContent(text=prompts.disarmed(text)))
     return types.GetPromptResult(description=known[name].description, messages=[message])
 
 

@@ -160,6 +160,11 @@ class Chat:
         check_text(content)
         return self._saved(self._memory.replace(self._page, content.encode("utf-8"), op_id=op_id), content)
 
+    def approve_global_memory(self) -> None:
+        """Record that the caller wrote the current text of `MEMORY.md`, so that prompts show it without quotation."""
+        version = self._memory.store.read(self._page).version
+        self._memory.store.log_write({"path": self._page, "before": version, "after": version})
+
     def undo_global_memory(self, op_id: str = "") -> Saved:
         """Restore the text of `MEMORY.md` from before it was last written here; again, the one before that."""
         return self._saved(self._memory.undo(self._page, op_id), self.load_global_memory())

@@ -378,7 +378,7 @@ class Run:
             category = f" (Category: {entry.category})" if entry.category else ""
             tags = f" [Tags: {', '.join(entry.tags)}]" if entry.tags else ""
             line = f"**{entry.content.strip()}**{category}{tags} - Priority: {entry.priority}"
-            lines.append(_TAG.sub("&lt;", _LINE_BREAKS.sub(" ", line)))
+            lines.append(prompts.disarmed(_TAG.sub("&lt;", _LINE_BREAKS.sub(" ", line))))
         return "\n".join(lines)
 
     def _owner(self) -> Owner:

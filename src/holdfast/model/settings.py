@@ -10,7 +10,7 @@ import contextlib
 import os
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -24,6 +24,8 @@ DERIVED = ".holdfast"
 FORMAT = 1
 COMPARTMENTS = ("run", "session", "plan")
 """The compartments that every memory has; `[compartments.custom]` adds others."""
+NEED_TRUST = ("jobs.command", "model.url", "model.key_env", "shared.store")
+"""Settings that run a program, read other files or send text to an address."""
 _MAX_DOTS = 1_000
 
 _Weight = Annotated[float, msgspec.Meta(ge=0, le=10)]
@@ -245,8 +247,11 @@ def tables() -> dict[str, tuple[str, ...]]:
     return {name: table.__struct_fields__ for name, table in _TABLES.items()}
 
 
-def load(text: str, environment: Mapping[str, str] = os.environ, source: str = FILE) -> Settings:
-    """Read settings from the text of `holdfast.toml` and from the environment."""
+def load(
+    text: str, environment: Mapping[str, str] = os.environ, source: str = FILE,
+    without: Callable[[str], Iterable[str]] = lambda _text: (),
+) -> Settings:  # fmt: skip
+    """Read settings from the text of `holdfast.toml`, but those that `without` names, and from the environment."""
     try:
         if any(line.partition("=")[0].count(".") > _MAX_DOTS for line in text.splitlines() if line[:1] != "#"):
             raise RecursionError  # the memory that a name takes grows with the square of its parts
@@ -258,6 +263,8 @@ def load(text: str, environment: Mapping[str, str] = os.environ, source: str = F
     if isinstance(given.get("format"), int) and given["format"] > FORMAT:
         fault = f"{source} says format {given['format']}; this Holdfast reads up to {FORMAT}."
         raise Invalid(fault, "Upgrade Holdfast; nothing was changed.")
+    for section, _, name in (each.partition(".") for each in without(text)):
+        given[section].pop(name)
     variables = _add_environment(given, environment)
     _share(given, "history_context_messages", ("chat", "agents"), source)
     try:

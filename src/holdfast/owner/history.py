@@ -322,7 +322,7 @@ def sources(store: Store, aliases: Sequence[prompts.Alias], records: Sequence[Re
     return {record.id: _source(record, writers, store.layout.memory, aliases) for record in records}
 
 
-def _source(record: Record, writers: Mapping[str, str], memory: str, aliases: Sequence[prompts.Alias]) -> Source:
+def _source(record: Record, writers: Mapping[str, str | None], memory: str, aliases: Sequence[prompts.Alias]) -> Source:
     kind, fields = KINDS[record.kind], record.fields
     if kind.name == "message":
         role, channel = str(fields.get("role")), str(fields.get("channel") or "")
@@ -341,7 +341,8 @@ def _source(record: Record, writers: Mapping[str, str], memory: str, aliases: Se
         return Source("owner")
     writer: str | None = str(fields.get("writer") or "")
     if kind.shape != "line":
-        writer = writers.get(record.id, writers.get(record.path))
-    if writer is None:  # written by hand
-        return Source("user")
-    return Source("user" if writer in PEOPLE else "agent", writer)
+        known = [target for target in write_log.targets(record) if target in writers] or [record.path]
+        if known[0] not in writers:
+            return Source("user")  # written by hand
+        writer = min((writers[target] for target in known), key=lambda one: one in PEOPLE)
+    return Source("other" if writer is None else "user" if writer in PEOPLE else "agent", writer or "")

@@ -276,8 +276,8 @@ class Store(abc.ABC):
         """Return what was done under an op_id in the logs of the memory, and in this log, which may be elsewhere."""
 
     @abc.abstractmethod
-    def writers(self, records: Sequence[Record]) -> dict[str, str]:
-        """Return who wrote these documents and sections last, by id or else by path; without an entry, by hand."""
+    def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
+        """Return who wrote these pages last, by id or else by path: None if unknown, and no entry if by hand."""
 
     # logs
 

@@ -6,11 +6,15 @@ their own: `forget` with ids, `rollback` with its steps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast.formats import jsonl
+from holdfast.model.records import Record
 from holdfast.storage.tree import Line, Tree
+
+_ARCHIVE = re.compile(r"(/(?:decisions|lessons))-[0-9]{4}\.md#")
 
 
 def logs(tree: Tree, memory: str) -> list[str]:
@@ -39,6 +43,11 @@ def forgotten(tree: Tree, memory: str) -> set[str]:
     """Return the ids of all records that were forgotten."""
     found = (entry["forget"] for entry in entries(tree, memory, '"forget"') if isinstance(entry.get("forget"), list))
     return {str(identifier) for ids in found for identifier in ids}
+
+
+def targets(record: Record) -> tuple[str, ...]:
+    """Return the ids that entries about a document or section have; an archived one had another before."""
+    return tuple(dict.fromkeys((record.id, _ARCHIVE.sub(r"\1.md#", record.id))))
 
 
 def objects(lines: Iterable[Line], containing: str = "") -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import apsw
@@ -308,6 +308,12 @@ class SqliteIndex:
         found = [Applied(record.path, record.id, record.fields) for record in self._some("r.op = ?", (op_id,))]
         marks = self._rows("SELECT path, target FROM marks JOIN files USING (file) WHERE op = ?", (op_id,))
         return found + [Applied(path, target, marks=True) for path, target in marks]
+
+    def last_writes(self, targets: Collection[str]) -> dict[str, Record]:
+        """Return the newest entry of the write log about each of these documents and sections."""
+        newest = "SELECT record FROM records WHERE key = ? AND kind = 'write' ORDER BY sort DESC LIMIT 1"
+        found = ((target, self._rows(newest, (target,))) for target in targets)
+        return {target: tables.record_in(rows[0][0]) for target, rows in found if rows}
 
     def generation(self) -> str:
         """Return the id of this index; a rebuilt one has another."""

@@ -20,7 +20,7 @@ from holdfast.storage.parsing import Facts
 from holdfast.storage.tree import Stamp
 from holdfast.storage.words import TITLE, TOKENIZER
 
-VERSION = 13
+VERSION = 14
 BUSY_MS = 5_000
 WORDS = ("words", "foreign_words")
 """The full-text tables: our own records, and those of other programs, which must not change how rare a word is."""
@@ -47,6 +47,7 @@ CREATE INDEX records_order ON records (file, sort);
 CREATE INDEX records_talk ON records (file, session, sort) WHERE NOT hidden AND NOT superseded;
 CREATE INDEX records_gone ON records (file) WHERE hidden OR superseded;
 CREATE INDEX records_key ON records (key, file) WHERE key IS NOT NULL;
+CREATE INDEX records_written ON records (key, sort) WHERE kind = 'write';
 CREATE INDEX records_pair ON records (pair, file) WHERE pair IS NOT NULL;
 CREATE INDEX records_alone ON records (file) WHERE alone;
 CREATE INDEX records_op ON records (op) WHERE op IS NOT NULL;
@@ -226,13 +227,14 @@ def _insert(db: apsw.Connection, file: int, record: Record, marked: bool) -> Pro
             return None
         return Problem(record.path, f"the id {record.id} stands here twice with other content", record.line)
     superseded = bool(record.key) and not _supersede(db, file, record)
-    pair = words.pair_of(record)
+    pair, writes = words.pair_of(record), record.kind == "write"
     alone = bool(pair) and not _complete_pair(db, file, pair)
     hidden = alone or record.hidden or (marked and _is_hidden(db, file, record))
     db.execute(
         f"INSERT INTO records VALUES (NULL{', ?' * 19})",
         (
-            file, record.id, record.kind, record.scope.path, record.scope.session, record.time, record.key or None,
+            file, record.id, record.kind, record.scope.path, record.scope.session, record.time,
+            record.key or (str(record.fields.get("record", record.fields.get("path"))) if writes else None),
             words.op_of(record), words.tagged(record.tags), record.order, pair or None,
             alone, hidden, superseded, words.author_of(record), record.fields.get("role") == "assistant",
             priority_of(record.fields.get("priority")), mark_of(record), record_out(record),

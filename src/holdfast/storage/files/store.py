@@ -45,8 +45,8 @@ from holdfast.storage.store import Appended, Applied, Store, other_use, unknown,
 
 _NOTHING = Known()
 _AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
-_LOOK_BACK = 2_000
-"""How many entries of the write log are read to find who wrote a document last."""
+_LOOK_BACK = 100_000
+"""How many entries of the write log are read for the writer of `MEMORY.md`; further back, it is unknown."""
 T = TypeVar("T")
 
 
@@ -70,10 +70,6 @@ class FileStore(Store):
         self._claims: dict[str, tuple[int, Callable[[], None]]] = {}
         """The inode of each claimed log, since the path may name another file by now, and how to release it."""
         self._claims_lock = threading.Lock()
-        self._write_logs: list[str] = []
-        self._write_logs_stamp: object = None
-        self._writers: dict[str, str] = {}
-        """Who wrote documents and their sections last, as far as the end of the write log says."""
 
     def clock(self) -> int:
         return now_ms()
@@ -109,22 +105,31 @@ class FileStore(Store):
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         return self._sync.known(op_id, path).applied
 
-    def writers(self, records: Sequence[Record]) -> dict[str, str]:
-        pages = any(KINDS[record.kind].shape != "line" for record in records)
-        if pages and self._write_logs_stamp != self._stamp_of_writes():
-            self._write_logs = write_log.logs(self.tree, self.layout.memory)
-            stamp = self._stamp_of_writes()  # taken before reading, so that a change meanwhile is read next time
-            lines = itertools.chain.from_iterable(map(self.tree.scan_back, reversed(self._write_logs)))
-            writers: dict[str, str] = {}
-            for entry in write_log.objects(itertools.islice(lines, _LOOK_BACK)):
-                writers.setdefault(str(entry.get("record") or entry.get("path")), str(entry.get("writer") or ""))
-            self._writers, self._write_logs_stamp = writers, stamp
-        return self._writers
+    def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
+        pages = [record for record in records if KINDS[record.kind].shape != "line" and record.kind != "memory"]
+        always = (self._memory_writer(record) for record in records if record.kind == "memory")
+        found: dict[str, str | None] = {page: writer for each in always for page, writer in each.items()}
+        if not pages:
+            return found
+        folder = f"{self.layout.memory}/writes"
+        targets = {target for page in pages for target in (page.path, *write_log.targets(page))}
 
-    def _stamp_of_writes(self) -> object:
-        """Return a value that changes with the write log: with its folder, its known files and this month's file."""
-        stamps = {path: self.tree.stat(path) for path in (*self._write_logs, self.write_log)}
-        return self.tree.folder_stamp(f"{self.layout.memory}/writes"), stamps
+        def question(index: SqliteIndex) -> tuple[dict[str, Record], list[Problem]]:
+            return index.last_writes(targets), index.problems((folder,))
+
+        logs = self._sync.ask(lambda index: list(index.seen((folder,))))
+        writes, damaged = self._ask_about(question, self.write_log, *logs)
+        found |= {page.path: None for page in pages if damaged}
+        return found | {target: str(entry.fields.get("writer") or "") for target, entry in writes.items()}
+
+    def _memory_writer(self, page: Record) -> dict[str, str | None]:
+        """Return who wrote this version of `MEMORY.md`; prompts ask for it, and do not wait for the index."""
+        logs = reversed(write_log.logs(self.tree, self.layout.memory))
+        lines = itertools.chain.from_iterable(map(self.tree.scan_back, logs))
+        for entry in write_log.objects(itertools.islice(lines, _LOOK_BACK), page.path):
+            if entry.get("path") == page.path:
+                return {page.path: str(entry.get("writer") or "")} if entry.get("after") == page.version else {}
+        return {page.path: None} if next(lines, None) else {}
 
     # logs
 

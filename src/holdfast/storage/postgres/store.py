@@ -31,7 +31,7 @@ from holdfast.model.times import derived_id, id_ms, is_id, iso, now_ms, utc_now
 from holdfast.recall.answers import Answer, Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
-from holdfast.storage import parsing
+from holdfast.storage import parsing, write_log
 from holdfast.storage.log import Changed, LogPart, attempts
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Insert, Statement
@@ -116,7 +116,7 @@ _HELD = """
 SELECT holder FROM holdfast.lease WHERE tenant = %(tenant)s AND name = %(name)s AND until > clock_timestamp()
 """
 _WRITERS = """
-SELECT coalesce(r.more ->> 'record', r.about), r.writer FROM holdfast.record r
+SELECT coalesce(r.more ->> 'record', r.about), r.writer, r.more ->> 'after' FROM holdfast.record r
 WHERE r.tenant = %(tenant)s AND r.kind = 'write' AND r.about = ANY(%(paths)s::text[]) ORDER BY r.id
 """
 _COUNTS = """
@@ -284,14 +284,16 @@ class PgStore(Store):
         """Return an op_id as its column has it: one of another scope is as good as new."""
         return short(f"{self._database.scope}\n{op_id}" if self._database.scope else op_id)
 
-    def writers(self, records: Sequence[Record]) -> dict[str, str]:
-        pages = {record.id: record.path for record in records if KINDS[record.kind].shape != "line"}
-        known = {each: self._writers[each] for each in pages if each in self._writers}
+    def writers(self, records: Sequence[Record]) -> dict[str, str | None]:
+        pages = [record for record in records if KINDS[record.kind].shape != "line"]
+        targets = [target for record in pages for target in write_log.targets(record)]
+        pinned = {record.path: record.version for record in pages if record.kind == "memory"}
+        known = {each: self._writers.get(each) for each in targets if each not in pinned}
         found = {each: writer for each, writer in known.items() if writer is not None}
-        if missing := [path for each, path in pages.items() if each not in found]:
+        if missing := [path_of(each) for each in targets if each not in found]:
             rows = self._database.ask("The write log", _WRITERS, paths=missing)
-            found = {each: writer or "" for each, writer in rows} | found
-        return found
+            found = {each: writer or "" for each, writer, after in rows if pinned.get(each, after) == after} | found
+        return {**found}
 
     # logs
 
