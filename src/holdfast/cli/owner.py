@@ -43,7 +43,8 @@ def history(id: str, version: str) -> None:
         found = memory.versions(id)
     rows = []
     for one in found:
-        note = "current" if one.current else "" if one.kept or not one.version else "text not kept"
+        missing = "text damaged" if one.damaged else "text not kept"
+        note = "current" if one.current else "" if one.kept or not one.version else missing
         rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))
     if not show.in_json(found):
         show.table(("time", "what", "writer", "version", ""), rows, whole=("version",))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound
+from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound
 from holdfast.formats import jsonl, prompts
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount, check_text
@@ -50,6 +50,8 @@ class Version(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     op: str = ""
     kept: bool = False
     """Whether its text can still be read."""
+    damaged: bool = False
+    """Whether its text was changed after it was kept."""
     current: bool = False
 
 
@@ -97,7 +99,7 @@ def text_at(memory: Core, identifier: str, version: str) -> str:
     document = memory.tree.read(path) if memory.tree.stat(path) else None
     try:
         if document is None or document.version != found:
-            document = memory.tree.read(memory.store.kept(found))
+            return memory.store.kept_text(found).decode("utf-8", "replace")
     except NotFound:
         advice = "Only text that Holdfast replaced is kept, until it is forgotten."
         raise NotFound(f"The text of {path} in version {found[:8]} is not kept.", advice) from None
@@ -156,13 +158,15 @@ def _of_document(memory: Core, path: str) -> list[Version]:
     elif current == ABSENT and version != ABSENT:
         found.append(Version(time="", what="removed"))
     last = max((number for number, one in enumerate(found) if one.version == current != ABSENT), default=-1)
-
-    def kept(version: str) -> bool:
-        return bool(version) and (version == current or memory.store.exists(memory.store.kept(version)))
-
-    return [
-        msgspec.structs.replace(one, kept=kept(one.version), current=number == last) for number, one in enumerate(found)
-    ]
+    for number, one in enumerate(found):
+        kept, damaged = bool(one.version), False
+        try:
+            if one.version not in (ABSENT, current):
+                memory.store.kept_text(one.version)
+        except (NotFound, Damaged) as error:
+            kept, damaged = False, isinstance(error, Damaged)
+        found[number] = msgspec.structs.replace(one, kept=kept, damaged=damaged, current=number == last)
+    return found
 
 
 def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
@@ -185,13 +189,13 @@ def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
             if before == ABSENT and place.kind.name != "memory":  # that document always exists
                 store.remove(path, expect=current, op_id=op_id, note={"undo": True})
                 return Receipt("removed", path, path)
-            if before != ABSENT and not store.exists(store.kept(before)):
-                why = "Entries were only added to it, or it was forgotten or removed by hand."
-                raise NotFound(f"The text that {path} had before is not kept any more.", why)
-            data = b"" if before == ABSENT else store.tree.read(store.kept(before)).data
+            data = b"" if before == ABSENT else store.kept_text(before)
             made, status = Made(data, path, version_of(data)), "changed" if current else "stored"
             note = {"undo": True}
             return store.update(path, lambda _: made, expect=current, op_id=op_id, status=status, note=note)  # noqa: B023  # called at once
+        except NotFound:
+            why = "Entries were only added to it, or it was forgotten or removed by hand."
+            raise NotFound(f"The text that {path} had before is not kept any more.", why) from None
         except (Conflict, AlreadyExists):  # there is a newer write to undo
             continue
     raise AssertionError("attempts() ends in an error")

@@ -301,14 +301,16 @@ def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int =
 
 
 @contextlib.contextmanager
-def temporary(folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mtime: int = 0) -> Iterator[str]:
+def temporary(
+    folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mtime: int = 0, *, durable: bool = True
+) -> Iterator[str]:
     """Write a durable file under a temporary name; on an error it is removed."""
     name = TEMPORARY + secrets.token_hex(8)
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
         try:
             os.fchmod(fd, mode)
-            write_pieces(fd, data, mtime)
+            write_pieces(fd, data, mtime, durable=durable)
         finally:
             os.close(fd)
         yield name
@@ -316,6 +318,21 @@ def temporary(folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mti
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)
         raise
+
+
+@contextlib.contextmanager
+def second_name(folder: int, name: str) -> Iterator[str]:
+    """Give a file a temporary second name, "" where that is not possible; it is removed if the file still has it."""
+    second = TEMPORARY + secrets.token_hex(8)
+    try:
+        os.link(name, second, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        second = ""
+    try:
+        yield second
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(second, dir_fd=folder)
 
 
 def write_pieces(fd: int, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> None:

@@ -3,8 +3,9 @@
 Append: lock the log, seal a torn tail, write whole lines, unlock, fdatasync, then acknowledge. The sync comes after
 the unlock, so that writers waiting together become durable together (docs/decisions/002).
 
-Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename, fsync the
-folder. Create: write and fsync a file without a name, link it (which never replaces), fsync the folder.
+Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename, compare the
+replaced file again (other programs do not use our locks), fsync the folder. Create: write and fsync a file without a
+name, link it (which never replaces), fsync the folder.
 """
 
 from __future__ import annotations
@@ -83,13 +84,22 @@ class Files:
 
     def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
         name = path.rpartition("/")[2]
-        mode = self._compare(folder, path, expect)  # a stale write is refused before any disk work
+        _, mode = self._compare(folder, path, expect)  # a stale write is refused before any disk work
         with raw.temporary(folder, data, mode) as temporary, self._locked(folder, path):
-            self._compare(folder, path, expect)
-            if keep:
-                self._keep(folder, name, keep)
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.fsync(folder)
+            old, _ = self._compare(folder, path, expect)
+            with raw.second_name(folder, name) as replaced:
+                copied = bool(keep) and self._keep(keep, old, mode, durable=not replaced)
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                try:
+                    if replaced:
+                        self._compare(folder, replaced, expect)
+                except Conflict:  # another program wrote to it after the comparison: it gets its name back
+                    os.rename(replaced, name, src_dir_fd=folder, dst_dir_fd=folder)
+                    raise changed(path, expect) from None
+                if replaced and copied:  # instead of the copy: a program that has it open writes to a file with a name
+                    with contextlib.suppress(HoldfastError), self._folder_of(keep) as (there, kept):
+                        os.rename(replaced, kept, src_dir_fd=folder, dst_dir_fd=there)
+                os.fsync(folder)
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         with self._folder_of(path) as (folder, _):
@@ -134,34 +144,25 @@ class Files:
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
         with self._folder_of(path, make=False) as (folder, name), self._locked(folder, path):
             if expect:
-                self._compare(folder, path, expect)
-            if keep:
-                self._keep(folder, name, keep)
+                old, mode = self._compare(folder, path, expect)
+                if keep:
+                    self._keep(keep, old, mode)
             os.unlink(name, dir_fd=folder)
             os.fsync(folder)
 
-    def _keep(self, folder: int, name: str, keep: str) -> None:
-        """Give the bytes that are about to be replaced a second name: a hard link, or a copy where there are none."""
-        there = self._folder(check_path(keep)[:-1])
-        kept = keep.rpartition("/")[2]
-        try:
-            os.link(name, kept, src_dir_fd=folder, dst_dir_fd=there, follow_symlinks=False)
-        except FileExistsError:
-            pass  # the name is the version: the same bytes are there already
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
-                raise
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-            try:
-                with contextlib.suppress(FileExistsError), raw.temporary(there, raw.read_all(fd)) as temporary:
-                    raw.rename_new(temporary, kept, there)
-            finally:
-                os.close(fd)
-        finally:
-            os.close(there)
+    def _keep(self, keep: str, data: bytes, mode: int, *, durable: bool = True) -> bool:
+        """Copy the bytes that are about to be replaced: after a kill, a link would change with the document.
 
-    def _compare(self, folder: int, path: str, expect: str) -> int:
-        """Check that a document has this version, and return its permissions; Conflict when it has not."""
+        False when there is a file of this name, which is never replaced.
+        """
+        with contextlib.suppress(AlreadyExists), self._folder_of(keep) as (folder, name):
+            with raw.temporary(folder, data, mode, durable=durable) as temporary:
+                raw.rename_new(temporary, name, folder)
+            return True
+        return False
+
+    def _compare(self, folder: int, path: str, expect: str) -> tuple[bytes, int]:
+        """Return the bytes of a document of this version, and its permissions; Conflict when it has another one."""
         try:
             fd = os.open(
                 path.rpartition("/")[2], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
@@ -169,9 +170,9 @@ class Files:
         except FileNotFoundError:
             raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.") from None
         try:
-            if version_of(raw.read_all(fd)) != expect:
+            if version_of(data := raw.read_all(fd)) != expect:
                 raise changed(path, expect)
-            return stat.S_IMODE(os.fstat(fd).st_mode)
+            return data, stat.S_IMODE(os.fstat(fd).st_mode)
         finally:
             os.close(fd)
 
