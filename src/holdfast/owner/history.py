@@ -97,13 +97,8 @@ def text_at(memory: Core, identifier: str, version: str) -> str:
         raise NotFound(f"{path} has {what} {version}.", f"Run: holdfast history {path}")
     (found,) = known
     document = memory.tree.read(path) if memory.tree.stat(path) else None
-    try:
-        if document is None or document.version != found:
-            return memory.store.kept_text(found).decode("utf-8", "replace")
-    except NotFound:
-        advice = "Only text that Holdfast replaced is kept, until it is forgotten."
-        raise NotFound(f"The text of {path} in version {found[:8]} is not kept.", advice) from None
-    return document.data.decode("utf-8", "replace")
+    is_current = document and document.version == found
+    return (document.data if document and is_current else memory.store.kept_text(found)).decode("utf-8", "replace")
 
 
 def ends(entry: Mapping[str, Any]) -> tuple[str, str]:
@@ -193,9 +188,6 @@ def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
             made, status = Made(data, path, version_of(data)), "changed" if current else "stored"
             note = {"undo": True}
             return store.update(path, lambda _: made, expect=current, op_id=op_id, status=status, note=note)  # noqa: B023  # called at once
-        except NotFound:
-            why = "Entries were only added to it, or it was forgotten or removed by hand."
-            raise NotFound(f"The text that {path} had before is not kept any more.", why) from None
         except (Conflict, AlreadyExists):  # there is a newer write to undo
             continue
     raise AssertionError("attempts() ends in an error")

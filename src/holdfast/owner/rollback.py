@@ -191,8 +191,6 @@ def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
             elif to:
                 try:
                     memory.store.kept_text(to)
-                except NotFound:
-                    conflict = "the text before is not kept: entries were only added to it"
                 except HoldfastError as error:
                     conflict = error.message
             yield Step("text back" if to else "remove", path, path, current, to, conflict=conflict)

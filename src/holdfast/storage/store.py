@@ -219,7 +219,11 @@ class Store(abc.ABC):
 
     def kept_text(self, version: str) -> bytes:
         """Return the text of an earlier version; NotFound when it is not kept, Damaged when it was changed since."""
-        found = self.tree.read(self.kept(version))
+        try:
+            found = self.tree.read(self.kept(version))
+        except NotFound:
+            why = "Entries were only added to it, or it was forgotten or removed by hand."
+            raise NotFound(f"The text of version {version[:8]} is not kept any more.", why) from None
         if found.version != version:
             raise Damaged(f"{self.kept(version)} {CHANGED}; it is not used.", "Run: holdfast verify")
         return found.data

@@ -19,6 +19,7 @@ import functools
 import os
 import random
 import secrets
+import signal
 import stat
 import struct
 import sys
@@ -173,14 +174,24 @@ def real(path: str) -> str:
 def rename_new(source: str, target: str, here: int, there: int | None = None) -> None:
     """Rename without ever replacing; FileExistsError when the new name is taken."""
     there = here if there is None else there
+    if not _renamed(source, target, here, there, 1):
+        os.link(source, target, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+        os.unlink(source, dir_fd=here)
+
+
+def exchange(one: str, other: str, folder: int) -> bool:
+    """Let two files take each other's name at once; False where the system cannot do that."""
+    return _renamed(one, other, folder, folder, 2)
+
+
+def _renamed(source: str, target: str, here: int, there: int, flag: int) -> bool:
     renameat2 = getattr(_libc(), "renameat2", None)
-    if renameat2 and not renameat2(here, os.fsencode(source), there, os.fsencode(target), ctypes.c_uint(1)):
-        return
+    if renameat2 and not renameat2(here, os.fsencode(source), there, os.fsencode(target), ctypes.c_uint(flag)):
+        return True
     number = ctypes.get_errno() if renameat2 else errno.ENOSYS
     if number not in (errno.ENOSYS, errno.EINVAL):
         raise OSError(number, os.strerror(number), target)
-    os.link(source, target, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
-    os.unlink(source, dir_fd=here)
+    return False
 
 
 def sync_all(folder: str) -> None:
@@ -253,6 +264,17 @@ def claim(fd: int) -> bool:
     return True
 
 
+def is_written(fd: int) -> bool:
+    """Does a program have this file open for writing? Linux can tell, by a lease on a file open for reading."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # a signal that is ignored, if another program opens it now
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except (OSError, AttributeError) as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
 # writing
 
 
@@ -272,6 +294,17 @@ def read_all(fd: int) -> bytes:
     while more := os.read(fd, _CHUNK):
         parts.append(more)
     return b"".join(parts)
+
+
+def read_at_rest(folder: int, name: str, seconds: float) -> bytes:
+    """Read a file when no program has it open for writing any more; wait so many seconds for that at most."""
+    fd, end = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), time.monotonic() + seconds
+    try:
+        while is_written(fd) and time.monotonic() < end:
+            time.sleep(0.001)
+        return read_all(fd)
+    finally:
+        os.close(fd)
 
 
 def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> bool:
@@ -318,21 +351,6 @@ def temporary(
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=folder)
         raise
-
-
-@contextlib.contextmanager
-def second_name(folder: int, name: str) -> Iterator[str]:
-    """Give a file a temporary second name, "" where that is not possible; it is removed if the file still has it."""
-    second = TEMPORARY + secrets.token_hex(8)
-    try:
-        os.link(name, second, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except OSError:
-        second = ""
-    try:
-        yield second
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(second, dir_fd=folder)
 
 
 def write_pieces(fd: int, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> None:

@@ -3,9 +3,9 @@
 Append: lock the log, seal a torn tail, write whole lines, unlock, fdatasync, then acknowledge. The sync comes after
 the unlock, so that writers waiting together become durable together (docs/decisions/002).
 
-Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename, compare the
-replaced file again (other programs do not use our locks), fsync the folder. Create: write and fsync a file without a
-name, link it (which never replaces), fsync the folder.
+Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, exchange the two
+files, compare the replaced one again (other programs do not use our locks), fsync the folder. Create: write and fsync a
+file without a name, link it (which never replaces), fsync the folder.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, St
 _CHUNK = 1 << 20
 _TRIES = 100
 _UNLOCKED_TRIES = 3
+_WRITERS_SECONDS = 1.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
 _LEADS_OUT = "a link that leads out of the root is not followed"
@@ -78,7 +79,7 @@ class Files:
         with self._folder_of(path) as (folder, _):
             if expect == ABSENT:
                 self._create(folder, path, data)
-            else:
+            elif keep or not self._extend(folder, path, data, expect):
                 self._replace(folder, path, data, expect, keep)
         return version_of(data)
 
@@ -87,19 +88,41 @@ class Files:
         _, mode = self._compare(folder, path, expect)  # a stale write is refused before any disk work
         with raw.temporary(folder, data, mode) as temporary, self._locked(folder, path):
             old, _ = self._compare(folder, path, expect)
-            with raw.second_name(folder, name) as replaced:
-                copied = bool(keep) and self._keep(keep, old, mode, durable=not replaced)
-                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                try:
-                    if replaced:
-                        self._compare(folder, replaced, expect)
-                except Conflict:  # another program wrote to it after the comparison: it gets its name back
-                    os.rename(replaced, name, src_dir_fd=folder, dst_dir_fd=folder)
-                    raise changed(path, expect) from None
-                if replaced and copied:  # instead of the copy: a program that has it open writes to a file with a name
+            copied = bool(keep) and self._keep(keep, old, mode, durable=False)
+            if raw.exchange(temporary, name, folder):  # `temporary` is the replaced file now
+                late = raw.read_at_rest(folder, temporary, _WRITERS_SECONDS)
+                if not late.startswith(old):  # another program saved a new text after the comparison
+                    raw.exchange(temporary, name, folder)
+                    raise changed(path, expect)
+                if late != old:  # another program added to it
+                    self.append(path, lambda _end: late[len(old) :])
+                elif copied:  # it replaces the copy: a program that still has it open writes to a file with a name
                     with contextlib.suppress(HoldfastError), self._folder_of(keep) as (there, kept):
-                        os.rename(replaced, kept, src_dir_fd=folder, dst_dir_fd=there)
-                os.fsync(folder)
+                        os.rename(temporary, kept, src_dir_fd=folder, dst_dir_fd=there)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+            else:
+                self.settle()
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
+
+    def _extend(self, folder: int, path: str, data: bytes, expect: str) -> bool:
+        """Append to a document in place, so that a program that adds to it at this moment loses nothing.
+
+        False when `data` is not this version and more lines, or when the file has a second name or may not be written.
+        """
+        with self._locked(folder, path):
+            old, _ = self._compare(folder, path, expect)
+            more = data[len(old) :]
+            if not data.startswith(old) or not old.endswith(b"\n"):
+                return False
+            try:
+                self.append(path, lambda _end: more)
+            except (Invalid, Unavailable):
+                return False
+            if more not in self.read(path).data:  # another program put a new file in its place
+                raise changed(path, expect)
+            return True
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         with self._folder_of(path) as (folder, _):
