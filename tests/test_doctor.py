@@ -108,6 +108,15 @@ def test_damage_and_lag_are_warnings_that_name_the_command(home: pathlib.Path, r
     assert (found["index"]["state"], found["index"]["next"]) == ("warn", "Run: holdfast verify")
 
 
+def test_a_conflict_copy_is_named_with_its_file(home: pathlib.Path, root: pathlib.Path) -> None:
+    copy = "user/memory/history.sync-conflict-20261101-120000-ABCDEFG.jsonl"
+    (root / copy).write_text("{}\n")
+    doctor(home, root, "refresh")
+    found = {check["check"]: check for check in json.loads(doctor(home, root).stdout)["checks"]}
+    assert (found["index"]["state"], found["index"]["next"]) == ("warn", "Run: holdfast lint")
+    assert f"{copy} is a conflict copy of user/memory/history.jsonl" in found["index"]["what"]
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [

@@ -90,13 +90,16 @@ class Files:
             old, _ = self._compare(folder, path, expect)
             copied = bool(keep) and self._keep(keep, old, mode, durable=False)
             if raw.exchange(temporary, name, folder):  # `temporary` is the replaced file now
-                late = raw.read_at_rest(folder, temporary, _WRITERS_SECONDS)
-                if not late.startswith(old):  # another program saved a new text after the comparison
+                try:
+                    late = raw.read_at_rest(folder, temporary, _WRITERS_SECONDS)
+                    if not late.startswith(old):  # another program saved a new text after the comparison
+                        raise changed(path, expect)
+                    if late != old:  # another program added to it
+                        self.append(path, lambda _end: late[len(old) :])
+                except (HoldfastError, OSError):
                     raw.exchange(temporary, name, folder)
-                    raise changed(path, expect)
-                if late != old:  # another program added to it
-                    self.append(path, lambda _end: late[len(old) :])
-                elif copied:  # it replaces the copy: a program that still has it open writes to a file with a name
+                    raise
+                if copied and late == old:  # a program that still has it open writes to a file with a name
                     with contextlib.suppress(HoldfastError), self._folder_of(keep) as (there, kept):
                         os.rename(temporary, kept, src_dir_fd=folder, dst_dir_fd=there)
                 with contextlib.suppress(FileNotFoundError):
