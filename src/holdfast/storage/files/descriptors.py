@@ -264,17 +264,6 @@ def claim(fd: int) -> bool:
     return True
 
 
-def is_written(fd: int) -> bool:
-    """Does a program have this file open for writing? Linux can tell, by a lease on a file open for reading."""
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # a signal that is ignored, if another program opens it now
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except (OSError, AttributeError) as error:
-        return isinstance(error, BlockingIOError)
-    return False
-
-
 # writing
 
 
@@ -297,11 +286,21 @@ def read_all(fd: int) -> bytes:
 
 
 def read_at_rest(folder: int, name: str, seconds: float) -> bytes:
-    """Read a file when no program has it open for writing any more; wait so many seconds for that at most."""
+    """Read a file when no program has it open for writing any more; wait so many seconds for that at most.
+
+    Linux can tell: it grants a lease on a file that is open for reading only if nothing has it open for writing.
+    """
     fd, end = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), time.monotonic() + seconds
     try:
-        while is_written(fd) and time.monotonic() < end:
-            time.sleep(0.001)
+        with contextlib.suppress(OSError, AttributeError):  # no leases here
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # a signal that is ignored, if the file is opened meanwhile
+            while time.monotonic() < end:
+                try:
+                    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+                    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.001)
         return read_all(fd)
     finally:
         os.close(fd)
