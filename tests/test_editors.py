@@ -26,6 +26,10 @@ def step(_frame, event, called):
         if not left:
             os.kill(os.getpid(), signal.SIGKILL)
 
+with holdfast.open(sys.argv[1]) as memory:  # makes the folder of earlier versions, which later writes find
+    first = memory.put("note", "Made.", title="N")
+    memory.put(id=first.id, text="Changed.", expect=memory.get(first.id).version)
+
 for left in range(1, 1000):
     with holdfast.open(sys.argv[1]) as memory:
         note = memory.put("note", f"First {left}.", title=f"N {left}")
