@@ -71,7 +71,7 @@ def _at_each_call(run: Run, forked: Forked, fault: str, names: list[str]) -> Row
     for name in dice.sample(names, len(names)) if not run.quick else [name for name in names if name in _FEW]:
         with run.root(f"death-{name}") as root:
             found = tracing.moments(forked, root, name, (*tracing.WRITING, *tracing.OPENING))
-            acknowledged = [] if name in CHORES else [f"{name}.seen"]
+            acknowledged = made_by(name, f"{name}.seen") if name in CHORES else [f"{name}.seen"]
             if run.quick:
                 found = [moment for moment in found if moment[0] not in tracing.OPENING]
             for call, number in tracing.some(found, run.size(14, 6), dice):

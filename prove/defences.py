@@ -78,7 +78,13 @@ def _comparison() -> None:
     def anyhow(self: Store, path: str, make: Any, *, expect: str, **more: Any) -> Any:
         return update(self, path, make, expect=expect if expect == ABSENT else ANY, **more)
 
-    _put(Files, _compare=_always(0o644))
+    def unseen(_self: Files, folder: int, path: str, _expect: str) -> tuple[bytes, int]:
+        fd = os.open(path.rpartition("/")[2], os.O_RDONLY, dir_fd=folder)
+        data = descriptors.read_all(fd)
+        os.close(fd)
+        return data, 0o644
+
+    _put(Files, _compare=unseen)
     _put(Store, update=anyhow)
 
 

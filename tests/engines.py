@@ -31,6 +31,7 @@ _LONG = "it is about thousands of files and how long they take"
 _WHY: dict[str, tuple[str, ...]] = {
     _LINKS: (
         "test_linking",
+        "test_editors",
         "test_backup::test_links_are_left_out_and_told",
         "test_bad_input::test_settings_are_not_read_from_outside_the_root",
         "test_bad_input::test_settings_behind_a_fifo_do_not_hang",

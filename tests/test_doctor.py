@@ -51,7 +51,7 @@ def test_a_sound_root_is_well(home: pathlib.Path, root: pathlib.Path, stands_on:
     found = states(done)
     every = {"sqlite", "root", "settings", "index", "cursor", "server"} | KINDS_OF_ROOT[stands_on]
     assert {name: state for name, (state, _) in found.items()} == dict.fromkeys(every, "ok")
-    assert "9 tools" in found["server"][1]
+    assert "10 tools" in found["server"][1]
     assert str(root) in found["cursor"][1]
 
 
@@ -106,6 +106,15 @@ def test_damage_and_lag_are_warnings_that_name_the_command(home: pathlib.Path, r
     doctor(home, root, "refresh")
     found = {check["check"]: check for check in json.loads(doctor(home, root).stdout)["checks"]}
     assert (found["index"]["state"], found["index"]["next"]) == ("warn", "Run: holdfast verify")
+
+
+def test_a_conflict_copy_is_named_with_its_file(home: pathlib.Path, root: pathlib.Path) -> None:
+    copy = "user/memory/history.sync-conflict-20261101-120000-ABCDEFG.jsonl"
+    (root / copy).write_text("{}\n")
+    doctor(home, root, "refresh")
+    found = {check["check"]: check for check in json.loads(doctor(home, root).stdout)["checks"]}
+    assert (found["index"]["state"], found["index"]["next"]) == ("warn", "Run: holdfast lint")
+    assert f"{copy} is a conflict copy of user/memory/history.jsonl" in found["index"]["what"]
 
 
 @pytest.mark.parametrize(

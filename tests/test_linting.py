@@ -18,6 +18,7 @@ from holdfast import Memory
 from holdfast.cli.lint import lint as command
 from holdfast.errors import NotFound
 from holdfast.memories.lint import Report, lint
+from holdfast.model.queries import Query
 
 WORKSPACES = "resources/workspaces"
 LEARNED = "user/memory/workspaces"
@@ -230,6 +231,27 @@ def test_a_link_to_the_key_of_a_fact_is_a_link_and_a_hidden_page_is_left_in_peac
 def test_what_looks_like_an_entry_and_is_none_is_named(root: Path, memory: Memory, line: str, entry: bool) -> None:
     write(root, f"{LEARNED}/w/decisions.md", ENTRY.format("A") + f"text\n\n{line}\n\ntext\n")
     assert only(memory, "entry") == ([11] if entry else [])
+
+
+COPIES = (
+    "{}.sync-conflict-20261101-120000-ABCDEFG{}", "{} (Ann's conflicted copy 2026-11-01){}", "{} (conflicted copy){}", "{}{}.orig",
+)  # fmt: skip
+"""How Syncthing, Dropbox, Nextcloud and git name the other version of a file."""
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_conflict_copies_are_named_and_are_no_records(root: Path, memory: Memory, name: str) -> None:
+    note = memory.put("note", "Zebra.", title="Zebra").path
+    fact = memory.put("fact", "Lisbon", fields={"key": "office"}).path
+    decision = memory.put("decision", "Use it.", title="Choice").path
+    before = [record.id for record in memory.every(Query())]
+    for path in (note, fact, decision):
+        copy = root / path
+        copy.with_name(name.format(copy.stem, copy.suffix)).write_text(copy.read_text().replace("Lisbon", "Mars"))
+    assert [record.id for record in memory.every(Query())] == before
+    found = [fault for fault in lint(memory).faults if fault.rule == "copy"]
+    assert len(found) == 3
+    assert all(any(f"conflict copy of {path} " in fault.what for fault in found) for path in (note, fact, decision))
 
 
 def test_rules_that_a_client_reaches_through_links_are_not_counted_twice(root: Path) -> None:

@@ -53,6 +53,29 @@ def test_usage_is_counted_from_traces(root: Path, used: holdfast.Memory) -> None
     assert found["recalled"][0]["last"] > found["recalled"][0]["last"][:10]
 
 
+def test_traces_of_old_months_are_removed_when_the_owner_asks(root: Path, used: holdfast.Memory) -> None:
+    used.close()
+    folder = root / "user/memory/traces/default"
+    (log,) = folder.glob("*.jsonl")
+    year = int(log.stem[:4])
+    kept, old = f"{year - 1}{log.stem[4:]}", f"{year - 2}{log.stem[4:]}"
+    for month in (kept, old):
+        (folder / f"{month}.jsonl").write_text(log.read_text().replace(log.stem, month))
+    shown = on_terminal("usage", root=root)
+    assert "Older than limits.trace_months: 1 log of traces. To remove: holdfast usage --prune" in shown
+    assert f"since {old}" in shown, "it says how far back it reaches"
+    assert (folder / f"{old}.jsonl").exists()
+    shown = on_terminal("usage", "--prune", root=root)
+    assert "Removed: 1 log of traces." in shown
+    assert f"since {kept}" in shown
+    assert sorted(file.stem for file in folder.glob("*.jsonl")) == [kept, log.stem]
+    with holdfast.open(root) as memory:
+        assert memory.verify().sound
+        assert memory.stats()["vanished"] == []
+    (root / "holdfast.toml").write_text((root / "holdfast.toml").read_text() + "\n[limits]\ntrace_months = 0\n")
+    assert "trace_months" not in on_terminal("usage", root=root)
+
+
 def test_the_tokens_are_those_of_the_reply(memory: holdfast.Memory) -> None:
     memory.call("remember", {"text": "We deploy on Tuesdays.", "title": "Deploys"})
     before = memory.usage().tokens
@@ -65,7 +88,7 @@ def test_the_tokens_are_those_of_the_reply(memory: holdfast.Memory) -> None:
 
 def test_a_date_limits_what_is_counted(root: Path, used: holdfast.Memory) -> None:
     assert told(root, "--since", "9999-01-01") == {
-        "since": "9999-01-01T00:00:00.000Z", "calls": 0, "tokens": 0, "unmeasured": 0, "tools": [], "recalled": [],
+        "since": "9999-01-01T00:00:00.000Z", "first": "", "calls": 0, "tokens": 0, "unmeasured": 0, "tools": [], "recalled": [],
         "never": told(root, "--since", "9999-01-01")["never"], "kept": 3, "unanswered": [],
     }  # fmt: skip
     assert told(root, "--since", "2020-01-01")["calls"] == 9

@@ -18,6 +18,7 @@ from holdfast.cli import show
 from holdfast.cli.main import command, find_root, given_root, open_root
 from holdfast.clients import CLIENTS, Client, hooks
 from holdfast.errors import Busy, HoldfastError, Unavailable
+from holdfast.memories.lint import conflict_copies
 from holdfast.model import settings
 from holdfast.model.names import amount
 from holdfast.owner import shared
@@ -138,11 +139,15 @@ def _settings(location: str) -> Check:
 def _index(location: str) -> Check:
     with open_root(location) as memory:
         numbers = memory.stats()
+        copies = list(conflict_copies(memory))
     size = f"{amount(numbers['records'], 'record')} of {amount(numbers['files'], 'file')}."
     if numbers["vanished"]:
         return Check("index", "fail", f"{size} {' '.join(numbers['vanished'])}.")
     if numbers["problems"]:
         return Check("index", "warn", f"{size} {amount(numbers['problems'], 'problem')}.", "Run: holdfast verify")
+    if copies:
+        what = f"{size} {copies[0][0]} is a conflict copy of {copies[0][1]} and is not read."
+        return Check("index", "warn", what, "Run: holdfast lint")
     if numbers.get("words_alone"):
         return Check("index", "warn", f"{size} Found by words alone: {numbers['words_alone']}")
     if numbers["behind"]:

@@ -44,7 +44,8 @@ def history(id: str, version: str) -> None:
         found = memory.versions(id)
     rows = []
     for one in found:
-        note = "current" if one.current else "" if one.kept or not one.version else "text not kept"
+        missing = "text damaged" if one.damaged else "text not kept"
+        note = "current" if one.current else "" if one.kept or not one.version else missing
         note = " · ".join(filter(None, (note, one.reason)))
         rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))
     if not show.in_json(found):
@@ -263,20 +264,28 @@ def review(ids: tuple[str, ...], approve: bool, reject: bool, every: bool, reaso
 
 @command()
 @click.option("--since", default="", help="Only calls from this date or time on.")
-def usage(since: str) -> None:
+@click.option("--prune", is_flag=True, help="Remove traces older than limits.trace_months.")
+def usage(since: str, prune: bool) -> None:
     """Show what agents recalled, what never, and the tokens of replies.
 
     Counted from the traces of tool calls. --json lists everything.
     """
     with open_root() as memory:
+        old = memory.traces.old()
+        for log in old if prune else ():
+            memory.store.discard(log)
         found = memory.usage(since)
     if show.in_json(found):
         return
+    if old:
+        said = ("Removed", "") if prune else ("Older than limits.trace_months", " To remove: holdfast usage --prune")
+        click.echo(f"{said[0]}: {amount(len(old), 'log')} of traces.{said[1]}")
     if not found.calls:
         click.echo("No tool was called yet." if not since else "No tool was called since then.")
         return
-    measured = f" ({amount(found.unmeasured, 'earlier call')} not measured)" if found.unmeasured else ""
-    click.echo(f"{amount(found.calls, 'call')}, {amount(found.tokens, 'token')} of replies{measured}.")
+    more = f" ({amount(found.unmeasured, 'earlier call')} not measured)" if found.unmeasured else ""
+    more += f" since {local(found.first)}"
+    click.echo(f"{amount(found.calls, 'call')}, {amount(found.tokens, 'token')} of replies{more}.")
     tools = [(one.tool, one.calls, one.failed or "", one.tokens) for one in found.tools]
     recalled = [(one.count, local(one.last), one.kind, one.title or one.id) for one in found.recalled]
     unanswered = [(one.count, local(one.last), one.query) for one in found.unanswered]

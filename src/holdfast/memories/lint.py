@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import invisible, links, markdown, pages
 from holdfast.memories.hot import client_rules
 from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Place
+from holdfast.model.layout import Place, copy_of
 from holdfast.model.records import Draft, Record, text_of
 from holdfast.model.scopes import Scope
 from holdfast.model.times import from_prefix
@@ -83,6 +83,14 @@ def every_page(memory: Core, scope: str | Scope | None, blocked: Blocked) -> Ite
                 yield place
 
 
+def conflict_copies(memory: Core) -> Iterator[tuple[str, str]]:
+    """Yield the copies that other programs left after a conflict, each with the file that it belongs to."""
+    for folder in memory.layout.roots:
+        for path, _ in memory.tree.walk(folder, (".md", ".jsonl", ".orig"), lambda _path, _why: None):
+            if of := copy_of(path):
+                yield path, of
+
+
 def lint(memory: Core, scope: str | Scope | None = None, fix: bool = False, progress: Progress | None = None) -> Report:
     """Check every Markdown file of the tree, or of one scope; with `fix`, correct what is safe to correct."""
     linter = _Linter(memory, fix)
@@ -94,6 +102,9 @@ def lint(memory: Core, scope: str | Scope | None = None, fix: bool = False, prog
             progress(number, len(places))
     if not scope:
         linter.check_total_budget()
+        for path, of in conflict_copies(memory):
+            what = f"is a conflict copy of {of} and is not read: copy what is missing to {of}, then remove it"
+            linter.faults.append(Fault("warning", path, 1, what, "copy"))
     linter.check_names(whole=not scope)
     faults = sorted(set(linter.faults), key=lambda fault: (fault.path, fault.line, fault.level, fault.rule, fault.what))
     return Report(len(places), faults)

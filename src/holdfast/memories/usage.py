@@ -52,6 +52,8 @@ class Called(msgspec.Struct):
 
 class Usage(msgspec.Struct):
     since: str
+    first: str = ""
+    """When the first of these calls was made."""
     calls: int = 0
     tokens: int = 0
     unmeasured: int = 0
@@ -75,6 +77,7 @@ def usage(memory: Core, since: str = "") -> Usage:
         fields, params = trace.fields, trace.fields.get("params")
         called = tools.setdefault(trace.title, Called(trace.title))
         called.calls += 1
+        found.first = trace.time
         called.failed += fields.get("success") is False
         tokens = fields.get("tokens")
         if not isinstance(tokens, int):

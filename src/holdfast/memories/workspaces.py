@@ -28,7 +28,7 @@ from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Receipt, Record, line_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import DERIVED
-from holdfast.model.times import today
+from holdfast.model.times import today, utc_now
 from holdfast.storage import write_log
 from holdfast.storage.folds import Logs
 from holdfast.storage.parsing import is_archived
@@ -370,6 +370,13 @@ class Traces:
     def since(self, time: str) -> Iterator[Record]:
         """Yield the traces of all workspaces from a time on, newest first."""
         return itertools.takewhile(lambda record: record.time >= time, self._newest(None))
+
+    def old(self) -> list[str]:
+        """Return the logs of months before those that the settings keep."""
+        months, now = self._memory.settings.limits.trace_months, utc_now()
+        year, month = divmod(int(now[:4]) * 12 + int(now[5:7]) - 1 - months, 12)
+        logs = self._memory.store.paths(self._memory.layout.path_for(_TRACE, Scope()).rsplit("/", 2)[0], ".jsonl")
+        return [log for log in logs if months and log.rpartition("/")[2] < f"{year:04}-{month + 1:02}"]
 
     def _newest(self, scope: Scope | None) -> Iterator[Record]:
         """Yield the traces of a workspace, or of all, newest first, read from the ends of the files."""

@@ -25,6 +25,9 @@ _PATTERNS = {
     "any": r"(?P<name{}>.+)",
 }
 """A pattern for each hole of a template; `{}` is the number of the template."""
+_COPY = re.compile(
+    r"(.+?)(?:\.sync-conflict-[\w-]+| \([^()/]*conflicted copy[^()/]*\))(\.\w+)|(.+\.(?:md|jsonl))\.orig", re.DOTALL
+)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -62,7 +65,7 @@ class Layout:
         self._any = re.compile("|".join(patterns))
 
     def _classify(self, path: str) -> Place | None:
-        if path.startswith(".") or "/." in path or path == self._legacy:
+        if path.startswith(".") or "/." in path or path == self._legacy or copy_of(path):
             return None
         found = self._any.fullmatch(path)
         if found is None or found.lastgroup is None:
@@ -115,6 +118,12 @@ class Layout:
     def overview(self, scope_path: str) -> str:
         """Return the file that defines a workspace, domain or repository."""
         return f"{self.workspaces}/{scope_path}/OVERVIEW.md"
+
+
+def copy_of(path: str) -> str:
+    """Return the file of which Syncthing, Dropbox or git left this copy after a conflict, "" if it is none."""
+    found = _COPY.fullmatch(path)
+    return "".join(part or "" for part in found.groups()) if found else ""
 
 
 def session_folder(session: str) -> str:

@@ -57,6 +57,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longer text of a line is stored in a separate file next to the log."""
     compress_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 16_384
     """Such a file is compressed (gzip) from this size on; 0 is never."""
+    trace_months: Annotated[int, msgspec.Meta(ge=0, le=1200)] = 12
+    """`holdfast usage --prune` removes traces of calls from before so many months; 0 keeps them all."""
 
 
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, Conflict, Invalid, NotFound
+from holdfast.errors import AlreadyExists, Conflict, Damaged, Invalid, NotFound
 from holdfast.formats import jsonl, markdown, prompts, sections
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount, check_text
@@ -49,6 +49,8 @@ class Version(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     op: str = ""
     kept: bool = False
     """Whether its text can still be read."""
+    damaged: bool = False
+    """Whether its text was changed after it was kept."""
     current: bool = False
     reason: str = ""
     """Why, where the writer said so."""
@@ -99,13 +101,8 @@ def text_at(memory: Core, identifier: str, version: str) -> str:
         raise NotFound(f"{path} has {what} {version}.", f"Run: holdfast history {path}")
     (found,) = known
     document = memory.tree.read(path) if memory.tree.stat(path) else None
-    try:
-        if document is None or document.version != found:
-            document = memory.tree.read(memory.store.kept(found))
-    except NotFound:
-        advice = "Only text that Holdfast replaced is kept, until it is forgotten."
-        raise NotFound(f"The text of {path} in version {found[:8]} is not kept.", advice) from None
-    return document.data.decode("utf-8", "replace")
+    is_current = document and document.version == found
+    return (document.data if document and is_current else memory.store.kept_text(found)).decode("utf-8", "replace")
 
 
 def ends(entry: Mapping[str, Any]) -> tuple[str, str]:
@@ -160,13 +157,15 @@ def _of_document(memory: Core, path: str) -> list[Version]:
     elif current == ABSENT and version != ABSENT:
         found.append(Version(time="", what="removed"))
     last = max((number for number, one in enumerate(found) if one.version == current != ABSENT), default=-1)
-
-    def kept(version: str) -> bool:
-        return bool(version) and (version == current or memory.store.exists(memory.store.kept(version)))
-
-    return [
-        msgspec.structs.replace(one, kept=kept(one.version), current=number == last) for number, one in enumerate(found)
-    ]
+    for number, one in enumerate(found):
+        kept, damaged = bool(one.version), False
+        try:
+            if one.version not in (ABSENT, current):
+                memory.store.kept_text(one.version)
+        except (NotFound, Damaged) as error:
+            kept, damaged = False, isinstance(error, Damaged)
+        found[number] = msgspec.structs.replace(one, kept=kept, damaged=damaged, current=number == last)
+    return found
 
 
 def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
@@ -189,10 +188,7 @@ def undo(memory: Core, path: str, op_id: str = "") -> Receipt:
             if before == ABSENT and place.kind.name != "memory":  # that document always exists
                 store.remove(path, expect=current, op_id=op_id, note={"undo": True})
                 return Receipt("removed", path, path)
-            if before != ABSENT and not store.exists(store.kept(before)):
-                why = "Entries were only added to it, or it was forgotten or removed by hand."
-                raise NotFound(f"The text that {path} had before is not kept any more.", why)
-            data = b"" if before == ABSENT else store.tree.read(store.kept(before)).data
+            data = b"" if before == ABSENT else store.kept_text(before)
             made, status = Made(data, path, version_of(data)), "changed" if current else "stored"
             note = {"undo": True}
             return store.update(path, lambda _: made, expect=current, op_id=op_id, status=status, note=note)  # noqa: B023  # called at once
@@ -242,7 +238,7 @@ def _section(memory: Core, path: str, version: str, identifier: str) -> sections
     """Return a section as it was in a version of its page."""
     text = ""
     with contextlib.suppress(NotFound):
-        text = memory.tree.read(memory.store.kept(version)).data.decode("utf-8", "surrogateescape")
+        text = memory.store.kept_text(version).decode("utf-8", "surrogateescape")
     for section in sections.parse(text[markdown.body_start(text) :]):
         if f"{path}#{section.anchor}" == identifier:
             return section

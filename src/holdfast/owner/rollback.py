@@ -188,8 +188,11 @@ def _document_steps(memory: Core, writer: str, since: str) -> Iterator[Step]:
                 conflict = f"{', '.join(sorted(others))} wrote it since"
             elif current not in made or any(ends(entry)[0] not in (*made, to) for entry in since_then[1:]):
                 conflict = "it was changed by hand since"
-            elif to and not memory.store.exists(memory.store.kept(to)):
-                conflict = "the text before is not kept: entries were only added to it"
+            elif to:
+                try:
+                    memory.store.kept_text(to)
+                except HoldfastError as error:
+                    conflict = error.message
             yield Step("text back" if to else "remove", path, path, current, to, conflict=conflict)
 
 
@@ -236,7 +239,7 @@ def _apply(memory: Core, steps: list[Step], identifier: str) -> dict[Step, Step]
             elif step.to == ABSENT:
                 memory.store.remove(step.path, expect=step.version)
             else:
-                memory.replace(step.path, memory.tree.read(memory.store.kept(step.to)).data, step.version)
+                memory.replace(step.path, memory.store.kept_text(step.to), step.version)
         except HoldfastError as error:
             failed[step] = msgspec.structs.replace(step, conflict=error.message)
     for log, found in by_log.items():

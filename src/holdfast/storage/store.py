@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout
@@ -33,7 +33,7 @@ from holdfast.model.times import is_id, utc_now
 from holdfast.storage import write_log
 from holdfast.storage.log import LogPart, attempts
 from holdfast.storage.pools import Filter, Tied
-from holdfast.storage.reports import Progress, Refreshed, Report
+from holdfast.storage.reports import CHANGED, Progress, Refreshed, Report
 from holdfast.storage.tree import ABSENT, Document, Tree, changed
 
 if TYPE_CHECKING:
@@ -216,6 +216,17 @@ class Store(abc.ABC):
     def kept(self, version: str) -> str:
         """Return the path under which the text of an earlier version is kept."""
         return write_log.kept_path(self.layout.memory, version)
+
+    def kept_text(self, version: str) -> bytes:
+        """Return the text of an earlier version; NotFound when it is not kept, Damaged when it was changed since."""
+        try:
+            found = self.tree.read(self.kept(version))
+        except NotFound:
+            why = "Entries were only added to it, or it was forgotten or removed by hand."
+            raise NotFound(f"The text of version {version[:8]} is not kept any more.", why) from None
+        if found.version != version:
+            raise Damaged(f"{self.kept(version)} {CHANGED}; it is not used.", "Run: holdfast verify")
+        return found.data
 
     def check_size(self, path: str, data: bytes) -> None:
         if len(data) > (most := self.settings.limits.document_bytes):

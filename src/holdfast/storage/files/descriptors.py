@@ -20,6 +20,7 @@ import io
 import os
 import random
 import secrets
+import signal
 import stat
 import struct
 import sys
@@ -175,14 +176,24 @@ def real(path: str) -> str:
 def rename_new(source: str, target: str, here: int, there: int | None = None) -> None:
     """Rename without ever replacing; FileExistsError when the new name is taken."""
     there = here if there is None else there
+    if not _renamed(source, target, here, there, 1):
+        os.link(source, target, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+        os.unlink(source, dir_fd=here)
+
+
+def exchange(one: str, other: str, folder: int) -> bool:
+    """Let two files take each other's name at once; False where the system cannot do that."""
+    return _renamed(one, other, folder, folder, 2)
+
+
+def _renamed(source: str, target: str, here: int, there: int, flag: int) -> bool:
     renameat2 = getattr(_libc(), "renameat2", None)
-    if renameat2 and not renameat2(here, os.fsencode(source), there, os.fsencode(target), ctypes.c_uint(1)):
-        return
+    if renameat2 and not renameat2(here, os.fsencode(source), there, os.fsencode(target), ctypes.c_uint(flag)):
+        return True
     number = ctypes.get_errno() if renameat2 else errno.ENOSYS
     if number not in (errno.ENOSYS, errno.EINVAL):
         raise OSError(number, os.strerror(number), target)
-    os.link(source, target, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
-    os.unlink(source, dir_fd=here)
+    return False
 
 
 def sync_all(folder: str) -> None:
@@ -266,6 +277,27 @@ def read_all(fd: int) -> bytes:
     return io.FileIO(fd, closefd=False).readall()
 
 
+def read_at_rest(folder: int, name: str, seconds: float) -> bytes:
+    """Read a file when no program has it open for writing any more; wait so many seconds for that at most.
+
+    Linux can tell: it grants a lease on a file that is open for reading only if nothing has it open for writing.
+    """
+    fd, end = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), time.monotonic() + seconds
+    try:
+        with contextlib.suppress(OSError, AttributeError):  # no leases here
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # a signal that is ignored, if the file is opened meanwhile
+            while time.monotonic() < end:
+                try:
+                    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+                    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.001)
+        return read_all(fd)
+    finally:
+        os.close(fd)
+
+
 def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int = 0, *, durable: bool = True) -> bool:
     """Write a file that has no name until it is durable; False where the system cannot do that.
 
@@ -288,14 +320,16 @@ def link_new(folder: int, name: str, data: bytes | Iterable[bytes], mtime: int =
 
 
 @contextlib.contextmanager
-def temporary(folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mtime: int = 0) -> Iterator[str]:
+def temporary(
+    folder: int, data: bytes | Iterable[bytes], mode: int = 0o644, mtime: int = 0, *, durable: bool = True
+) -> Iterator[str]:
     """Write a durable file under a temporary name; on an error it is removed."""
     name = TEMPORARY + secrets.token_hex(8)
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
         try:
             os.fchmod(fd, mode)
-            write_pieces(fd, data, mtime)
+            write_pieces(fd, data, mtime, durable=durable)
         finally:
             os.close(fd)
         yield name

@@ -4,8 +4,9 @@ Append: lock the log, seal a torn tail, write whole lines, unlock, fdatasync, ch
 with these lines, then acknowledge. The sync comes after the unlock, so that writers waiting together become durable
 together (docs/decisions/002). Lines that an outside change removed are appended again from the journal.
 
-Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, rename, fsync the
-folder. Create: write and fsync a file without a name, link it (which never replaces), fsync the folder.
+Replace: write and fsync a temporary file in the same folder, lock the folder, compare the version, exchange the two
+files, compare the replaced one again (other programs do not use our locks), fsync the folder. Create: write and fsync a
+file without a name, link it (which never replaces), fsync the folder.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from holdfast.storage.tree import ABSENT, Document, Line, RootGone, Snapshot, St
 _CHUNK = 1 << 20
 _TRIES = 100
 _UNLOCKED_TRIES = 3
+_WRITERS_SECONDS = 1.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
 _LEADS_OUT = "a link that leads out of the root is not followed"
@@ -88,20 +90,54 @@ class Files:
             if expect == ABSENT:
                 with self._writing():
                     self._create(folder, path, data)
-            else:
+            elif keep or "/" not in path or not self._extend(folder, path, data, expect):
                 self._replace(folder, path, data, expect, keep)
         return version_of(data)
 
     def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
         name = path.rpartition("/")[2]
-        mode = self._compare(folder, path, expect)  # a stale write is refused before any disk work
+        _, mode = self._compare(folder, path, expect)  # a stale write is refused before any disk work
         with raw.temporary(folder, data, mode) as temporary, self._writing(folder, path):
-            self._compare(folder, path, expect)
-            if keep:
-                self._keep(folder, name, keep)
+            old, _ = self._compare(folder, path, expect)
+            copied = bool(keep) and self._keep(keep, old, mode, durable=False)
             self._journal.drop(path)
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            if raw.exchange(temporary, name, folder):  # `temporary` is the replaced file now
+                try:
+                    late = raw.read_at_rest(folder, temporary, _WRITERS_SECONDS)
+                    if not late.startswith(old):  # another program saved a new text after the comparison
+                        raise changed(path, expect)
+                    if late != old:  # another program added to it
+                        self.append(path, lambda _end: late[len(old) :])
+                except (HoldfastError, OSError):
+                    raw.exchange(temporary, name, folder)
+                    raise
+                if copied and late == old:  # a program that still has it open writes to a file with a name
+                    with contextlib.suppress(HoldfastError), self._folder_of(keep) as (there, kept):
+                        os.rename(temporary, kept, src_dir_fd=folder, dst_dir_fd=there)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+            else:
+                self.settle()
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)
+
+    def _extend(self, folder: int, path: str, data: bytes, expect: str) -> bool:
+        """Append to a document in place, so that a program that adds to it at this moment loses nothing.
+
+        False when `data` is not this version and more lines, or when the file has a second name or may not be written.
+        """
+        with self._locked(folder, path):
+            old, _ = self._compare(folder, path, expect)
+            more = data[len(old) :]
+            if not data.startswith(old) or not old.endswith(b"\n"):
+                return False
+            try:
+                self.append(path, lambda _end: more)
+            except (Invalid, Unavailable):
+                return False
+            if more not in self.read(path).data:  # another program put a new file in its place
+                raise changed(path, expect)
+            return True
 
     def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
         with self._folder_of(path) as (folder, _), self._writing():
@@ -146,44 +182,35 @@ class Files:
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
         with self._folder_of(path, make=False) as (folder, name), self._writing(folder, path):
             if expect:
-                self._compare(folder, path, expect)
-            if keep:
-                self._keep(folder, name, keep)
+                old, mode = self._compare(folder, path, expect)
+                if keep:
+                    self._keep(keep, old, mode)
             self._journal.drop(path)
             os.unlink(name, dir_fd=folder)
             os.fsync(folder)
 
-    def _keep(self, folder: int, name: str, keep: str) -> None:
-        """Give the bytes that are about to be replaced a second name: a hard link, or a copy where there are none."""
-        there = self._folder(check_path(keep)[:-1])
-        kept = keep.rpartition("/")[2]
-        try:
-            os.link(name, kept, src_dir_fd=folder, dst_dir_fd=there, follow_symlinks=False)
-        except FileExistsError:
-            pass  # the name is the version: the same bytes are there already
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
-                raise
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-            try:
-                with contextlib.suppress(FileExistsError), raw.temporary(there, raw.read_all(fd)) as temporary:
-                    raw.rename_new(temporary, kept, there)
-            finally:
-                os.close(fd)
-        finally:
-            os.close(there)
+    def _keep(self, keep: str, data: bytes, mode: int, *, durable: bool = True) -> bool:
+        """Copy the bytes that are about to be replaced: after a kill, a link would change with the document.
 
-    def _compare(self, folder: int, path: str, expect: str) -> int:
-        """Check that a document has this version, and return its permissions; Conflict when it has not."""
+        False when there is a file of this name, which is never replaced.
+        """
+        with contextlib.suppress(AlreadyExists), self._folder_of(keep) as (folder, name):
+            with raw.temporary(folder, data, mode, durable=durable) as temporary:
+                raw.rename_new(temporary, name, folder)
+            return True
+        return False
+
+    def _compare(self, folder: int, path: str, expect: str) -> tuple[bytes, int]:
+        """Return the bytes of a document of this version, and its permissions; Conflict when it has another one."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             fd = os.open(path.rpartition("/")[2], flags, dir_fd=folder)
         except FileNotFoundError:
             raise Conflict(f"{path} is no longer there; nothing was written.", "Read again, then decide.") from None
         try:
-            if version_of(raw.read_all(fd)) != expect:
+            if version_of(data := raw.read_all(fd)) != expect:
                 raise changed(path, expect)
-            return stat.S_IMODE(os.fstat(fd).st_mode)
+            return data, stat.S_IMODE(os.fstat(fd).st_mode)
         finally:
             os.close(fd)
 

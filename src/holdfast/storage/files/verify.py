@@ -1,8 +1,8 @@
 """Verify that files and index agree, and list what is damaged.
 
 Everything is read again from the files into a second index, and the two are compared record by record. Save points are
-compared with the hash in their ledger. Nothing is repaired here: the index can be rebuilt, and files belong to their
-owner.
+compared with the hash in their ledger, earlier versions with the hash that is their name. Nothing is repaired here:
+the index can be rebuilt, and files belong to their owner.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.refresh import Refresher
-from holdfast.storage.reports import Progress, Refreshed, Report, check_save_points
+from holdfast.storage.reports import Progress, Refreshed, Report, check_kept, check_save_points
 from holdfast.storage.tree import YOUNG_NS
 
 
@@ -53,5 +53,6 @@ def verify(
     ledgers = [record for path, known in read.items() if known.kind == "ledger" for record in scratch.records(path)]
     report.damage += [*scratch.problems(), *refresher.torn(index)]
     report.damage += check_save_points(refresher.tree, refresher.layout.memory, ledgers)
+    report.damage += check_kept(refresher.tree, refresher.layout.memory)
     report.damage = [problem for problem in dict.fromkeys(report.damage) if not problem.minor]
     return report
