@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import secrets, templates
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model import settings
 from holdfast.model.layout import Layout
 from holdfast.model.scopes import split
@@ -145,6 +145,16 @@ def without_password(address: str) -> str:
         from holdfast.storage.postgres import addresses
     read = addresses.parse(address)
     return read.bare if read.secret else address
+
+
+def shown(value: object) -> object:
+    """Return a setting as people see it: without secrets, whatever form an address has."""
+    try:
+        if isinstance(value, str) and is_address(value):
+            value = without_password(value)
+    except HoldfastError:
+        return "postgresql://[an address that cannot be read]"
+    return secrets.redact_all(value)
 
 
 def without_clear_passwords(address: str) -> str:
@@ -311,7 +321,7 @@ def settings_in_effect(text: str) -> list[Setting]:
         for field in fields:
             variable = f"HOLDFAST_{section}_{field}".upper()
             source = settings.FILE if field in given.get(section, {}) else "default"
-            value = secrets.redact_all(msgspec.to_builtins(getattr(getattr(config, section), field)))
+            value = shown(msgspec.to_builtins(getattr(getattr(config, section), field)))
             found.append(Setting(f"{section}.{field}", value, variable if variable in os.environ else source))
     return found
 
