@@ -91,6 +91,12 @@ def test_what_is_restored_is_what_was_there(filled: holdfast.Memory, tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "root") == sorted(["again", name])
 
 
+@pytest.mark.parametrize("name", ["copy.tar.gz", "copy"])
+def test_a_backup_can_be_read_by_its_owner_alone(filled: holdfast.Memory, tmp_path: Path, name: str) -> None:
+    filled.backup(str(tmp_path / name))
+    assert (tmp_path / name).stat().st_mode & 0o077 == 0
+
+
 def test_a_last_entry_without_its_newline_is_backed_up(memory: holdfast.Memory, tmp_path: Path) -> None:
     memory.put("fact", "green", fields={"key": "tea"})
     log = place(memory) / "user/memory/semantic.jsonl"

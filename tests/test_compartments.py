@@ -50,7 +50,7 @@ def clear(memory: holdfast.Memory, compartment: str, context: Reply = ONE, **mor
 
 
 def run_files(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("user/memory/sessions/*/runs/*") if path.is_file())
+    return sorted(path for path in root.glob("user/memory/sessions/*/runs/*") if path.name != "lock")
 
 
 def session_file(root: Path) -> Path:

@@ -43,6 +43,23 @@ def test_each_setting_is_shown_with_where_it_comes_from(root: Path) -> None:
     assert "limits.lock_seconds" in on_terminal("settings", root=root)
 
 
+@pytest.mark.parametrize(
+    "store",
+    [
+        "postgresql://ann:s3@/db?host=/run/pg",
+        "postgresql://ann@db.internal/db?password=s3",
+        "postgresql://ann@db.internal/db?sslmode=require&sslpassword=s3&tenant=t",
+        "postgresql://ann@db.internal/db?pass%77ord=s3",
+        "postgresql://ann:s3@db.internal:a/b@c/db",
+    ],
+)
+def test_no_form_of_an_address_shows_its_password(root: Path, store: str) -> None:
+    assert run("--put", "-", root=root, text=f'[shared]\nstore = "{store}"\n').returncode == 0
+    (value, _), terminal = shown(root)["shared.store"], on_terminal("settings", root=root)
+    assert str(value).startswith("postgresql://")
+    assert "s3" not in f"{value} {terminal}"
+
+
 def test_settings_that_keep_a_memory_from_being_opened_are_mended_and_nothing_is_lost(root: Path) -> None:
     with holdfast.open(root) as memory:
         memory.put("fact", "kept all the time", fields={"key": "kept"})

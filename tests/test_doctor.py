@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from holdfast.cli.doctor import list_tools
 from holdfast.errors import Unavailable
-from holdfast.roots import make_root
+from holdfast.roots import is_address, make_root
 from holdfast.storage.postgres import addresses
 
 
@@ -166,3 +167,23 @@ def test_the_shared_memory_in_a_folder_is_looked_at(tmp_path: pathlib.Path) -> N
         (found,) = [check for check in json.loads(done.stdout)["checks"] if check["check"] == "shared"]
         assert found["state"] == state, found
         make_root(str(shared))
+
+
+@pytest.mark.parametrize("missing", [("linkat", "renameat2"), ("flock",)])
+def test_a_file_system_on_which_nothing_can_be_saved_is_reported(
+    home: pathlib.Path, root: pathlib.Path, missing: tuple[str, ...]
+) -> None:
+    """Two calls fail as on exFAT, which has no hard links, or as on a mount without locks."""
+    if not shutil.which("strace") or is_address(str(root)):
+        pytest.skip("strace is not installed, or the memory is in a database")
+    faults = [f"--inject={call}:error={'EINVAL' if call == 'renameat2' else 'EPERM'}" for call in missing]
+    done = subprocess.run(
+        ["strace", "-f", "-o", "/dev/null", *faults, sys.executable, "-m", "holdfast", "doctor"],
+        env=os.environ | {"HOME": str(home), "HOLDFAST_ROOT": str(root)}, cwd=home, capture_output=True, text=True,
+    )  # fmt: skip
+    if "PTRACE" in done.stderr:
+        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+    (found,) = [check for check in json.loads(done.stdout)["checks"] if check["check"] == "lock"]
+    assert (done.returncode, found["state"]) == (9, "fail"), done.stdout
+    assert "ext4" in found["next"]
+    assert not list(root.glob(".holdfast/doctor*"))

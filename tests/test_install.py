@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import pty
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -309,6 +310,28 @@ def test_a_folder_in_the_place_of_the_file_is_told(home: Home) -> None:
     done = home.run("install", "cursor", "--yes")
     assert done.returncode == 9
     assert str(home.file("cursor")) in json.loads(done.stderr)["error"]
+
+
+def test_what_the_client_saves_while_we_write_is_not_overwritten(home: Home) -> None:
+    if not shutil.which("strace"):
+        pytest.skip("strace is not installed")
+    path = home.file("cursor")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}")
+    words = ["strace", "-f", "-o", "/dev/null", "--inject=fsync:delay_exit=3000000"]
+    command = [*words, sys.executable, "-m", "holdfast", "install", "cursor", "--yes"]
+    with subprocess.Popen(
+        command, env=home.environment, cwd=home.project, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        while process.poll() is None and not list(path.parent.glob("*.holdfast-tmp-*")):
+            pass
+        path.write_text('{"saved": "by the client"}')
+        _, printed = process.communicate(timeout=60)
+    if "PTRACE" in printed:
+        pytest.skip(f"strace may not trace here: {printed.strip()}")
+    assert path.read_text() == '{"saved": "by the client"}'
+    assert (process.returncode, "changed at the same moment" in printed) == (Conflict.exit_code, True), printed
+    assert not list(path.parent.glob("*.holdfast-tmp-*"))
 
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: pathlib.Path) -> None:

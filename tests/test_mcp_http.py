@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -23,8 +24,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from holdfast.errors import Damaged, HoldfastError, Unavailable
-from holdfast.mcp.auth import token_for
+from holdfast.mcp.auth import issue, token_for
 from holdfast.mcp.server import MAX_MESSAGE
+from holdfast.model import grants
 from holdfast.roots import is_address
 from holdfast.storage.postgres import addresses
 from holdfast.tools import toolsets
@@ -61,14 +63,16 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextlib.contextmanager
-def serving(root: Path) -> Iterator[Server]:
-    code = f"from holdfast.mcp.http import main; main({str(root)!r}, port=0)"
+def serving(root: Path, limits: str = "") -> Iterator[Server]:
+    code = f"from holdfast.mcp.http import Limits, main; main({str(root)!r}, port=0, limits=Limits({limits}))"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         token, reading = (Path(process.stderr.readline().split(" is in ")[1].strip()).read_text().strip() for _ in "12")
         url = process.stderr.readline().strip().removeprefix("Holdfast listens on ")
-        yield Server(process, url, token, reading)
-        process.send_signal(signal.SIGTERM)
+        try:
+            yield Server(process, url, token, reading)
+        finally:
+            process.send_signal(signal.SIGTERM)
         printed = process.stderr.read()
         assert process.wait(30) == 0
         assert not any(text in printed for text in ("Traceback", token, reading))
@@ -371,3 +375,33 @@ def test_what_a_connection_noted_for_its_run_ends_with_it(served: Server, root: 
     assert list(root.glob("user/memory/sessions/*/runs/*.jsonl")) == []
     (kept,) = root.glob("user/memory/sessions/*/entries.jsonl")
     assert "for the session" in kept.read_text()
+
+
+def flood(server: Server, client: httpx2.Client) -> None:
+    """Send requests without a valid token until they are refused for their number."""
+    unknown = ("Basic x", "Bearer x", f"Bearer {grants.create('x')[1]}")
+    for sent in itertools.islice(itertools.cycle(unknown), 100):
+        headers = server.headers | {"Authorization": sent}
+        if client.post(server.url, content=HELLO, headers=headers).status_code == 429:
+            return
+    raise AssertionError("nothing was refused")
+
+
+def test_a_stranger_s_flood_keeps_no_valid_token_out(root: Path) -> None:
+    tokens = [issue(str(root), f"token-{number}")[1] for number in range(20)]
+    with serving(root, "strangers=0.5, burst=4") as server, httpx2.Client(timeout=60) as client:
+        for token in tokens:  # the server has seen none of them
+            flood(server, client)
+            headers = server.headers | {"Authorization": f"Bearer {token}"}
+            assert client.post(server.url, content=HELLO, headers=headers).status_code == 200
+        assert client.get(server.url.removesuffix("/mcp") + "/readyz").text == "ready\n"
+
+
+def test_the_strangers_of_one_address_do_not_use_up_what_another_may_send(root: Path) -> None:
+    elsewhere = httpx2.HTTPTransport(local_address="127.0.0.2")
+    with (
+        serving(root, "strangers=0.5, burst=4") as server,
+        httpx2.Client(timeout=60, transport=elsewhere) as stranger,
+    ):
+        flood(server, stranger)
+        assert httpx2.post(server.url, content=HELLO, timeout=60).status_code == 401

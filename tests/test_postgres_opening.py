@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import secrets
@@ -36,7 +38,9 @@ from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import PgTree
 from holdfast.storage.postgres.schema import COPYING, OWNER, READER, VERSION, WRITER
+from holdfast.storage.postgres.store import PgStore
 from holdfast.storage.tree import ABSENT, RootGone
+from test_postgres_faults import between
 
 PASSWORD = "s3cret-Pa55word"
 KNOWN = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
@@ -705,3 +709,49 @@ def test_the_context_is_printed_in_time_or_says_what_is_missing(known: str, here
     assert command(here, "context --hook", known).returncode == 0
     gone = command(here, "context --hook", "postgresql://ann@127.0.0.1:1/none")
     assert (gone.returncode, gone.stderr) == (0, "")
+
+
+# a server that goes away meanwhile
+
+
+@pytest.mark.parametrize("verdict", ["question", "answer"])
+@pytest.mark.parametrize("new", [True, False], ids=["empty", "set up"])
+def test_a_connection_that_is_cut_at_any_moment_of_opening_is_reported_with_the_next_step(
+    server: pgserver.Server, empty: str, verdict: str, new: bool
+) -> None:
+    if not new:
+        Database(server.at(empty)).close()
+    without_vectors = set()
+    with between(server, server.at(empty, tenant="t")) as (proxy, dsn):
+        for moment in itertools.count():
+            messages = itertools.count()
+            proxy.lose = functools.partial(
+                lambda turns, last, _: verdict if next(turns) == last else "", messages, moment
+            )
+            before, error = len(proxy.lost), None
+            try:
+                with holdfast.open(dsn) as memory:
+                    memory.find("tea")
+                    assert isinstance(memory.store, PgStore)
+                    without_vectors.add(memory.store._database.no_vectors)
+            except HoldfastError as raised:
+                error = raised
+            if len(proxy.lost) == before:
+                break
+            assert error is None or error.next_step, error
+        assert error is None
+        assert moment > 5
+    assert len(without_vectors) == 1  # a lost connection is not mistaken for a missing extension
+
+
+@pytest.mark.parametrize("words", ["stats", "search tea", "doctor", "token list", "migrate store {}"])
+def test_a_command_whose_server_stops_while_it_opens_shows_no_traceback(
+    server: pgserver.Server, empty: str, here: Path, words: str
+) -> None:
+    Database(server.at(empty)).close()
+    with between(server, server.at(empty, tenant="t")) as (proxy, dsn):
+        messages = itertools.count()
+        proxy.lose = lambda _: "question" if next(messages) == 3 else ""  # after logging in
+        done = command(here, words.format(dsn), dsn)
+        assert proxy.lost == ["question"]
+        assert done.returncode == 0 or "the connection to the database was lost" in done.stdout + done.stderr

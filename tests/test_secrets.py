@@ -110,6 +110,8 @@ TRUE: dict[str, Callable[[random.Random], str | Made]] = {
     "shopify": lambda r: "shpat_" + some(r, HEX, 32),
     "groq": lambda r: "gsk_" + some(r, BASE62, 52),
     "database": lambda r: (f"postgresql://app:{(s := some(r, BASE62 + '!*-', 14))}@db.internal:5432/app", s),
+    "database on a socket": lambda r: (f"postgresql://app:{(s := some(r, BASE62, 14))}@/app?host=/run/pg", s),
+    "database option": lambda r: (f"postgresql://app@db/app?sslmode=require&password={(s := some(r, BASE62, 8))}", s),
     "redis": lambda r: (f"redis://:{(s := some(r, BASE62, 20))}@cache:6379/0", s),
     "web address": lambda r: (f"https://deploy:{(s := some(r, BASE62, 20))}@git.company.io/a/b.git", s),
     "basic": lambda r: (f"Authorization: Basic {(s := login(r))}", s),

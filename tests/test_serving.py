@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import resource
 import secrets
 import signal
 import socket
@@ -453,3 +454,44 @@ def test_a_memory_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> Non
         (tmp_path / "away").rename(folder)
         until(lambda: team.get("/readyz").status_code == 200)
         assert team.call(token, "recall", query="x")["hits"] == []
+
+
+# many sessions
+
+
+def test_hundreds_of_sessions_with_notes_need_no_file_descriptors_of_their_own(root: Path, config: Path) -> None:
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    with serving(str(root), "--toolset", "all") as team, httpx2.Client(timeout=60) as client:
+        resource.prlimit(team.process.pid, resource.RLIMIT_NOFILE, (128, 128))
+        headers = {"Accept": "application/json, text/event-stream", "Authorization": f"Bearer {fixed(config)}"}
+
+        def send(session: str, method: str, params: dict[str, Any]) -> httpx2.Response:
+            more = {"mcp-session-id": session, "MCP-Protocol-Version": "2025-11-25"} if session else {}
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            return client.post(team.url, headers=headers | more, json=body)
+
+        sessions = [send("", "initialize", hello).headers["mcp-session-id"] for _ in range(200)]
+        for number, session in enumerate(sessions):
+            note = {"compartment": "run", "content": f"pear number {number}."}
+            saved = send(session, "tools/call", {"name": "save_memory", "arguments": note})
+            assert saved.json()["result"]["isError"] is False, saved.text
+        with library.open(root):  # removes what dead runs left
+            pass
+        for number, session in enumerate(sessions):
+            asked = {"name": "get_memory", "arguments": {"compartment": "run"}}
+            assert f"pear number {number}." in send(session, "tools/call", asked).text
+        assert team.get("/readyz").status_code == 200
+    assert not list(root.glob("user/memory/sessions/*/runs/*.jsonl"))
+
+
+def test_a_server_that_runs_short_of_file_descriptors_is_not_ready(root: Path) -> None:
+    with serving(str(root)) as team:
+        assert team.get("/readyz").text == "ready\n"
+        used = len(list(Path(f"/proc/{team.process.pid}/fd").iterdir()))
+        before = resource.prlimit(
+            team.process.pid, resource.RLIMIT_NOFILE, (used + 16, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
+        until(lambda: team.get("/readyz").status_code == 503)
+        assert team.get("/readyz").text == "not ready: few file descriptors are left\n"
+        resource.prlimit(team.process.pid, resource.RLIMIT_NOFILE, before)
+        until(lambda: team.get("/readyz").status_code == 200)

@@ -241,7 +241,7 @@ def test_what_is_outside_is_not_there_and_cannot_be_written(fence: tuple[ScopedT
         lambda: inside.rewrite(path, lambda line: line),
         lambda: inside.create(path, [b"x"]),
         lambda: inside.make_folder(path),
-        lambda: inside.hold(path),
+        lambda: inside.hold(path, path),
         lambda: inside.link(path, mine),
         lambda: inside.link(mine + "2", path),
         lambda: inside.move(path, mine + "2"),

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast import secrets, templates
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.model import settings
 from holdfast.model.layout import Layout
 from holdfast.model.records import version_of
@@ -148,6 +148,16 @@ def without_password(address: str) -> str:
         from holdfast.storage.postgres import addresses
     read = addresses.parse(address)
     return read.bare if read.secret else address
+
+
+def shown(value: object) -> object:
+    """Return a setting as people see it: without secrets, whatever form an address has."""
+    try:
+        if isinstance(value, str) and is_address(value):
+            value = without_password(value)
+    except HoldfastError:
+        return "postgresql://[an address that cannot be read]"
+    return secrets.redact_all(value)
 
 
 def without_clear_passwords(address: str) -> str:
@@ -316,7 +326,7 @@ def settings_in_effect(root: str) -> list[Setting]:
                 source = variable
             elif name in untrusted:
                 value, source = untrusted[name], f"ignored, run: holdfast trust {location}"
-            found.append(Setting(name, secrets.redact_all(msgspec.to_builtins(value)), source))
+            found.append(Setting(name, shown(msgspec.to_builtins(value)), source))
     return found
 
 

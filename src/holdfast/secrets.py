@@ -219,7 +219,10 @@ _OTHERS = (
     ("JSON web token", ("eyJ",),
      _NOT_INSIDE + r"eyJ[A-Za-z0-9_-]{8,4096}+\.eyJ[A-Za-z0-9_-]{8,16384}+\.[A-Za-z0-9_-]{8,4096}+", _web_token),
     ("password in an address", ("://",),
-     r"://[^\s/:@?#\"'<>\\]{0,256}+:(?P<s>[^\s/?#\"'<>\\]{4,256})@(?=[A-Za-z0-9\[_%{$-])", _password),
+     r"://[^\s/:@?#\"'<>\\]{0,256}+:(?P<s>[^\s/?#\"'<>\\]{4,256})@(?=[A-Za-z0-9\[_%{$/-])", _password),
+    ("password in an address", ("://",),
+     r"(?:(?<=postgresql)|(?<=postgres))://[^\s\"'<>\\]{0,256}?[?&](?:ssl)?password="
+     r"(?P<s>[^\s\[&#\"'<>\\]{4,256}+)", _password),
     ("bearer token", ("earer ", "EARER "), r"(?i:earer) {1,4}(?P<s>[A-Za-z0-9._~+/-]{16,4096}+=*+)", _random),
     ("basic login", ("asic ", "ASIC "), r"(?i:asic) {1,4}(?P<s>[A-Za-z0-9+/]{8,4096}+={0,2})", _login),
     ("API key", ("sk-",), _NOT_INSIDE + r"sk-[A-Za-z0-9_-]{20,512}+", _random),

@@ -29,6 +29,7 @@ from holdfast.storage.tree import ABSENT, Line, Stamp
 LONGEST = 64
 """The line limit of trees that are opened to meet over-long lines."""
 MEGABYTE = 1 << 20
+LOCK = "runs/lock"
 
 
 class Engine(Protocol):
@@ -707,28 +708,31 @@ class TreeContract:
 
     def test_a_log_is_held_by_one_at_a_time_and_can_be_written_to(self, engine: Engine, place: str, tree: Tree) -> None:
         other = engine.open(place)
-        release = tree.hold("runs/a.jsonl")
+        release = tree.hold("runs/a.jsonl", LOCK)
         assert release is not None
-        assert tree.stat("runs/a.jsonl") is not None
-        assert tree.hold("runs/a.jsonl") is other.hold("runs/a.jsonl") is None
+        assert tree.hold("runs/a.jsonl", LOCK) is other.hold("runs/a.jsonl", LOCK) is None
         other.append("runs/a.jsonl", say(b"one\n"))
-        assert other.hold("runs/b.jsonl") is not None
+        assert other.hold("runs/b.jsonl", LOCK) is not None
         release()
-        assert other.hold("runs/a.jsonl") is not None
-        assert tree.hold("runs/a.jsonl") is tree.hold("runs/b.jsonl") is None
+        assert other.hold("runs/a.jsonl", LOCK) is not None
+        assert tree.hold("runs/a.jsonl", LOCK) is tree.hold("runs/b.jsonl", LOCK) is None
         other.close()
 
-    def test_a_log_that_was_removed_and_made_again_is_held_by_nobody(self, tree: Tree) -> None:
-        assert tree.hold("runs/a.jsonl") is not None
-        tree.remove("runs/a.jsonl")
-        tree.append("runs/a.jsonl", say(b"one\n"))
-        assert tree.hold("runs/a.jsonl") is not None
+    def test_a_log_stays_held_although_the_file_of_locks_is_removed(
+        self, engine: Engine, place: str, tree: Tree
+    ) -> None:
+        other = engine.open(place)
+        assert tree.hold("runs/a.jsonl", LOCK) is not None
+        tree.remove(LOCK)
+        assert tree.hold("runs/b.jsonl", LOCK) is not None
+        assert other.hold("runs/a.jsonl", LOCK) is None
+        other.close()
 
     def test_a_held_log_can_be_removed_while_lines_for_it_are_composed(self, tree: Tree) -> None:
         tree.append("runs/a.jsonl", say(b"one\n"))
 
         def remove(_: LogEnd) -> bytes:
-            release = tree.hold("runs/a.jsonl")
+            release = tree.hold("runs/a.jsonl", LOCK)
             assert release is not None
             tree.remove("runs/a.jsonl")
             release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -17,20 +18,19 @@ from holdfast import clients
 from holdfast.cli import show
 from holdfast.cli.main import command, find_root, given_root, open_root
 from holdfast.clients import CLIENTS, Client, hooks
-from holdfast.errors import Busy, HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.memories.lint import conflict_copies
 from holdfast.model import settings
 from holdfast.model.names import amount
 from holdfast.owner import shared
-from holdfast.roots import ignored, is_address, look_at, settings_text
-from holdfast.storage.files.descriptors import hold
+from holdfast.roots import ignored, is_address, look_at, open_folder, settings_text
+from holdfast.storage.tree import ABSENT
 
 if TYPE_CHECKING:
     from holdfast.storage.postgres.tenants import Health
 
 _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"
-_LOCK_SECONDS = 2.0
 _ANSWER_SECONDS = 20.0
 _HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "doctor", "version": "1"}}
 _MESSAGES: tuple[dict[str, Any], ...] = (
@@ -72,10 +72,10 @@ def _checks() -> Iterator[Check]:
     in_database, location = is_address(address), ""
     try:
         if in_database:
-            found = look_at(address)
+            health = look_at(address)
             location = address
-            yield Check("root", "ok", found.location)
-            yield from _database(found)
+            yield Check("root", "ok", health.location)
+            yield from _database(health)
         else:
             folder = os.path.realpath(os.path.expanduser(find_root()))
             if not os.path.isdir(folder):
@@ -86,12 +86,16 @@ def _checks() -> Iterator[Check]:
             yield Check("root", "ok", folder)
     except HoldfastError as error:
         yield _failed("root", error)
-    checks = {"settings": _settings, "index": _index} | ({} if in_database else {"lock": _lock})
+    checks = ({} if in_database else {"lock": _lock}) | {"settings": _settings, "index": _index}
     for name, check in checks.items() if location else ():
         try:
-            yield check(location)
+            found = check(location)
         except HoldfastError as error:
-            yield _failed(name, error)
+            found = _failed(name, error)
+        yield found
+        if (name, found.state) == ("lock", "fail"):  # nothing else works there
+            location = ""
+            break
     if location:
         yield from _shared(location)
     yield from _clients()
@@ -175,17 +179,18 @@ def _shared(location: str) -> Iterator[Check]:
 
 
 def _lock(location: str) -> Check:
-    try:
-        fd = os.open(location, os.O_RDONLY | os.O_CLOEXEC)
+    """Create and replace a document, which needs all that a write needs: links, locks and renames."""
+    scratch = f"{settings.DERIVED}/doctor-{os.getpid()}"
+    with contextlib.closing(open_folder(location)) as tree:
         try:
-            hold(fd, _LOCK_SECONDS, location)
+            tree.write(scratch, b"new", expect=tree.write(scratch, b"old", expect=ABSENT))
+        except HoldfastError as error:
+            step = "Check its permissions, or move it to a file system with hard links and locks, such as ext4 or APFS."
+            return Check("lock", "fail", f"Nothing can be saved in {location}: {error.message}", step)
         finally:
-            os.close(fd)
-    except Busy:
-        return Check("lock", "warn", f"{location} is locked by another process.", "Look again in a moment.")
-    except OSError as error:
-        return Check("lock", "fail", f"{location} cannot be locked: {error.strerror}.", "Use a local file system.")
-    return Check("lock", "ok", "The root can be locked.")
+            with contextlib.suppress(OSError):  # `tree.remove` needs a lock
+                os.unlink(os.path.join(location, scratch))
+    return Check("lock", "ok", "The root can be locked and written.")
 
 
 # clients

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.clients.editors import JSON, TOML, JsonEditor, TomlEditor
-from holdfast.errors import Conflict, Invalid, Unavailable
+from holdfast.errors import Conflict, HoldfastError, Invalid, Unavailable
 
 NAME = "holdfast"
 """The name of our entry in every client."""
@@ -140,8 +140,7 @@ def replace_file(path: str, old: str | None, new: str | None) -> str:
     target = os.path.realpath(path)
     try:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        if read_file(target) != old:
-            raise Conflict(f"{path} was changed at the same moment; nothing was written.", "Try again.")
+        _compare(path, old)
         mode = None if old is None else os.stat(target).st_mode & 0o7777
         if new is None:
             os.unlink(target)
@@ -149,13 +148,19 @@ def replace_file(path: str, old: str | None, new: str | None) -> str:
         backup = "" if old is None else _create(f"{target}{_BACKUP}{time.strftime('%Y%m%dT%H%M%S')}", old, mode)
         temporary = _create(f"{target}.holdfast-tmp-{os.getpid()}", new, mode)
         try:
+            _compare(path, old)  # the client may have saved it while our text was synced
             os.replace(temporary, target)
-        except OSError:
+        except (OSError, HoldfastError):
             _remove(temporary)
             raise
         return backup
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}; it was not changed.", "Check its permissions.") from None
+
+
+def _compare(path: str, old: str | None) -> None:
+    if read_file(path) != old:
+        raise Conflict(f"{path} was changed at the same moment; nothing was written.", "Try again.")
 
 
 def _create(path: str, text: str, mode: int | None) -> str:

@@ -50,7 +50,7 @@ class Limits(msgspec.Struct, frozen=True):
     requests: float = 200.0
     """Requests per second for each token, in the long run."""
     strangers: float = 20.0
-    """Requests per second without a valid token, all together; the rest is refused unread."""
+    """Requests per second without a valid token, for each address; the rest is refused unread."""
     burst: float = 10.0
     """Requests of this many seconds may come at once."""
     body_seconds: float = 30.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import sys
 import threading
 import time
@@ -32,6 +33,7 @@ _CHECK_SECONDS = 3.0
 """How long a check of the store may take."""
 _CACHE_SECONDS = 0.5
 """How long its result is reused."""
+_SPARE_DESCRIPTORS = 32
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 _LOCAL = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 _BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -160,6 +162,14 @@ def _resident() -> int:
     return 0
 
 
+def descriptors_left() -> int:
+    """Return how many more files this process may open."""
+    try:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0] % (1 << 63) - len(os.listdir("/dev/fd"))
+    except OSError:  # not even the folder can be opened
+        return 0
+
+
 class Health:
     """The pages, the log and the counters of one server. `check` raises if the store cannot be used."""
 
@@ -201,6 +211,8 @@ class Health:
         def attempt() -> tuple[str, str]:
             """Return the public problem and, for the log, its details."""
             try:
+                if descriptors_left() < _SPARE_DESCRIPTORS:
+                    return "few file descriptors are left", "Raise the limit: ulimit -n"
                 self._check()
             except HoldfastError as error:
                 return public_text(error), str(error)

@@ -1,7 +1,8 @@
 """MCP over streamable HTTP: on loopback unless a host is named, and always with a token.
 
-Every request is checked before anything else reads it: the rate, then Host and Origin, so that no web page can reach
-the memory through a browser, then the token, then the size of the body. The token decides which memory is used, all of
+Every request is checked before anything else reads it: Host and Origin, so that no web page can reach the memory
+through a browser, then the token, then the rate, which is counted for each token and, for requests without a valid
+token, for each address; then the size of the body. The token decides which memory is used, all of
 it or one workspace, and whether it may be changed; that is checked for each call.
 Clients that send slowly are the business of a reverse proxy.
 """
@@ -18,7 +19,7 @@ import secrets
 import socket
 import sys
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any
 
 import anyio
@@ -47,6 +48,9 @@ _LONGEST_ID = 100
 _LONGEST_LENGTH = 15
 _DRAINED = 4
 """How many times the largest body is read before a connection is cut."""
+_LOOKUPS = 8
+"""Tokens that the server has not seen yet and that are looked up at once."""
+_MOST_ADDRESSES = 10_000
 _CALLER = "holdfast.caller"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
@@ -137,7 +141,9 @@ class Guard:
         self._auth = auth
         self._limits = limits
         self._pages = pages
-        self._strangers = Bucket(limits.strangers, limits.burst)
+        self._strangers: OrderedDict[str, Bucket] = OrderedDict()
+        """By address, the least recently seen first."""
+        self._lookups = anyio.CapacityLimiter(_LOOKUPS)
         self._security = TransportSecurityMiddleware(security)
         self._connections = server.Connections()
         self._first_check: asyncio.Task[None] | None = None
@@ -208,7 +214,7 @@ class Guard:
         if path == health.HEALTH:
             return Response("ok\n", media_type="text/plain")
         if path == health.READY:
-            return await self._pages.ready_page() if self._strangers.take() else _too_many()
+            return await self._pages.ready_page()
         if path != health.METRICS:
             return None
         if self._pages.needs_token(request):
@@ -224,16 +230,25 @@ class Guard:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         sent = given.strip().encode() if scheme.lower() == "bearer" else b""
         bearer = self._auth.known(sent)
-        if not (bearer.bucket if bearer else self._strangers).take():
-            return _too_many()
-        if refusal := await self._security.validate_request(request):
-            return refusal
-        if bearer is None or not bearer.is_fresh:
+        refusal = await self._security.validate_request(request)
+        if not refusal and sent and (bearer is None or not bearer.is_fresh):
+            limiter = None if bearer else self._lookups  # a flood of unknown tokens must not take all threads
             try:
-                bearer = await anyio.to_thread.run_sync(self._auth.look_up, sent)
+                bearer = await anyio.to_thread.run_sync(self._auth.look_up, sent, limiter=limiter)
             except HoldfastError:
                 return _refused(503, "The store does not answer", {"Retry-After": "1"})
-        return bearer or Response("Unauthorized", status_code=401, headers={"WWW-Authenticate": "Bearer"})
+        if not (bearer.bucket if bearer else self._bucket_of(request)).take():
+            return _too_many()
+        return refusal or bearer or Response("Unauthorized", status_code=401, headers={"WWW-Authenticate": "Bearer"})
+
+    def _bucket_of(self, request: Request) -> Bucket:
+        """Return the bucket of an address for its requests without a valid token."""
+        address = request.client.host if request.client else ""
+        found = self._strangers.pop(address, None) or Bucket(self._limits.strangers, self._limits.burst)
+        self._strangers[address] = found
+        if len(self._strangers) > _MOST_ADDRESSES:
+            self._strangers.popitem(last=False)
+        return found
 
 
 def _refused(status: int, text: str, headers: dict[str, str] | None = None) -> Response:

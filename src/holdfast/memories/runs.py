@@ -1,5 +1,6 @@
 """The files of runs: one per run, claimed by the process that the run lives in, removed when the run ends.
 
+A claim needs no open file of its own: a server may have any number of runs.
 An unclaimed file was left by a process that is gone; it is removed when a memory is opened and when its session's runs
 are used. Files are claimed and removed only while their log is locked, so that a sweep is not mistaken for a live run
 and nothing is added to a file that is about to be removed. A process may use a run that another process has claimed;

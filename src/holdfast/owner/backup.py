@@ -74,14 +74,17 @@ def backup(memory: Core, target: str, progress: Progress | None = None) -> Backu
     if secret and not archive:
         raise Invalid("A backup is encrypted here, and a folder cannot be.", "Name a file that ends with .tar.gz.")
     copy = _Backup(memory, progress)
-    with contextlib.closing(open_folder(folder)) as there:
-        if archive:
-            there.create(name, encryption.encrypt(copy.archive()) if secret else copy.archive())
-        else:
-            with unfinished_folder(there) as made:
-                with contextlib.closing(open_folder(made)) as inside:
-                    copy.into(inside)
-                there.move(os.path.basename(made), name)
+    with contextlib.closing(open_folder(folder)) as there, unfinished_folder(there) as made:
+        os.chmod(made, 0o700)  # before anything is in it
+        unfinished = os.path.basename(made)
+        with contextlib.closing(open_folder(made)) as inside:
+            if archive:
+                inside.create(name, encryption.encrypt(copy.archive()) if secret else copy.archive())
+                os.chmod(os.path.join(made, name), 0o600)
+                unfinished += f"/{name}"
+            else:
+                copy.into(inside)
+        there.move(unfinished, name)
     size = sum(info.size for info in copy.files.values())
     return Backup(location, len(copy.files), size, copy.made, copy.left_out)
 

@@ -16,6 +16,7 @@ import ctypes
 import errno
 import fcntl
 import functools
+import hashlib
 import io
 import os
 import random
@@ -36,7 +37,6 @@ _MAX_LINKS = 40
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK) | os.O_NOFOLLOW
 _NO_TMPFILE = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _YIELDS = 100
-_WHOLE_FILE = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 TEMPORARY = ".holdfast-tmp-"
 
@@ -248,16 +248,16 @@ def release(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
-def claim(fd: int) -> bool:
-    """Mark an open file as in use by this process; False when it already is.
+def claim(fd: int, name: str, kind: int = fcntl.F_WRLCK) -> bool:
+    """Lock the byte of an open file that belongs to a name; False when another open file has it locked.
 
-    This lock belongs to the open file too, and is independent of `flock`: a claimed log can be appended to. Where a
-    system has no such lock, every file counts as in use.
+    The lock ends with the open file, or with `fcntl.F_UNLCK`. Where a system has no such lock, every name is locked.
     """
     if not hasattr(fcntl, "F_OFD_SETLK"):
         return False
+    byte = int.from_bytes(hashlib.sha256(os.fsencode(name)).digest()[:7])
     try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhxxxxqqixxxx", kind, os.SEEK_SET, byte, 1, 0))
     except (BlockingIOError, PermissionError):
         return False
     return True

@@ -67,8 +67,9 @@ class FileStore(Store):
         self._sync = IndexSync(tree, self._index, layout, settings)
         self._importer = log.Importer(tree, settings.limits.line_bytes)
         self._semantic = Semantic(settings.search.embedder if settings.search.meaning else "none")
-        self._claims: dict[str, tuple[int, Callable[[], None]]] = {}
-        """The inode of each claimed log, since the path may name another file by now, and how to release it."""
+        self._claims: dict[str, Callable[[], None]] = {}
+        """How to release each claimed log."""
+        self._claims_file = f"{layout.memory}/sessions/.claims/runs/lock"  # in git's list of ignored files as `runs/`
         self._claims_lock = threading.Lock()
 
     def clock(self) -> int:
@@ -210,28 +211,22 @@ class FileStore(Store):
 
     def claim(self, path: str) -> bool:
         with self._claims_lock:
-            stamp, claim = self.tree.stat(path), self._claims.get(path)
-            if stamp is None or (claim and claim[0] == stamp.inode):
-                return True
-            if claim:  # of a file that was removed since
-                del self._claims[path]
-                claim[1]()
-            if release := self.tree.hold(path):
-                self._claims[path] = (stamp.inode, release)
-            return release is not None
+            if path not in self._claims and (release := self.tree.hold(path, self._claims_file)):
+                self._claims[path] = release
+            return path in self._claims
 
     def release(self, path: str) -> None:
         with self._claims_lock:
             claim = self._claims.pop(path, None)
         if claim:
-            claim[1]()
+            claim()
 
     def discard(self, path: str, keep: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
         gone = True
 
         def remove(_end: LogEnd) -> bytes:
             nonlocal gone
-            release = self.tree.hold(path) if dead else None
+            release = self.tree.hold(path, self._claims_file) if dead else None
             try:
                 gone = not (dead and release is None) and not keep()
                 if gone:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import stat
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -65,11 +67,17 @@ class Files:
         """Returns the ids of forgotten entries, which are never appended again."""
         self.reports: list[Problem] = []
         """What was appended again; the next search shows it."""
+        self._claims = -1
+        """The open file of claims, at first use."""
+        self._claimed: set[str] = set()
+        self._claiming = threading.Lock()
 
     def close(self) -> None:
         for path in self._journal.paths():
             with contextlib.suppress(HoldfastError):
                 self.heal(path)
+        with self._claiming:
+            self._close_claims()
         self._beneath.close()
 
     # documents
@@ -409,29 +417,37 @@ class Files:
                 position += len(chunk)
             return checksum
 
-    def hold(self, path: str) -> Callable[[], None] | None:
+    def hold(self, path: str, among: str) -> Callable[[], None] | None:
         """Mark a log as in use until the returned function is called or this process ends; None when it already is.
 
-        The log is created if needed. The mark does not prevent writes; it only shows that a run is alive.
+        The mark is a lock on one byte of the file `among`: one open file is enough for any number of logs. It does not
+        prevent writes; it only shows that a run is alive.
         """
-        parts = check_path(path)
-        try:
-            for _ in range(_TRIES):
-                os.close(self._folder(parts[:-1]))
-                fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
-                try:
-                    held = raw.claim(fd)
-                    if held and self._beneath.names(path, os.fstat(fd)):
-                        return functools.partial(os.close, fd)
-                except BaseException:
-                    os.close(fd)
-                    raise
-                os.close(fd)
-                if not held:
+        with self._claiming:
+            if path in self._claimed:
+                return None
+            with self._folder_of(among):
+                if self._claims < 0 or not self._beneath.names(among, os.fstat(self._claims)):
+                    fd = self._beneath.open(among, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
+                    for name in self._claimed:  # `among` was removed and is made again
+                        raw.claim(fd, name)
+                    self._close_claims()
+                    self._claims = fd
+                if not raw.claim(self._claims, path):
                     return None
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
-        raise Busy(f"{path} keeps being removed by other processes.", "Try again.")
+            self._claimed.add(path)
+        return functools.partial(self._let_go, path)
+
+    def _let_go(self, path: str) -> None:
+        with self._claiming:
+            self._claimed.discard(path)
+            if self._claims >= 0:
+                raw.claim(self._claims, path, fcntl.F_UNLCK)
+
+    def _close_claims(self) -> None:
+        fd, self._claims = self._claims, -1
+        if fd >= 0:
+            os.close(fd)
 
     # the tree
 

@@ -178,8 +178,8 @@ class ScopedTree:
     def make_folder(self, folder: str) -> None:
         self._tree.make_folder(self._changed(folder))
 
-    def hold(self, path: str) -> Callable[[], None] | None:
-        return self._tree.hold(self._changed(path))
+    def hold(self, path: str, among: str) -> Callable[[], None] | None:
+        return self._tree.hold(self._changed(path), self._changed(among))
 
     def link(self, path: str, target: str) -> None:
         del path, target  # a link may lead out of the scope

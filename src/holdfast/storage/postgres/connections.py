@@ -14,7 +14,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -362,6 +362,15 @@ def is_lost(error: psycopg.Error, session: Session) -> bool:
 def is_transient(error: psycopg.Error, session: Session) -> bool:
     """Return whether the same work may succeed on a retry."""
     return isinstance(error, _ROLLED_BACK) or is_lost(error, session)
+
+
+@contextlib.contextmanager
+def reported(what: str, waits: Waits) -> Iterator[None]:
+    """Raise errors of the driver as ours."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise mapped(error, what, waits) from None
 
 
 def mapped(error: psycopg.Error, what: str, waits: Waits) -> HoldfastError:

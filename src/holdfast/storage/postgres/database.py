@@ -58,7 +58,7 @@ class Database:
         self.address = self._address.bare
         self.tenant = self._address.tenant
         self.scope = ""
-        with connections.connect(self._address) as first:
+        with connections.reported(self.location, self.waits), connections.connect(self._address) as first:
             self._access = schema.prepare(first, migrating=migrating)
             self.no_vectors = schema.prepare_vectors(first)
         self._pool = connections.Pool(self._address, schema.check)
@@ -115,12 +115,16 @@ class Database:
     def connect(self) -> Session:
         """Open a separate connection with the application's rights, to listen on; it names no tenant."""
         session = connections.connect(self._address)
-        session.execute(f"SET ROLE {self._access.role}")
+        with connections.reported(self.location, self.waits):
+            session.execute(f"SET ROLE {self._access.role}")
         return session
 
     def add_graph(self) -> None:
         """Add the graph of vectors, if it is missing and this login may do that."""
-        with contextlib.closing(connections.connect(self._address)) as session:
+        with (
+            connections.reported(self.location, self.waits),
+            contextlib.closing(connections.connect(self._address)) as session,
+        ):
             schema.add_graph(session)
 
     # ids

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
-import psycopg
 
 from holdfast.errors import Busy, Damaged, Invalid, Unavailable
 from holdfast.formats import jsonl
@@ -111,21 +110,18 @@ class Tenant(msgspec.Struct, frozen=True):
 def opened(dsn: str) -> Iterator[Migration]:
     """Connect with the owner's rights; one program at a time migrates a database."""
     address = addresses.parse(dsn)
-    with contextlib.closing(connections.connect(address)) as session:
-        try:
-            version = schema.installed(session)
-            if version > schema.VERSION:
-                raise schema.other(version)
-            if version < _OLDEST:
-                raise Unavailable(f"There is no memory to migrate in {address.shown}.", "Check the address.")
-            if schema.OWNER not in schema.roles(session):
-                fault = f'The login "{session.info.user}" may not migrate this database.'
-                raise Unavailable(fault, f"Use the login that set it up, or one that was granted {schema.OWNER}.")
-            if session.execute("SELECT pg_try_advisory_lock(%s)", [_KEY]).fetchone() != (True,):
-                raise Busy("Another program is migrating this database.", "Wait until it has finished.")
-            yield Migration(dsn, session, version)
-        except psycopg.Error as error:
-            raise connections.mapped(error, "The migration", _WAITS) from None
+    with contextlib.closing(connections.connect(address)) as session, connections.reported("The migration", _WAITS):
+        version = schema.installed(session)
+        if version > schema.VERSION:
+            raise schema.other(version)
+        if version < _OLDEST:
+            raise Unavailable(f"There is no memory to migrate in {address.shown}.", "Check the address.")
+        if schema.OWNER not in schema.roles(session):
+            fault = f'The login "{session.info.user}" may not migrate this database.'
+            raise Unavailable(fault, f"Use the login that set it up, or one that was granted {schema.OWNER}.")
+        if session.execute("SELECT pg_try_advisory_lock(%s)", [_KEY]).fetchone() != (True,):
+            raise Busy("Another program is migrating this database.", "Wait until it has finished.")
+        yield Migration(dsn, session, version)
 
 
 class Migration:
@@ -138,12 +134,9 @@ class Migration:
 
     @contextlib.contextmanager
     def _as_owner(self, *, undo: bool = False) -> Iterator[Session]:
-        try:
-            with self._session.transaction(force_rollback=undo):
-                self._session.execute(f"SET LOCAL lock_timeout = '60s'; SET LOCAL ROLE {schema.OWNER}")
-                yield self._session
-        except psycopg.Error as error:
-            raise connections.mapped(error, "The migration", _WAITS) from None
+        with connections.reported("The migration", _WAITS), self._session.transaction(force_rollback=undo):
+            self._session.execute(f"SET LOCAL lock_timeout = '60s'; SET LOCAL ROLE {schema.OWNER}")
+            yield self._session
 
     def survey(self) -> list[Tenant]:
         """Return what the old tables contain; Invalid when a part of it cannot be copied."""

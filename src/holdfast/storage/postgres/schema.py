@@ -152,6 +152,8 @@ def set_up(connection: Connection, *, over: bool = False) -> None:
                 "The database is not set up, and this server takes no writes.", "Open it on the primary."
             ) from None
         except psycopg.Error as error:
+            if connection.closed:
+                raise
             if attempt == _TRIES or not isinstance(error, _CONCURRENT):
                 raise Unavailable(
                     f"The database could not be set up ({error.sqlstate}): {error.diag.message_primary};"
@@ -212,6 +214,8 @@ def prepare_vectors(connection: Connection) -> NoVectors | None:
             f"Open the database once with a login that was granted {OWNER}.",
         )
     except psycopg.Error as error:
+        if connection.closed:
+            raise
         return NoVectors(
             f"The extension vector cannot be used ({error.sqlstate}): {error.diag.message_primary}.",
             "See the server's log, then open it again.",
