@@ -16,8 +16,8 @@ from collections.abc import Container
 from holdfast.formats import jsonl
 
 _SECONDS = 600.0
-_MOST, _LARGE = 1_000, 64 << 10
-"""How many appends to one log are kept; one above this number of bytes is kept only while it is the newest."""
+_MOST = 4 << 20
+"""How many bytes of one log are kept, and always the newest write."""
 At = tuple[int, int, bytes]
 """A write: the inode of the log, the offset, and the bytes."""
 UNKNOWN: At = (0, 0, b"")
@@ -33,19 +33,22 @@ class Journal:
 
     def __init__(self) -> None:
         self._logs: dict[str, deque[tuple[float, At]]] = {}
+        self._sizes: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def add(self, path: str, at: At) -> None:
         """Record a write; UNKNOWN makes the next append compare the log."""
         now = time.monotonic()
         with self._lock:
-            log = self._logs[path] = self._logs.pop(path, deque(maxlen=_MOST))
-            if log and len(log[-1][1][2]) > _LARGE and at != UNKNOWN:
-                log.pop()
+            log = self._logs[path] = self._logs.pop(path, deque())
+            size = self._sizes.get(path, 0) + len(at[2])
+            while log and (size > _MOST or log[0][0] < now - _SECONDS):
+                size -= len(log.popleft()[1][2])
             log.append((now, at))
+            self._sizes[path] = size
             for other in list(itertools.islice(self._logs, 2)):  # more leave than come
                 if self._logs[other][-1][0] < now - _SECONDS:
-                    del self._logs[other]
+                    del self._logs[other], self._sizes[other]
 
     def last(self, path: str) -> At | None:
         """Return the last write to a log, None when it is long ago."""
@@ -67,4 +70,6 @@ class Journal:
 
     def drop(self, path: str) -> None:
         """Forget a log that this process removed."""
-        self._logs.pop(path, None)
+        with self._lock:
+            self._logs.pop(path, None)
+            self._sizes.pop(path, None)
