@@ -187,3 +187,10 @@ def test_a_file_system_on_which_nothing_can_be_saved_is_reported(
     assert (done.returncode, found["state"]) == (9, "fail"), done.stdout
     assert "ext4" in found["next"]
     assert not list(root.glob(".holdfast/doctor*"))
+
+
+def test_encryption_without_a_key_is_reported(home: pathlib.Path, root: pathlib.Path) -> None:
+    file = root / "holdfast.toml"
+    file.write_text(file.read_text() + '\n[encryption]\nwhat = ["values"]\n')
+    state, detail = states(doctor(home, root))["settings"]
+    assert state == "fail" and "HOLDFAST_ENCRYPTION_KEY" in detail

@@ -280,7 +280,7 @@ def test_a_heading_that_nearly_is_an_entry_comes_back_as_a_warning(tree: Path) -
     start = DECISIONS.count("\n") + 2
     for tool in ("retrieve_learnings", "workspace_context"):
         warnings = ask(tree, tool, {"scope": "devtools"})["warnings"]
-        said = "looks like an entry and is read as text of the entry before it; write ### [YYYY-MM-DD] Title"
+        said = "looks like an entry, but is read as text; write ### [YYYY-MM-DD] Title"
         assert [one for one in warnings if page in one] == [f"{page}:{start}: {said}", f"{page}:{start + 4}: {said}"]
 
 

@@ -19,6 +19,7 @@ from holdfast.cli import show
 from holdfast.cli.main import command, find_root, given_root, open_root
 from holdfast.clients import CLIENTS, Client, hooks
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.formats import encryption
 from holdfast.memories.lint import conflict_copies
 from holdfast.model import settings
 from holdfast.model.names import amount
@@ -134,6 +135,8 @@ def _settings(location: str) -> Check:
         if untrusted := ignored(memory.tree.location, settings_text(memory.tree)):
             what = f"{settings.FILE} sets {', '.join(untrusted)}, which this user has not trusted: ignored."
             return Check("settings", "warn", what, f"Check the values, then run: holdfast trust {memory.root}")
+        if memory.settings.encryption.what:
+            list(encryption.encrypt([b""]))  # Locked without a key
         if memory.tree.stat(settings.FILE):
             return Check("settings", "ok", f"{settings.FILE} can be read.")
         step = f"Run: holdfast init {memory.root}"

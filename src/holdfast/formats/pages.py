@@ -34,7 +34,7 @@ _LIKE_ENTRY = re.compile(
 )
 
 
-NEAR_ENTRY = "looks like an entry and is read as text of the entry before it; write ### [YYYY-MM-DD] Title"
+NEAR_ENTRY = "looks like an entry, but is read as text; write ### [YYYY-MM-DD] Title"
 
 
 class Flaw(msgspec.Struct, frozen=True):
