@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -357,12 +358,10 @@ def test_a_session_of_the_application_is_left_without_role_and_tenant(tenants: d
     memory.find("launch")
     memory.put("message", "four", fields={"role": "user"})
     assert isinstance(memory.store, PgStore)
-    pool = memory.store._database._pool
-    session = pool.take(1, 1e18)
-    row = session.execute(
-        "SELECT current_user = session_user, current_setting('holdfast.tenant', true), current_setting('holdfast.scope', true)"
-    ).fetchone()
-    pool.give_back(session)
+    with memory.store._database._pool.session(time.monotonic() + 30) as session:
+        row = session.execute(
+            "SELECT current_user = session_user, current_setting('holdfast.tenant', true), current_setting('holdfast.scope', true)"
+        ).fetchone()
     assert row == (True, "", "")
 
 

@@ -14,7 +14,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -225,67 +225,60 @@ def connect(address: Address, deadline: float = 0.0) -> Session:
 class Pool:
     """The open connections of this program. The one that was used last is used next, and idle ones are closed."""
 
-    def __init__(self, address: Address, check: Callable[[Session], None]) -> None:
+    def __init__(self, address: Address, most: int, check: Callable[[Session], None]) -> None:
         self._address = address
+        self._most = most
         self._check = check
         self._free: deque[Session] = deque()
-        self._count = 0
-        """Open connections, and those that are being opened."""
-        self._waiting = 0
+        self._room = threading.Semaphore(most)
         self._closed = False
-        self._changed = threading.Condition()
 
-    def take(self, most: int, deadline: float) -> Session:
-        """Return a free connection, waiting until the deadline; open one if there are fewer than `most`."""
+    @contextlib.contextmanager
+    def session(self, deadline: float) -> Iterator[Session]:
+        """Lend a connection, a new one if none is free; while all are lent, wait until the deadline."""
+        if not self._room.acquire(timeout=max(deadline - time.monotonic(), _SHORTEST_WAIT)):
+            raise Busy(
+                f"All {self._most} connections to the database were in use for too long.",
+                "Try again, or allow more connections.",
+            )
         try:
-            return self._free.pop()
-        except IndexError:
-            pass
-        with self._changed:
-            self._waiting += 1
+            session = self._open(deadline)
             try:
-                while self._count >= most or self._closed:
-                    with contextlib.suppress(IndexError):
-                        return self._free.pop()
-                    if self._closed:
-                        raise Unavailable(f"{self._address.shown} was closed.", "Open it again.")
-                    if not self._changed.wait(max(deadline - time.monotonic(), _SHORTEST_WAIT)):
-                        raise Busy(
-                            f"All {most} connections to the database were in use for too long.",
-                            "Try again, or allow more connections.",
-                        )
-                self._count += 1
+                yield session
             finally:
-                self._waiting -= 1
-        session = None
+                self._take_back(session)
+        finally:
+            self._room.release()
+
+    def _open(self, deadline: float) -> Session:
+        if self._closed:
+            raise Unavailable(f"{self._address.shown} was closed.", "Open it again.")
+        with contextlib.suppress(IndexError):
+            return self._free.pop()
+        session = connect(self._address, deadline)
         try:
-            session = connect(self._address, deadline)
             with contextlib.suppress(psycopg.Error):  # the caller gets the same error, and handles it
                 self._check(session)
-            return session
         except BaseException:
-            self._drop(session)
+            session.close()
             raise
+        return session
 
-    def give_back(self, session: Session) -> None:
+    def _take_back(self, session: Session) -> None:
         link = session.pgconn
-        if link.transaction_status != _IDLE or link.pipeline_status or self._closed:
+        if link.transaction_status != _IDLE or link.pipeline_status:
             with contextlib.suppress(psycopg.Error):
                 if link.transaction_status in _OPEN and not link.pipeline_status:
                     session.rollback()
                 elif not session.closed:  # interrupted while it waited
                     session.cancel_safe(timeout=_CANCEL_SECONDS)
                     session.close()
-            if self._closed or link.transaction_status != _IDLE:
-                self._drop(session)
+            if link.transaction_status != _IDLE:
+                session.close()
                 return
         session.used = time.monotonic()
         self._free.append(session)
-        if self._waiting:
-            with self._changed:
-                self._changed.notify()
-        elif len(self._free) > 1:
-            self.close_idle(session.used - _IDLE_SECONDS)
+        self.close_idle(math.inf if self._closed else session.used - _IDLE_SECONDS)
 
     def discard_lost(self, error: psycopg.Error, session: Session) -> None:
         """Close a lost connection and the idle ones, which may be dead too or lead to the wrong server."""
@@ -297,19 +290,10 @@ class Pool:
         """Close the connections that were not used since then."""
         with contextlib.suppress(IndexError):
             while self._free[0].used < since:
-                self._drop(self._free.popleft())
-
-    def _drop(self, session: Session | None) -> None:
-        if session:
-            session.close()
-        with self._changed:
-            self._count -= 1
-            self._changed.notify()
+                self._free.popleft().close()
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._closed = True
         self.close_idle()
 
 
