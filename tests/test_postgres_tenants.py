@@ -122,18 +122,13 @@ OF_TREE: dict[str, list[Callable[[PgTree], object]]] = {
     "folder_stamp": [lambda t: t.folder_stamp(FOLDER)],
     "make_folder": [lambda t: t.make_folder(FOLDER), lambda t: t.make_folder(NOTE)],
     "target": [lambda t: t.target(NOTE)],
-    "link": [lambda t: t.link(NOTE, "x")],
-    "move": [lambda t: t.move(NOTE, "mine.md"), lambda t: t.move("gone.md", NOTE)],
     "remove": [lambda t: t.remove(NOTE), lambda t: t.remove(LOG), lambda t: t.remove(NOTE, expect=VERSION)],
     "rewrite": [lambda t: t.rewrite(LOG, lambda _: b"mine")],
     "snapshot": [_snapshot],
     "versions": [lambda t: t.versions([NOTE, LOG])],
-    "settle": [lambda t: t.settle()],
-    "create": [lambda t: t.create(NOTE, [b"mine"]), lambda t: t.read(NOTE).data, lambda t: t.remove(NOTE)],
     "create_all": [lambda t: sorted(t.create_all({NOTE: b"mine"})), lambda t: t.remove(NOTE)],
     "write": [lambda t: t.write(NOTE, b"x", expect=VERSION), lambda t: t.write(NOTE, b"mine", expect=ABSENT), lambda t: t.remove(NOTE)],
     "put": [lambda t: t.put(NOTE, None, expect=VERSION, keep=True)],
-    "close": [],
 }  # fmt: skip
 OF_STORE: dict[str, list[Callable[[Store], object]]] = {
     "read": [lambda s: s.read(NOTE)],

@@ -24,7 +24,7 @@ from holdfast.model.scopes import split
 from holdfast.model.settings import Paths
 from holdfast.storage.files.store import FileStore
 from holdfast.storage.files.tree import Files
-from holdfast.storage.tree import ABSENT, Tree
+from holdfast.storage.tree import ABSENT, Folder, Tree
 from holdfast.storage.write_log import kept_path
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def folder_of(root: str | os.PathLike[str]) -> str:
     return location
 
 
-def open_folder(path: str | os.PathLike[str]) -> Tree:
+def open_folder(path: str | os.PathLike[str]) -> Folder:
     """Open a folder that is not a memory root, such as a project's, so that every write stays inside it."""
     location = os.path.realpath(on_disk(os.fspath(path)))
     if not os.path.isdir(location):
@@ -108,11 +108,10 @@ def open_tree(root: str) -> Iterator[Tree]:
         with contextlib.closing(Files(folder_of(root))) as files:
             yield files
         return
-    database = _database(root)
-    from holdfast.storage.postgres.files import PgTree
+    with contextlib.closing(_database(root)) as database:
+        from holdfast.storage.postgres.files import PgTree
 
-    with contextlib.closing(PgTree(database, Layout(Paths()), owns=True)) as tree:
-        yield tree
+        yield PgTree(database, Layout(Paths()))
 
 
 def settings_text(tree: Tree) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -91,18 +91,13 @@ ON CONFLICT (tenant) DO UPDATE SET epoch = s.epoch + 1
 class PgTree:
     """The files of one tenant, or of one of its scopes."""
 
-    def __init__(self, database: Database, layout: Layout, *, owns: bool = False, longest: int = 0) -> None:
+    def __init__(self, database: Database, layout: Layout, *, longest: int = 0) -> None:
         self.location = database.location
         self.maker = Maker(database.tenant, layout, self.text)
         self._database = database
-        self._owns = owns
         self._longest = longest
         """Most bytes of a text in a separate document, 0 for any."""
         self._kept = kept_path(layout.memory, "")
-
-    def close(self) -> None:
-        if self._owns:
-            self._database.close()
 
     # documents
 
@@ -199,10 +194,6 @@ class PgTree:
             raise refused(error, str(error.diag.message_primary), ABSENT) from None
         return {*new, *old}
 
-    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        del mtime, durable
-        self.write(path, b"".join(chunks), expect=ABSENT)
-
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
         if not is_log(path) and not path.startswith(self._kept):
             if self.row(path) is None:
@@ -243,11 +234,6 @@ class PgTree:
         for row in rows:
             row.live, row.hidden = row.live and before.live, row.hidden or before.hidden
         return rows
-
-    def move(self, source: str, target: str) -> None:
-        document = self.read(source)
-        self.write(target, document.data, expect=ABSENT)
-        self.remove(source, expect=document.version)
 
     # logs
 
@@ -317,11 +303,6 @@ class PgTree:
         ((count, last),) = self._database.ask(folder, _STAMP, **_range(folder))
         return int(last) * 1_000_003 + int(count) if count else 0
 
-    # what only folders have
-
-    def settle(self) -> None:
-        pass
-
     def make_folder(self, folder: str) -> None:
         parts = folder.split("/")
         if self.versions(["/".join(parts[:count]) for count in range(1, len(parts) + 1)]):
@@ -330,10 +311,6 @@ class PgTree:
     def target(self, path: str) -> str | None:
         del path
         return None
-
-    def link(self, path: str, target: str) -> None:
-        del path, target
-        raise Invalid("A database has no links.", "Make them where the files are.")
 
 
 def _range(folder: str) -> dict[str, Any]:
