@@ -23,7 +23,7 @@ from holdfast.model.records import HALF, Problem, Record, priority_of, version_o
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal
 from holdfast.storage import parsing, words
 from holdfast.storage.postgres.connections import encoded
-from holdfast.storage.postgres.schema import COLUMNS, LETTER
+from holdfast.storage.postgres.schema import LETTER
 from holdfast.storage.tree import Document, Stamp
 from holdfast.storage.words import LINK, NAME, TAG, stems
 
@@ -85,9 +85,6 @@ class Row(msgspec.Struct):
             None if self.more is None else bytes(self.more),
             *encoded(self.raw, self.words),
         )  # fmt: skip
-
-
-assert Row.__struct_fields__ == COLUMNS
 
 
 def sent(rows: Sequence[Row]) -> str:

@@ -23,10 +23,6 @@ VERSION = 12
 COPYING = 11
 """The schema of a database whose rows are being copied from the tables of schema 10 and older."""
 OLDEST_SERVER = 16
-COLUMNS = (
-    "tenant", "id", "at", "kind", "path", "key", "scope", "session", "version", "op", "about", "writer", "author",
-    "agent", "priority", "live", "hidden", "length", "title", "text", "more", "raw", "words",
-)  # fmt: skip
 _KEY = 7_406_297_183_640_291_011
 _LONGEST_WAIT = "60s"
 _TRIES = 8
@@ -34,7 +30,6 @@ _CONCURRENT = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.Dea
 CODE_BITS = 384
 LETTER = 3
 """The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
-TENANT_TABLES = ("record", "stat", "term", "lease", "token")
 _MIGRATIONS = f"""
 CREATE TABLE IF NOT EXISTS holdfast.migrations (
     version integer PRIMARY KEY, name text NOT NULL, login name NOT NULL DEFAULT session_user,

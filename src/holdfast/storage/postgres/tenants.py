@@ -1,28 +1,21 @@
-"""The tenants of a database: their access tokens, temporary tenants for measurements, and the health of the server.
+"""The tenants of a database: their access tokens, and the health of the server.
 
 A token is looked up as the tenant that it names. An unknown tenant and an unknown token look the same: no row.
 """
 
 from __future__ import annotations
 
-import contextlib
-import secrets
 import time
-from collections.abc import Iterator
 
 import msgspec
 from psycopg.rows import TupleRow
 
 from holdfast.errors import AlreadyExists
 from holdfast.model.grants import Grant
-from holdfast.model.layout import Layout
-from holdfast.model.settings import FILE, Paths
 from holdfast.model.times import iso
 from holdfast.storage.postgres import addresses, schema
-from holdfast.storage.postgres.connections import Statement, Waits
+from holdfast.storage.postgres.connections import Waits
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.files import PgTree
-from holdfast.storage.tree import ABSENT
 
 _QUICK = Waits(lock_seconds=2.0, statement_seconds=3.0, again_seconds=2.0, connections=2)
 """Every request waits for this first, and so does the check whether the server is ready."""
@@ -98,30 +91,6 @@ def _grant(row: TupleRow) -> Grant:
     for name in _TIMES:
         known[name] = iso(round(known[name] * 1000)) if known[name] else ""
     return msgspec.convert(known | {"used": known["used"] or ""}, Grant)
-
-
-@contextlib.contextmanager
-def temporary_tenant(address: str, settings: str) -> Iterator[str]:
-    """Yield the address of a new tenant of a database, and remove the tenant afterwards."""
-    mine = addresses.for_tenant(address, f"temporary-{secrets.token_hex(8)}")
-    database = Database(mine)
-    try:
-        PgTree(database, Layout(Paths())).write(FILE, settings.encode(), expect=ABSENT)
-        yield mine
-    finally:
-        try:
-            remove_tenant(database)
-        finally:
-            database.close()
-
-
-def remove_tenant(database: Database) -> None:
-    """Delete every row of a tenant."""
-    tables = [*schema.TENANT_TABLES, *(() if database.no_vectors else ("embedding", "embedded"))]
-    gone: list[Statement] = [
-        (f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s", {}) for table in reversed(tables)
-    ]
-    database.write("The tenant", gone)
 
 
 class Health(msgspec.Struct, frozen=True):
