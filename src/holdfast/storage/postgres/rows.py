@@ -430,8 +430,7 @@ def problems_of(row: Stored, place: Place | None) -> list[Problem]:
     """Return what is wrong with a row that is about PROBLEM."""
     if row.kind == LOG or place is None or place.kind.shape == "line":
         return [problem_of(row)]
-    read = parsing.entries if place.kind.shape == "section" else parsing.documents
-    return list(read(place, row.document).problems)
+    return list(parsing.page(place, row.document).problems)
 
 
 def problem_of(row: Stored) -> Problem:

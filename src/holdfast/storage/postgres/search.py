@@ -17,7 +17,7 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -33,13 +33,13 @@ from holdfast.model.settings import Search
 from holdfast.model.times import iso
 from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, question_vector, vectors_of
 from holdfast.storage import words
-from holdfast.storage.pools import Candidate, Filter, Pool, Tied
+from holdfast.storage.pools import Candidate, Filter, Pool
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database, planned
 from holdfast.storage.postgres.rows import LONGEST_STEM, READ, Lexemes, Stored, plain, quoted, short
 from holdfast.storage.postgres.schema import CODE_BITS, text
 from holdfast.storage.reports import Progress
-from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Names, Run, stems
+from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Run, Tie, stems
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Array, Embedder
@@ -330,27 +330,9 @@ class Searcher:
 
     # related records
 
-    def related(
-        self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int,
-        load: Callable[[Collection[str]], dict[str, Record]],
-    ) -> dict[str, list[Tied]]:  # fmt: skip
-        """Return the records most closely related to each id, by its own records; without one, it is a name."""
-        names: dict[str, Names] = {}
-        for identifier, records in own.items():
-            names[identifier] = Names([], [], []) if records else words.unowned(identifier)
-            for way, name in itertools.chain.from_iterable(map(words.ties_of, records)):
-                names[identifier][way - 1].append(name)
-        having = self._having(sorted(words.shared_by(names.values())), where)
-        found = load({row for rows in having.values() for row in rows})
-        result: dict[str, list[Tied]] = {}
-        for identifier, records in own.items():
-            others = {row: record for row, record in found.items() if record.id != identifier}
-            result[identifier] = words.closest(words.tied(names[identifier], having, records), others, limit)
-        return result
-
-    def _having(self, ties: Sequence[tuple[int, str]], where: Filter) -> dict[tuple[int, str], list[str]]:
+    def having(self, ties: Iterable[Tie], where: Filter) -> dict[Tie, list[str]]:
         """Return the rows that have each tie and pass the filter; none for a tie that too many have."""
-        if not ties:
+        if not (ties := sorted(ties)):
             return {}
         condition, values = self.filter(where)
         statement = f"""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import secrets
 import threading
 import time as clocks
@@ -27,11 +26,11 @@ from holdfast.model.layout import Layout
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.settings import Settings, Shared
-from holdfast.model.times import derived_id, id_ms, is_id, iso, now_ms, utc_now
-from holdfast.recall.answers import Answer, Candidates
+from holdfast.model.times import derived_id, id_ms, is_id, iso, now_ms
+from holdfast.recall.answers import Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
-from holdfast.storage import parsing
+from holdfast.storage import parsing, words
 from holdfast.storage.log import Changed, LogPart, attempts
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Insert, Statement
@@ -54,11 +53,10 @@ from holdfast.storage.postgres.rows import (
 )
 from holdfast.storage.postgres.search import Searcher, Vectors, has_foreign
 from holdfast.storage.reports import Progress, Refreshed, Report, check_save_points
-from holdfast.storage.store import Appended, Applied, Event, Store, What, other_use, unknown, used
+from holdfast.storage.store import Appended, Applied, Event, Load, Store, What, other_use, unknown, used
 from holdfast.storage.tree import ABSENT
 
 T = TypeVar("T")
-_AT_LINE = re.compile(r"(.+\.md):([0-9]{1,9})\Z")
 _FOLDED = frozenset(name for name, kind in KINDS.items() if kind.owned and name not in ("write", "trace", "summary"))
 """Kinds whose logs are read whole to decide on the next entry, so appends to them wait for each other."""
 LEASE_SECONDS = 30.0
@@ -316,7 +314,10 @@ class PgStore(Store):
                     case "HF002":  # the entry of a program whose clock is ahead
                         after = str(error.diag.message_primary)
                     case "HF003" | "23505" if op_id:
-                        return self._repeated(path, op_id, rows)
+                        applied, about = self._applied(op_id), (_is_mark(rows[0]) and rows[0].about) or ""
+                        if repeated := self._repeated(path, op_id, applied, about, len(rows)):
+                            return repeated
+                        raise other_use(op_id, applied[0] if applied else Applied(path, "")) from None
                     case "23505":  # another program wrote this key at the same time, or has a clock that is ahead
                         after = self._latest(path, [row.key for row in rows if row.key])
                     case _:
@@ -327,18 +328,11 @@ class PgStore(Store):
         self, path: str, entries: Sequence[Mapping[str, Any]], time: str, op_id: str, after: str
     ) -> list[Row]:  # fmt: skip
         """Return the rows of new entries; OverBudget when one is too long."""
-        more = {"op": op_id} if op_id else {}
-        if writer := self.writer:
-            more["writer"] = writer
-        now, most = utc_now(), self.settings.limits.line_bytes - 100
         rows = []
-        for entry, identifier in zip(entries, self._database.mint(len(entries), after), strict=True):
-            row = self._maker.entry(path, {time: now, **entry, **more}, identifier)
-            size = len(bytes(row.more or b"")) + len((row.text or "").encode())
-            if size > most:
-                raise OverBudget(
-                    f"The line would have {size:,} bytes; the limit is {most + 100:,}.", "Shorten its fields."
-                )
+        ids = self._database.mint(len(entries), after)
+        for entry, identifier in zip(self._completed(entries, time, op_id), ids, strict=True):
+            row = self._maker.entry(path, entry, identifier)
+            self._check_line(len(bytes(row.more or b"")) + len((row.text or "").encode()))
             rows.append(row)
         if op_id:
             rows[0].op = self._op(op_id)
@@ -366,17 +360,6 @@ class PgStore(Store):
         wanted = "SELECT max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s AND live"
         ((last,),) = self._database.ask(path, f"{wanted} AND key = ANY(%(keys)s::text[])", path=path, keys=keys)
         return last or ""
-
-    def _repeated(self, path: str, op_id: str, rows: list[Row]) -> Appended:
-        """Return what an op_id added before; Conflict when it did something else."""
-        applied = self._applied(op_id)
-        about = rows[0].about if _is_mark(rows[0]) else None
-        for one in applied:
-            if one.path != path or (one.id != about if about else one.marks):
-                raise other_use(op_id, one)
-        if len(applied) < len(rows):
-            raise other_use(op_id, applied[0] if applied else Applied(path, ""))
-        return Appended([one.id for one in applied][-len(rows) :], repeated=True)
 
     def append_decided(
         self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True
@@ -517,18 +500,6 @@ class PgStore(Store):
         wanted = "r.kind = ANY(%(kinds)s::text[]) AND r.key = %(id)s"
         return self._rows(wanted, kinds=list(FOREIGN), id=identifier)
 
-    def resolve(self, identifier: str) -> str:
-        at = _AT_LINE.match(identifier)
-        place = self.layout.classify(at[1]) if at else None
-        if at is None or place is None:
-            return identifier
-        if place.kind.shape != "section":
-            return at[1]
-        before = [one for one in parsing.entries(place, self.read(at[1])).records if one.line <= int(at[2])]
-        if not before:
-            raise unknown(identifier)
-        return before[-1].id
-
     def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
         if where.tags:
             self._need_words()
@@ -576,42 +547,24 @@ class PgStore(Store):
 
     def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
         self._need_words()
-        pools, near, best, as_of = list[Pool](), Near(), list[Answer](), iso(now_ms())
-        found: list[Stored | str] = []
+        as_of = iso(now_ms())
+        return use(msgspec.structs.replace(self._candidates(query, terms, where, plain=plain), as_of=as_of))
 
-        def load(numbers: list[int]) -> dict[int, Record]:
-            records = self._loaded([found[number] for number in numbers])
-            return {number: record for number, record in zip(numbers, records, strict=True) if record}
+    def _newest(self, where: Filter, limit: int) -> list[Record]:
+        return self.query(where, limit)[1]
 
-        def related(answers: list[Answer]) -> list[list[Tied]]:
-            around = msgspec.structs.replace(where, tags=(), since="", until="")
-            ties = self._searcher.related(
-                {one.record.id: [one.record] for one in answers}, around, query.related, self._load
-            )
-            return [ties[one.record.id] for one in answers]
-
-        if terms.empty:
-            best = [Answer(record) for record in self.query(where, query.limit)[1]]
-        elif plain:
-            matches = self._searcher.best(terms, where, query.limit)
-            records = self._loaded([row for row, _ in matches])
-            best = [Answer(record, score) for record, (_, score) in zip(records, matches, strict=True) if record]
-        else:
-            for asked in (terms, terms.loose) if terms.phrases and query.associate else (terms,):
-                pools, near, found = self._pools(asked, where, query)
-                if any(pool.candidates for pool in pools):
-                    break
-        return use(Candidates(pools, near, best, where, load, related, as_of=as_of))
+    def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
+        matches = self._searcher.best(terms, where, limit)
+        records = self._loaded([row for row, _ in matches])
+        return [(record, score) for record, (_, score) in zip(records, matches, strict=True) if record]
 
     def _loaded(self, found: Sequence[Stored | str]) -> list[Record | None]:
         """Return the records of rows; those of which only the id is known are read."""
         missing = self._load([one for one in found if isinstance(one, str)])
         return [missing.get(one) if isinstance(one, str) else self._record(one) for one in found]
 
-    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[list[Pool], Near, list[Stored | str]]:
-        """Return the candidates for some words in one pool for our own records and one for those of other programs."""
-        candidates = self.settings.search.candidates
-        most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
+    def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
+        """Return one pool for our own records and one for those of other programs."""
         flags, pools, near, rows = has_foreign(where), list[Pool](), Near(), list[Stored | str]()
         also = self._vectors.asking() if query.associate else []
         rarity, found = self._searcher.rarity(terms, flags, also)
@@ -628,7 +581,15 @@ class PgStore(Store):
             near = Near({**near.values, **some.near}, meaning.near) if meaning else near
         if rarity.uncounted > _COUNT_AT:
             self._count_words()
-        return pools, near, rows
+
+        def load(numbers: list[int]) -> dict[int, Record]:
+            records = self._loaded([rows[number] for number in numbers])
+            return {number: record for number, record in zip(numbers, records, strict=True) if record}
+
+        return pools, near, load
+
+    def _related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
+        return words.related(own, lambda ties: self._searcher.having(ties, where), self._load, limit)
 
     def _count_words(self) -> None:
         """Count the words of new rows in a thread, unless one does already."""
@@ -652,7 +613,7 @@ class PgStore(Store):
         own: dict[str, list[Record]] = {identifier: []}
         with contextlib.suppress(NotFound):
             own[identifier] = [self.get(identifier)]
-        return self._searcher.related(own, where, limit, self._load)[identifier]
+        return self._related(own, where, limit)[identifier]
 
     @property
     def embedder(self) -> str:
@@ -772,18 +733,16 @@ class PgStore(Store):
             return
         if is_log(row.path):
             value = row.value if row.raw is None else {}
-            if isinstance(target := value.get("hide"), str):
-                ledger = place.kind.name == "ledger"
-                target = f"{row.path.rpartition('/')[0]}/{target}" if ledger else target
-                what: What = "restored" if value.get("hidden") is False else "hidden"
-                yield Event(what, row.path, target, "state" if ledger else place.kind.name, place.scope.path)
+            if isinstance(value.get("hide"), str):
+                mark = parsing.mark(place, value)
+                yield Event.at("hidden" if mark.hidden else "restored", place, mark.target)
             removes = place.kind.name == "write" and not value.get("after")
             if removes and (gone := self.layout.classify(str(value.get("path")))):
-                yield Event("removed", gone.path, "", gone.kind.name, gone.scope.path)
+                yield Event.at("removed", gone)
         for record in self._records([row]) if row.live else ():
             first = not is_log(row.path) and self._is_first(row)
-            what = "hidden" if record.hidden else "added" if is_log(row.path) or first else "changed"
-            yield Event(what, record.path, record.id, record.kind, record.scope.path, record)
+            what: What = "hidden" if record.hidden else "added" if is_log(row.path) or first else "changed"
+            yield Event.of(what, record)
 
     def _is_first(self, row: Stored) -> bool:
         """Is this the first version of a document, or a section that is new?"""
