@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.formats import jsonl, links, transcripts
+from holdfast.model import names
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout, Place
 from holdfast.model.names import same
@@ -111,14 +112,8 @@ def plain(text: str) -> str:
 
 def check_path(path: str) -> str:
     """Return a path, or refuse one that a file could not have either, or that is too long for an index."""
-    parts = path.split("/")
-    if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise Invalid(f"{path[:200]!r} is not a path in a memory.", "Use names and slashes.")
-    try:
-        size = len(path.encode())
-    except UnicodeEncodeError:
-        raise Invalid(f"{path[:200]!r} is not valid text.", "Use UTF-8.") from None
-    if size > _LONGEST_PATH or any(len(part.encode()) > 255 for part in parts):
+    names.check_path(path)
+    if len(path.encode()) > _LONGEST_PATH:
         raise Invalid(f"{path[:80]!r}… is too long for a path.", "Use shorter names.")
     return path
 
