@@ -18,7 +18,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -32,15 +32,13 @@ from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
 from holdfast.model.times import is_id, utc_now
 from holdfast.recall.answers import Answer, Candidates
+from holdfast.recall.embedders import Embedded, Model, NoVectors
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
 from holdfast.storage.log import LogPart, attempts
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.reports import Progress, Refreshed, Report
 from holdfast.storage.tree import ABSENT, Document, Tree, changed
-
-if TYPE_CHECKING:
-    from holdfast.recall.embedders import Embedded
 
 ANY = "any"
 """Write over whatever version is there."""
@@ -119,10 +117,13 @@ class Store(abc.ABC):
     reads_only: bool
     """Is writing not allowed, not even derived data?"""
 
-    def __init__(self, layout: Layout, settings: Settings, writer: str = "") -> None:
+    def __init__(
+        self, layout: Layout, settings: Settings, writer: str = "", no_vectors: NoVectors | None = None
+    ) -> None:
         self.layout = layout
         self.settings = settings
         self._default_writer = writer
+        self._model = Model(settings.search.embedder if settings.search.meaning else "none", no_vectors)
 
     @abc.abstractmethod
     def clock(self) -> int:
@@ -485,14 +486,14 @@ class Store(abc.ABC):
         """Return the records related to an id, or to a name when no record has it as its id."""
 
     @property
-    @abc.abstractmethod
     def embedder(self) -> str:
         """The embedder in use, "" when records are found by words alone."""
+        return self._model.embedder
 
     @property
-    @abc.abstractmethod
     def words_alone(self) -> str:
         """Why the installed embedder is not used, and the next step; "" when it is used or none is installed."""
+        return self._model.problem
 
     @abc.abstractmethod
     def embed(self, progress: Progress | None = None) -> Embedded:

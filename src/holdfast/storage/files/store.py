@@ -60,7 +60,7 @@ class FileStore(Store):
         self._index = SqliteIndex(derived, identity_of(settings), settings.search)
         self._sync = IndexSync(tree, self._index, layout, settings)
         self._importer = log.Importer(tree, settings.limits.line_bytes)
-        self._semantic = Semantic(settings.search.embedder if settings.search.meaning else "none")
+        self._semantic = Semantic(self._model)
         self._claims: dict[str, tuple[int, Callable[[], None]]] = {}
         """The inode of each claimed log, since the path may name another file by now, and how to release it."""
         self._claims_lock = threading.Lock()
@@ -370,14 +370,6 @@ class FileStore(Store):
             return self._related({identifier: own}, where, limit)[identifier]
 
         return self._sync.retry_if_replaced(work)
-
-    @property
-    def embedder(self) -> str:
-        return self._semantic.model.embedder
-
-    @property
-    def words_alone(self) -> str:
-        return self._semantic.model.problem
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         self.refresh()

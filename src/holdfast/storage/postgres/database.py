@@ -59,7 +59,7 @@ class Database:
         self.tenant = self._address.tenant
         self.scope = ""
         with connections.connect(self._address) as first:
-            self._access = schema.prepare(first, migrating=migrating)
+            self._role, self._commit = schema.prepare(first, migrating=migrating)
             self.no_vectors = schema.prepare_vectors(first)
         self._pool = connections.Pool(self._address, self.waits.connections, schema.check)
         self._local = threading.local()
@@ -99,9 +99,8 @@ class Database:
     @functools.cached_property
     def _settings(self) -> dict[bool, Statement]:
         """The settings of durable writes, and of others."""
-        lock, commit = milliseconds(self.waits.lock_seconds), "on" if self._access.forgetful else self._access.commit
-        shared = (self._access.role, self.tenant, self.scope, lock)
-        return {True: (_SETTINGS, encoded(*shared, commit)), False: (_SETTINGS, encoded(*shared, "off"))}
+        shared = (self._role, self.tenant, self.scope, milliseconds(self.waits.lock_seconds))
+        return {True: (_SETTINGS, encoded(*shared, self._commit)), False: (_SETTINGS, encoded(*shared, "off"))}
 
     def close(self) -> None:
         if self._owns_pool:
@@ -110,12 +109,12 @@ class Database:
     @property
     def reads_only(self) -> bool:
         """Return whether this login has no rights to write."""
-        return self._access.role == schema.READER
+        return self._role == schema.READER
 
     def connect(self) -> Session:
         """Open a separate connection with the application's rights, to listen on; it names no tenant."""
         session = connections.connect(self._address)
-        session.execute(f"SET ROLE {self._access.role}")
+        session.execute(f"SET ROLE {self._role}")
         return session
 
     def add_graph(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.resources
 import time
 
-import msgspec
 import psycopg
 from psycopg import errors as pg
 from psycopg import sql
@@ -46,21 +45,8 @@ def text(name: str) -> bytes:
     return importlib.resources.files(__package__).joinpath(name).read_bytes()
 
 
-class Access(msgspec.Struct, frozen=True):
-    """The rights of this login."""
-
-    role: str
-    commit: str
-    """The server's setting of `synchronous_commit`."""
-
-    @property
-    def forgetful(self) -> bool:
-        """By default the server acknowledges writes that it may still lose."""
-        return self.commit == "off"
-
-
-def prepare(connection: Connection, *, migrating: bool = False) -> Access:
-    """Set up the database if it is empty, and return the role to work with."""
+def prepare(connection: Connection, *, migrating: bool = False) -> tuple[str, str]:
+    """Set up the database if it is empty; return the role to work with, and `synchronous_commit` for durable writes."""
     major = connection.info.server_version // 10_000
     if major < OLDEST_SERVER:
         raise Unavailable(f"The server is PostgreSQL {major}.", f"Use PostgreSQL {OLDEST_SERVER} or newer.")
@@ -80,7 +66,7 @@ def prepare(connection: Connection, *, migrating: bool = False) -> Access:
     role = next((role for role in (WRITER, READER) if role in mine), "")
     if not role:
         raise _not_granted(connection)
-    return Access(role, commit)
+    return role, "on" if commit == "off" else commit
 
 
 def check(connection: Connection) -> None:

@@ -350,23 +350,13 @@ class Searcher:
 class Vectors:
     """The vectors of one tenant. `load` returns the records of rows."""
 
-    def __init__(self, database: Database, setting: str, load: Callable[[Sequence[str]], dict[str, Record]]) -> None:
+    def __init__(self, database: Database, model: Model, load: Callable[[Sequence[str]], dict[str, Record]]) -> None:
         self._database = database
-        self._model = Model(setting, database.no_vectors)
+        self._model = model
         self._load = load
-        self._lock = threading.RLock()
-        """Held while the model is loaded."""
         self._filler: threading.Thread | None = None
         self._has_graph: bool | None = None
         """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
-
-    @property
-    def embedder(self) -> str:
-        return self._model.embedder
-
-    @property
-    def problem(self) -> str:
-        return self._model.problem
 
     def close(self) -> None:
         if self._filler:
@@ -385,13 +375,13 @@ class Vectors:
 
     def asking(self) -> list[Statement]:
         """Return the statement that finds the records without a vector; [] when there is no model."""
-        model = self._loaded()
+        model = self._model.get()
         return [(_MISSING, _asked(model, model.at_once + 1))] if model else []
 
     def ready(self, found: Sequence[TupleRow]) -> bool:
         """Make the vectors that are missing, if there are few; return whether all records have one."""
         ((edge, missing),) = found
-        model = self._loaded()
+        model = self._model.get()
         if model is None or len(missing) > model.at_once:
             return False
         try:
@@ -407,7 +397,7 @@ class Vectors:
 
     def meaning(self, query: Query, pool: Pool, *, literal: bool) -> Meaning | None:
         """Return the vector of a question, in which rare words count more; None for a question without words."""
-        if (model := self._loaded()) is None:
+        if (model := self._model.get()) is None:
             return None
         try:
             question = question_vector(model, query.text, pool)
@@ -424,7 +414,7 @@ class Vectors:
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         """Make all missing vectors."""
-        if (model := self._loaded()) is None:
+        if (model := self._model.get()) is None:
             raise self._model.unavailable()
         edge, missing = self._missing(model)
         try:
@@ -440,14 +430,10 @@ class Vectors:
 
     def status(self) -> Embedded:
         """Return the state of the vectors without making any."""
-        if (model := self._loaded()) is None:
-            return Embedded("", problem=self.problem)
+        if (model := self._model.get()) is None:
+            return Embedded("", problem=self._model.problem)
         count, size, _ = self._count(model)
-        return Embedded(self.embedder, model.name, model.version, count, len(self._missing(model)[1]), size)
-
-    def _loaded(self) -> Embedder | None:
-        with self._lock:
-            return self._model.get()
+        return Embedded(self._model.embedder, model.name, model.version, count, len(self._missing(model)[1]), size)
 
     def _count(self, model: Embedder) -> tuple[int, int, bool]:
         """Return how many vectors there are, their bytes, and whether there is a graph."""

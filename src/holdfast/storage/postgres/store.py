@@ -157,14 +157,13 @@ class PgStore(Store):
     folder = ""
 
     def __init__(self, database: Database, layout: Layout, settings: Settings, writer: str = "") -> None:
-        super().__init__(layout, settings, writer)
+        super().__init__(layout, settings, writer, database.no_vectors)
         self.address, self.reads_only = database.address, database.reads_only
         self.tree = PgTree(database, layout, longest=settings.limits.document_bytes)
         self._database = database
         self._maker = self.tree.maker
         self._searcher = Searcher(database, settings.search)
-        embedder = settings.search.embedder if settings.search.meaning else "none"
-        self._vectors = Vectors(database, embedder, self._load)
+        self._vectors = Vectors(database, self._model, self._load)
         self._holder = secrets.token_hex(16)
         self._claims: set[str] = set()
         self._beat: threading.Thread | None = None
@@ -614,14 +613,6 @@ class PgStore(Store):
         with contextlib.suppress(NotFound):
             own[identifier] = [self.get(identifier)]
         return self._related(own, where, limit)[identifier]
-
-    @property
-    def embedder(self) -> str:
-        return self._vectors.embedder
-
-    @property
-    def words_alone(self) -> str:
-        return self._vectors.problem
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         return self._vectors.embed(progress)
