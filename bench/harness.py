@@ -165,8 +165,7 @@ class Words:
 def temporary_tenant(address: str, settings: str) -> Iterator[str]:
     """Yield the address of a new tenant of a database, and remove the tenant afterwards."""
     with driver():
-        from holdfast.storage.postgres.addresses import for_tenant
-        from holdfast.storage.postgres.connections import Statement
+        from holdfast.storage.postgres.connections import Statement, for_tenant
         from holdfast.storage.postgres.database import Database
     mine = for_tenant(address, f"temporary-{secrets.token_hex(8)}")
     with closing(Database(mine)) as database:

@@ -29,7 +29,7 @@ from holdfast.errors import HoldfastError, Invalid, Unavailable
 from holdfast.owner.restore import restore
 from holdfast.recall import embedders
 from holdfast.roots import make_root, open_folder, open_tree
-from holdfast.storage.postgres import addresses, schema
+from holdfast.storage.postgres import connections, schema
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.schema import COPYING, OWNER, READER, VERSION, WRITER
@@ -120,7 +120,7 @@ def refused_everywhere(here: Path, address: str, words: str = "search tea") -> H
     ],
 )
 def test_an_address_is_read_and_shown_without_its_password(dsn: str, tenant: str, shown: str) -> None:
-    address = addresses.parse(dsn)
+    address = connections.parse_address(dsn)
     assert (address.tenant, address.shown) == (tenant, shown)
     assert "pw" not in repr(address)
     assert "tenant" not in address.conninfo
@@ -172,10 +172,10 @@ def test_an_address_that_cannot_be_read_is_refused_without_quoting_it(dsn: str) 
     ],
 )
 def test_an_address_without_its_secrets_opens_the_same(dsn: str, bare: str) -> None:
-    address = addresses.parse(dsn)
+    address = connections.parse_address(dsn)
     assert address.bare == bare
     assert "SECRET" not in f"{address.shown} {address!r}"
-    again = addresses.parse(bare)
+    again = connections.parse_address(bare)
     assert (again.tenant, again.bare) == (address.tenant, bare)
     kept = conninfo_to_dict(address.conninfo)
     assert {key for key in kept if kept[key] != conninfo_to_dict(again.conninfo).get(key)} <= {

@@ -28,8 +28,7 @@ from holdfast.storage.tree import ABSENT, Folder, Tree
 from holdfast.storage.write_log import kept_path
 
 if TYPE_CHECKING:
-    from holdfast.storage.postgres.database import Database
-    from holdfast.storage.postgres.tenants import Health
+    from holdfast.storage.postgres.database import Database, Health
 
 Opened = TypeVar("Opened", bound=Core)
 MOST_SETTINGS = 1 << 20
@@ -141,22 +140,22 @@ def driver() -> Iterator[None]:
 def without_password(address: str) -> str:
     """Return an address without its password; unchanged when it has none."""
     with driver():
-        from holdfast.storage.postgres import addresses
-    read = addresses.parse(address)
+        from holdfast.storage.postgres.connections import parse_address
+    read = parse_address(address)
     return read.bare if read.secret else address
 
 
 def without_clear_passwords(address: str) -> str:
     """Return an address from a settings file, changed so that no password is sent to its server in clear text."""
     with driver():
-        from holdfast.storage.postgres import addresses
-    return addresses.without_clear_passwords(address)
+        from holdfast.storage.postgres import connections
+    return connections.without_clear_passwords(address)
 
 
 def look_at(address: str) -> Health:
     """Return the health of a database, whether or not the memory in it can be opened."""
     with contextlib.closing(_database(address)) as database:
-        from holdfast.storage.postgres.tenants import check_health
+        from holdfast.storage.postgres.database import check_health
 
         return check_health(database)
 

@@ -25,7 +25,7 @@ from holdfast.roots import is_address, look_at
 from holdfast.storage.files.descriptors import hold
 
 if TYPE_CHECKING:
-    from holdfast.storage.postgres.tenants import Health
+    from holdfast.storage.postgres.database import Health
 
 _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"

@@ -22,7 +22,7 @@ from holdfast.model import settings
 from holdfast.model.layout import Layout
 from holdfast.model.records import version_of
 from holdfast.model.times import derived_id
-from holdfast.storage.postgres import addresses, connections, schema
+from holdfast.storage.postgres import connections, schema
 from holdfast.storage.postgres.connections import Session, Statement, Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import INSERT_ALL, is_log, keeping, putting
@@ -109,7 +109,7 @@ class Tenant(msgspec.Struct, frozen=True):
 @contextlib.contextmanager
 def opened(dsn: str) -> Iterator[Migration]:
     """Connect with the owner's rights; one program at a time migrates a database."""
-    address = addresses.parse(dsn)
+    address = connections.parse_address(dsn)
     with contextlib.closing(connections.connect(address)) as session:
         try:
             version = schema.installed(session)
