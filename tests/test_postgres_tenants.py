@@ -112,6 +112,7 @@ def _made(current: bytes | None) -> Made:
 MESSAGES = Filter(kinds=("message", "note", "fact"))
 OF_TREE: dict[str, list[Callable[[PgTree], object]]] = {
     "row": [lambda t: t.row(NOTE)],
+    "rows": [lambda t: list(t.rows(LOG)), lambda t: list(t.rows(LOG, backwards=True))],
     "read": [lambda t: t.read(NOTE), lambda t: t.read(LOG), lambda t: t.read(FOLDER)],
     "text": [lambda t: t.text(NOTE)],
     "scan": [lambda t: list(t.scan(LOG)), lambda t: list(t.scan(NOTE))],

@@ -38,6 +38,8 @@ from holdfast.storage.write_log import kept_path
 
 _PAGE = 2_000
 _IN_MEMORY = 8 << 20
+FIRST_ID, _LAST_ID = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
+"""Before and after all ids."""
 ROW = f"SELECT {READ} FROM holdfast.record r WHERE r.tenant = %(tenant)s AND"
 _PUT = (
     "SELECT holdfast.put_document(%(path)s, %(doc)s::json, %(parts)s::json, %(note)s::json, %(expect)s, %(keep)s)::text"
@@ -192,7 +194,7 @@ class PgTree:
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
         count = 0
         with self._database.transaction(path):
-            for row in list(self._rows(path)):
+            for row in list(self.rows(path)):
                 new = change(row.line).strip()
                 if new == row.line:
                     continue
@@ -219,17 +221,16 @@ class PgTree:
     # logs
 
     def scan(self, path: str) -> Iterator[Line]:
-        return (Line(number, row.line, number + 1) for number, row in enumerate(self._rows(path)))
+        return (Line(number, row.line, number + 1) for number, row in enumerate(self.rows(path)))
 
     def scan_back(self, path: str) -> Iterator[Line]:
-        return (Line(number, row.line, number + 1) for number, row in enumerate(self._rows(path, before="")))
+        return (Line(number, row.line, number + 1) for number, row in enumerate(self.rows(path, backwards=True)))
 
-    def _rows(self, path: str, *, before: str | None = None) -> Iterator[Stored]:
-        """Yield the rows of a log in order, or in reverse order, a part at a time."""
-        sign, way = (">", "ASC") if before is None else ("<", "DESC")
-        last = ("00000000" if before is None else "ffffffff") + "-0000-0000-0000-000000000000"
-        wanted = f"{ROW} r.path = %(path)s AND r.id {sign} %(last)s::uuid ORDER BY r.id {way} LIMIT %(most)s::int"
-        most = _PAGE if before is None else 50
+    def rows(self, path: str, *, backwards: bool = False, only: str = "true") -> Iterator[Stored]:
+        """Yield the rows of a log that pass a condition, in order or in reverse order, a part at a time."""
+        sign, way, last, most = ("<", "DESC", _LAST_ID, 100) if backwards else (">", "ASC", FIRST_ID, _PAGE)
+        wanted = f"{ROW} r.path = %(path)s AND r.id {sign} %(last)s::uuid AND ({only})"
+        wanted += f" ORDER BY r.id {way} LIMIT %(most)s::int"
         while True:
             rows = self._database.ask(path, wanted, path=plain(path), last=last, most=most)
             yield from (Stored(*row) for row in rows)
@@ -245,7 +246,7 @@ class PgTree:
             return
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
             last = ""
-            for row in self._rows(path):
+            for row in self.rows(path):
                 file.write(row.line + b"\n")
                 last = row.id
             if not last:

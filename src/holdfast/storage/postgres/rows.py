@@ -33,8 +33,8 @@ FILE, PAGE, LOG = "file", "page", "log"
 DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
 TOKENIZER = 2
 """The version of the rules that make words of text."""
-PROBLEM = "\n"
-"""What a row is about that cannot be used: a damaged line, an entry with a fault, half of a pair."""
+PROBLEM, FAULTY = "\n", "r.about = E'\\n'"
+"""What a row is about that cannot be used: a damaged line, an entry with a fault, half of a pair; and that in SQL."""
 _LONGEST_KEY, _LONGEST_PATH = 400, 1_500
 LONGEST_STEM = 500
 _VECTOR_BYTES = 1_000_000

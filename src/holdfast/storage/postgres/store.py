@@ -21,7 +21,7 @@ from psycopg import sql
 
 from holdfast.errors import AlreadyExists, HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl, transcripts
-from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS
+from holdfast.model.kinds import KINDS, NOT_RECORDS
 from holdfast.model.layout import Layout
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of
@@ -35,8 +35,9 @@ from holdfast.storage.log import Changed, LogPart, attempts
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Insert, Statement
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.files import INSERT_ALL, ROW, PgTree, is_log
+from holdfast.storage.postgres.files import FIRST_ID, INSERT_ALL, ROW, PgTree, is_log
 from holdfast.storage.postgres.rows import (
+    FAULTY,
     LOG,
     PROBLEM,
     READ,
@@ -104,10 +105,6 @@ INSERT INTO holdfast.lease AS l (tenant, name, holder, until)
 VALUES (%(tenant)s, %(name)s, %(holder)s, clock_timestamp() + make_interval(secs => %(seconds)s))
 ON CONFLICT (tenant, name) DO UPDATE SET holder = excluded.holder, until = excluded.until
 WHERE l.holder = excluded.holder OR l.until < clock_timestamp() RETURNING 1
-"""
-_RENEW = """
-UPDATE holdfast.lease SET until = clock_timestamp() + make_interval(secs => %(seconds)s)
-WHERE tenant = %(tenant)s AND holder = %(holder)s
 """
 _RELEASE = "DELETE FROM holdfast.lease WHERE tenant = %(tenant)s AND name = %(name)s AND holder = %(holder)s"
 _HELD = """
@@ -383,19 +380,11 @@ class PgStore(Store):
         return _Moment(*found[0][:2]), [Stored(*row[2:]) for row in found if row[2]]
 
     def newest(self, path: str, problems: list[Problem] | None = None) -> Iterator[Record]:
-        last, most = "ffffffff-0000-0000-0000-000000000000", 100
-        condition = "r.path = %(path)s AND r.id < %(last)s::uuid AND (r.live AND NOT r.hidden OR r.about = %(problem)s)"
-        condition += " ORDER BY r.id DESC LIMIT %(most)s::int"
-        while True:
-            rows = self._rows(condition, path=path, last=last, most=most, problem=PROBLEM)
-            for row in rows:
-                if row.live:
-                    yield from self._records([row])
-                elif problems is not None:
-                    problems.append(problem_of(row))
-            if len(rows) < most:
-                return
-            last, most = rows[-1].id, _PAGE
+        for row in self.tree.rows(path, backwards=True, only=f"r.live AND NOT r.hidden OR {FAULTY}"):
+            if row.live:
+                yield from self._records([row])
+            elif problems is not None:
+                problems.append(problem_of(row))
 
     def import_lines(self, path: str, lines: Sequence[bytes]) -> int:
         longest, limit = max((len(line) + 1 for line in lines), default=0), self.settings.limits.line_bytes
@@ -439,8 +428,7 @@ class PgStore(Store):
     # runs
 
     def claim(self, path: str) -> bool:
-        given = {"name": f"run:{short(path)}", "holder": self._holder, "seconds": LEASE_SECONDS}
-        if path not in self._claims and not self._database.write(path, [(_CLAIM, given)])[0]:
+        if path not in self._claims and not self._database.write(path, [self._claiming(path)])[0]:
             return False
         self._claims.add(path)
         if self._beat is None:
@@ -448,11 +436,13 @@ class PgStore(Store):
             self._beat.start()
         return True
 
+    def _claiming(self, path: str) -> Statement:
+        return _CLAIM, {"name": f"run:{short(path)}", "holder": self._holder, "seconds": LEASE_SECONDS}
+
     def _renew(self) -> None:
         while not self._closed.wait(LEASE_SECONDS / 3):
             with contextlib.suppress(HoldfastError):
-                given = {"holder": self._holder, "seconds": LEASE_SECONDS}
-                self._database.write("The lease", [(_RENEW, given)], durable=False)
+                self._database.write("The lease", list(map(self._claiming, list(self._claims))), durable=False)
 
     def release(self, path: str) -> None:
         if path in self._claims:
@@ -481,23 +471,16 @@ class PgStore(Store):
             rows = self._rows("r.path = %(path)s AND r.key = %(key)s AND r.live", path=plain(path), key=key)
             if not rows:
                 self.read(path)  # which is the error to report when there is no such document
-        elif is_id(identifier):
-            rows = self._rows("r.id = %(id)s::uuid", id=identifier)
         else:
-            wanted = "r.kind = ANY(%(kinds)s::text[]) AND r.key = %(key)s"
-            keyless = [name for name, kind in KINDS.items() if kind.shape == "line" and not kind.key]
-            rows = self._rows(wanted, kinds=keyless, key=short(identifier))
+            rows = self._rows("r.id = %(id)s::uuid", id=identifier) if is_id(identifier) else []
+            if not rows:  # an id of another form, or of another program's conversation, is the key of its row
+                keyless = [name for name, kind in KINDS.items() if kind.shape == "line" and not kind.key]
+                wanted = "r.kind = ANY(%(kinds)s::text[]) AND r.key = %(key)s"
+                rows = self._rows(wanted, kinds=keyless, key=short(identifier))
         for record in self._records(rows):
-            return record
-        if is_id(identifier):  # of a conversation, whose turns have rows of other ids
-            found = [one for one in self._records(self._foreign(identifier)) if one.id == identifier]
-            if found:
-                return found[0]
+            if record.id == identifier:
+                return record
         raise unknown(identifier)
-
-    def _foreign(self, identifier: str) -> list[Stored]:
-        wanted = "r.kind = ANY(%(kinds)s::text[]) AND r.key = %(id)s"
-        return self._rows(wanted, kinds=list(FOREIGN), id=identifier)
 
     def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
         if where.tags:
@@ -531,7 +514,7 @@ class PgStore(Store):
     def count(self, path: str, after: str = "") -> int:
         wanted = "SELECT count(*) FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.path = %(path)s AND r.live"
         wanted += " AND NOT r.hidden AND r.id > %(after)s::uuid"
-        after = after if is_id(after) else "00000000-0000-0000-0000-000000000000"
+        after = after if is_id(after) else FIRST_ID
         return int(self._database.ask(path, wanted, path=path, after=after)[0][0])
 
     def problems(self, *paths: str) -> list[Problem]:
@@ -539,7 +522,7 @@ class PgStore(Store):
 
     def _problems(self, condition: str = "true", **values: Any) -> list[Problem]:
         """Return what is wrong with entries and documents."""
-        rows = self._rows(f"r.about = %(problem)s AND {condition}", problem=PROBLEM, **values)
+        rows = self._rows(f"{FAULTY} AND {condition}", **values)
         return [problem for row in rows for problem in problems_of(row, self.layout.classify(row.path))]
 
     # recall
@@ -639,7 +622,7 @@ class PgStore(Store):
         """Yield all rows as they follow from what they say, a part at a time, and the ids that a statement returns."""
         every = "SELECT count(*), max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s"
         ((total, newest),) = self._database.ask("The records", every)  # later ones are made by these rules
-        last, done = "00000000-0000-0000-0000-000000000000", 0
+        last, done = FIRST_ID, 0
         wanted = f"r.id > %(last)s::uuid AND r.id <= %(newest)s::uuid ORDER BY r.id LIMIT {_PAGE}"
         while rows := self._rows(wanted, last=last, newest=newest):
             made = [row for one in rows if (row := self._again(one))]
