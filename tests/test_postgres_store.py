@@ -555,7 +555,7 @@ def test_records_without_a_vector_are_looked_up_and_not_joined_when_statistics_a
         memory.embed()
         assert isinstance(memory.store, PgStore)
         given = {"model": "m", "kinds": ["note"], "most": 10, "every": True}
-        plan = memory.store._database.ask("x", f"EXPLAIN {search._MISSING}", **given)
+        plan = memory.store._database.ask("x", "EXPLAIN " + search.sql("missing"), **given)
     shown = "\n".join(line for (line,) in plan)
     assert "SubPlan" in shown, shown
     assert "Anti Join" not in shown, shown

@@ -1,9 +1,9 @@
 """Search in a database: how rare words are, the candidates for a question in one statement, related records, vectors.
 
-A question takes two messages. The first asks how rare its words are. The second (`recall.sql`) returns the records that
-match best by words, those that are nearest in meaning, their neighbours, and everything that ranking needs. Ranking
-itself is the same as for files. How rare words are is counted in a table beside the writes; rows that are not counted
-yet are counted by the question.
+A question takes two messages. The first asks how rare its words are. The second returns the records that match best by
+words, those that are nearest in meaning, their neighbours, and everything that ranking needs. Ranking itself is that of
+files. How rare words are is counted in a table beside the writes; rows that are not counted yet are counted by the
+question. The statements are in `search.sql`.
 
 A record has one vector per model, made when a search or `holdfast embed` finds it missing. The signs of a vector are a
 code, by which the server finds the nearest few hundred; those are compared exactly.
@@ -53,98 +53,22 @@ _LONG = 60
 """Longer records are mostly compressed: they are decompressed once, and not for each word."""
 _SPARE = 100
 _FEW = 1e-6
-_BY_CODE = 200
-"""How many of the nearest codes are compared by their vectors."""
-_NEAREST = 30
-"""How many of the most similar records become candidates, whatever their words."""
 _SQUARES = list(itertools.accumulate(1 / (place * place) for place in range(1, 256)))
 _TITLES, _TEXTS = 8, 200
 _BATCH = 500
 _EVERYTHING = 1 << 30
 _MANY = 20_000
 """From so many vectors on, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
-_RARITY = """
-WITH known AS MATERIALIZED (SELECT s.records, s.length, s.upto FROM holdfast.stat s WHERE s.tenant = %(tenant)s),
-recent AS MATERIALIZED (SELECT r.kind = 'transcript' AS other, r.length, r.words FROM holdfast.record r
-    WHERE r.tenant = %(tenant)s AND r.xact >= (SELECT upto FROM known UNION ALL SELECT '0'::xid8 LIMIT 1)
-        AND r.length > 0 AND r.live)
-SELECT
-    ARRAY(SELECT coalesce((SELECT known.records[n] FROM known), 0) + (SELECT count(*) FROM recent WHERE other = (n = 2))
-          FROM generate_series(1, 2) AS n),
-    ARRAY(SELECT coalesce((SELECT known.length[n] FROM known), 0)
-               + coalesce((SELECT sum(recent.length) FROM recent WHERE other = (n = 2)), 0)::bigint
-          FROM generate_series(1, 2) AS n),
-    ARRAY(SELECT coalesce(t.records, 0) + (SELECT count(*) FROM recent WHERE recent.words @@ w.query)
-          FROM unnest(%(terms)s::text[], %(queries)s::tsquery[]) WITH ORDINALITY AS w (term, query, n)
-          LEFT JOIN holdfast.term t ON t.tenant = %(tenant)s AND t.term = w.term ORDER BY w.n),
-    ARRAY(SELECT (SELECT count(*) FROM (SELECT FROM holdfast.searched r WHERE r.words @@ p.query AND r.live
-                                        LIMIT %(most)s::int) AS few)
-          FROM unnest(%(phrases)s::tsquery[]) WITH ORDINALITY AS p (query, n) ORDER BY p.n),
-    (SELECT count(*) FROM recent)
-"""
-_IN_SCOPE = """
-SELECT
-    ARRAY(SELECT count(r.id) FROM generate_series(0, 1) AS n LEFT JOIN holdfast.searched r
-          ON r.live AND r.length > 0 AND (r.kind = 'transcript') = (n = 1) GROUP BY n ORDER BY n),
-    ARRAY(SELECT coalesce(sum(r.length), 0)::bigint FROM generate_series(0, 1) AS n LEFT JOIN holdfast.searched r
-          ON r.live AND r.length > 0 AND (r.kind = 'transcript') = (n = 1) GROUP BY n ORDER BY n),
-    ARRAY(SELECT count(r.id) FROM unnest(%(queries)s::tsquery[]) WITH ORDINALITY AS w (query, n)
-          LEFT JOIN holdfast.searched r ON r.words @@ w.query AND r.live GROUP BY w.n ORDER BY w.n),
-    ARRAY(SELECT count(r.id) FROM unnest(%(phrases)s::tsquery[]) WITH ORDINALITY AS p (query, n)
-          LEFT JOIN holdfast.searched r ON r.words @@ p.query AND r.live GROUP BY p.n ORDER BY p.n),
-    0
-"""
-_NEAR = f"""
-SELECT r.id, r.path, r.session, r.kind FROM (
-    SELECT c.id, holdfast.similarity(e.vector, %(vector)s) AS similarity FROM (
-        SELECT e.id FROM holdfast.compared e WHERE e.model = %(model)s
-        ORDER BY holdfast.distance(e.code, %(code)s::bit(384)){{scan}} LIMIT {_BY_CODE} OFFSET 0) AS c
-    JOIN LATERAL (SELECT e.vector FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND e.id = c.id
-        AND e.model = %(model)s OFFSET 0) AS e ON true OFFSET 0) AS n
-JOIN LATERAL (SELECT * FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = n.id AND r.length > 0
-    OFFSET 0) AS r ON true
-WHERE n.similarity >= %(near)s::float8 AND {{condition}} ORDER BY n.similarity DESC LIMIT {_NEAREST}
-"""
-_SIMILARITY = """
-SELECT holdfast.similarity(e.vector, %(vector)s) FROM holdfast.embedding e
-WHERE e.tenant = %(tenant)s AND e.model = %(model)s AND e.id = p.id
-"""
 _CONTENT = functools.reduce(
     lambda text, name: text.replace(name, f"CASE WHEN r.small THEN {name} END"), ("r.text", "r.more::text"), READ
 )
-_GRAPH = f"""
-SELECT set_config('hnsw.ef_search', '{_BY_CODE}', true), set_config('hnsw.iterative_scan', 'relaxed_order', true),
-    set_config('enable_sort', 'off', true)
-"""
-# OFFSET 0 keeps a look-up by key from becoming a join, which the planner gets wrong right after many rows were added
-_MISSING = """
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT r.id::text FROM holdfast.record r
-    WHERE r.tenant = %(tenant)s AND r.live AND r.kind || '' = ANY(%(kinds)s::text[]) AND r.xact >= (
-        SELECT d.upto FROM holdfast.embedded d
-        WHERE d.tenant = %(tenant)s AND d.model = %(model)s AND NOT %(every)s::boolean
-        UNION ALL SELECT '0'::xid8 LIMIT 1)
-    AND NOT EXISTS (SELECT FROM holdfast.embedding e
-        WHERE e.tenant = %(tenant)s AND e.id = r.id AND e.model = %(model)s OFFSET 0) LIMIT %(most)s::int)
-"""
-_ADD = """
-INSERT INTO holdfast.embedding (tenant, model, id, code, vector)
-SELECT %(tenant)s, %(model)s, v.id, v.code::bit(384), holdfast.vector(v.vector)
-FROM unnest(%(ids)s::uuid[], %(codes)s::text[], %(vectors)s::text[]) AS v (id, code, vector)
-WHERE EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = v.id OFFSET 0) ON CONFLICT DO NOTHING
-"""
-_UPTO = """
-INSERT INTO holdfast.embedded AS d (tenant, model, upto) VALUES (%(tenant)s, %(model)s, %(edge)s::xid8)
-ON CONFLICT (tenant, model) DO UPDATE SET upto = greatest(d.upto, excluded.upto)
-"""
-_TIDY = """
-DELETE FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND NOT EXISTS (SELECT FROM holdfast.record r
-    WHERE r.tenant = %(tenant)s AND r.id = e.id AND r.live OFFSET 0)
-"""
-_STATUS = """
-SELECT count(*), coalesce(sum(pg_column_size(e.vector) + pg_column_size(e.code) + 60), 0)::bigint,
-    to_regclass('holdfast.embedding_code') IS NOT NULL
-FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND e.model = %(model)s
-"""
+
+
+@functools.cache
+def sql(name: str) -> str:
+    """Return a statement of `search.sql`."""
+    parts = (part.partition("\n") for part in text("search.sql").decode().split("-- name: ")[1:])
+    return {title: statement.strip() for title, _, statement in parts}[name]
 
 
 class Rarity(NamedTuple):
@@ -238,7 +162,7 @@ class Searcher:
         for prefix in map(self.lexemes.prefix, foreign):
             single |= {prefix + stem: quoted(prefix + stem) for run in runs for stem in run}
             phrases |= {prefix + " ".join(run): _query(prefix, run) for run in runs if len(run) > 1}
-        asked = _IN_SCOPE if self._database.scope else _RARITY
+        asked = sql("rarity_in_scope" if self._database.scope else "rarity")
         values = {"terms": list(single), "queries": list(single.values()), "phrases": list(phrases.values())}
         statement = planned(asked, {**values, "most": self._settings.common_records + 1})
         *_, ((records, lengths, held, many, uncounted),) = found = self._database.send(
@@ -282,11 +206,11 @@ class Searcher:
         near, similarity, graph = "SELECT * FROM hit WHERE false", "NULL", list[Statement]()
         if meaning:
             values |= {"model": meaning.model, "vector": meaning.vector, "code": meaning.code, "near": meaning.near}
-            similarity = _SIMILARITY
+            similarity = sql("similarity")
             if not meaning.literal:
-                near = _NEAR.format(scan="" if meaning.by_graph else " + 0", condition=condition)
-                graph = [(_GRAPH, [])] if meaning.by_graph else []
-        statement = _recall().format(
+                near = sql("near").format(scan="" if meaning.by_graph else " + 0", condition=condition)
+                graph = [(sql("by_graph"), [])] if meaning.by_graph else []
+        statement = sql("candidates").format(
             condition=condition, near=near, similarity=similarity, content=_CONTENT, ranks=", ".join(ranks),
             columns=", ".join(f"{rank} AS x{number}" for number, rank in enumerate(ranks)) or "0",
             score=" + ".join(scores) or "s.k", words="r.words || ''" if pool.length > _LONG else "r.words",
@@ -376,7 +300,7 @@ class Vectors:
     def asking(self) -> list[Statement]:
         """Return the statement that finds the records without a vector; [] when there is no model."""
         model = self._model.get()
-        return [(_MISSING, _asked(model, model.at_once + 1))] if model else []
+        return [(sql("missing"), _asked(model, model.at_once + 1))] if model else []
 
     def ready(self, found: Sequence[TupleRow]) -> bool:
         """Make the vectors that are missing, if there are few; return whether all records have one."""
@@ -422,7 +346,7 @@ class Vectors:
         except Failed as error:
             self._model.disable(error)
             raise self._model.unavailable() from None
-        self._database.write("The vectors", [(_TIDY, {})], durable=False)
+        self._database.write("The vectors", [(sql("tidy_vectors"), {})], durable=False)
         if self._count(model)[0] > _MANY:
             self._database.add_graph()
         self._has_graph = None
@@ -437,12 +361,12 @@ class Vectors:
 
     def _count(self, model: Embedder) -> tuple[int, int, bool]:
         """Return how many vectors there are, their bytes, and whether there is a graph."""
-        ((count, size, graph),) = self._database.ask("The vectors", _STATUS, model=_named(model))
+        ((count, size, graph),) = self._database.ask("The vectors", sql("vectors"), model=_named(model))
         return int(count), int(size), graph
 
     def _missing(self, model: Embedder) -> tuple[str, list[str]]:
         """Return up to which transaction rows are seen, and all rows without a vector."""
-        ((edge, found),) = self._database.ask("The vectors", _MISSING, **_asked(model, _EVERYTHING))
+        ((edge, found),) = self._database.ask("The vectors", sql("missing"), **_asked(model, _EVERYTHING))
         return edge, found
 
     def _make(self, model: Embedder, edge: str, missing: list[str], progress: Progress | None = None) -> None:
@@ -451,19 +375,16 @@ class Vectors:
             records = self._load(missing[start : start + _BATCH])
             made = vectors_of(model, records.values())
             given = {"ids": list(records), "codes": _codes(made), "vectors": _texts(made), "model": _named(model)}
-            self._database.write("The vectors", [(_ADD, given)], durable=False)
+            self._database.write("The vectors", [(sql("add_vectors"), given)], durable=False)
             if progress:
                 progress(min(start + _BATCH, len(missing)), len(missing))
         if missing:
-            self._database.write("The vectors", [(_UPTO, {"model": _named(model), "edge": edge})], durable=False)
+            self._database.write(
+                "The vectors", [(sql("note_vectors"), {"model": _named(model), "edge": edge})], durable=False
+            )
 
 
 # what statements are made of
-
-
-@functools.cache
-def _recall() -> str:
-    return text("recall.sql").decode()
 
 
 def has_foreign(where: Filter) -> list[bool]:
