@@ -69,16 +69,18 @@ FROM pool p CROSS JOIN LATERAL (
     FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = p.id OFFSET 0) AS r
 
 -- name: near
--- the 30 most similar records that pass the filter, of the 200 with the nearest codes
-SELECT r.id, r.path, r.session, r.kind FROM (
-    SELECT c.id, holdfast.similarity(e.vector, %(vector)s) AS similarity FROM (
+-- the 30 most similar records, of the 200 with the nearest codes that pass the filter: the nearest 2,000 codes are gone
+-- through in their order until so many pass
+SELECT c.id, c.path, c.session, c.kind FROM (
+    SELECT r.id, r.path, r.session, r.kind FROM (
         SELECT e.id FROM holdfast.compared e WHERE e.model = %(model)s
-        ORDER BY holdfast.distance(e.code, %(code)s::bit(384)){scan} LIMIT 200 OFFSET 0) AS c
-    JOIN LATERAL (SELECT e.vector FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND e.id = c.id
-        AND e.model = %(model)s OFFSET 0) AS e ON true OFFSET 0) AS n
-JOIN LATERAL (SELECT * FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = n.id AND r.length > 0
-    OFFSET 0) AS r ON true
-WHERE n.similarity >= %(near)s::float8 AND {condition} ORDER BY n.similarity DESC LIMIT 30
+        ORDER BY holdfast.distance(e.code, %(code)s::bit(384)){scan} LIMIT 2000) AS e
+    JOIN LATERAL (SELECT * FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = e.id AND r.length > 0
+        OFFSET 0) AS r ON true
+    WHERE {condition} LIMIT 200) AS c
+JOIN LATERAL (SELECT holdfast.similarity(e.vector, %(vector)s) AS similarity FROM holdfast.embedding e
+    WHERE e.tenant = %(tenant)s AND e.id = c.id AND e.model = %(model)s OFFSET 0) AS e ON true
+WHERE e.similarity >= %(near)s::float8 ORDER BY e.similarity DESC LIMIT 30
 
 -- name: similarity
 -- of one candidate to the question
