@@ -32,11 +32,12 @@ from holdfast.model.scopes import from_path
 from holdfast.model.settings import Search
 from holdfast.model.times import iso
 from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, question_vector, vectors_of
+from holdfast.recall.ranking import Near
 from holdfast.storage import words
 from holdfast.storage.pools import Candidate, Filter, Pool
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database, planned
-from holdfast.storage.postgres.rows import LONGEST_STEM, READ, Lexemes, Stored, plain, quoted, short
+from holdfast.storage.postgres.rows import LONGEST_STEM, READ, TOKENIZER, Lexemes, Stored, plain, quoted, short
 from holdfast.storage.postgres.schema import CODE_BITS, text
 from holdfast.storage.reports import Progress
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Run, Tie, stems
@@ -57,6 +58,10 @@ _SQUARES = list(itertools.accumulate(1 / (place * place) for place in range(1, 2
 _TITLES, _TEXTS = 8, 200
 _BATCH = 500
 _EVERYTHING = 1 << 30
+_COUNT_AT = 500
+"""Rows that a search found uncounted before it counts their words."""
+STAT = f"INSERT INTO holdfast.stat (tenant, tokenizer) VALUES (%(tenant)s, {TOKENIZER}) ON CONFLICT DO NOTHING"
+COUNT_WORDS = "SELECT holdfast.count_words(1)"
 _MANY = 20_000
 """From so many vectors on, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
 _CONTENT = functools.reduce(
@@ -109,6 +114,7 @@ class Question(NamedTuple):
 class Found(NamedTuple):
     """The candidates for a question, and their rows in the same order, or the ids of long ones."""
 
+    question: Question
     pool: Pool
     near: dict[str, float]
     rows: list[Stored | str]
@@ -117,9 +123,11 @@ class Found(NamedTuple):
 class Searcher:
     """Asks one tenant's rows."""
 
-    def __init__(self, database: Database, settings: Search) -> None:
+    def __init__(self, database: Database, settings: Search, vectors: Vectors) -> None:
         self._database = database
         self._settings = settings
+        self._vectors = vectors
+        self._counting = threading.Lock()
         self.lexemes = Lexemes(database.tenant)
 
     def filter(self, where: Filter) -> tuple[str, dict[str, Any]]:
@@ -153,8 +161,42 @@ class Searcher:
 
     # words
 
-    def rarity(
-        self, terms: Terms, foreign: Iterable[bool], also: Sequence[Statement] = ()
+    def search(self, terms: Terms, where: Filter, most: int, query: Query | None = None) -> tuple[list[Found], Near]:
+        """Return the candidates among our own records and among those of other programs, and their similarity.
+
+        Without a query they are the best by words alone, without their neighbours.
+        """
+        flags, near, parts, first = _has_foreign(where), Near(), list[Found](), 0
+        also = self._vectors.asking() if query and query.associate else []
+        rarity, found = self._rarity(terms, flags, also)
+        ready = bool(also) and self._vectors.ready(found[0])
+        for foreign in flags:
+            question, meaning = self._question(terms, rarity, foreign), None
+            if query and ready:
+                meaning = self._vectors.meaning(query, question.pool, literal=bool(terms.phrases))
+            parts.append(self._candidates(question, where, most, meaning, beside=query is not None, first=first))
+            first += len(parts[-1].rows)
+            near = Near({**near.values, **parts[-1].near}, meaning.near) if meaning else near
+        if rarity.uncounted > _COUNT_AT:
+            self._count_words()
+        return parts, near
+
+    def _count_words(self) -> None:
+        """Count the words of new rows in a thread, unless one does already."""
+        if self._database.reads_only or not self._counting.acquire(blocking=False):
+            return
+
+        def work() -> None:
+            try:
+                with contextlib.suppress(HoldfastError):
+                    self._database.write("The words", [(STAT, {}), (COUNT_WORDS, {})], durable=False)
+            finally:
+                self._counting.release()
+
+        threading.Thread(target=work, name="holdfast-words", daemon=True).start()
+
+    def _rarity(
+        self, terms: Terms, foreign: Iterable[bool], also: Sequence[Statement]
     ) -> tuple[Rarity, list[list[TupleRow]]]:
         """Return how rare the words of a question are, and the rows of other statements, in one message."""
         runs = [_stemmed(run) for run in (*terms.words, *terms.phrases)]
@@ -171,7 +213,7 @@ class Searcher:
         counts = dict(zip([*single, *phrases], [*held, *many], strict=True))
         return Rarity(records, lengths, counts, uncounted), found
 
-    def question(self, terms: Terms, rarity: Rarity, foreign: bool) -> Question:
+    def _question(self, terms: Terms, rarity: Rarity, foreign: bool) -> Question:
         """Return the words of a question that distinguish records."""
         prefix = self.lexemes.prefix(foreign)
 
@@ -188,15 +230,14 @@ class Searcher:
         )  # fmt: skip
         return Question(pool, [_stemmed(run) for run in runs], len(wanted.phrases))
 
-    def candidates(
-        self, question: Question, where: Filter, most: int, *, meaning: Meaning | None = None, beside: bool = True,
-        first: int = 0,
-    ) -> Found:  # fmt: skip
-        """Return the candidates for some words and a meaning, with their neighbours, numbered from `first` on."""
+    def _candidates(
+        self, question: Question, where: Filter, most: int, meaning: Meaning | None, *, beside: bool, first: int
+    ) -> Found:
+        """Return the candidates for some words and a meaning, with those `beside` them, numbered from `first` on."""
         pool, runs, _ = question
         asked, prefix = self._asked(question), self.lexemes.prefix(pool.foreign)
         if not asked and (meaning is None or meaning.literal):
-            return Found(pool, {}, [])
+            return Found(question, pool, {}, [])
         condition, values = self.filter(where)
         values |= {"asked": asked, "average": pool.length, "many": most, "ordered": list(IN_ORDER) if beside else []}
         values |= {f"q{number}": _query(prefix, run) for number, run in enumerate(runs)}
@@ -216,7 +257,7 @@ class Searcher:
             score=" + ".join(scores) or "s.k", words="r.words || ''" if pool.length > _LONG else "r.words",
         )  # fmt: skip
         rows = self._database.send("The search", [*graph, *planned(statement, values)])[-1]
-        return _found(pool, rows, where, first)
+        return _found(question, rows, where, first)
 
     def _asked(self, question: Question) -> str:
         """Return the query for the records to rank: with all phrases, or with some of the rarest words."""
@@ -235,11 +276,8 @@ class Searcher:
 
     def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Stored | str, float]]:
         """Return the rows that match the words best, by words alone, or the ids of long ones, with their scores."""
-        flags = has_foreign(where)
-        (rarity, _), scored = self.rarity(terms, flags), list[tuple[float, Candidate, Stored | str]]()
-        for foreign in flags:
-            question = self.question(terms, rarity, foreign)
-            pool, _, rows = self.candidates(question, where, limit + _SPARE, beside=False)
+        scored: list[tuple[float, Candidate, Stored | str]] = []
+        for question, pool, _, rows in self.search(terms, where, limit + _SPARE)[0]:
             weights = [_weight(held, pool.records) for held in pool.held]
             if 0 < question.phrases < len(question.runs):
                 weights[0] *= 2  # as in the file engine, whose expression has it twice
@@ -279,6 +317,8 @@ class Vectors:
         self._model = model
         self._load = load
         self._filler: threading.Thread | None = None
+        self.fills = False
+        """Are vectors made in a thread when many are missing?"""
         self._has_graph: bool | None = None
         """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
 
@@ -286,7 +326,7 @@ class Vectors:
         if self._filler:
             self._filler.join(10)
 
-    def fill(self) -> None:
+    def _fill(self) -> None:
         """Make missing vectors in a thread; the next search tries again after a failure."""
 
         def work() -> None:
@@ -307,6 +347,8 @@ class Vectors:
         ((edge, missing),) = found
         model = self._model.get()
         if model is None or len(missing) > model.at_once:
+            if model and self.fills:
+                self._fill()
             return False
         try:
             self._make(model, edge, missing)
@@ -387,7 +429,7 @@ class Vectors:
 # what statements are made of
 
 
-def has_foreign(where: Filter) -> list[bool]:
+def _has_foreign(where: Filter) -> list[bool]:
     """Return which words to search: own (False), foreign (True), or both."""
     return list(dict.fromkeys(KINDS[name].foreign for name in where.kinds or where.searchable))
 
@@ -434,7 +476,7 @@ def _codes(vectors: Array) -> list[str]:
     return ["".join("1" if number > 0 else "0" for number in row).ljust(CODE_BITS, "0") for row in vectors.tolist()]
 
 
-def _found(pool: Pool, rows: list[TupleRow], where: Filter, first: int) -> Found:
+def _found(question: Question, rows: list[TupleRow], where: Filter, first: int) -> Found:
     """Make candidates of the rows of a question."""
     numbers, candidates, near = dict[str, int](), dict[int, Candidate](), dict[str, float]()
     stored: list[Stored | str] = []
@@ -462,7 +504,7 @@ def _found(pool: Pool, rows: list[TupleRow], where: Filter, first: int) -> Found
     after: dict[int, int] = {}
     for chain in chains:
         after.update(itertools.pairwise([numbers[each] for each in chain if each in numbers]))
-    return Found(msgspec.structs.replace(pool, candidates=candidates, after=after), near, stored)
+    return Found(question, msgspec.structs.replace(question.pool, candidates=candidates, after=after), near, stored)
 
 
 def _decoded() -> tuple[list[float], list[int]]:

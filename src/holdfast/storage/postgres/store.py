@@ -52,7 +52,7 @@ from holdfast.storage.postgres.rows import (
     sent,
     short,
 )
-from holdfast.storage.postgres.search import Searcher, Vectors, has_foreign
+from holdfast.storage.postgres.search import COUNT_WORDS, STAT, Searcher, Vectors
 from holdfast.storage.reports import Progress, Refreshed, Report, check_save_points
 from holdfast.storage.store import Appended, Applied, Event, Load, Store, What, other_use, unknown, used
 from holdfast.storage.tree import ABSENT
@@ -65,9 +65,6 @@ LEASE_SECONDS = 30.0
 _POLL_SECONDS = 1.0
 _BATCH, _PAGE = 500, 1_000
 _MOST_WRITERS = 10_000
-_COUNT_AT = 500
-"""Rows that a search found uncounted before it counts their words."""
-_COUNT_WORDS = "SELECT holdfast.count_words(1)"
 _COLUMNS = ", ".join(Row.__struct_fields__)
 _INSERT = {
     count: Insert(
@@ -119,7 +116,6 @@ SELECT r.kind, count(*), coalesce(sum(octet_length(r.text) + coalesce(octet_leng
 FROM holdfast.record r WHERE r.tenant = %(tenant)s AND (r.live OR r.key <> '' AND r.about IS NULL)
 GROUP BY r.kind ORDER BY r.kind
 """
-_STAT = f"INSERT INTO holdfast.stat (tenant, tokenizer) VALUES (%(tenant)s, {TOKENIZER}) ON CONFLICT DO NOTHING"
 _TOKENIZER = "SELECT s.tokenizer FROM holdfast.stat s WHERE s.tenant = %(tenant)s"
 _COUNT_AGAIN = f"""
 UPDATE holdfast.stat SET records = '{{0,0}}', length = '{{0,0}}', upto = '0', tokenizer = {TOKENIZER}
@@ -159,14 +155,12 @@ class PgStore(Store):
         self.tree = PgTree(database, layout, longest=settings.limits.document_bytes)
         self._database = database
         self._maker = self.tree.maker
-        self._searcher = Searcher(database, settings.search)
         self._vectors = Vectors(database, self._model, self._load)
+        self._searcher = Searcher(database, settings.search, self._vectors)
         self._holder = secrets.token_hex(16)
         self._claims: set[str] = set()
         self._beat: threading.Thread | None = None
         self._closed = threading.Event()
-        self._watching = False
-        self._counting = threading.Lock()
         self._writers: dict[str, str | None] = {}
         """Who wrote the documents and sections that were read."""
         self._old_words = self._check_words()
@@ -175,7 +169,7 @@ class PgStore(Store):
         """Return whether the words were made by older rules; refuse a memory whose words were made by newer ones."""
         found = self._database.ask("The words", _TOKENIZER)
         if not found:
-            self._database.first = (_STAT, {})
+            self._database.first = (STAT, {})
             return False
         if found[0][0] > TOKENIZER:
             raise Unavailable(
@@ -546,46 +540,17 @@ class PgStore(Store):
         return [missing.get(one) if isinstance(one, str) else self._record(one) for one in found]
 
     def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
-        """Return one pool for our own records and one for those of other programs."""
-        flags, pools, near, rows = has_foreign(where), list[Pool](), Near(), list[Stored | str]()
-        also = self._vectors.asking() if query.associate else []
-        rarity, found = self._searcher.rarity(terms, flags, also)
-        ready = bool(also) and self._vectors.ready(found[0])
-        if also and not ready and self._watching:
-            self._vectors.fill()
-        for foreign in flags:
-            question = self._searcher.question(terms, rarity, foreign)
-            literal = bool(terms.phrases)
-            meaning = self._vectors.meaning(query, question.pool, literal=literal) if ready else None
-            some = self._searcher.candidates(question, where, most, meaning=meaning, first=len(rows))
-            pools.append(some.pool)
-            rows += some.rows
-            near = Near({**near.values, **some.near}, meaning.near) if meaning else near
-        if rarity.uncounted > _COUNT_AT:
-            self._count_words()
+        found, near = self._searcher.search(terms, where, most, query)
+        rows = [row for one in found for row in one.rows]
 
         def load(numbers: list[int]) -> dict[int, Record]:
             records = self._loaded([rows[number] for number in numbers])
             return {number: record for number, record in zip(numbers, records, strict=True) if record}
 
-        return pools, near, load
+        return [one.pool for one in found], near, load
 
     def _related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
         return words.related(own, lambda ties: self._searcher.having(ties, where), self._load, limit)
-
-    def _count_words(self) -> None:
-        """Count the words of new rows in a thread, unless one does already."""
-        if self.reads_only or not self._counting.acquire(blocking=False):
-            return
-
-        def work() -> None:
-            try:
-                with contextlib.suppress(HoldfastError):
-                    self._database.write("The words", [(_STAT, {}), (_COUNT_WORDS, {})], durable=False)
-            finally:
-                self._counting.release()
-
-        threading.Thread(target=work, name="holdfast-words", daemon=True).start()
 
     def passes(self, where: Filter) -> bool:
         return bool(self.query(where, 1)[1])
@@ -612,9 +577,9 @@ class PgStore(Store):
                 done.records += len(rows)
                 done.changed += len(changed)
             forget = "DELETE FROM holdfast.term WHERE tenant = %(tenant)s"
-            self._database.write("The words", [(_STAT, {}), (forget, {}), (_COUNT_AGAIN, {}), (_COUNT_WORDS, {})])
+            self._database.write("The words", [(STAT, {}), (forget, {}), (_COUNT_AGAIN, {}), (COUNT_WORDS, {})])
         elif not self.reads_only:
-            self._database.write("The words", [(_STAT, {}), (_COUNT_WORDS, {})], durable=False)
+            self._database.write("The words", [(STAT, {}), (COUNT_WORDS, {})], durable=False)
         done.problems = self._problems()
         return done
 
@@ -686,7 +651,7 @@ class PgStore(Store):
         return 0
 
     def watch(self) -> None:
-        self._watching = True  # every question sees what was committed; only vectors are made beside
+        self._vectors.fills = True  # every question sees what was committed; only vectors are made beside
 
     def purge(self) -> None:
         """Do nothing: words and vectors are part of the rows that were removed."""
