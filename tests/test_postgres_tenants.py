@@ -354,10 +354,12 @@ def test_a_session_of_the_application_is_left_without_role_and_tenant(tenants: d
     memory.find("launch")
     memory.put("message", "four", fields={"role": "user"})
     assert isinstance(memory.store, PgStore)
-    with memory.store._database._pool.session(time.monotonic() + 30) as session:
-        row = session.execute(
-            "SELECT current_user = session_user, current_setting('holdfast.tenant', true), current_setting('holdfast.scope', true)"
-        ).fetchone()
+    pool = memory.store._database._pool
+    session = pool.take(time.monotonic() + 30)
+    row = session.execute(
+        "SELECT current_user = session_user, current_setting('holdfast.tenant', true), current_setting('holdfast.scope', true)"
+    ).fetchone()
+    pool.give_back(session)
     assert row == (True, "", "")
 
 

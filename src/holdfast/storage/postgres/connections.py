@@ -13,12 +13,12 @@ import contextlib
 import functools
 import math
 import os
+import queue
 import re
 import select
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote_plus
 
@@ -361,41 +361,39 @@ class Pool:
         self._most = most
         self._check = check
         self._free: deque[Session] = deque()
-        self._room = threading.Semaphore(most)
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """As many entries as connections may be lent now; unlike a semaphore it takes next to no time."""
+        for _ in range(most):
+            self._room.put(None)
         self._closed = False
 
-    @contextlib.contextmanager
-    def session(self, deadline: float) -> Iterator[Session]:
+    def take(self, deadline: float) -> Session:
         """Lend a connection, a new one if none is free; while all are lent, wait until the deadline."""
-        if not self._room.acquire(timeout=max(deadline - time.monotonic(), _SHORTEST_WAIT)):
+        try:
+            self._room.get(timeout=max(deadline - time.monotonic(), _SHORTEST_WAIT))
+        except queue.Empty:
             raise Busy(
                 f"All {self._most} connections to the database were in use for too long.",
                 "Try again, or allow more connections.",
-            )
+            ) from None
         try:
-            session = self._open(deadline)
-            try:
-                yield session
-            finally:
-                self._take_back(session)
-        finally:
-            self._room.release()
-
-    def _open(self, deadline: float) -> Session:
-        if self._closed:
-            raise Unavailable(f"{self._address.shown} was closed.", "Open it again.")
-        with contextlib.suppress(IndexError):
             return self._free.pop()
-        session = connect(self._address, deadline)
+        except IndexError:
+            session = None
         try:
+            if self._closed:
+                raise Unavailable(f"{self._address.shown} was closed.", "Open it again.")
+            session = connect(self._address, deadline)
             with contextlib.suppress(psycopg.Error):  # the caller gets the same error, and handles it
                 self._check(session)
+            return session
         except BaseException:
-            session.close()
+            if session:
+                session.close()
+            self._room.put(None)
             raise
-        return session
 
-    def _take_back(self, session: Session) -> None:
+    def give_back(self, session: Session) -> None:
         link = session.pgconn
         if link.transaction_status != _IDLE or link.pipeline_status:
             with contextlib.suppress(psycopg.Error):
@@ -404,12 +402,14 @@ class Pool:
                 elif not session.closed:  # interrupted while it waited
                     session.cancel_safe(timeout=_CANCEL_SECONDS)
                     session.close()
-            if link.transaction_status != _IDLE:
-                session.close()
-                return
-        session.used = time.monotonic()
-        self._free.append(session)
-        self.close_idle(math.inf if self._closed else session.used - _IDLE_SECONDS)
+        if link.transaction_status == _IDLE:
+            session.used = time.monotonic()
+            self._free.append(session)
+            if len(self._free) > 1 or self._closed:
+                self.close_idle(math.inf if self._closed else session.used - _IDLE_SECONDS)
+        else:
+            session.close()
+        self._room.put(None)
 
     def discard_lost(self, error: psycopg.Error, session: Session) -> None:
         """Close a lost connection and the idle ones, which may be dead too or lead to the wrong server."""

@@ -222,46 +222,50 @@ class Database:
         if self._session:
             yield
             return
-        with self._pool.session(time.monotonic() + self.waits.again_seconds) as session:
+        session = self._pool.take(time.monotonic() + self.waits.again_seconds)
+        try:
             before = session.warnings
+            idle = [milliseconds(self.waits.idle_seconds)]
+            begin = [("BEGIN", []), self._settings[True], (_IDLE, idle), (_STATE, [self.tenant])]
+            self._note_state(self._message(session, begin)[-1])
+            self._local.session = session
             try:
-                idle = [milliseconds(self.waits.idle_seconds)]
-                begin = [("BEGIN", []), self._settings[True], (_IDLE, idle), (_STATE, [self.tenant])]
-                self._note_state(self._message(session, begin)[-1])
-                self._local.session = session
-                try:
-                    yield
-                finally:
-                    self._local.session = None
-                self._message(session, [("COMMIT", [])])
-            except psycopg.Error as error:
-                if isinstance(error, connections.UNPREPARED):
-                    self._prepares = False
-                self._pool.discard_lost(error, session)
-                raise error if _is_ours(error) else connections.mapped(error, what, self.waits) from None
+                yield
+            finally:
+                self._local.session = None
+            self._message(session, [("COMMIT", [])])
             if session.warnings > before:
                 raise _unconfirmed(what)
+        except psycopg.Error as error:
+            if isinstance(error, connections.UNPREPARED):
+                self._prepares = False
+            self._pool.discard_lost(error, session)
+            raise error if _is_ours(error) else connections.mapped(error, what, self.waits) from None
+        finally:
+            self._pool.give_back(session)
 
     def _retried(self, what: str, statements: Sequence[Statement], now: float, *, writes: bool) -> list[list[TupleRow]]:
         """Send a message, and again where that may help."""
         deadline, pause = now + self.waits.again_seconds, _FIRST_PAUSE
         while True:
-            with self._pool.session(deadline) as session:
-                before = session.warnings
-                try:
-                    found = self._message(session, statements)
-                    if writes and session.warnings > before:
-                        raise _unconfirmed(what)
-                    return found
-                except psycopg.Error as error:
-                    if _is_ours(error):
-                        raise
-                    if isinstance(error, connections.UNPREPARED) and self._prepares:
-                        self._prepares, pause = False, 0.0
-                    elif not connections.is_transient(error, session) or time.monotonic() + pause > deadline:
-                        raise connections.mapped(error, what, self.waits) from None
-                    self._pool.discard_lost(error, session)
-            statements = [(text.again if isinstance(text, Insert) else text, given) for text, given in statements]
+            session = self._pool.take(deadline)
+            before = session.warnings
+            try:
+                found = self._message(session, statements)
+                if writes and session.warnings > before:
+                    raise _unconfirmed(what)
+                return found
+            except psycopg.Error as error:
+                if _is_ours(error):
+                    raise
+                if isinstance(error, connections.UNPREPARED) and self._prepares:
+                    self._prepares, pause = False, 0.0
+                elif not connections.is_transient(error, session) or time.monotonic() + pause > deadline:
+                    raise connections.mapped(error, what, self.waits) from None
+                self._pool.discard_lost(error, session)
+                statements = [(text.again if isinstance(text, Insert) else text, given) for text, given in statements]
+            finally:
+                self._pool.give_back(session)
             time.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause or _FIRST_PAUSE, _LONGEST_PAUSE)
 
