@@ -8,15 +8,20 @@ import json
 import os
 import platform
 import random
+import secrets
 import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from holdfast.model.settings import FILE
+from holdfast.roots import driver, open_tree
+from holdfast.storage.tree import ABSENT
 
 
 @dataclass
@@ -154,3 +159,29 @@ class Words:
         """Return three to five words of a text, as somebody who half remembers it would type."""
         words = text.split()
         return " ".join(self._random.sample(words, min(len(words), self._random.randint(3, 5))))
+
+
+@contextmanager
+def temporary_tenant(address: str, settings: str) -> Iterator[str]:
+    """Yield the address of a new tenant of a database, and remove the tenant afterwards."""
+    with driver():
+        from holdfast.storage.postgres.connections import Statement, for_tenant
+        from holdfast.storage.postgres.database import Database
+    mine = for_tenant(address, f"temporary-{secrets.token_hex(8)}")
+    with closing(Database(mine)) as database:
+        try:
+            with open_tree(mine) as tree:
+                tree.write(FILE, settings.encode(), expect=ABSENT)
+            yield mine
+        finally:
+            tables = ["embedded", "embedding"] * (database.no_vectors is None) + [
+                "token",
+                "lease",
+                "term",
+                "stat",
+                "record",
+            ]
+            gone: list[Statement] = [
+                (f"DELETE FROM holdfast.{table} WHERE tenant = %(tenant)s", {}) for table in tables
+            ]
+            database.write("The tenant", gone)

@@ -20,12 +20,12 @@ from typing import IO, Any
 import click
 import msgspec
 
+from bench.harness import temporary_tenant
 from holdfast.cli import show
 from holdfast.cli.main import command, given_root, open_root
 from holdfast.errors import Invalid
 from holdfast.memory import Memory, open_memory
 from holdfast.model.settings import FILE, STEPS, Search
-from holdfast.roots import driver
 
 TURNS, SESSIONS = 50, 20
 """The limits of the two recalls for each question."""
@@ -189,8 +189,6 @@ def fresh(search: Search, store: str = "") -> Iterator[Memory]:
     settings = "[search]\n" + "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in values)
     with contextlib.ExitStack() as stack:
         if store:
-            with driver():
-                from holdfast.storage.postgres.tenants import temporary_tenant
             root = stack.enter_context(temporary_tenant(store, settings))
         else:
             root = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-bench-"))

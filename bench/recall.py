@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 import msgspec
 
 import holdfast
-from bench.harness import Run, Words, folder, percentile, start, timed
+from bench.harness import Run, Words, folder, percentile, start, temporary_tenant, timed
 from holdfast.recall import embedders
 
 HISTORY = "user/memory/history.jsonl"
@@ -86,8 +86,6 @@ def _place(store: str) -> AbstractContextManager[str]:
     """Give a place for a memory, and remove it."""
     if not store:
         return folder()
-    from holdfast.storage.postgres.tenants import temporary_tenant
-
     return temporary_tenant(store, "")
 
 

@@ -16,7 +16,7 @@ import pytest
 from holdfast.cli.doctor import list_tools
 from holdfast.errors import Unavailable
 from holdfast.roots import is_address, make_root
-from holdfast.storage.postgres import addresses
+from holdfast.storage.postgres import connections
 
 
 def doctor(home: pathlib.Path, root: pathlib.Path | None, *words: str) -> Any:
@@ -148,7 +148,7 @@ def test_without_settings_the_defaults_hold_and_the_next_step_is_named(home: pat
 
 
 def test_the_shared_memory_is_looked_at(home: pathlib.Path, root: pathlib.Path, address: str) -> None:
-    shared = addresses.for_tenant(address, "shared")
+    shared = connections.for_tenant(address, "shared")
     (root / "holdfast.toml").write_text(f'format = 1\n[shared]\nstore = "{shared}&port=1"\n')
     assert states(doctor(home, root))["shared"][0] == "warn"
     (root / "holdfast.toml").write_text(f'format = 1\n[shared]\nstore = "{shared}"\n')

@@ -170,7 +170,7 @@ def test_nothing_is_missed_with_many_writers_in_flight(address: str) -> None:
         for thread in threads:
             thread.start()
         told: list[str] = []
-        for _ in range(60):
+        while len(told) <= 300 and all(thread.is_alive() for thread in threads):
             before = list(acknowledged)
             told += [event.id for event in feed.events(0)]
             assert set(before) <= set(told)
@@ -180,7 +180,7 @@ def test_nothing_is_missed_with_many_writers_in_flight(address: str) -> None:
         told += [event.id for event in feed.events(0)]
         assert feed.events(0) == []
     assert sorted(told) == sorted(acknowledged)
-    assert len(told) > 100
+    assert len(told) > 300
 
 
 def test_a_follower_whose_connection_is_cut_misses_nothing(

@@ -28,7 +28,7 @@ from holdfast.mcp.auth import issue, token_for
 from holdfast.mcp.server import MAX_MESSAGE
 from holdfast.model import grants
 from holdfast.roots import is_address
-from holdfast.storage.postgres import addresses
+from holdfast.storage.postgres import connections
 from holdfast.tools import toolsets
 
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
@@ -305,7 +305,7 @@ def test_a_port_that_is_taken_is_a_clear_error(shared: Server, root: Path) -> No
 def named(root: Path) -> tuple[str, str]:
     """Return another name of a root, and the name of another root."""
     if is_address(address := str(root)):
-        return address.replace("postgresql://", "Postgres://"), addresses.for_tenant(address, "other")
+        return address.replace("postgresql://", "Postgres://"), connections.for_tenant(address, "other")
     return f"{root}/../root/", str(root.parent)
 
 

@@ -28,6 +28,7 @@ from holdfast.model.records import version_of
 from holdfast.model.times import from_ns, mint_many
 from holdfast.roots import make_root, set_up
 from holdfast.storage.postgres import migration, schema
+from holdfast.storage.postgres.rows import Row
 from holdfast.storage.tree import ABSENT
 from teamserver import serving
 
@@ -91,7 +92,7 @@ class Old:
 
     def rows(self) -> list[tuple[object, ...]]:
         """Return everything that the new tables say, except for the transactions in which it was added."""
-        columns = ", ".join(schema.COLUMNS)
+        columns = ", ".join(Row.__struct_fields__)
         return self.server.run(f"SELECT {columns}::text FROM holdfast.record ORDER BY tenant, id", self.name)
 
     def catalogue(self) -> list[tuple[object, ...]]:

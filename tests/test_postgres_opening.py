@@ -28,15 +28,12 @@ import holdfast
 import pgserver
 from holdfast.cli.main import cli
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.model.layout import Layout
-from holdfast.model.settings import Paths
 from holdfast.owner.restore import restore
 from holdfast.recall import embedders
-from holdfast.roots import make_root, open_folder
-from holdfast.storage.postgres import addresses, schema
+from holdfast.roots import make_root, open_folder, open_tree
+from holdfast.storage.postgres import connections, schema
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.files import PgTree
 from holdfast.storage.postgres.schema import COPYING, OWNER, READER, VERSION, WRITER
 from holdfast.storage.postgres.store import PgStore
 from holdfast.storage.tree import ABSENT, RootGone
@@ -67,10 +64,6 @@ def here(tmp_path: Path) -> Iterator[Path]:
     """A folder to work in; no file or folder in it gets an address for its name."""
     yield tmp_path
     assert not [path for path in tmp_path.rglob("*") if "postgres" in path.name.lower()]
-
-
-def open_tree(dsn: str) -> PgTree:
-    return PgTree(Database(dsn), Layout(Paths()), owns=True)
 
 
 def refused(dsn: str) -> HoldfastError:
@@ -131,7 +124,7 @@ def refused_everywhere(here: Path, address: str, words: str = "search tea") -> H
     ],
 )
 def test_an_address_is_read_and_shown_without_its_password(dsn: str, tenant: str, shown: str) -> None:
-    address = addresses.parse(dsn)
+    address = connections.parse_address(dsn)
     assert (address.tenant, address.shown) == (tenant, shown)
     assert "pw" not in repr(address)
     assert "tenant" not in address.conninfo
@@ -183,10 +176,10 @@ def test_an_address_that_cannot_be_read_is_refused_without_quoting_it(dsn: str) 
     ],
 )
 def test_an_address_without_its_secrets_opens_the_same(dsn: str, bare: str) -> None:
-    address = addresses.parse(dsn)
+    address = connections.parse_address(dsn)
     assert address.bare == bare
     assert "SECRET" not in f"{address.shown} {address!r}"
-    again = addresses.parse(bare)
+    again = connections.parse_address(bare)
     assert (again.tenant, again.bare) == (address.tenant, bare)
     kept = conninfo_to_dict(address.conninfo)
     assert {key for key in kept if kept[key] != conninfo_to_dict(again.conninfo).get(key)} <= {
@@ -300,14 +293,14 @@ def test_an_empty_database_is_set_up_by_whoever_comes_first_and_only_once(server
 
     def use(number: int) -> None:
         start.wait()
-        with contextlib.closing(open_tree(server.at(empty))) as tree:
+        with open_tree(server.at(empty)) as tree:
             tree.write(f"{number}.md", b"text", expect=ABSENT)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(use, range(8)))
     done = server.run("SELECT version FROM holdfast.migrations ORDER BY 1", empty)
     assert done == [(COPYING,), (VERSION,)]
-    with contextlib.closing(open_tree(server.at(empty))) as tree:
+    with open_tree(server.at(empty)) as tree:
         assert len(list(tree.walk("", (".md",), lambda _p, _w: None))) == 8
 
 
@@ -411,7 +404,7 @@ def test_a_login_that_owns_the_database_and_was_granted_the_roles_sets_it_up(
     server.run(f'ALTER DATABASE "{empty}" OWNER TO {login}')
     server.run(f"GRANT {OWNER}, {WRITER}, {READER} TO {login}")
     try:
-        with contextlib.closing(open_tree(server.at(empty, user=login, password=PASSWORD))) as tree:
+        with open_tree(server.at(empty, user=login, password=PASSWORD)) as tree:
             tree.write("a.md", b"text", expect=ABSENT)
         owners = server.run("SELECT DISTINCT tableowner::text FROM pg_tables WHERE schemaname = 'holdfast'", empty)
         assert owners == [(OWNER,)]

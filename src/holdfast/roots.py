@@ -26,12 +26,11 @@ from holdfast.model.scopes import split
 from holdfast.model.settings import Paths
 from holdfast.storage.files.store import FileStore
 from holdfast.storage.files.tree import Files
-from holdfast.storage.tree import ABSENT, Tree
+from holdfast.storage.tree import ABSENT, Folder, Tree
 from holdfast.storage.write_log import kept_path
 
 if TYPE_CHECKING:
-    from holdfast.storage.postgres.database import Database
-    from holdfast.storage.postgres.tenants import Health
+    from holdfast.storage.postgres.database import Database, Health
 
 Opened = TypeVar("Opened", bound=Core)
 MOST_SETTINGS = 1 << 20
@@ -96,7 +95,7 @@ def folder_of(root: str | os.PathLike[str]) -> str:
     return location
 
 
-def open_folder(path: str | os.PathLike[str]) -> Tree:
+def open_folder(path: str | os.PathLike[str]) -> Folder:
     """Open a folder that is not a memory root, such as a project's, so that every write stays inside it."""
     location = os.path.realpath(on_disk(os.fspath(path)))
     if not os.path.isdir(location):
@@ -111,11 +110,10 @@ def open_tree(root: str) -> Iterator[Tree]:
         with contextlib.closing(Files(folder_of(root))) as files:
             yield files
         return
-    database = _database(root)
-    from holdfast.storage.postgres.files import PgTree
+    with contextlib.closing(_database(root)) as database:
+        from holdfast.storage.postgres.files import PgTree
 
-    with contextlib.closing(PgTree(database, Layout(Paths()), owns=True)) as tree:
-        yield tree
+        yield PgTree(database, Layout(Paths()))
 
 
 def settings_text(tree: Tree) -> str:
@@ -145,8 +143,8 @@ def driver() -> Iterator[None]:
 def without_password(address: str) -> str:
     """Return an address without its password; unchanged when it has none."""
     with driver():
-        from holdfast.storage.postgres import addresses
-    read = addresses.parse(address)
+        from holdfast.storage.postgres.connections import parse_address
+    read = parse_address(address)
     return read.bare if read.secret else address
 
 
@@ -163,14 +161,14 @@ def shown(value: object) -> object:
 def without_clear_passwords(address: str) -> str:
     """Return an address from a settings file, changed so that no password is sent to its server in clear text."""
     with driver():
-        from holdfast.storage.postgres import addresses
-    return addresses.without_clear_passwords(address)
+        from holdfast.storage.postgres import connections
+    return connections.without_clear_passwords(address)
 
 
 def look_at(address: str) -> Health:
     """Return the health of a database, whether or not the memory in it can be opened."""
     with contextlib.closing(_database(address)) as database:
-        from holdfast.storage.postgres.tenants import check_health
+        from holdfast.storage.postgres.database import check_health
 
         return check_health(database)
 

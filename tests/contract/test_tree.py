@@ -17,8 +17,6 @@ from holdfast.storage.tree import ABSENT
 class FileEngine:
     """A folder of plain files; `native=False` opens them without openat2."""
 
-    has_links = True
-
     def __init__(self, name: str, *, native: bool) -> None:
         self.name = name
         self._native = native

@@ -36,8 +36,6 @@ class Engine(Protocol):
     """Opens trees on one kind of storage. It is sent to other processes, so it must pickle."""
 
     name: str
-    has_links: bool
-    """Only a file tree has links; a database says that it has not."""
 
     def open(self, place: str, *, line_bytes: int = 8 * MEGABYTE, lock_seconds: float = 30.0) -> Tree:
         """Open the tree at a place; the same place is the same tree, in any process."""
@@ -221,9 +219,7 @@ class TreeContract:
         tree.remove("notes/a.md", expect=version, keep="kept/x")
         assert tree.stat("notes/a.md") is None
 
-    def test_a_link_is_made_once_and_says_where_it_leads(self, engine: Engine, tree: Tree) -> None:
-        if not engine.has_links:
-            pytest.skip(f"{engine.name} has no links; that it says so is another test")
+    def test_a_link_is_made_once_and_says_where_it_leads(self, tree: Tree) -> None:
         tree.write("rules/a.md", b"one", expect=ABSENT)
         tree.link("client/a.mdc", "../rules/a.md")
         assert tree.target("client/a.mdc") == "../rules/a.md"
@@ -237,17 +233,6 @@ class TreeContract:
         tree.remove("client/a.mdc")
         assert tree.target("client/a.mdc") is None
         assert tree.read("rules/a.md").data == b"one"
-
-    def test_where_there_are_no_links_making_one_is_refused(self, engine: Engine, tree: Tree) -> None:
-        if engine.has_links:
-            pytest.skip(f"{engine.name} has links; what they do is another test")
-        tree.write("rules/a.md", b"one", expect=ABSENT)
-        with pytest.raises(Invalid, match="has no links") as caught:
-            tree.link("client/a.mdc", "../rules/a.md")
-        assert caught.value.next_step
-        assert tree.target("client/a.mdc") is None
-        assert tree.target("rules/a.md") is None
-        assert tree.stat("client/a.mdc") is None
 
     def test_replaced_bytes_are_kept_where_they_are_asked_to_be(self, tree: Tree) -> None:
         first = tree.write("a.md", b"first", expect=ABSENT, keep="kept/none")

@@ -28,7 +28,7 @@ from holdfast.roots import ignored, is_address, look_at, open_folder, settings_t
 from holdfast.storage.tree import ABSENT
 
 if TYPE_CHECKING:
-    from holdfast.storage.postgres.tenants import Health
+    from holdfast.storage.postgres.database import Health
 
 _SQLITE = (3, 43)
 _WRITER = "holdfast_writer"

@@ -21,7 +21,7 @@ from holdfast.memories.hot import CLIENT_RULES
 from holdfast.model import names
 from holdfast.roots import open_folder
 from holdfast.storage.log import attempts
-from holdfast.storage.tree import ABSENT, Tree
+from holdfast.storage.tree import ABSENT, Folder
 
 BEGIN = "<!-- holdfast: begin -->"
 END = "<!-- holdfast: end -->"
@@ -70,13 +70,10 @@ def unlink(memory: Core, into: str = "") -> list[Made]:
 
 
 @contextlib.contextmanager
-def _project(memory: Core, into: str) -> Iterator[Tree]:
+def _project(memory: Core, into: str) -> Iterator[Folder]:
     """Give a tree of the project's folder."""
-    memory.folder("Making rules known to clients, which read files,")
-    if not into:
-        yield memory.tree
-        return
-    with contextlib.closing(open_folder(into)) as tree:
+    folder = memory.folder("Making rules known to clients, which read files,")
+    with contextlib.closing(open_folder(into or folder)) as tree:
         yield tree
 
 
@@ -90,7 +87,7 @@ def _ours(memory: Core, top: str) -> list[str]:
     return sorted(path for path, _ in memory.tree.walk(top, (".md",), blocked) if path != top)
 
 
-def _address(memory: Core, tree: Tree, path: str, start: str) -> str:
+def _address(memory: Core, tree: Folder, path: str, start: str) -> str:
     """Return the path of a file of the memory as seen from `start`: relative below the root, else absolute."""
     there = os.path.join(memory.root, path)
     if not f"{tree.location}/".startswith(f"{memory.root}/"):
@@ -101,7 +98,7 @@ def _address(memory: Core, tree: Tree, path: str, start: str) -> str:
 # links
 
 
-def _link(memory: Core, tree: Tree, folder: str, suffix: str, setting: str) -> Iterator[Made]:
+def _link(memory: Core, tree: Folder, folder: str, suffix: str, setting: str) -> Iterator[Made]:
     """Update the links in one folder."""
     top = getattr(memory.settings.paths, setting)
     taken: dict[str, str] = {}
@@ -125,7 +122,7 @@ def _link(memory: Core, tree: Tree, folder: str, suffix: str, setting: str) -> I
             yield Made(path, "kept", error.message)
 
 
-def _link_one(memory: Core, tree: Tree, path: str, ours: str, setting: str) -> Made:
+def _link_one(memory: Core, tree: Folder, path: str, ours: str, setting: str) -> Made:
     target = _target(memory, tree, path, setting)
     if target == ours:
         return Made(path, "there")
@@ -142,19 +139,19 @@ def _link_one(memory: Core, tree: Tree, path: str, ours: str, setting: str) -> M
     return Made(path, "changed" if target else "made", f"leads to {ours}")
 
 
-def _remove(tree: Tree, path: str, why: str) -> Made:
+def _remove(tree: Folder, path: str, why: str) -> Made:
     tree.remove(path)
     return Made(path, "removed", why)
 
 
-def _existing(tree: Tree, folder: str, suffix: str) -> list[str]:
+def _existing(tree: Folder, folder: str, suffix: str) -> list[str]:
     """Return the files and links in a folder, broken links included."""
     found: set[str] = set()
     found |= {path for path, _ in tree.walk(folder, (suffix,), lambda path, _why: found.add(path))}
     return sorted(path for path in found if path.rpartition("/")[0] == folder and path.endswith(suffix))
 
 
-def _target(memory: Core, tree: Tree, path: str, setting: str) -> str:
+def _target(memory: Core, tree: Folder, path: str, setting: str) -> str:
     """Return the rule or command that a link of ours leads to, existing or not; "" for everything else."""
     try:
         target = tree.target(path)
@@ -176,14 +173,14 @@ def _forms(path: str, top: str) -> tuple[str, ...]:
 # blocks in files
 
 
-def _check_blocks(tree: Tree, blocks: Mapping[str, list[str]]) -> None:
+def _check_blocks(tree: Folder, blocks: Mapping[str, list[str]]) -> None:
     """Raise Damaged before anything is changed if the markers of a file are not a pair."""
     for name, lines in blocks.items():
         with contextlib.suppress(Invalid, OverBudget):
             _read_block(tree, name, lines)
 
 
-def _read_block(tree: Tree, path: str, lines: list[str]) -> tuple[str | None, str | None, str]:
+def _read_block(tree: Folder, path: str, lines: list[str]) -> tuple[str | None, str | None, str]:
     """Return the old and the new text of a file, and its version; None is no file. Invalid if it cannot be edited."""
     try:
         if target := tree.target(path):
@@ -199,7 +196,7 @@ def _read_block(tree: Tree, path: str, lines: list[str]) -> tuple[str | None, st
         raise Damaged(f"{path}: {error.message}.", error.next_step) from None
 
 
-def _write_block(tree: Tree, path: str, lines: list[str]) -> Made:
+def _write_block(tree: Folder, path: str, lines: list[str]) -> Made:
     """Put a block of these lines into a file, or remove it without lines; again if the file changed meanwhile."""
     for _ in attempts(path):
         try:
@@ -219,7 +216,7 @@ def _write_block(tree: Tree, path: str, lines: list[str]) -> Made:
     raise AssertionError("attempts() ends in an error")
 
 
-def _lines(memory: Core, tree: Tree, path: str, rules: list[str]) -> list[str]:
+def _lines(memory: Core, tree: Folder, path: str, rules: list[str]) -> list[str]:
     """Return the lines of a block: imports for Claude, a reading list for the others."""
     addresses = [_address(memory, tree, rule, path) for rule in rules]
     if path == "CLAUDE.md":

@@ -32,7 +32,7 @@ from holdfast.roots import driver, is_address, open_folder
 
 if TYPE_CHECKING:
     from holdfast.mcp.server import Caller
-    from holdfast.storage.postgres.tenants import PgGrants
+    from holdfast.storage.postgres.database import PgGrants
 
     MakeCaller = Callable[[Grant | None, bool], Caller]
     """Returns the caller with a grant, or the owner, and whether it may only read."""
@@ -203,7 +203,9 @@ def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
 
 def path_for(root: str) -> str:
     """Return the token file of a folder, or of a database, whatever login its address has."""
-    location = _addresses().parse(root).shown if is_address(root) else os.path.realpath(os.path.expanduser(root))
+    location = (
+        _connections().parse_address(root).shown if is_address(root) else os.path.realpath(os.path.expanduser(root))
+    )
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(config, "holdfast", "tokens", hashlib.sha256(os.fsencode(location)).hexdigest()[:16])
 
@@ -240,7 +242,7 @@ def open_grants(store: str) -> FileGrants | PgGrants:
     if not is_address(store):
         return FileGrants(store)
     with driver():
-        from holdfast.storage.postgres.tenants import PgGrants
+        from holdfast.storage.postgres.database import PgGrants
     return PgGrants(store)
 
 
@@ -250,19 +252,19 @@ def for_tenant(store: str, tenant: str) -> str:
         return store
     if not is_address(store):
         raise Invalid("A memory in a folder has no tenants.", "Leave --tenant out, or name a database.")
-    address: str = _addresses().for_tenant(store, tenant)
+    address: str = _connections().for_tenant(store, tenant)
     return address
 
 
 def tenant_of(store: str) -> str:
     """Return the tenant that an address names; "" for a folder."""
-    return _addresses().parse(store).tenant if is_address(store) else ""
+    return _connections().parse_address(store).tenant if is_address(store) else ""
 
 
-def _addresses() -> ModuleType:
+def _connections() -> ModuleType:
     with driver():
-        from holdfast.storage.postgres import addresses
-    return addresses
+        from holdfast.storage.postgres import connections
+    return connections
 
 
 class FileGrants:

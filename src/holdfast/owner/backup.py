@@ -38,7 +38,7 @@ from holdfast.owner.restore import (
 )
 from holdfast.roots import make_root, on_disk, open_folder
 from holdfast.storage.reports import Progress
-from holdfast.storage.tree import Line, Snapshot, Stamp, Tree
+from holdfast.storage.tree import Folder, Line, Snapshot, Stamp, Tree
 
 TRANSFERS = "moves"
 """The folder of what is remembered of transfers; it stays with its memory."""
@@ -96,7 +96,7 @@ class _Backup:
         self.files: dict[str, FileInfo] = {}
         self.left_out: list[Problem] = []
 
-    def into(self, there: Tree) -> None:
+    def into(self, there: Folder) -> None:
         for path, snapshot in self._snapshots():
             there.create(f"{FILES}/{path}", self._read(path, snapshot), mtime=snapshot.mtime, durable=False)
         there.create(MANIFEST, [self._manifest()], durable=False)
@@ -156,7 +156,7 @@ def export(memory: Core, target: str, progress: Progress | None = None) -> Resto
     def lines(path: str, left_out: list[Problem]) -> Iterator[bytes]:
         return (line.data + b"\n" * line.whole for line in complete_lines(tree, path, left_out))
 
-    def fill(there: Tree) -> Restored:
+    def fill(there: Folder) -> Restored:
         files, size = 0, 0
         left_out: list[Problem] = []
         for path, stamp in _in_order(memory, left_out, progress):

@@ -34,7 +34,7 @@ from holdfast.storage.files import descriptors
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.log import attempts
 from holdfast.storage.reports import Progress
-from holdfast.storage.tree import Tree
+from holdfast.storage.tree import Folder
 
 MANIFEST = "manifest.json"
 FILES = "files"
@@ -83,7 +83,7 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
     if not os.path.exists(origin):
         raise NotFound(f"There is no backup {origin}.", "Check the path.")
 
-    def fill(there: Tree) -> Restored:
+    def fill(there: Folder) -> Restored:
         if os.path.isdir(origin):
             found: _Found = {}
             try:
@@ -112,7 +112,7 @@ def restore(source: str, target: str, progress: Progress | None = None) -> Resto
     return make_memory(target, fill)
 
 
-def make_memory(target: str, fill: Callable[[Tree], Restored]) -> Restored:
+def make_memory(target: str, fill: Callable[[Folder], Restored]) -> Restored:
     """Make a memory in a new or empty folder from the files that `fill` writes; it appears when it is verified."""
     folder, name = new_place(target)
     location = os.path.join(folder, name)
@@ -148,7 +148,7 @@ def new_place(target: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def unfinished_folder(parent: Tree) -> Iterator[str]:
+def unfinished_folder(parent: Folder) -> Iterator[str]:
     """Make a folder to work in and return its path; it is removed afterwards unless it was moved.
 
     It is locked while it is in use. Unlocked ones were left by processes that are gone, and are removed first.
@@ -188,7 +188,7 @@ _Found = dict[str, tuple[int, str]]
 """Size and checksum of each file that was written."""
 
 
-def _unpack(origin: str, there: Tree, progress: Progress | None) -> tuple[_Found, Manifest]:
+def _unpack(origin: str, there: Folder, progress: Progress | None) -> tuple[_Found, Manifest]:
     """Write the files of an archive; folders are skipped, everything else is refused."""
     found: _Found = {}
     manifest: Manifest | None = None
@@ -269,7 +269,7 @@ class _Unpacked(gzip.GzipFile):
             raise OverBudget(fault, "Free some space, or use a backup that holdfast made.")
 
 
-def _write(there: Tree, path: str, chunks: Iterable[bytes]) -> tuple[int, str]:
+def _write(there: Folder, path: str, chunks: Iterable[bytes]) -> tuple[int, str]:
     """Write a file; return its size and checksum."""
     digest, size = hashlib.sha256(), 0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -94,6 +95,7 @@ class Model:
         self._loaded = unavailable is not None
         self._model: Embedder | None = None
         self._broken: Unavailable | None = unavailable
+        self._lock = threading.Lock()
 
     @property
     def embedder(self) -> str:
@@ -107,14 +109,15 @@ class Model:
 
     def get(self) -> Embedder | None:
         """Return the model, None when there is none."""
-        if not self._loaded:
-            self._loaded = True
-            name = chosen(self._setting)
-            try:
-                self._model = load(name) if name else None
-            except Exception as error:  # a broken installation can raise anything
-                self._broken = _broken(f"The embedder {name} cannot be loaded: {error}.", name)
-        return self._model
+        with self._lock:
+            if not self._loaded:
+                self._loaded = True
+                name = chosen(self._setting)
+                try:
+                    self._model = load(name) if name else None
+                except Exception as error:  # a broken installation can raise anything
+                    self._broken = _broken(f"The embedder {name} cannot be loaded: {error}.", name)
+            return self._model
 
     def disable(self, error: Failed) -> None:
         """Use words alone from now on."""

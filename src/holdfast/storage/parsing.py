@@ -67,10 +67,9 @@ def documents(place: Place, document: Document) -> Facts:
     return Facts([record], (), problems)
 
 
-def record_at(place: Place, document: Document, identifier: str) -> Record | None:
-    """Return the record with this id from a file."""
-    read = entries if place.kind.shape == "section" else documents
-    return next((record for record in read(place, document).records if record.id == identifier), None)
+def page(place: Place, document: Document) -> Facts:
+    """Read a Markdown file: one record, or dated entries."""
+    return (entries if place.kind.shape == "section" else documents)(place, document)
 
 
 def is_archived(fields: Mapping[str, Any]) -> bool:

@@ -15,35 +15,37 @@ import abc
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl
 from holdfast.model.kinds import KINDS
-from holdfast.model.layout import Layout
+from holdfast.model.layout import Layout, Place
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Receipt, Record, version_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import Settings
 from holdfast.model.times import is_id, utc_now
-from holdfast.storage import write_log
+from holdfast.recall.answers import Answer, Candidates
+from holdfast.recall.embedders import Embedded, Model, NoVectors
+from holdfast.recall.ranking import Near
+from holdfast.storage import parsing, write_log
 from holdfast.storage.log import LogPart, attempts
-from holdfast.storage.pools import Filter, Tied
+from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.reports import CHANGED, Progress, Refreshed, Report
 from holdfast.storage.tree import ABSENT, Document, Tree, changed
-
-if TYPE_CHECKING:
-    from holdfast.recall.answers import Candidates
-    from holdfast.recall.embedders import Embedded
 
 ANY = "any"
 """Write over whatever version is there."""
 What = Literal["added", "changed", "removed", "hidden", "restored"]
 T = TypeVar("T")
+Load = Callable[[list[int]], Mapping[int, Record]]
+_AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 _WRITER: ContextVar[str] = ContextVar("writer", default="")
 
 
@@ -82,6 +84,16 @@ class Event(msgspec.Struct, frozen=True):
     record: Record | None = None
     """None when it is unknown."""
 
+    @staticmethod
+    def of(what: What, record: Record) -> Event:
+        return Event(what, record.path, record.id, record.kind, record.scope.path, record)
+
+    @staticmethod
+    def at(what: What, place: Place, identifier: str = "") -> Event:
+        """Return the change of a file, or of a record of which only the id is known."""
+        ledger = identifier and place.kind.name == "ledger"  # its entries are about the states beside it
+        return Event(what, place.path, identifier, "state" if ledger else place.kind.name, place.scope.path)
+
 
 class Feed(Protocol):
     """The changes of a memory since the feed was opened. A change may come late or twice; none is lost."""
@@ -105,10 +117,13 @@ class Store(abc.ABC):
     reads_only: bool
     """Is writing not allowed, not even derived data?"""
 
-    def __init__(self, layout: Layout, settings: Settings, writer: str = "") -> None:
+    def __init__(
+        self, layout: Layout, settings: Settings, writer: str = "", no_vectors: NoVectors | None = None
+    ) -> None:
         self.layout = layout
         self.settings = settings
         self._default_writer = writer
+        self._model = Model(settings.search.embedder if settings.search.meaning else "none", no_vectors)
 
     @abc.abstractmethod
     def clock(self) -> int:
@@ -357,16 +372,26 @@ class Store(abc.ABC):
         It stays if `keep`, called while the log is locked, returns True; and with `dead`, if a live process claimed it.
         """
 
-    def _rendered(self, entries: Sequence[Mapping[str, Any]], time: str = "time", op_id: str = "") -> list[bytes]:
-        """Render entries without their ids; OverBudget when one is too long."""
-        more = {"op": op_id} if op_id else {}
+    def _completed(self, entries: Sequence[Mapping[str, Any]], time: str, op_id: str) -> list[dict[str, Any]]:
+        """Return new entries with their time, their op_id and their writer."""
+        now, more = utc_now(), {"op": op_id} if op_id else {}
         if writer := self.writer:
             more["writer"] = writer
-        now, most = utc_now(), self.settings.limits.line_bytes
-        rendered = [jsonl.render({time: now, **entry, **more}) for entry in entries]
-        if (longest := max(map(len, rendered), default=0)) > most - 100:
-            raise OverBudget(f"The line would have {longest:,} bytes; the limit is {most:,}.", "Shorten its fields.")
-        return rendered
+        return [{time: now, **entry, **more} for entry in entries]
+
+    def _check_line(self, size: int) -> None:
+        if size > (most := self.settings.limits.line_bytes) - 100:  # the id is added
+            raise OverBudget(f"The line would have {size:,} bytes; the limit is {most:,}.", "Shorten its fields.")
+
+    def _repeated(self, path: str, op_id: str, before: Sequence[Applied], target: str, count: int) -> Appended | None:
+        """Return what an op_id added to a log before, None when that is less; Conflict when it did something else.
+
+        `target` is what the entry hides or shows, if it does.
+        """
+        for one in before:
+            if one.path != path or (one.id != target if target else one.marks):
+                raise other_use(op_id, one)
+        return Appended([one.id for one in before][-count:], repeated=True) if len(before) >= count else None
 
     # records
 
@@ -374,9 +399,20 @@ class Store(abc.ABC):
     def get(self, identifier: str) -> Record:
         """Return one record as it is stored now: by its id, or as `path:line`, as a search shows it."""
 
-    @abc.abstractmethod
     def resolve(self, identifier: str) -> str:
         """Return the id of the record at `path:line`, as a search shows it; any other id as it is."""
+        at = _AT_LINE.match(identifier)
+        place = self.layout.classify(at[1]) if at else None
+        if at is None or place is None:
+            return identifier
+        if place.kind.shape == "line":
+            found = parsing.lines(place, self.tree.scan(place.path), 1, lambda _ref: "").records
+        else:
+            found = parsing.page(place, self.read(place.path)).records
+        before = [record for record in found if record.line <= int(at[2])]
+        if not before:
+            raise unknown(identifier)
+        return max(before, key=lambda record: record.line).id
 
     @abc.abstractmethod
     def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
@@ -415,6 +451,44 @@ class Store(abc.ABC):
         `terms` are those of the query's text. A plain search needs no ranking: its answers are in their order.
         """
 
+    def _candidates(self, query: Query, terms: Terms, where: Filter, *, plain: bool) -> Candidates:
+        """Find the candidates for a query in the current state of the memory."""
+
+        def related(found: list[Answer]) -> list[list[Tied]]:
+            around = msgspec.structs.replace(where, tags=(), since="", until="")
+            ties = self._related({one.record.id: [one.record] for one in found}, around, query.related)
+            return [ties[one.record.id] for one in found]
+
+        best, pools = Candidates(where=where, related=related), list[Pool]()
+        if terms.empty:
+            return msgspec.structs.replace(best, answers=[Answer(one) for one in self._newest(where, query.limit)])
+        if plain:
+            return msgspec.structs.replace(
+                best, answers=[Answer(*match) for match in self._best(terms, where, query.limit)]
+            )
+        candidates = self.settings.search.candidates
+        most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
+        for asked in (terms, terms.loose) if terms.phrases and query.associate else (terms,):
+            pools, near, load = self._pools(asked, where, query, most)
+            if any(pool.candidates for pool in pools):  # otherwise, a title in a question need not occur word for word
+                break
+        return Candidates(pools, near, [], where, load, related)
+
+    @abc.abstractmethod
+    def _newest(self, where: Filter, limit: int) -> list[Record]: ...
+
+    @abc.abstractmethod
+    def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
+        """Return the records that match the words best, by words alone, with their scores."""
+
+    @abc.abstractmethod
+    def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
+        """Return candidates to rank, at most so many by words, their similarity, and how to load their records."""
+
+    @abc.abstractmethod
+    def _related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
+        """Return the records related to each id, by its own records; without one, it is a name."""
+
     @abc.abstractmethod
     def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
         """Return the records that match some words best, this file included; [] if derived data is not ready."""
@@ -428,14 +502,14 @@ class Store(abc.ABC):
         """Return the records related to an id, or to a name when no record has it as its id."""
 
     @property
-    @abc.abstractmethod
     def embedder(self) -> str:
         """The embedder in use, "" when records are found by words alone."""
+        return self._model.embedder
 
     @property
-    @abc.abstractmethod
     def words_alone(self) -> str:
         """Why the installed embedder is not used, and the next step; "" when it is used or none is installed."""
+        return self._model.problem
 
     @abc.abstractmethod
     def embed(self, progress: Progress | None = None) -> Embedded:

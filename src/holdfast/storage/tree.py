@@ -93,15 +93,6 @@ class Tree(Protocol):
     def snapshot(self, path: str, *, log: bool = False) -> AbstractContextManager[Snapshot]:
         """Open a file as it is now; a log up to its last whole line."""
 
-    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        """Create a file from pieces; it appears when it is complete and never replaces another.
-
-        With `durable=False` it becomes durable with `settle`, for many files that count together or not at all.
-        """
-
-    def settle(self) -> None:
-        """Make everything durable that was written before."""
-
     def scan(self, path: str) -> Iterator[Line]:
         """Yield the lines of a log, in order."""
 
@@ -129,20 +120,33 @@ class Tree(Protocol):
     def make_folder(self, folder: str) -> None:
         """Make a folder and its parents; a database has no folders and does nothing."""
 
-    def link(self, path: str, target: str) -> None:
-        """Make a symbolic link to this target; AlreadyExists when the path is taken. A database refuses."""
-
     def target(self, path: str) -> str | None:
         """Return the target of a symbolic link, None when the path is not one."""
-
-    def move(self, source: str, target: str) -> None:
-        """Rename a file; AlreadyExists when the new path is taken."""
 
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
         """Remove a file, of version `expect` if given; NotFound when it does not exist.
 
         Conflict changes nothing. `keep` is a path under which the bytes stay.
         """
+
+
+class Folder(Tree, Protocol):
+    """A folder of the file system, which is a memory or not."""
+
+    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
+        """Create a file from pieces; it appears when it is complete and never replaces another.
+
+        With `durable=False` it becomes durable with `settle`, for many files that count together or not at all.
+        """
+
+    def settle(self) -> None:
+        """Make everything durable that was written before."""
+
+    def link(self, path: str, target: str) -> None:
+        """Make a symbolic link to this target; AlreadyExists when the path is taken."""
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file; AlreadyExists when the new path is taken."""
 
     def close(self) -> None: ...
 

@@ -6,9 +6,10 @@ a tag; records that share one are related.
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import apsw
@@ -35,7 +36,10 @@ COMMON = 200
 MOST = 5_000
 """A name that more records share than this is not even filtered."""
 Run = tuple[str, ...]
-Tie = tuple[float, list[str]]
+Tie = tuple[int, str]
+"""How a record is tied (NAME, LINK or TAG), and the name."""
+_Close = tuple[float, list[str]]
+"""How closely a record is related, and why."""
 _AUTHORS = ("speaker", "author", "sender_id", "sender", "from")
 _NAME = re.compile(r"[^\W_]+")
 _UNSEARCHED = frozenset(
@@ -108,7 +112,7 @@ class Names(NamedTuple):
     tags: list[str]
 
 
-def ties_of(record: Record) -> list[tuple[int, str]]:
+def ties_of(record: Record) -> list[Tie]:
     """Return the names, links and tags of a record; cold and internal records have none."""
     kind = KINDS[record.kind]
     if kind.layer not in ("hot", "warm") or not kind.searchable:
@@ -119,44 +123,61 @@ def ties_of(record: Record) -> list[tuple[int, str]]:
     return list(dict.fromkeys(ties))
 
 
-def unowned(name: str) -> Names:
-    """Return the ties of a name that is not the id of a record."""
-    return Names([], [normal(name)], [same(name)])
+def related(
+    own: Mapping[str, Sequence[Record]], having: Callable[[Iterable[Tie]], Mapping[Tie, list[R]]],
+    load: Callable[[Collection[R]], Mapping[R, Record]], limit: int,
+) -> dict[str, list[Tied]]:  # fmt: skip
+    """Return the records most closely related to each id, by its own records; without one, it is a name.
+
+    `having` returns the rows of each tie, `load` their records.
+    """
+    names = {identifier: _names(identifier, records) for identifier, records in own.items()}
+    rows = having(_shared_by(names.values()))
+    ties = {identifier: _tied(names[identifier], rows, is_name=not records) for identifier, records in own.items()}
+    records = load({row for found in ties.values() for row in found})
+    return {identifier: _closest(identifier, found, records, limit) for identifier, found in ties.items()}
 
 
-def shared_by(names: Iterable[Names]) -> set[tuple[int, str]]:
+def _names(identifier: str, records: Sequence[Record]) -> Names:
+    """Return the ties of an id, or of a name that no record has as its id."""
+    if not records:
+        return Names([], [normal(identifier)], [same(identifier)])
+    found = Names([], [], [])
+    for way, name in itertools.chain.from_iterable(map(ties_of, records)):
+        found[way - 1].append(name)
+    return found
+
+
+def _shared_by(names: Iterable[Names]) -> set[Tie]:
     """Return every tie that relates another record to one of these."""
-    wanted: set[tuple[int, str]] = set()
+    wanted: set[Tie] = set()
     for one in names:
         wanted.update([(LINK, name) for name in one.own], [(TAG, name) for name in one.tags])
         wanted.update([(way, name) for name in one.links for way in (NAME, LINK)])
     return wanted
 
 
-def tied(names: Names, having: Mapping[tuple[int, str], list[R]], own: Collection[object]) -> dict[R, Tie]:
-    """Return the rows that are related to a record or name, how closely, and why; a rare tie counts more.
-
-    `having` has the rows of every tie, `own` are the rows of the record itself, empty for a name.
-    """
-    found: dict[R, Tie] = {}
+def _tied(names: Names, having: Mapping[Tie, list[R]], *, is_name: bool) -> dict[R, _Close]:
+    """Return the rows that have a tie of a record or name, how closely, and why; a rare tie counts more."""
+    found: dict[R, _Close] = {}
     for way, wanted, weight, how in (
-        (NAME, names.links, 3.0, "linked to" if own else "is"),
+        (NAME, names.links, 3.0, "is" if is_name else "linked to"),
         (LINK, names.own, 3.0, "links here"),
-        (LINK, names.links, 2.0, "also links to {name}" if own else "links to {name}"),
+        (LINK, names.links, 2.0, "links to {name}" if is_name else "also links to {name}"),
         (TAG, names.tags, 1.0, "tagged {name}"),
     ):
         for name in wanted:
             rows = having.get((way, name), ())
             for row in rows:
-                if row not in own:
-                    score, reasons = found.get(row, (0.0, []))
-                    found[row] = (score + weight / len(rows), [*reasons, how.format(name=name)])
+                score, reasons = found.get(row, (0.0, []))
+                found[row] = (score + weight / len(rows), [*reasons, how.format(name=name)])
     return found
 
 
-def closest(ties: Mapping[R, Tie], records: Mapping[R, Record], limit: int) -> list[Tied]:
-    """Return the records that are most closely related, by their rows; equally close ones by time, then by place."""
+def _closest(identifier: str, ties: Mapping[R, _Close], records: Mapping[R, Record], limit: int) -> list[Tied]:
+    """Return the other records that are most closely related; equally close ones by time, then by place."""
     found = [Tied(records[row], score, tuple(how)) for row, (score, how) in ties.items() if row in records]
+    found = [one for one in found if one.record.id != identifier]
     found.sort(key=lambda one: (one.record.path, one.record.order, one.record.id))
     found.sort(key=lambda one: one.record.time, reverse=True)
     found.sort(key=lambda one: -one.score)

@@ -16,13 +16,12 @@ import msgspec
 from holdfast.errors import HoldfastError, NotFound
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout, Place
-from holdfast.model.records import Record
 from holdfast.storage import parsing
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.index_sync import IndexSync
 from holdfast.storage.files.watch import Watcher
 from holdfast.storage.reports import Refreshed
-from holdfast.storage.store import Event, What
+from holdfast.storage.store import Event
 from holdfast.storage.tree import Stamp
 
 _TICK = 0.05  # seconds between two reads of the queue of events
@@ -94,46 +93,37 @@ class FileFeed:
             stamp = self._tree.stat(path)
             if stamp is None:
                 if self._known.pop(path, None):
-                    yield _without_record("removed", place)
+                    yield Event.at("removed", place)
             elif place.kind.shape != "line":
                 yield from self._in_page(place)
             elif (state := self._known.get(path)) and (state.stamp.inode != stamp.inode or stamp.size < state.offset):
                 self._known[path] = _State(stamp, stamp.size)  # rewritten: which lines are new is unknown
-                yield _without_record("changed", place)
+                yield Event.at("changed", place)
             else:
                 offset = state.offset if state else 0
                 found = [line for line in self._tree.scan(path, offset, stamp.size) if line.whole]
                 facts = parsing.lines(place, found, 1, self._refresher.blob)
                 self._known[path] = _State(stamp, found[-1].end if found else offset)
                 for record in facts.records:
-                    yield _about("hidden" if record.hidden else "added", record)
+                    yield Event.of("hidden" if record.hidden else "added", record)
                 for mark in facts.marks:
-                    yield _without_record("hidden" if mark.hidden else "restored", place, mark.target)
+                    yield Event.at("hidden" if mark.hidden else "restored", place, mark.target)
         except NotFound:  # removed since; that is reported too
             return
         except HoldfastError:
-            yield _without_record("changed", place)  # unreadable, but changed
+            yield Event.at("changed", place)  # unreadable, but changed
 
     def _in_page(self, place: Place) -> Iterator[Event]:
         document = self._tree.read(place.path)
-        facts = (parsing.entries if place.kind.shape == "section" else parsing.documents)(place, document)
+        facts = parsing.page(place, document)
         before = known.records if (known := self._known.get(place.path)) else {}
         now = {record.id: (record.version, record.hidden) for record in facts.records}
         self._known[place.path] = _State(document.stamp, records=now)
         for record in facts.records:
             version, hidden = before.get(record.id, ("", False))
             if version and hidden != record.hidden:
-                yield _about("hidden" if record.hidden else "restored", record)
+                yield Event.of("hidden" if record.hidden else "restored", record)
             elif (version, hidden) != now[record.id]:
-                yield _about("changed" if version else "added", record)
+                yield Event.of("changed" if version else "added", record)
         for gone in before.keys() - now.keys():
-            yield _without_record("removed", place, gone)
-
-
-def _about(what: What, record: Record) -> Event:
-    return Event(what, record.path, record.id, record.kind, record.scope.path, record)
-
-
-def _without_record(what: What, place: Place, identifier: str = "") -> Event:
-    ledger = identifier and place.kind.name == "ledger"  # its entries are about the states beside it
-    return Event(what, place.path, identifier, "state" if ledger else place.kind.name, place.scope.path)
+            yield Event.at("removed", place, gone)

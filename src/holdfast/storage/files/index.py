@@ -11,12 +11,13 @@ version, is rebuilt. A busy index is reported as busy, never as damaged.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import apsw
@@ -27,6 +28,7 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.queries import Terms
 from holdfast.model.records import HALF, Problem, Record
 from holdfast.model.settings import Search, Settings
+from holdfast.storage import words
 from holdfast.storage.files import rows as tables
 from holdfast.storage.files import search
 from holdfast.storage.files.descriptors import hold
@@ -280,9 +282,11 @@ class SqliteIndex:
         condition, values = search.conditions(where)
         return [row for (row,) in self._rows(f"SELECT r.row FROM records r WHERE {condition}", values)]
 
-    def related(self, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]:
+    def related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
+        """Return the records most closely related to each id, by its own records; without one, it is a name."""
         with self._using() as db:
-            return search.related(db, identifiers, where, limit)
+            having = functools.partial(search.having, db, where=where)
+            return words.related(own, having, functools.partial(tables.load, db), limit)
 
     def by_id(self, identifier: str) -> list[Record]:
         return self._some("r.id = ?", (identifier,))

@@ -21,9 +21,9 @@ from holdfast.model.queries import Terms
 from holdfast.model.scopes import from_path
 from holdfast.model.settings import Search
 from holdfast.storage import words
-from holdfast.storage.files.rows import WORDS, Row, carray, load, varints
-from holdfast.storage.pools import Candidate, Filter, Pool, Tied
-from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Names, Run, Wanted
+from holdfast.storage.files.rows import WORDS, Row, carray, varints
+from holdfast.storage.pools import Candidate, Filter, Pool
+from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Run, Tie, Wanted
 
 _SPARE = 100
 
@@ -252,42 +252,10 @@ def _lengths(db: apsw.Connection, table: str, rows: list[int]) -> dict[int, int]
 # related records
 
 
-def related(db: apsw.Connection, identifiers: Sequence[str], where: Filter, limit: int) -> dict[str, list[Tied]]:
-    """Return the records most closely related to each id, or to a name that is not an id."""
-    own: dict[str, list[int]] = {identifier: [] for identifier in identifiers}
-    ids: Iterable[Row] = db.execute(
-        f"SELECT id, row FROM records WHERE id IN ({placeholders(own)}) AND superseded = 0 ORDER BY row", tuple(own)
-    )
-    for identifier, row in ids:
-        own[identifier].append(row)
-    names = _names(db, own)
-    having = _having(db, words.shared_by(names.values()), where)
-    found = {identifier: words.tied(names[identifier], having, rows) for identifier, rows in own.items()}
-    records = load(db, {row for ties in found.values() for row in ties})
-    return {identifier: words.closest(ties, records, limit) for identifier, ties in found.items()}
-
-
-def _names(db: apsw.Connection, own: dict[str, list[int]]) -> dict[str, Names]:
-    """Return the ties of each id by its rows; without a row, it is a name."""
-    found: dict[int, Names] = {row: Names([], [], []) for rows in own.values() for row in rows}
-    ties: Iterable[Row] = db.execute(
-        "SELECT row, way, name FROM ties WHERE row IN carray(?) ORDER BY row, way, name", (carray(found),)
-    )
-    for row, way, name in ties:
-        found[row][way - 1].append(name)
-    names: dict[str, Names] = {}
-    for identifier, rows in own.items():
-        names[identifier] = found[rows[0]] if rows else words.unowned(identifier)
-        for row in rows[1:]:
-            for known, more in zip(names[identifier], found[row], strict=True):
-                known += more
-    return names
-
-
-def _having(db: apsw.Connection, ties: Iterable[tuple[int, str]], where: Filter) -> dict[tuple[int, str], list[int]]:
+def having(db: apsw.Connection, ties: Iterable[Tie], where: Filter) -> dict[Tie, list[int]]:
     """Return the rows of each tie that pass the filter; none when a tie has too many to mean anything."""
     condition, values = conditions(where)
-    having: dict[tuple[int, str], list[int]] = {}
+    found: dict[Tie, list[int]] = {}
     for way, name in ties:
         many = db.execute("SELECT 1 FROM ties WHERE way = ? AND name = ? LIMIT 1 OFFSET ?", (way, name, MOST)).get
         if many is None:
@@ -297,5 +265,5 @@ def _having(db: apsw.Connection, ties: Iterable[tuple[int, str]], where: Filter)
                 (way, name, *values, COMMON + 1),
             ).fetchall()
             if len(rows) <= COMMON:
-                having[way, name] = list(itertools.chain.from_iterable(rows))
-    return having
+                found[way, name] = list(itertools.chain.from_iterable(rows))
+    return found

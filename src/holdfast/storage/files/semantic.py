@@ -37,11 +37,11 @@ _TRIES = 2
 
 
 class Semantic:
-    """The vectors of one memory, for the embedder that a setting selects."""
+    """The vectors of one memory."""
 
-    def __init__(self, setting: str) -> None:
+    def __init__(self, model: Model) -> None:
         self._lock = threading.RLock()
-        self.model = Model(setting)
+        self._model = model
         self._vectors: FileVectors | None = None
         self._generation: str | None = None
         self._last = 0
@@ -124,13 +124,13 @@ class Semantic:
         """Make all missing vectors."""
         with self._lock:
             if (vectors := self._open(index)) is None:
-                raise self.model.unavailable()
+                raise self._model.unavailable()
             missing = len(self._find_missing(index, vectors))
             try:
                 self._catch_up(index, vectors, -1, progress)
             except Failed as error:
                 self._disable(error)
-                raise self.model.unavailable() from None
+                raise self._model.unavailable() from None
             vectors.keep_only(index.rows(EMBEDDED))
             return msgspec.structs.replace(self.status(index), made=missing)
 
@@ -138,15 +138,15 @@ class Semantic:
         """Return the state of the vectors without making any."""
         with self._lock:
             if (vectors := self._open(index)) is None:
-                return Embedded("", problem=self.model.problem)
+                return Embedded("", problem=self._model.problem)
             missing = len(self._find_missing(index, vectors))
             stored = len(index.rows(EMBEDDED)) - missing
             model, size = vectors.model, vectors.bytes_on_disk()
-            return Embedded(self.model.embedder, model.name, model.version, stored, missing, size)
+            return Embedded(self._model.embedder, model.name, model.version, stored, missing, size)
 
     def _open(self, index: SqliteIndex) -> FileVectors | None:
         """Return the vectors for the current index; None when there is no model."""
-        if (model := self.model.get()) is None:
+        if (model := self._model.get()) is None:
             return None
         generation = index.generation()
         if self._vectors is None or generation != self._generation:
@@ -158,7 +158,7 @@ class Semantic:
         return self._vectors
 
     def _disable(self, error: Failed) -> None:
-        self.model.disable(error)
+        self._model.disable(error)
         self._missing = []
         self.forget()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import time_ns
@@ -25,7 +24,7 @@ from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.settings import Settings, Shared
 from holdfast.model.times import is_id, iso, mint_many, now_ms
-from holdfast.recall.answers import Answer, Candidates
+from holdfast.recall.answers import Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
@@ -41,10 +40,9 @@ from holdfast.storage.files.within import FileTree, ScopedTree
 from holdfast.storage.log import Changed, LogPart
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.reports import Progress, Refreshed, Report, once
-from holdfast.storage.store import Appended, Applied, Store, other_use, unknown, used
+from holdfast.storage.store import Appended, Applied, Load, Store, other_use, unknown, used
 
 _NOTHING = Known()
-_AT_LINE = re.compile(r"(.+\.(?:md|jsonl)):([0-9]{1,9})\Z")
 _LOOK_BACK = 100_000
 """How many entries of the write log are read for the writer of `MEMORY.md`; further back, it is unknown."""
 T = TypeVar("T")
@@ -66,7 +64,7 @@ class FileStore(Store):
         self._index = SqliteIndex(derived, identity_of(settings), settings.search)
         self._sync = IndexSync(tree, self._index, layout, settings)
         self._importer = log.Importer(tree, settings.limits.line_bytes)
-        self._semantic = Semantic(settings.search.embedder if settings.search.meaning else "none")
+        self._semantic = Semantic(self._model)
         self._claims: dict[str, Callable[[], None]] = {}
         """How to release each claimed log."""
         self._claims_file = f"{layout.memory}/sessions/.claims/runs/lock"  # in git's list of ignored files as `runs/`
@@ -142,11 +140,8 @@ class FileStore(Store):
             return Appended([])
         known = self._sync.known(op_id, path, target) if op_id or target else _NOTHING
         about = target if "hide" in entries[0] else ""
-        for applied in known.applied:
-            if applied.path != path or (applied.id != about if about else applied.marks):
-                raise other_use(op_id, applied)
-        if len(known.applied) >= len(entries):
-            return Appended([applied.id for applied in known.applied][-len(entries) :], repeated=True)
+        if op_id and (repeated := self._repeated(path, op_id, known.applied, about, len(entries))):
+            return repeated
         if any(len(entries) > 1 and "exchange" not in applied.fields for applied in known.applied):
             raise other_use(op_id, Applied(path, ""))
         rendered = self._rendered(entries, time, op_id)
@@ -179,13 +174,18 @@ class FileStore(Store):
 
         def compose(end: LogEnd) -> bytes:
             entries, after = decide()
-            rendered = self._rendered(entries, op_id=op_id)
+            rendered = self._rendered(entries, "time", op_id)
             ids[:] = mint_many(max(log.last_id(end), after), len(rendered))
             return b"".join(map(jsonl.with_id, ids, rendered))
 
         if self.tree.append(path, compose, durable=durable):
             self._sync.note(path)
         return ids
+
+    def _rendered(self, entries: Sequence[Mapping[str, Any]], time: str, op_id: str) -> list[bytes]:
+        rendered = list(map(jsonl.render, self._completed(entries, time, op_id)))
+        self._check_line(max(map(len, rendered), default=0))
+        return rendered
 
     def read_on(self, path: str, cursor: Any) -> LogPart:
         return log.read_on(self.tree, path, cursor)
@@ -255,7 +255,8 @@ class FileStore(Store):
                 files = ", ".join(record.path for record in found)
                 raise Invalid(f"{identifier} is in several logs: {files}.", "Merge them, or remove the copy.")
             return found[0]
-        record = parsing.record_at(place, self.read(path), identifier)
+        here = parsing.page(place, self.read(path)).records
+        record = next((record for record in here if record.id == identifier), None)
         if record is None:
             raise unknown(identifier)
         if not place.kind.write_once:
@@ -280,16 +281,6 @@ class FileStore(Store):
         if not (found := self._sync.ask(lambda index: index.by_id(identifier))):
             raise unknown(identifier)
         return found
-
-    def resolve(self, identifier: str) -> str:
-        at = _AT_LINE.match(identifier)
-        if at is None:
-            return identifier
-        found = self._ask_about(lambda index: index.records(at[1]), at[1])
-        before = [record for record in found if record.line <= int(at[2])]
-        if not before:
-            raise unknown(identifier)
-        return max(before, key=lambda record: record.line).id
 
     def _ask_about(self, question: Callable[[SqliteIndex], T], *paths: str) -> T:
         """Ask the index about some files, as they are now."""
@@ -365,15 +356,7 @@ class FileStore(Store):
     # recall
 
     def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
-        ask, reports = self._sync.ask, list[Problem]()
-
-        def load(rows: list[int]) -> dict[int, Record]:
-            return ask(lambda index: index.load(rows))
-
-        def related(found: list[Answer]) -> list[list[Tied]]:
-            ids, around = [one.record.id for one in found], msgspec.structs.replace(where, tags=(), since="", until="")
-            ties = ask(lambda index: index.related(ids, around, query.related))
-            return [ties.get(identifier, []) for identifier in ids]
+        reports: list[Problem] = []
 
         def work() -> T:
             now = iso(now_ms())  # changes that come while the files are checked may be missing
@@ -381,58 +364,44 @@ class FileStore(Store):
             while self._reports:
                 reports.append(self._reports.pop())
             with self._index.reading():
-                pools, near, best = list[Pool](), Near(), list[Answer]()
-                if terms.empty:
-                    best = [Answer(record) for record in ask(lambda index: index.newest(where, query.limit))]
-                elif plain:
-                    best = [Answer(*match) for match in ask(lambda index: index.best(terms, where, query.limit))]
-                else:
-                    pools, near = self._pools(terms, where, query)
-                damaged = ask(lambda index: index.problem_count())
-                return use(
-                    Candidates(
-                        pools, near, best, where, load, related, as_of=done.as_of or now, behind=done.behind,
-                        problems=[*done.problems, *reports], damaged=damaged,
-                    )
-                )  # fmt: skip
+                found = self._candidates(query, terms, where, plain=plain)
+                damaged = self._sync.ask(lambda index: index.problem_count())
+                state = {"as_of": done.as_of or now, "behind": done.behind, "problems": [*done.problems, *reports]}
+                return use(msgspec.structs.replace(found, damaged=damaged, **state))
 
         return self._sync.retry_if_replaced(work)
 
-    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[list[Pool], Near]:
-        candidates = self.settings.search.candidates
-        most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
-        pools = self._sync.ask(lambda index: index.pools(terms, where, most))
-        if terms.phrases and query.associate and not any(pool.candidates for pool in pools):
-            terms = terms.loose  # a title in a question need not occur word for word
-            pools = self._sync.ask(lambda index: index.pools(terms, where, most))
-        near = Near()
+    def _newest(self, where: Filter, limit: int) -> list[Record]:
+        return self._sync.ask(lambda index: index.newest(where, limit))
+
+    def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
+        return self._sync.ask(lambda index: index.best(terms, where, limit))
+
+    def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
+        pools, near = self._sync.ask(lambda index: index.pools(terms, where, most)), Near()
         if query.associate:
             pools, near = self._sync.ask(lambda index: self._semantic.widen(index, pools, query, terms, where))
             if self._semantic.in_background:
                 self._semantic.fill(self._sync.ask)
-        return pools, near
+        return pools, near, lambda rows: self._sync.ask(lambda index: index.load(rows))
+
+    def _related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
+        return self._sync.ask(lambda index: index.related(own, where, limit))
 
     def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
         found = self._sync.peek(lambda index: index.best(terms, where, limit), path)
         return [record for record, _ in found or ()]
 
     def passes(self, where: Filter) -> bool:
-        return bool(self._sync.ask(lambda index: index.newest(where, 1)))
+        return bool(self._newest(where, 1))
 
     def related(self, identifier: str, where: Filter, limit: int) -> list[Tied]:
         def work() -> list[Tied]:
             self._sync.ensure_current(where, searching=True)
-            return self._sync.ask(lambda index: index.related([identifier], where, limit))[identifier]
+            own = [one for one in self._sync.ask(lambda index: index.by_id(identifier)) if not one.superseded]
+            return self._related({identifier: own}, where, limit)[identifier]
 
         return self._sync.retry_if_replaced(work)
-
-    @property
-    def embedder(self) -> str:
-        return self._semantic.model.embedder
-
-    @property
-    def words_alone(self) -> str:
-        return self._semantic.model.problem
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         self.refresh()

@@ -8,7 +8,7 @@ reading, lines about other scopes are blanked out; of the traces, only those of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -166,27 +166,14 @@ class ScopedTree:
         if self._is_inside(path):
             self._tree.heal(path)
 
-    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        self._tree.create(self._changed(path), chunks, mtime=mtime, durable=durable)
-
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
         return self._tree.rewrite(self._changed(path), change)
-
-    def settle(self) -> None:
-        self._tree.settle()
 
     def make_folder(self, folder: str) -> None:
         self._tree.make_folder(self._changed(folder))
 
     def hold(self, path: str, among: str) -> Callable[[], None] | None:
         return self._tree.hold(self._changed(path), self._changed(among))
-
-    def link(self, path: str, target: str) -> None:
-        del path, target  # a link may lead out of the scope
-        raise self._refusal()
-
-    def move(self, source: str, target: str) -> None:
-        self._tree.move(self._changed(source), self._changed(target))
 
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
         self._tree.remove(self._changed(path), expect=expect, keep=self._keeps(keep))

@@ -1,4 +1,7 @@
-"""Connections to a database: one session, the pool of a program, and what the errors of the driver mean.
+"""Connections to a database: its address, one session, the pool of a program, and what the errors of the driver mean.
+
+An address is `postgresql://user:password@host:port/name?tenant=…`. Everything but `tenant` is passed to libpq, which
+knows many forms, such as several hosts. A password is never shown, neither in an address for people nor in an error.
 
 A session sends statements as one message: its settings, then the statements, then the end of the transaction. That is
 one round trip, and all of it is applied or nothing.
@@ -9,13 +12,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
+import queue
 import re
 import select
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, quote_plus, unquote_plus
 
 import msgspec
 import psycopg
@@ -25,9 +30,30 @@ from psycopg.adapt import Transformer
 from psycopg.rows import TupleRow
 
 from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, Unavailable
-from holdfast.storage.postgres.addresses import Address
 from holdfast.storage.tree import RootGone
 
+SCHEMES = ("postgresql://", "postgres://")
+DEFAULT_TENANT = "default"
+_MOST = 200
+_EXAMPLE = "Write it as postgresql://user:password@host:5432/name?tenant=team, with % for special characters."
+_SECRET = re.compile(r"password|secret|scram_\w+_key")
+"""Options whose values are never shown."""
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_SAFE = "/,:"
+_CLEAR = ("password", "md5")
+"""Authentication methods that reveal the password to the server, or nearly."""
+_NOT_CLEAR = ",".join(f"!{each}" for each in _CLEAR)
+_REQUIRING = 16_00_00
+"""The first libpq that can refuse them."""
+_ALIVE = {
+    "application_name": "holdfast",
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "client_encoding": "utf8",
+}
 _CANCEL_SECONDS = 5.0
 _IDLE_SECONDS = 600.0
 _PAUSE = 0.1
@@ -52,6 +78,108 @@ _OPEN = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
 _VALUE = re.compile(r"%\((\w+)\)s")
 Statement = tuple[str, Mapping[str, object] | list[Any] | tuple[bytes | None, ...]]
 """A statement and its values: by name, in their order, or in their order and encoded."""
+
+
+# addresses
+
+
+class Address(msgspec.Struct, frozen=True):
+    conninfo: str
+    """For libpq; it may contain a password."""
+    tenant: str
+    shown: str
+    """For people, without a password."""
+    bare: str
+    """The address without its secrets, which opens the same memory when they come from elsewhere."""
+    secret: bool = False
+    """The address contained a secret."""
+
+    def __repr__(self) -> str:
+        return f"Address({self.shown})"
+
+
+def parse_address(dsn: str) -> Address:
+    """Read the address of a database."""
+    scheme, colon, rest = dsn.partition(":")
+    if not (scheme.lower() + colon + rest).startswith(SCHEMES):
+        raise Invalid("This is not the address of a PostgreSQL database.", _EXAMPLE)
+    start, _, query = (scheme.lower() + colon + rest).partition("?")
+    if "@" in query:  # a password with an unescaped ?
+        raise Invalid("The address of the database cannot be read.", _EXAMPLE)
+    parts = [part for part in query.split("&") if part]
+    tenants = [unquote_plus(part.partition("=")[2]) for part in parts if part.partition("=")[0] == "tenant"]
+    others = "&".join(part for part in parts if part.partition("=")[0] != "tenant")
+    tenant = check_tenant(tenants[-1] if tenants else DEFAULT_TENANT)
+    try:
+        given = conninfo.conninfo_to_dict(f"{start}?{others}" if others else start)
+        port, name, host = (str(given.get(key) or "") for key in ("port", "dbname", "host"))
+        # an unescaped / or @ in a password moves parts of it elsewhere; a host that begins with @ is an abstract socket
+        if port.strip("0123456789,") or "@" in name or any("@" in one[1:] for one in host.split(",")):
+            raise Invalid("The address of the database cannot be read.", _EXAMPLE)
+        whole = conninfo.make_conninfo("", **{**_ALIVE, **given})
+        bare = _bare(given, tenants[-1] if tenants else "")
+        return Address(whole, tenant, _shown(given, tenant), bare, any(map(_SECRET.search, given)))
+    except psycopg.Error:  # its text may quote the password
+        raise Invalid("The address of the database cannot be read.", _EXAMPLE) from None
+
+
+def without_clear_passwords(dsn: str) -> str:
+    """Return an address of unknown origin with an option by which its server gets no password in clear or as MD5.
+
+    Nothing in the address can override this; the owner's PGREQUIREAUTH can.
+    """
+    if pq.version() < _REQUIRING:
+        raise Unavailable(
+            "libpq is too old to keep a password from a server that asks for it.", "Use libpq 16 or later."
+        )
+    named = str(conninfo.conninfo_to_dict(parse_address(dsn).conninfo).get("require_auth") or "")
+    strict = named and not any(each.startswith("!") or each in _CLEAR for each in named.split(","))
+    wanted = os.environ.get("PGREQUIREAUTH") or (named if strict else _NOT_CLEAR)
+    return f"{dsn}{'&' if '?' in dsn else '?'}require_auth={quote(wanted, safe='!,')}"  # libpq uses the last of two
+
+
+def check_tenant(tenant: str) -> str:
+    """Return a tenant's name, or refuse one that no tenant can have."""
+    if not tenant or len(tenant) > _MOST or not tenant.isprintable() or tenant != tenant.strip():
+        raise Invalid(
+            f"{tenant[:40]!r} is not the name of a tenant.", f"Use 1 to {_MOST} characters, without line breaks."
+        )
+    return tenant
+
+
+def shown_for(address: Address, tenant: str) -> str:
+    """Return the address of another tenant of the same database, for people."""
+    return _shown(conninfo.conninfo_to_dict(address.conninfo), tenant)
+
+
+def for_tenant(dsn: str, tenant: str) -> str:
+    """Return the address of another tenant of the same database."""
+    start, _, query = dsn.partition("?")
+    parts = [part for part in query.split("&") if part and part.partition("=")[0] != "tenant"]
+    return f"{start}?{'&'.join([*parts, f'tenant={quote_plus(check_tenant(tenant))}'])}"
+
+
+def _bare(given: Mapping[str, object], tenant: str) -> str:
+    """Return an address made of what libpq understood, without secrets."""
+    public = {key: str(value) for key, value in given.items() if not _SECRET.search(key)}
+    if public.get("require_auth") == _NOT_CLEAR:  # added by `without_clear_passwords`
+        del public["require_auth"]
+    user, name = (quote(public.pop(key, ""), safe="") for key in ("user", "dbname"))
+    hosts, ports, place = public.get("host", "").split(","), public.get("port", "").split(","), ""
+    ports = ports if any(ports) else [""] * len(hosts)
+    if len(hosts) == len(ports) and all(map(_HOST.match, hosts)):  # they fit at the front of an address
+        place = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=True))
+        del public["host"]
+        public.pop("port", "")
+    query = [f"{key}={quote(value, safe=_SAFE)}" for key, value in public.items()]
+    query += [f"tenant={quote(tenant, safe='')}"] if tenant else []
+    return f"postgresql://{user}{'@' if user else ''}{place}/{name}{'?' if query else ''}{'&'.join(query)}"
+
+
+def _shown(given: Mapping[str, object], tenant: str) -> str:
+    user, host, port, name = (str(given.get(key) or "") for key in ("user", "host", "port", "dbname"))
+    place = f"{host}:{port}" if port and "," not in host and not host.startswith("/") else host
+    return f"postgresql://{user + '@' if user else ''}{place}/{name}?tenant={tenant}"
 
 
 class Unprepared(str):
@@ -80,6 +208,9 @@ class Waits(msgspec.Struct, frozen=True):
     idle_seconds: float = 120.0
     """How long a transaction may be idle while it holds locks."""
     connections: int = 8
+
+
+# messages
 
 
 class Session(psycopg.Connection[TupleRow]):
@@ -225,67 +356,60 @@ def connect(address: Address, deadline: float = 0.0) -> Session:
 class Pool:
     """The open connections of this program. The one that was used last is used next, and idle ones are closed."""
 
-    def __init__(self, address: Address, check: Callable[[Session], None]) -> None:
+    def __init__(self, address: Address, most: int, check: Callable[[Session], None]) -> None:
         self._address = address
+        self._most = most
         self._check = check
         self._free: deque[Session] = deque()
-        self._count = 0
-        """Open connections, and those that are being opened."""
-        self._waiting = 0
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """As many entries as connections may be lent now; unlike a semaphore it takes next to no time."""
+        for _ in range(most):
+            self._room.put(None)
         self._closed = False
-        self._changed = threading.Condition()
 
-    def take(self, most: int, deadline: float) -> Session:
-        """Return a free connection, waiting until the deadline; open one if there are fewer than `most`."""
+    def take(self, deadline: float) -> Session:
+        """Lend a connection, a new one if none is free; while all are lent, wait until the deadline."""
+        try:
+            self._room.get(timeout=max(deadline - time.monotonic(), _SHORTEST_WAIT))
+        except queue.Empty:
+            raise Busy(
+                f"All {self._most} connections to the database were in use for too long.",
+                "Try again, or allow more connections.",
+            ) from None
         try:
             return self._free.pop()
         except IndexError:
-            pass
-        with self._changed:
-            self._waiting += 1
-            try:
-                while self._count >= most or self._closed:
-                    with contextlib.suppress(IndexError):
-                        return self._free.pop()
-                    if self._closed:
-                        raise Unavailable(f"{self._address.shown} was closed.", "Open it again.")
-                    if not self._changed.wait(max(deadline - time.monotonic(), _SHORTEST_WAIT)):
-                        raise Busy(
-                            f"All {most} connections to the database were in use for too long.",
-                            "Try again, or allow more connections.",
-                        )
-                self._count += 1
-            finally:
-                self._waiting -= 1
-        session = None
+            session = None
         try:
+            if self._closed:
+                raise Unavailable(f"{self._address.shown} was closed.", "Open it again.")
             session = connect(self._address, deadline)
             with contextlib.suppress(psycopg.Error):  # the caller gets the same error, and handles it
                 self._check(session)
             return session
         except BaseException:
-            self._drop(session)
+            if session:
+                session.close()
+            self._room.put(None)
             raise
 
     def give_back(self, session: Session) -> None:
         link = session.pgconn
-        if link.transaction_status != _IDLE or link.pipeline_status or self._closed:
+        if link.transaction_status != _IDLE or link.pipeline_status:
             with contextlib.suppress(psycopg.Error):
                 if link.transaction_status in _OPEN and not link.pipeline_status:
                     session.rollback()
                 elif not session.closed:  # interrupted while it waited
                     session.cancel_safe(timeout=_CANCEL_SECONDS)
                     session.close()
-            if self._closed or link.transaction_status != _IDLE:
-                self._drop(session)
-                return
-        session.used = time.monotonic()
-        self._free.append(session)
-        if self._waiting:
-            with self._changed:
-                self._changed.notify()
-        elif len(self._free) > 1:
-            self.close_idle(session.used - _IDLE_SECONDS)
+        if link.transaction_status == _IDLE:
+            session.used = time.monotonic()
+            self._free.append(session)
+            if len(self._free) > 1 or self._closed:
+                self.close_idle(math.inf if self._closed else session.used - _IDLE_SECONDS)
+        else:
+            session.close()
+        self._room.put(None)
 
     def discard_lost(self, error: psycopg.Error, session: Session) -> None:
         """Close a lost connection and the idle ones, which may be dead too or lead to the wrong server."""
@@ -297,19 +421,10 @@ class Pool:
         """Close the connections that were not used since then."""
         with contextlib.suppress(IndexError):
             while self._free[0].used < since:
-                self._drop(self._free.popleft())
-
-    def _drop(self, session: Session | None) -> None:
-        if session:
-            session.close()
-        with self._changed:
-            self._count -= 1
-            self._changed.notify()
+                self._free.popleft().close()
 
     def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._closed = True
         self.close_idle()
 
 

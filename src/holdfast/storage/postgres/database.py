@@ -2,6 +2,8 @@
 
 Rows have ids that the client made, and a row that is there already is not added again. So a message that was lost, or
 whose answer was lost, is sent again without harm, for a bounded time.
+
+Access tokens are looked up as the tenant that they name. An unknown tenant and an unknown token look the same: no row.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.rows import TupleRow
 
-from holdfast.errors import Unavailable
-from holdfast.model.times import mint_many, now_ms
-from holdfast.storage.postgres import addresses, connections, schema
+from holdfast.errors import AlreadyExists, Unavailable
+from holdfast.model.grants import Grant
+from holdfast.model.times import iso, mint_many, now_ms
+from holdfast.storage.postgres import connections, schema
 from holdfast.storage.postgres.connections import Insert, Session, Statement, Unprepared, Waits, encoded
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
@@ -47,21 +50,52 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, ARRAY(SELECT subs
 """The server's clock, and the programs that want to be notified of writes."""
 _NOTIFY = "SELECT pg_notify(channel, '') FROM unnest(%(channels)s::text[]) AS channel"
 
+_QUICK = Waits(lock_seconds=2.0, statement_seconds=3.0, again_seconds=2.0, connections=2)
+"""Every request waits for this first, and so does the check whether the server is ready."""
+_TIMES = ("created", "expires", "revoked")
+_TOKENS = (
+    "SELECT id, name, digest, tenant, scope, reads_only, extract(epoch FROM created)::float8,"
+    " extract(epoch FROM expires)::float8, extract(epoch FROM revoked)::float8, used::text"
+    " FROM holdfast.token WHERE tenant = %(tenant)s"
+)
+"""The columns, in the order of the fields of Grant."""
+_GRANT = """
+INSERT INTO holdfast.token (tenant, id, name, digest, scope, reads_only, expires) VALUES (%(tenant)s, %(id)s, %(name)s,
+    %(digest)s, %(scope)s, %(reads_only)s, nullif(%(expires)s, '')::timestamptz) ON CONFLICT DO NOTHING
+"""
+_REVOKE = """
+UPDATE holdfast.token SET revoked = clock_timestamp()
+WHERE tenant = %(tenant)s AND id = %(id)s AND revoked IS NULL
+"""
+_USE = """
+UPDATE holdfast.token SET used = current_date
+WHERE tenant = %(tenant)s AND id = %(id)s AND used IS DISTINCT FROM current_date
+"""
+_HEALTH = """
+SELECT current_setting('server_version'), (SELECT max(version) FROM holdfast.migrations), session_user::text,
+       current_user::text, pg_is_in_recovery(),
+       coalesce((SELECT extversion FROM pg_extension WHERE extname = 'vector'), ''),
+       EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector'),
+       (SELECT count(*) FROM pg_stat_replication),
+       coalesce(extract(epoch FROM now() - pg_last_xact_replay_timestamp()), 0)::float8
+"""
+_ROUNDS = 5
+
 
 class Database:
     """One tenant's part of a database, which is set up if it is empty. Threads may share it."""
 
     def __init__(self, dsn: str, waits: Waits | None = None, *, migrating: bool = False) -> None:
         self.waits = waits or Waits()
-        self._address = addresses.parse(dsn)
+        self._address = connections.parse_address(dsn)
         self.location = self._address.shown
         self.address = self._address.bare
         self.tenant = self._address.tenant
         self.scope = ""
         with connections.reported(self.location, self.waits), connections.connect(self._address) as first:
-            self._access = schema.prepare(first, migrating=migrating)
+            self._role, self._commit = schema.prepare(first, migrating=migrating)
             self.no_vectors = schema.prepare_vectors(first)
-        self._pool = connections.Pool(self._address, schema.check)
+        self._pool = connections.Pool(self._address, self.waits.connections, schema.check)
         self._local = threading.local()
         self._listeners: list[str] = []
         self._state_until = 0.0
@@ -79,9 +113,9 @@ class Database:
         """Return another tenant's part, or one scope of this tenant, over the same connections."""
         other = copy.copy(self)
         if tenant:
-            other.tenant = addresses.check_tenant(tenant)
-            other.location = addresses.shown_for(self._address, tenant)
-            other.address = addresses.for_tenant(self.address, tenant)
+            other.tenant = connections.check_tenant(tenant)
+            other.location = connections.shown_for(self._address, tenant)
+            other.address = connections.for_tenant(self.address, tenant)
         other.scope = scope or self.scope
         other._listeners, other._state_until = [], 0.0
         other.first = None
@@ -99,9 +133,8 @@ class Database:
     @functools.cached_property
     def _settings(self) -> dict[bool, Statement]:
         """The settings of durable writes, and of others."""
-        lock, commit = milliseconds(self.waits.lock_seconds), "on" if self._access.forgetful else self._access.commit
-        shared = (self._access.role, self.tenant, self.scope, lock)
-        return {True: (_SETTINGS, encoded(*shared, commit)), False: (_SETTINGS, encoded(*shared, "off"))}
+        shared = (self._role, self.tenant, self.scope, milliseconds(self.waits.lock_seconds))
+        return {True: (_SETTINGS, encoded(*shared, self._commit)), False: (_SETTINGS, encoded(*shared, "off"))}
 
     def close(self) -> None:
         if self._owns_pool:
@@ -110,13 +143,13 @@ class Database:
     @property
     def reads_only(self) -> bool:
         """Return whether this login has no rights to write."""
-        return self._access.role == schema.READER
+        return self._role == schema.READER
 
     def connect(self) -> Session:
         """Open a separate connection with the application's rights, to listen on; it names no tenant."""
         session = connections.connect(self._address)
         with connections.reported(self.location, self.waits):
-            session.execute(f"SET ROLE {self._access.role}")
+            session.execute(f"SET ROLE {self._role}")
         return session
 
     def add_graph(self) -> None:
@@ -193,7 +226,7 @@ class Database:
         if self._session:
             yield
             return
-        session = self._pool.take(self.waits.connections, time.monotonic() + self.waits.again_seconds)
+        session = self._pool.take(time.monotonic() + self.waits.again_seconds)
         try:
             before = session.warnings
             idle = [milliseconds(self.waits.idle_seconds)]
@@ -219,7 +252,7 @@ class Database:
         """Send a message, and again where that may help."""
         deadline, pause = now + self.waits.again_seconds, _FIRST_PAUSE
         while True:
-            session = self._pool.take(self.waits.connections, deadline)
+            session = self._pool.take(deadline)
             before = session.warnings
             try:
                 found = self._message(session, statements)
@@ -267,3 +300,91 @@ def _unconfirmed(what: str) -> Unavailable:
 
 def milliseconds(seconds: float) -> str:
     return str(max(1, round(seconds * 1000)))
+
+
+# access tokens
+
+
+class PgGrants:
+    """The grants of all tenants of a database; `all`, `add` and `revoke` use the tenant of the address."""
+
+    def __init__(self, address: str) -> None:
+        self._database = Database(address, _QUICK)
+
+    def find(self, tenant: str, identifier: str) -> Grant | None:
+        connections.check_tenant(tenant)
+        rows = self._database.beside(tenant).ask("The tokens", _TOKENS + " AND id = %(id)s", id=identifier)
+        return _grant(rows[0]) if rows else None
+
+    def all(self) -> list[Grant]:
+        return [_grant(row) for row in self._database.ask("The tokens", _TOKENS + " ORDER BY created, id")]
+
+    def add(self, grant: Grant) -> None:
+        names = ("id", "name", "digest", "scope", "reads_only", "expires")
+        self._database.write("The token", [(_GRANT, {name: getattr(grant, name) for name in names})])
+        # the row also exists if an earlier attempt was committed and its answer was lost
+        if not self._database.ask("The token", _TOKENS + " AND id = %(id)s", id=grant.id):
+            raise AlreadyExists(f"There is a token {grant.name!r} already.", "Revoke it, or use another name.")
+
+    def revoke(self, identifier: str) -> None:
+        self._database.write("The token", [(_REVOKE, {"id": identifier})])
+
+    def note_use(self, tenant: str, identifier: str) -> None:
+        self._database.beside(tenant).write("The token", [(_USE, {"id": identifier})], durable=False)
+
+    def check(self) -> None:
+        """Raise the reason why the database cannot be used."""
+        ((version,),) = self._database.ask("The store", "SELECT max(version) FROM holdfast.migrations")
+        if version != schema.VERSION:
+            raise schema.other(version)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def _grant(row: TupleRow) -> Grant:
+    known = dict(zip(Grant.__struct_fields__, row, strict=True))
+    for name in _TIMES:
+        known[name] = iso(round(known[name] * 1000)) if known[name] else ""
+    return msgspec.convert(known | {"used": known["used"] or ""}, Grant)
+
+
+# health
+
+
+class Health(msgspec.Struct, frozen=True):
+    location: str
+    """The address without a password."""
+    server: str
+    schema: int
+    newest_schema: int
+    """The schema that this program knows."""
+    login: str
+    role: str
+    tenant: str
+    standby: bool
+    vector: str
+    """The version of pgvector in this database, "" without it."""
+    vector_there: bool
+    """The server can add pgvector to this database."""
+    standbys: int
+    """Servers that replicate this one, as far as this login may see them."""
+    behind_seconds: float
+    """How far a standby is behind."""
+    answer_ms: float
+    """The time of one query, the best of a few."""
+
+
+def check_health(database: Database) -> Health:
+    """Return the state of a database."""
+    (row,) = database.ask("the database", _HEALTH)
+    server, version, login, role, standby, vector, vector_there, standbys, behind = row
+    times = []
+    for _ in range(_ROUNDS):
+        begin = time.perf_counter()
+        database.ask("the database", "SELECT 1")
+        times.append(round((time.perf_counter() - begin) * 1000, 2))
+    return Health(
+        database.location, str(server), int(version), schema.VERSION, login, role, database.tenant, standby, vector,
+        vector_there, standbys, float(behind) if standby else 0.0, min(times),
+    )  # fmt: skip

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
 
-from holdfast.errors import AlreadyExists, Conflict, HoldfastError, Invalid, NotFound, OverBudget
+from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN
 from holdfast.model.layout import Layout
 from holdfast.model.records import version_of
 from holdfast.storage import values
+from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.rows import (
     DOCUMENTS,
@@ -28,16 +29,19 @@ from holdfast.storage.postgres.rows import (
     Row,
     Stored,
     check_path,
+    plain,
     sent,
     stamp,
 )
-from holdfast.storage.tree import ABSENT, Document, Line, Snapshot, Stamp
+from holdfast.storage.tree import ABSENT, Document, Line, Snapshot, Stamp, changed
 from holdfast.storage.write_log import kept_path
 
 _PAGE = 2_000
 _IN_MEMORY = 8 << 20
+FIRST_ID, _LAST_ID = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
+"""Before and after all ids."""
 ROW = f"SELECT {READ} FROM holdfast.record r WHERE r.tenant = %(tenant)s AND"
-PUT = (
+_PUT = (
     "SELECT holdfast.put_document(%(path)s, %(doc)s::json, %(parts)s::json, %(note)s::json, %(expect)s, %(keep)s)::text"
 )
 _FILES = """
@@ -91,18 +95,13 @@ ON CONFLICT (tenant) DO UPDATE SET epoch = s.epoch + 1
 class PgTree:
     """The files of one tenant, or of one of its scopes."""
 
-    def __init__(self, database: Database, layout: Layout, *, owns: bool = False, longest: int = 0) -> None:
+    def __init__(self, database: Database, layout: Layout, *, longest: int = 0) -> None:
         self.location = database.location
         self.maker = Maker(database.tenant, layout, self.text)
         self._database = database
-        self._owns = owns
         self._longest = longest
         """Most bytes of a text in a separate document, 0 for any."""
         self._kept = kept_path(layout.memory, "")
-
-    def close(self) -> None:
-        if self._owns:
-            self._database.close()
 
     # documents
 
@@ -112,7 +111,7 @@ class PgTree:
             wanted = f"{ROW} r.about = %(path)s AND r.key = '' AND NOT r.live LIMIT 1"
             found = self._database.ask(path, wanted, path=path.removeprefix(self._kept))
         else:
-            found = self._database.ask(path, f"{ROW} r.path = %(path)s AND r.key = '' AND r.live", path=_plain(path))
+            found = self._database.ask(path, f"{ROW} r.path = %(path)s AND r.key = '' AND r.live", path=plain(path))
         return Stored(*found[0]) if found else None
 
     def read(self, path: str, limit: int = 0) -> Document:
@@ -139,69 +138,44 @@ class PgTree:
         return version_of(data)
 
     def put(
-        self,
-        path: str,
-        data: bytes | None,
-        *,
-        expect: str | None,
-        keep: bool,
-        note: Row | None = None,
+        self, path: str, data: bytes | None, *, expect: str | None, keep: bool, note: Row | None = None,
         writer: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write, replace or remove a document of this version, in one message; with `note`, an entry beside it."""
-        statement = self._putting(path, data, expect, keep, note, writer)
+        rows = self._document(path, data, writer) if data is not None else []
         try:
-            self._database.write(path, [statement])
+            self._database.write(path, [putting(path, rows, expect=expect, keep=keep, note=note)])
         except psycopg.Error as error:
             raise refused(error, path, expect) from None
 
-    def _putting(
-        self, path: str, data: bytes | None, expect: str | None, keep: bool, note: Row | None, writer: str | None
-    ) -> tuple[str, dict[str, object]]:
-        given: dict[str, object] = {
-            "path": check_path(path),
-            "doc": None,
-            "parts": "[]",
-            "expect": expect,
-            "keep": keep,
-        }
-        if data is not None:
-            row, parts = self.maker.document(path, data, self._database.mint()[0], writer)
-            for part, identifier in zip(parts, self._database.mint(len(parts)) if parts else (), strict=True):
-                part.id = identifier
-            given |= {"doc": sent([row])[1:-1], "parts": sent(parts)}
-        return PUT, given | {"note": sent([note])[1:-1] if note else None}
+    def _document(self, path: str, data: bytes, writer: str | None = None) -> list[Row]:
+        """Return the rows of a new document and of its sections."""
+        row, sections = self.maker.document(path, data, self._database.mint()[0], writer)
+        for section, identifier in zip(sections, self._database.mint(len(sections)) if sections else (), strict=True):
+            section.id = identifier
+        return [row, *sections]
 
     def versions(self, paths: Sequence[str]) -> dict[str, str]:
         wanted = (
             "SELECT r.path, r.version FROM holdfast.record r"
             " WHERE r.tenant = %(tenant)s AND r.path = ANY(%(paths)s::text[]) AND r.key = '' AND r.live"
         )
-        found: dict[str, str] = dict(
-            self._database.ask("The documents", wanted, paths=[_plain(path) for path in paths])
-        )
+        found: dict[str, str] = dict(self._database.ask("The documents", wanted, paths=[plain(path) for path in paths]))
         kept = [path for path in paths if path.startswith(self._kept) and self.row(path)]
         return found | {path: path.removeprefix(self._kept) for path in kept}
 
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
-        there = self.versions(list(files))
-        new = {path: data for path, data in files.items() if path not in there and not path.startswith(self._kept)}
-        old = {path: data for path, data in files.items() if path.startswith(self._kept) and path not in there}
-        statements = [self._putting(path, data, ABSENT, False, None, None) for path, data in new.items()]
-        for path, data in old.items():  # an earlier version of a document that the transfer brings as well
-            row, _ = self.maker.document(path, data, self._database.mint()[0], None)
-            row.live, row.about = False, version_of(data)
-            statements.append((INSERT_ALL, {"rows": sent([row])}))
+        there, statements = self.versions(list(files)), dict[str, Statement]()
+        for path, data in files.items():
+            if path not in there:
+                rows, kept = self._document(path, data), path.startswith(self._kept)
+                statements[path] = keeping(path.removeprefix(self._kept), rows[0]) if kept else putting(path, rows)
         try:
             if statements:
-                self._database.write("The documents", statements)
+                self._database.write("The documents", list(statements.values()))
         except psycopg.Error as error:
             raise refused(error, str(error.diag.message_primary), ABSENT) from None
-        return {*new, *old}
-
-    def create(self, path: str, chunks: Iterable[bytes], *, mtime: int = 0, durable: bool = True) -> None:
-        del mtime, durable
-        self.write(path, b"".join(chunks), expect=ABSENT)
+        return {*statements}
 
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
         if not is_log(path) and not path.startswith(self._kept):
@@ -220,7 +194,7 @@ class PgTree:
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
         count = 0
         with self._database.transaction(path):
-            for row in list(self._rows(path)):
+            for row in list(self.rows(path)):
                 new = change(row.line).strip()
                 if new == row.line:
                     continue
@@ -244,27 +218,21 @@ class PgTree:
             row.live, row.hidden = row.live and before.live, row.hidden or before.hidden
         return rows
 
-    def move(self, source: str, target: str) -> None:
-        document = self.read(source)
-        self.write(target, document.data, expect=ABSENT)
-        self.remove(source, expect=document.version)
-
     # logs
 
     def scan(self, path: str) -> Iterator[Line]:
-        return (Line(number, row.line, number + 1) for number, row in enumerate(self._rows(path)))
+        return (Line(number, row.line, number + 1) for number, row in enumerate(self.rows(path)))
 
     def scan_back(self, path: str) -> Iterator[Line]:
-        return (Line(number, row.line, number + 1) for number, row in enumerate(self._rows(path, before="")))
+        return (Line(number, row.line, number + 1) for number, row in enumerate(self.rows(path, backwards=True)))
 
-    def _rows(self, path: str, *, before: str | None = None) -> Iterator[Stored]:
-        """Yield the rows of a log in order, or in reverse order, a part at a time."""
-        sign, way = (">", "ASC") if before is None else ("<", "DESC")
-        last = ("00000000" if before is None else "ffffffff") + "-0000-0000-0000-000000000000"
-        wanted = f"{ROW} r.path = %(path)s AND r.id {sign} %(last)s::uuid ORDER BY r.id {way} LIMIT %(most)s::int"
-        most = _PAGE if before is None else 50
+    def rows(self, path: str, *, backwards: bool = False, only: str = "true") -> Iterator[Stored]:
+        """Yield the rows of a log that pass a condition, in order or in reverse order, a part at a time."""
+        sign, way, last, most = ("<", "DESC", _LAST_ID, 100) if backwards else (">", "ASC", FIRST_ID, _PAGE)
+        wanted = f"{ROW} r.path = %(path)s AND r.id {sign} %(last)s::uuid AND ({only})"
+        wanted += f" ORDER BY r.id {way} LIMIT %(most)s::int"
         while True:
-            rows = self._database.ask(path, wanted, path=_plain(path), last=last, most=most)
+            rows = self._database.ask(path, wanted, path=plain(path), last=last, most=most)
             yield from (Stored(*row) for row in rows)
             if len(rows) < most:
                 return
@@ -278,7 +246,7 @@ class PgTree:
             return
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
             last = ""
-            for row in self._rows(path):
+            for row in self.rows(path):
                 file.write(row.line + b"\n")
                 last = row.id
             if not last:
@@ -292,7 +260,7 @@ class PgTree:
     def stat(self, path: str) -> Stamp | None:
         if not is_log(path):
             return row.document.stamp if (row := self.row(path)) else None
-        ((last, size),) = self._database.ask(path, _LOG_STAMP, path=_plain(path))
+        ((last, size),) = self._database.ask(path, _LOG_STAMP, path=plain(path))
         return stamp(last, size) if last else None
 
     def walk(
@@ -317,11 +285,6 @@ class PgTree:
         ((count, last),) = self._database.ask(folder, _STAMP, **_range(folder))
         return int(last) * 1_000_003 + int(count) if count else 0
 
-    # what only folders have
-
-    def settle(self) -> None:
-        pass
-
     def make_folder(self, folder: str) -> None:
         parts = folder.split("/")
         if self.versions(["/".join(parts[:count]) for count in range(1, len(parts) + 1)]):
@@ -330,10 +293,6 @@ class PgTree:
     def target(self, path: str) -> str | None:
         del path
         return None
-
-    def link(self, path: str, target: str) -> None:
-        del path, target
-        raise Invalid("A database has no links.", "Make them where the files are.")
 
 
 def _range(folder: str) -> dict[str, Any]:
@@ -345,12 +304,23 @@ def is_log(path: str) -> bool:
     return path.endswith(".jsonl")
 
 
-def _plain(path: str) -> str:
-    return path if path.isascii() and "\0" not in path else path.encode("utf-8", "replace").decode().replace("\0", "")
-
-
 def _missing(path: str) -> NotFound:
     return NotFound(f"{path} is not there.", "Check the path.")
+
+
+def putting(
+    path: str, rows: Sequence[Row], *, expect: str | None = ABSENT, keep: bool = False, note: Row | None = None
+) -> Statement:
+    """Return the statement that writes a document and its sections, or removes it, over this version; None is any."""
+    doc, beside = ((sent([row])[1:-1] if row else None) for row in (rows[0] if rows else None, note))
+    given = {"path": check_path(path), "doc": doc, "parts": sent(rows[1:]), "note": beside}
+    return _PUT, {**given, "expect": expect, "keep": keep}
+
+
+def keeping(version: str, row: Row) -> Statement:
+    """Return the statement that adds a version of a document which was replaced."""
+    row.live, row.about = False, version
+    return INSERT_ALL, {"rows": sent([row])}
 
 
 def refused(error: psycopg.Error, path: str, expect: str | None) -> HoldfastError:
@@ -359,10 +329,7 @@ def refused(error: psycopg.Error, path: str, expect: str | None) -> HoldfastErro
         case "HF004" | "23505":
             return AlreadyExists(f"{path} already exists; nothing was written.", "Choose another name.")
         case "HF005":
-            return Conflict(
-                f"{path} was changed since version {(expect or '')[:8]}; nothing was written.",
-                "Read it again and redo the edit.",
-            )
+            return changed(path, expect or "")
         case "HF006":
             return Invalid(f"{error.diag.message_primary} is a file and cannot be a folder.", "Choose another name.")
     raise error

@@ -21,13 +21,12 @@ from holdfast.model import settings
 from holdfast.model.layout import Layout
 from holdfast.model.records import version_of
 from holdfast.model.times import derived_id
-from holdfast.storage.postgres import addresses, connections, schema
+from holdfast.storage.postgres import connections, schema
 from holdfast.storage.postgres.connections import Session, Statement, Waits
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.files import INSERT_ALL, PUT, is_log
+from holdfast.storage.postgres.files import INSERT_ALL, is_log, keeping, putting
 from holdfast.storage.postgres.rows import check_path, sent
 from holdfast.storage.postgres.store import PgStore
-from holdfast.storage.tree import ABSENT
 from holdfast.storage.write_log import kept_path
 
 T = TypeVar("T")
@@ -109,7 +108,7 @@ class Tenant(msgspec.Struct, frozen=True):
 @contextlib.contextmanager
 def opened(dsn: str) -> Iterator[Migration]:
     """Connect with the owner's rights; one program at a time migrates a database."""
-    address = addresses.parse(dsn)
+    address = connections.parse_address(dsn)
     with contextlib.closing(connections.connect(address)) as session, connections.reported("The migration", _WAITS):
         version = schema.installed(session)
         if version > schema.VERSION:
@@ -241,11 +240,9 @@ class _Copy:
         row, parts = self._store.tree.maker.document(file.path, data, identifier, None)
         for part in parts:
             part.id = derived_id(file.changed, f"{file.path}#{part.key} {part.version}".encode())
-        if file.path.startswith(self._kept):  # a version that was replaced
-            row.live, row.about = False, file.path.removeprefix(self._kept)
-            return INSERT_ALL, {"rows": sent([row])}
-        given = {"path": file.path, "doc": sent([row])[1:-1], "parts": sent(parts)}
-        return PUT, {**given, "note": None, "expect": ABSENT, "keep": False}
+        if file.path.startswith(self._kept):
+            return keeping(file.path.removeprefix(self._kept), row)
+        return putting(file.path, [row, *parts])
 
     def _chunks(self, file: File) -> Iterator[bytes]:
         position = 0

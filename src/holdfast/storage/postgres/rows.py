@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.formats import jsonl, links, transcripts
+from holdfast.model import names
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Layout, Place
 from holdfast.model.names import same
@@ -23,7 +24,7 @@ from holdfast.model.records import HALF, Problem, Record, priority_of, version_o
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal
 from holdfast.storage import parsing, words
 from holdfast.storage.postgres.connections import encoded
-from holdfast.storage.postgres.schema import COLUMNS, LETTER
+from holdfast.storage.postgres.schema import LETTER
 from holdfast.storage.tree import Document, Stamp
 from holdfast.storage.words import LINK, NAME, TAG, stems
 
@@ -32,8 +33,8 @@ FILE, PAGE, LOG = "file", "page", "log"
 DOCUMENTS = (*(name for name, kind in KINDS.items() if kind.shape == "document"), FILE, PAGE)
 TOKENIZER = 2
 """The version of the rules that make words of text."""
-PROBLEM = "\n"
-"""What a row is about that cannot be used: a damaged line, an entry with a fault, half of a pair."""
+PROBLEM, FAULTY = "\n", "r.about = E'\\n'"
+"""What a row is about that cannot be used: a damaged line, an entry with a fault, half of a pair; and that in SQL."""
 _LONGEST_KEY, _LONGEST_PATH = 400, 1_500
 LONGEST_STEM = 500
 _VECTOR_BYTES = 1_000_000
@@ -87,9 +88,6 @@ class Row(msgspec.Struct):
         )  # fmt: skip
 
 
-assert Row.__struct_fields__ == COLUMNS
-
-
 def sent(rows: Sequence[Row]) -> str:
     """Return rows as JSON, the form in which the functions of the database take them."""
     return _encode(rows).decode()
@@ -114,14 +112,8 @@ def plain(text: str) -> str:
 
 def check_path(path: str) -> str:
     """Return a path, or refuse one that a file could not have either, or that is too long for an index."""
-    parts = path.split("/")
-    if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise Invalid(f"{path[:200]!r} is not a path in a memory.", "Use names and slashes.")
-    try:
-        size = len(path.encode())
-    except UnicodeEncodeError:
-        raise Invalid(f"{path[:200]!r} is not valid text.", "Use UTF-8.") from None
-    if size > _LONGEST_PATH or any(len(part.encode()) > 255 for part in parts):
+    names.check_path(path)
+    if len(path.encode()) > _LONGEST_PATH:
         raise Invalid(f"{path[:80]!r}… is too long for a path.", "Use shorter names.")
     return path
 
@@ -433,8 +425,7 @@ def problems_of(row: Stored, place: Place | None) -> list[Problem]:
     """Return what is wrong with a row that is about PROBLEM."""
     if row.kind == LOG or place is None or place.kind.shape == "line":
         return [problem_of(row)]
-    read = parsing.entries if place.kind.shape == "section" else parsing.documents
-    return list(read(place, row.document).problems)
+    return list(parsing.page(place, row.document).problems)
 
 
 def problem_of(row: Stored) -> Problem:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.resources
 import time
 
-import msgspec
 import psycopg
 from psycopg import errors as pg
 from psycopg import sql
@@ -23,10 +22,6 @@ VERSION = 12
 COPYING = 11
 """The schema of a database whose rows are being copied from the tables of schema 10 and older."""
 OLDEST_SERVER = 16
-COLUMNS = (
-    "tenant", "id", "at", "kind", "path", "key", "scope", "session", "version", "op", "about", "writer", "author",
-    "agent", "priority", "live", "hidden", "length", "title", "text", "more", "raw", "words",
-)  # fmt: skip
 _KEY = 7_406_297_183_640_291_011
 _LONGEST_WAIT = "60s"
 _TRIES = 8
@@ -34,7 +29,6 @@ _CONCURRENT = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.Dea
 CODE_BITS = 384
 LETTER = 3
 """The place of the letter in a lexeme that says what it is: w a word, f a word of another program, n l t a tie."""
-TENANT_TABLES = ("record", "stat", "term", "lease", "token")
 _MIGRATIONS = f"""
 CREATE TABLE IF NOT EXISTS holdfast.migrations (
     version integer PRIMARY KEY, name text NOT NULL, login name NOT NULL DEFAULT session_user,
@@ -51,21 +45,8 @@ def text(name: str) -> bytes:
     return importlib.resources.files(__package__).joinpath(name).read_bytes()
 
 
-class Access(msgspec.Struct, frozen=True):
-    """The rights of this login."""
-
-    role: str
-    commit: str
-    """The server's setting of `synchronous_commit`."""
-
-    @property
-    def forgetful(self) -> bool:
-        """By default the server acknowledges writes that it may still lose."""
-        return self.commit == "off"
-
-
-def prepare(connection: Connection, *, migrating: bool = False) -> Access:
-    """Set up the database if it is empty, and return the role to work with."""
+def prepare(connection: Connection, *, migrating: bool = False) -> tuple[str, str]:
+    """Set up the database if it is empty; return the role to work with, and `synchronous_commit` for durable writes."""
     major = connection.info.server_version // 10_000
     if major < OLDEST_SERVER:
         raise Unavailable(f"The server is PostgreSQL {major}.", f"Use PostgreSQL {OLDEST_SERVER} or newer.")
@@ -85,7 +66,7 @@ def prepare(connection: Connection, *, migrating: bool = False) -> Access:
     role = next((role for role in (WRITER, READER) if role in mine), "")
     if not role:
         raise _not_granted(connection)
-    return Access(role, commit)
+    return role, "on" if commit == "off" else commit
 
 
 def check(connection: Connection) -> None:

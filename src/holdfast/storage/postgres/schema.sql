@@ -236,8 +236,10 @@ BEGIN
     RETURN added;
 END $$;
 
--- Write, replace or remove (`doc` is NULL) a document of version `expect`: '' for none, NULL for any. HF004: it is
--- there already. HF005: it has another version.
+-- Write, replace or remove (`doc` is NULL) a document of version `expect`: '' for none, NULL for any. `parts` are its
+-- sections: those that did not change keep their rows. `note` is its entry in the write log. With `keep` the replaced
+-- version stays, as a row that is not live and is about its version. HF003: the op_id was used before. HF004: it is there
+-- already. HF005: it has another version. HF006: a document has the name of a folder.
 CREATE FUNCTION holdfast.put_document(where_ text, doc json, parts json, note json, expect text, keep boolean)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -293,7 +295,8 @@ BEGIN
         WHERE note IS NOT NULL;
 END $$;
 
--- Count the words of rows that were added since the last count, unless there are few of them or another program does.
+-- Count the words of rows that were added since the last count, unless there are fewer than `fewest` or another program
+-- does. Rows of transactions that are still open, and of later ones, are left for the next count.
 CREATE FUNCTION holdfast.count_words(fewest integer) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     t text := current_setting('holdfast.tenant');
@@ -320,7 +323,7 @@ BEGIN
     INSERT INTO holdfast.term AS k (tenant, term, records)
         SELECT t, w.lexeme, count(*) FROM holdfast.record r CROSS JOIN LATERAL unnest(r.words) AS w
         WHERE r.tenant = t AND r.xact >= known.upto AND r.xact < edge AND r.length > 0 AND r.live
-            AND substr(w.lexeme, 3, 1) IN ('w', 'f')
+            AND substr(w.lexeme, 3, 1) IN ('w', 'f')  -- words, our own and those of other programs; no names or tags
         GROUP BY w.lexeme ORDER BY w.lexeme
         ON CONFLICT (tenant, term) DO UPDATE SET records = k.records + excluded.records;
     UPDATE holdfast.stat s SET upto = edge, records = ARRAY[s.records[1] + own, s.records[2] + foreign_],

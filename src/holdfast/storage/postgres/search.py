@@ -1,9 +1,9 @@
 """Search in a database: how rare words are, the candidates for a question in one statement, related records, vectors.
 
-A question takes two messages. The first asks how rare its words are. The second (`recall.sql`) returns the records that
-match best by words, those that are nearest in meaning, their neighbours, and everything that ranking needs. Ranking
-itself is the same as for files. How rare words are is counted in a table beside the writes; rows that are not counted
-yet are counted by the question.
+A question takes two messages. The first asks how rare its words are. The second returns the records that match best by
+words, those that are nearest in meaning, their neighbours, and everything that ranking needs. Ranking itself is that of
+files. How rare words are is counted in a table beside the writes; rows that are not counted yet are counted by the
+question. The statements are in `search.sql`.
 
 A record has one vector per model, made when a search or `holdfast embed` finds it missing. The signs of a vector are a
 code, by which the server finds the nearest few hundred; those are compared exactly.
@@ -17,7 +17,7 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -32,14 +32,15 @@ from holdfast.model.scopes import from_path
 from holdfast.model.settings import Search
 from holdfast.model.times import iso
 from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, question_vector, vectors_of
+from holdfast.recall.ranking import Near
 from holdfast.storage import words
-from holdfast.storage.pools import Candidate, Filter, Pool, Tied
+from holdfast.storage.pools import Candidate, Filter, Pool
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database, planned
-from holdfast.storage.postgres.rows import LONGEST_STEM, READ, Lexemes, Stored, plain, quoted, short
+from holdfast.storage.postgres.rows import LONGEST_STEM, READ, TOKENIZER, Lexemes, Stored, plain, quoted, short
 from holdfast.storage.postgres.schema import CODE_BITS, text
 from holdfast.storage.reports import Progress
-from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Names, Run, stems
+from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Run, Tie, stems
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Array, Embedder
@@ -53,98 +54,26 @@ _LONG = 60
 """Longer records are mostly compressed: they are decompressed once, and not for each word."""
 _SPARE = 100
 _FEW = 1e-6
-_BY_CODE = 200
-"""How many of the nearest codes are compared by their vectors."""
-_NEAREST = 30
-"""How many of the most similar records become candidates, whatever their words."""
 _SQUARES = list(itertools.accumulate(1 / (place * place) for place in range(1, 256)))
 _TITLES, _TEXTS = 8, 200
 _BATCH = 500
 _EVERYTHING = 1 << 30
+_COUNT_AT = 500
+"""Rows that a search found uncounted before it counts their words."""
+STAT = f"INSERT INTO holdfast.stat (tenant, tokenizer) VALUES (%(tenant)s, {TOKENIZER}) ON CONFLICT DO NOTHING"
+COUNT_WORDS = "SELECT holdfast.count_words(1)"
 _MANY = 20_000
 """From so many vectors on, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
-_RARITY = """
-WITH known AS MATERIALIZED (SELECT s.records, s.length, s.upto FROM holdfast.stat s WHERE s.tenant = %(tenant)s),
-recent AS MATERIALIZED (SELECT r.kind = 'transcript' AS other, r.length, r.words FROM holdfast.record r
-    WHERE r.tenant = %(tenant)s AND r.xact >= (SELECT upto FROM known UNION ALL SELECT '0'::xid8 LIMIT 1)
-        AND r.length > 0 AND r.live)
-SELECT
-    ARRAY(SELECT coalesce((SELECT known.records[n] FROM known), 0) + (SELECT count(*) FROM recent WHERE other = (n = 2))
-          FROM generate_series(1, 2) AS n),
-    ARRAY(SELECT coalesce((SELECT known.length[n] FROM known), 0)
-               + coalesce((SELECT sum(recent.length) FROM recent WHERE other = (n = 2)), 0)::bigint
-          FROM generate_series(1, 2) AS n),
-    ARRAY(SELECT coalesce(t.records, 0) + (SELECT count(*) FROM recent WHERE recent.words @@ w.query)
-          FROM unnest(%(terms)s::text[], %(queries)s::tsquery[]) WITH ORDINALITY AS w (term, query, n)
-          LEFT JOIN holdfast.term t ON t.tenant = %(tenant)s AND t.term = w.term ORDER BY w.n),
-    ARRAY(SELECT (SELECT count(*) FROM (SELECT FROM holdfast.searched r WHERE r.words @@ p.query AND r.live
-                                        LIMIT %(most)s::int) AS few)
-          FROM unnest(%(phrases)s::tsquery[]) WITH ORDINALITY AS p (query, n) ORDER BY p.n),
-    (SELECT count(*) FROM recent)
-"""
-_IN_SCOPE = """
-SELECT
-    ARRAY(SELECT count(r.id) FROM generate_series(0, 1) AS n LEFT JOIN holdfast.searched r
-          ON r.live AND r.length > 0 AND (r.kind = 'transcript') = (n = 1) GROUP BY n ORDER BY n),
-    ARRAY(SELECT coalesce(sum(r.length), 0)::bigint FROM generate_series(0, 1) AS n LEFT JOIN holdfast.searched r
-          ON r.live AND r.length > 0 AND (r.kind = 'transcript') = (n = 1) GROUP BY n ORDER BY n),
-    ARRAY(SELECT count(r.id) FROM unnest(%(queries)s::tsquery[]) WITH ORDINALITY AS w (query, n)
-          LEFT JOIN holdfast.searched r ON r.words @@ w.query AND r.live GROUP BY w.n ORDER BY w.n),
-    ARRAY(SELECT count(r.id) FROM unnest(%(phrases)s::tsquery[]) WITH ORDINALITY AS p (query, n)
-          LEFT JOIN holdfast.searched r ON r.words @@ p.query AND r.live GROUP BY p.n ORDER BY p.n),
-    0
-"""
-_NEAR = f"""
-SELECT r.id, r.path, r.session, r.kind FROM (
-    SELECT c.id, holdfast.similarity(e.vector, %(vector)s) AS similarity FROM (
-        SELECT e.id FROM holdfast.compared e WHERE e.model = %(model)s
-        ORDER BY holdfast.distance(e.code, %(code)s::bit(384)){{scan}} LIMIT {_BY_CODE} OFFSET 0) AS c
-    JOIN LATERAL (SELECT e.vector FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND e.id = c.id
-        AND e.model = %(model)s OFFSET 0) AS e ON true OFFSET 0) AS n
-JOIN LATERAL (SELECT * FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = n.id AND r.length > 0
-    OFFSET 0) AS r ON true
-WHERE n.similarity >= %(near)s::float8 AND {{condition}} ORDER BY n.similarity DESC LIMIT {_NEAREST}
-"""
-_SIMILARITY = """
-SELECT holdfast.similarity(e.vector, %(vector)s) FROM holdfast.embedding e
-WHERE e.tenant = %(tenant)s AND e.model = %(model)s AND e.id = p.id
-"""
 _CONTENT = functools.reduce(
     lambda text, name: text.replace(name, f"CASE WHEN r.small THEN {name} END"), ("r.text", "r.more::text"), READ
 )
-_GRAPH = f"""
-SELECT set_config('hnsw.ef_search', '{_BY_CODE}', true), set_config('hnsw.iterative_scan', 'relaxed_order', true),
-    set_config('enable_sort', 'off', true)
-"""
-# OFFSET 0 keeps a look-up by key from becoming a join, which the planner gets wrong right after many rows were added
-_MISSING = """
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text, ARRAY(SELECT r.id::text FROM holdfast.record r
-    WHERE r.tenant = %(tenant)s AND r.live AND r.kind || '' = ANY(%(kinds)s::text[]) AND r.xact >= (
-        SELECT d.upto FROM holdfast.embedded d
-        WHERE d.tenant = %(tenant)s AND d.model = %(model)s AND NOT %(every)s::boolean
-        UNION ALL SELECT '0'::xid8 LIMIT 1)
-    AND NOT EXISTS (SELECT FROM holdfast.embedding e
-        WHERE e.tenant = %(tenant)s AND e.id = r.id AND e.model = %(model)s OFFSET 0) LIMIT %(most)s::int)
-"""
-_ADD = """
-INSERT INTO holdfast.embedding (tenant, model, id, code, vector)
-SELECT %(tenant)s, %(model)s, v.id, v.code::bit(384), holdfast.vector(v.vector)
-FROM unnest(%(ids)s::uuid[], %(codes)s::text[], %(vectors)s::text[]) AS v (id, code, vector)
-WHERE EXISTS (SELECT FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.id = v.id OFFSET 0) ON CONFLICT DO NOTHING
-"""
-_UPTO = """
-INSERT INTO holdfast.embedded AS d (tenant, model, upto) VALUES (%(tenant)s, %(model)s, %(edge)s::xid8)
-ON CONFLICT (tenant, model) DO UPDATE SET upto = greatest(d.upto, excluded.upto)
-"""
-_TIDY = """
-DELETE FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND NOT EXISTS (SELECT FROM holdfast.record r
-    WHERE r.tenant = %(tenant)s AND r.id = e.id AND r.live OFFSET 0)
-"""
-_STATUS = """
-SELECT count(*), coalesce(sum(pg_column_size(e.vector) + pg_column_size(e.code) + 60), 0)::bigint,
-    to_regclass('holdfast.embedding_code') IS NOT NULL
-FROM holdfast.embedding e WHERE e.tenant = %(tenant)s AND e.model = %(model)s
-"""
+
+
+@functools.cache
+def sql(name: str) -> str:
+    """Return a statement of `search.sql`."""
+    parts = (part.partition("\n") for part in text("search.sql").decode().split("-- name: ")[1:])
+    return {title: statement.strip() for title, _, statement in parts}[name]
 
 
 class Rarity(NamedTuple):
@@ -185,6 +114,7 @@ class Question(NamedTuple):
 class Found(NamedTuple):
     """The candidates for a question, and their rows in the same order, or the ids of long ones."""
 
+    question: Question
     pool: Pool
     near: dict[str, float]
     rows: list[Stored | str]
@@ -193,9 +123,11 @@ class Found(NamedTuple):
 class Searcher:
     """Asks one tenant's rows."""
 
-    def __init__(self, database: Database, settings: Search) -> None:
+    def __init__(self, database: Database, settings: Search, vectors: Vectors) -> None:
         self._database = database
         self._settings = settings
+        self._vectors = vectors
+        self._counting = threading.Lock()
         self.lexemes = Lexemes(database.tenant)
 
     def filter(self, where: Filter) -> tuple[str, dict[str, Any]]:
@@ -229,8 +161,42 @@ class Searcher:
 
     # words
 
-    def rarity(
-        self, terms: Terms, foreign: Iterable[bool], also: Sequence[Statement] = ()
+    def search(self, terms: Terms, where: Filter, most: int, query: Query | None = None) -> tuple[list[Found], Near]:
+        """Return the candidates among our own records and among those of other programs, and their similarity.
+
+        Without a query they are the best by words alone, without their neighbours.
+        """
+        flags, near, parts, first = _has_foreign(where), Near(), list[Found](), 0
+        also = self._vectors.asking() if query and query.associate else []
+        rarity, found = self._rarity(terms, flags, also)
+        ready = bool(also) and self._vectors.ready(found[0])
+        for foreign in flags:
+            question, meaning = self._question(terms, rarity, foreign), None
+            if query and ready:
+                meaning = self._vectors.meaning(query, question.pool, literal=bool(terms.phrases))
+            parts.append(self._candidates(question, where, most, meaning, beside=query is not None, first=first))
+            first += len(parts[-1].rows)
+            near = Near({**near.values, **parts[-1].near}, meaning.near) if meaning else near
+        if rarity.uncounted > _COUNT_AT:
+            self._count_words()
+        return parts, near
+
+    def _count_words(self) -> None:
+        """Count the words of new rows in a thread, unless one does already."""
+        if self._database.reads_only or not self._counting.acquire(blocking=False):
+            return
+
+        def work() -> None:
+            try:
+                with contextlib.suppress(HoldfastError):
+                    self._database.write("The words", [(STAT, {}), (COUNT_WORDS, {})], durable=False)
+            finally:
+                self._counting.release()
+
+        threading.Thread(target=work, name="holdfast-words", daemon=True).start()
+
+    def _rarity(
+        self, terms: Terms, foreign: Iterable[bool], also: Sequence[Statement]
     ) -> tuple[Rarity, list[list[TupleRow]]]:
         """Return how rare the words of a question are, and the rows of other statements, in one message."""
         runs = [_stemmed(run) for run in (*terms.words, *terms.phrases)]
@@ -238,7 +204,7 @@ class Searcher:
         for prefix in map(self.lexemes.prefix, foreign):
             single |= {prefix + stem: quoted(prefix + stem) for run in runs for stem in run}
             phrases |= {prefix + " ".join(run): _query(prefix, run) for run in runs if len(run) > 1}
-        asked = _IN_SCOPE if self._database.scope else _RARITY
+        asked = sql("rarity_in_scope" if self._database.scope else "rarity")
         values = {"terms": list(single), "queries": list(single.values()), "phrases": list(phrases.values())}
         statement = planned(asked, {**values, "most": self._settings.common_records + 1})
         *_, ((records, lengths, held, many, uncounted),) = found = self._database.send(
@@ -247,7 +213,7 @@ class Searcher:
         counts = dict(zip([*single, *phrases], [*held, *many], strict=True))
         return Rarity(records, lengths, counts, uncounted), found
 
-    def question(self, terms: Terms, rarity: Rarity, foreign: bool) -> Question:
+    def _question(self, terms: Terms, rarity: Rarity, foreign: bool) -> Question:
         """Return the words of a question that distinguish records."""
         prefix = self.lexemes.prefix(foreign)
 
@@ -264,15 +230,14 @@ class Searcher:
         )  # fmt: skip
         return Question(pool, [_stemmed(run) for run in runs], len(wanted.phrases))
 
-    def candidates(
-        self, question: Question, where: Filter, most: int, *, meaning: Meaning | None = None, beside: bool = True,
-        first: int = 0,
-    ) -> Found:  # fmt: skip
-        """Return the candidates for some words and a meaning, with their neighbours, numbered from `first` on."""
+    def _candidates(
+        self, question: Question, where: Filter, most: int, meaning: Meaning | None, *, beside: bool, first: int
+    ) -> Found:
+        """Return the candidates for some words and a meaning, with those `beside` them, numbered from `first` on."""
         pool, runs, _ = question
         asked, prefix = self._asked(question), self.lexemes.prefix(pool.foreign)
         if not asked and (meaning is None or meaning.literal):
-            return Found(pool, {}, [])
+            return Found(question, pool, {}, [])
         condition, values = self.filter(where)
         values |= {"asked": asked, "average": pool.length, "many": most, "ordered": list(IN_ORDER) if beside else []}
         values |= {f"q{number}": _query(prefix, run) for number, run in enumerate(runs)}
@@ -282,17 +247,17 @@ class Searcher:
         near, similarity, graph = "SELECT * FROM hit WHERE false", "NULL", list[Statement]()
         if meaning:
             values |= {"model": meaning.model, "vector": meaning.vector, "code": meaning.code, "near": meaning.near}
-            similarity = _SIMILARITY
+            similarity = sql("similarity")
             if not meaning.literal:
-                near = _NEAR.format(scan="" if meaning.by_graph else " + 0", condition=condition)
-                graph = [(_GRAPH, [])] if meaning.by_graph else []
-        statement = _recall().format(
+                near = sql("near").format(scan="" if meaning.by_graph else " + 0", condition=condition)
+                graph = [(sql("by_graph"), [])] if meaning.by_graph else []
+        statement = sql("candidates").format(
             condition=condition, near=near, similarity=similarity, content=_CONTENT, ranks=", ".join(ranks),
             columns=", ".join(f"{rank} AS x{number}" for number, rank in enumerate(ranks)) or "0",
             score=" + ".join(scores) or "s.k", words="r.words || ''" if pool.length > _LONG else "r.words",
         )  # fmt: skip
         rows = self._database.send("The search", [*graph, *planned(statement, values)])[-1]
-        return _found(pool, rows, where, first)
+        return _found(question, rows, where, first)
 
     def _asked(self, question: Question) -> str:
         """Return the query for the records to rank: with all phrases, or with some of the rarest words."""
@@ -311,11 +276,8 @@ class Searcher:
 
     def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Stored | str, float]]:
         """Return the rows that match the words best, by words alone, or the ids of long ones, with their scores."""
-        flags = has_foreign(where)
-        (rarity, _), scored = self.rarity(terms, flags), list[tuple[float, Candidate, Stored | str]]()
-        for foreign in flags:
-            question = self.question(terms, rarity, foreign)
-            pool, _, rows = self.candidates(question, where, limit + _SPARE, beside=False)
+        scored: list[tuple[float, Candidate, Stored | str]] = []
+        for question, pool, _, rows in self.search(terms, where, limit + _SPARE)[0]:
             weights = [_weight(held, pool.records) for held in pool.held]
             if 0 < question.phrases < len(question.runs):
                 weights[0] *= 2  # as in the file engine, whose expression has it twice
@@ -330,27 +292,9 @@ class Searcher:
 
     # related records
 
-    def related(
-        self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int,
-        load: Callable[[Collection[str]], dict[str, Record]],
-    ) -> dict[str, list[Tied]]:  # fmt: skip
-        """Return the records most closely related to each id, by its own records; without one, it is a name."""
-        names: dict[str, Names] = {}
-        for identifier, records in own.items():
-            names[identifier] = Names([], [], []) if records else words.unowned(identifier)
-            for way, name in itertools.chain.from_iterable(map(words.ties_of, records)):
-                names[identifier][way - 1].append(name)
-        having = self._having(sorted(words.shared_by(names.values())), where)
-        found = load({row for rows in having.values() for row in rows})
-        result: dict[str, list[Tied]] = {}
-        for identifier, records in own.items():
-            others = {row: record for row, record in found.items() if record.id != identifier}
-            result[identifier] = words.closest(words.tied(names[identifier], having, records), others, limit)
-        return result
-
-    def _having(self, ties: Sequence[tuple[int, str]], where: Filter) -> dict[tuple[int, str], list[str]]:
+    def having(self, ties: Iterable[Tie], where: Filter) -> dict[Tie, list[str]]:
         """Return the rows that have each tie and pass the filter; none for a tie that too many have."""
-        if not ties:
+        if not (ties := sorted(ties)):
             return {}
         condition, values = self.filter(where)
         statement = f"""
@@ -368,29 +312,21 @@ class Searcher:
 class Vectors:
     """The vectors of one tenant. `load` returns the records of rows."""
 
-    def __init__(self, database: Database, setting: str, load: Callable[[Sequence[str]], dict[str, Record]]) -> None:
+    def __init__(self, database: Database, model: Model, load: Callable[[Sequence[str]], dict[str, Record]]) -> None:
         self._database = database
-        self._model = Model(setting, database.no_vectors)
+        self._model = model
         self._load = load
-        self._lock = threading.RLock()
-        """Held while the model is loaded."""
         self._filler: threading.Thread | None = None
+        self.fills = False
+        """Are vectors made in a thread when many are missing?"""
         self._has_graph: bool | None = None
         """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
-
-    @property
-    def embedder(self) -> str:
-        return self._model.embedder
-
-    @property
-    def problem(self) -> str:
-        return self._model.problem
 
     def close(self) -> None:
         if self._filler:
             self._filler.join(10)
 
-    def fill(self) -> None:
+    def _fill(self) -> None:
         """Make missing vectors in a thread; the next search tries again after a failure."""
 
         def work() -> None:
@@ -403,14 +339,16 @@ class Vectors:
 
     def asking(self) -> list[Statement]:
         """Return the statement that finds the records without a vector; [] when there is no model."""
-        model = self._loaded()
-        return [(_MISSING, _asked(model, model.at_once + 1))] if model else []
+        model = self._model.get()
+        return [(sql("missing"), _asked(model, model.at_once + 1))] if model else []
 
     def ready(self, found: Sequence[TupleRow]) -> bool:
         """Make the vectors that are missing, if there are few; return whether all records have one."""
         ((edge, missing),) = found
-        model = self._loaded()
+        model = self._model.get()
         if model is None or len(missing) > model.at_once:
+            if model and self.fills:
+                self._fill()
             return False
         try:
             self._make(model, edge, missing)
@@ -425,7 +363,7 @@ class Vectors:
 
     def meaning(self, query: Query, pool: Pool, *, literal: bool) -> Meaning | None:
         """Return the vector of a question, in which rare words count more; None for a question without words."""
-        if (model := self._loaded()) is None:
+        if (model := self._model.get()) is None:
             return None
         try:
             question = question_vector(model, query.text, pool)
@@ -442,7 +380,7 @@ class Vectors:
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         """Make all missing vectors."""
-        if (model := self._loaded()) is None:
+        if (model := self._model.get()) is None:
             raise self._model.unavailable()
         edge, missing = self._missing(model)
         try:
@@ -450,7 +388,7 @@ class Vectors:
         except Failed as error:
             self._model.disable(error)
             raise self._model.unavailable() from None
-        self._database.write("The vectors", [(_TIDY, {})], durable=False)
+        self._database.write("The vectors", [(sql("tidy_vectors"), {})], durable=False)
         if self._count(model)[0] > _MANY:
             self._database.add_graph()
         self._has_graph = None
@@ -458,23 +396,19 @@ class Vectors:
 
     def status(self) -> Embedded:
         """Return the state of the vectors without making any."""
-        if (model := self._loaded()) is None:
-            return Embedded("", problem=self.problem)
+        if (model := self._model.get()) is None:
+            return Embedded("", problem=self._model.problem)
         count, size, _ = self._count(model)
-        return Embedded(self.embedder, model.name, model.version, count, len(self._missing(model)[1]), size)
-
-    def _loaded(self) -> Embedder | None:
-        with self._lock:
-            return self._model.get()
+        return Embedded(self._model.embedder, model.name, model.version, count, len(self._missing(model)[1]), size)
 
     def _count(self, model: Embedder) -> tuple[int, int, bool]:
         """Return how many vectors there are, their bytes, and whether there is a graph."""
-        ((count, size, graph),) = self._database.ask("The vectors", _STATUS, model=_named(model))
+        ((count, size, graph),) = self._database.ask("The vectors", sql("vectors"), model=_named(model))
         return int(count), int(size), graph
 
     def _missing(self, model: Embedder) -> tuple[str, list[str]]:
         """Return up to which transaction rows are seen, and all rows without a vector."""
-        ((edge, found),) = self._database.ask("The vectors", _MISSING, **_asked(model, _EVERYTHING))
+        ((edge, found),) = self._database.ask("The vectors", sql("missing"), **_asked(model, _EVERYTHING))
         return edge, found
 
     def _make(self, model: Embedder, edge: str, missing: list[str], progress: Progress | None = None) -> None:
@@ -483,22 +417,19 @@ class Vectors:
             records = self._load(missing[start : start + _BATCH])
             made = vectors_of(model, records.values())
             given = {"ids": list(records), "codes": _codes(made), "vectors": _texts(made), "model": _named(model)}
-            self._database.write("The vectors", [(_ADD, given)], durable=False)
+            self._database.write("The vectors", [(sql("add_vectors"), given)], durable=False)
             if progress:
                 progress(min(start + _BATCH, len(missing)), len(missing))
         if missing:
-            self._database.write("The vectors", [(_UPTO, {"model": _named(model), "edge": edge})], durable=False)
+            self._database.write(
+                "The vectors", [(sql("note_vectors"), {"model": _named(model), "edge": edge})], durable=False
+            )
 
 
 # what statements are made of
 
 
-@functools.cache
-def _recall() -> str:
-    return text("recall.sql").decode()
-
-
-def has_foreign(where: Filter) -> list[bool]:
+def _has_foreign(where: Filter) -> list[bool]:
     """Return which words to search: own (False), foreign (True), or both."""
     return list(dict.fromkeys(KINDS[name].foreign for name in where.kinds or where.searchable))
 
@@ -545,7 +476,7 @@ def _codes(vectors: Array) -> list[str]:
     return ["".join("1" if number > 0 else "0" for number in row).ljust(CODE_BITS, "0") for row in vectors.tolist()]
 
 
-def _found(pool: Pool, rows: list[TupleRow], where: Filter, first: int) -> Found:
+def _found(question: Question, rows: list[TupleRow], where: Filter, first: int) -> Found:
     """Make candidates of the rows of a question."""
     numbers, candidates, near = dict[str, int](), dict[int, Candidate](), dict[str, float]()
     stored: list[Stored | str] = []
@@ -573,7 +504,7 @@ def _found(pool: Pool, rows: list[TupleRow], where: Filter, first: int) -> Found
     after: dict[int, int] = {}
     for chain in chains:
         after.update(itertools.pairwise([numbers[each] for each in chain if each in numbers]))
-    return Found(msgspec.structs.replace(pool, candidates=candidates, after=after), near, stored)
+    return Found(question, msgspec.structs.replace(question.pool, candidates=candidates, after=after), near, stored)
 
 
 def _decoded() -> tuple[list[float], list[int]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import secrets
 import threading
 import time as clocks
@@ -22,22 +21,23 @@ from psycopg import sql
 
 from holdfast.errors import AlreadyExists, HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl, transcripts
-from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS
+from holdfast.model.kinds import KINDS, NOT_RECORDS
 from holdfast.model.layout import Layout
 from holdfast.model.queries import Query, Terms
 from holdfast.model.records import Problem, Record, path_of
 from holdfast.model.settings import Settings, Shared
-from holdfast.model.times import derived_id, id_ms, is_id, iso, now_ms, utc_now
-from holdfast.recall.answers import Answer, Candidates
+from holdfast.model.times import derived_id, id_ms, is_id, iso, now_ms
+from holdfast.recall.answers import Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
-from holdfast.storage import parsing, write_log
+from holdfast.storage import parsing, words, write_log
 from holdfast.storage.log import Changed, LogPart, attempts
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Insert, Statement
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.files import INSERT_ALL, ROW, PgTree, is_log
+from holdfast.storage.postgres.files import FIRST_ID, INSERT_ALL, ROW, PgTree, is_log
 from holdfast.storage.postgres.rows import (
+    FAULTY,
     LOG,
     PROBLEM,
     READ,
@@ -52,13 +52,12 @@ from holdfast.storage.postgres.rows import (
     sent,
     short,
 )
-from holdfast.storage.postgres.search import Searcher, Vectors, has_foreign
+from holdfast.storage.postgres.search import COUNT_WORDS, STAT, Searcher, Vectors
 from holdfast.storage.reports import Progress, Refreshed, Report, check_save_points
-from holdfast.storage.store import Appended, Applied, Event, Store, What, other_use, unknown, used
+from holdfast.storage.store import Appended, Applied, Event, Load, Store, What, other_use, unknown, used
 from holdfast.storage.tree import ABSENT
 
 T = TypeVar("T")
-_AT_LINE = re.compile(r"(.+\.md):([0-9]{1,9})\Z")
 _FOLDED = frozenset(name for name, kind in KINDS.items() if kind.owned and name not in ("write", "trace", "summary"))
 """Kinds whose logs are read whole to decide on the next entry, so appends to them wait for each other."""
 LEASE_SECONDS = 30.0
@@ -66,9 +65,6 @@ LEASE_SECONDS = 30.0
 _POLL_SECONDS = 1.0
 _BATCH, _PAGE = 500, 1_000
 _MOST_WRITERS = 10_000
-_COUNT_AT = 500
-"""Rows that a search found uncounted before it counts their words."""
-_COUNT_WORDS = "SELECT holdfast.count_words(1)"
 _COLUMNS = ", ".join(Row.__struct_fields__)
 _INSERT = {
     count: Insert(
@@ -107,10 +103,6 @@ VALUES (%(tenant)s, %(name)s, %(holder)s, clock_timestamp() + make_interval(secs
 ON CONFLICT (tenant, name) DO UPDATE SET holder = excluded.holder, until = excluded.until
 WHERE l.holder = excluded.holder OR l.until < clock_timestamp() RETURNING 1
 """
-_RENEW = """
-UPDATE holdfast.lease SET until = clock_timestamp() + make_interval(secs => %(seconds)s)
-WHERE tenant = %(tenant)s AND holder = %(holder)s
-"""
 _RELEASE = "DELETE FROM holdfast.lease WHERE tenant = %(tenant)s AND name = %(name)s AND holder = %(holder)s"
 _HELD = """
 SELECT holder FROM holdfast.lease WHERE tenant = %(tenant)s AND name = %(name)s AND until > clock_timestamp()
@@ -124,7 +116,6 @@ SELECT r.kind, count(*), coalesce(sum(octet_length(r.text) + coalesce(octet_leng
 FROM holdfast.record r WHERE r.tenant = %(tenant)s AND (r.live OR r.key <> '' AND r.about IS NULL)
 GROUP BY r.kind ORDER BY r.kind
 """
-_STAT = f"INSERT INTO holdfast.stat (tenant, tokenizer) VALUES (%(tenant)s, {TOKENIZER}) ON CONFLICT DO NOTHING"
 _TOKENIZER = "SELECT s.tokenizer FROM holdfast.stat s WHERE s.tenant = %(tenant)s"
 _COUNT_AGAIN = f"""
 UPDATE holdfast.stat SET records = '{{0,0}}', length = '{{0,0}}', upto = '0', tokenizer = {TOKENIZER}
@@ -159,20 +150,17 @@ class PgStore(Store):
     folder = ""
 
     def __init__(self, database: Database, layout: Layout, settings: Settings, writer: str = "") -> None:
-        super().__init__(layout, settings, writer)
+        super().__init__(layout, settings, writer, database.no_vectors)
         self.address, self.reads_only = database.address, database.reads_only
         self.tree = PgTree(database, layout, longest=settings.limits.document_bytes)
         self._database = database
         self._maker = self.tree.maker
-        self._searcher = Searcher(database, settings.search)
-        embedder = settings.search.embedder if settings.search.meaning else "none"
-        self._vectors = Vectors(database, embedder, self._load)
+        self._vectors = Vectors(database, self._model, self._load)
+        self._searcher = Searcher(database, settings.search, self._vectors)
         self._holder = secrets.token_hex(16)
         self._claims: set[str] = set()
         self._beat: threading.Thread | None = None
         self._closed = threading.Event()
-        self._watching = False
-        self._counting = threading.Lock()
         self._writers: dict[str, str | None] = {}
         """Who wrote the documents and sections that were read."""
         self._old_words = self._check_words()
@@ -181,7 +169,7 @@ class PgStore(Store):
         """Return whether the words were made by older rules; refuse a memory whose words were made by newer ones."""
         found = self._database.ask("The words", _TOKENIZER)
         if not found:
-            self._database.first = (_STAT, {})
+            self._database.first = (STAT, {})
             return False
         if found[0][0] > TOKENIZER:
             raise Unavailable(
@@ -318,7 +306,10 @@ class PgStore(Store):
                     case "HF002":  # the entry of a program whose clock is ahead
                         after = str(error.diag.message_primary)
                     case "HF003" | "23505" if op_id:
-                        return self._repeated(path, op_id, rows)
+                        applied, about = self._applied(op_id), (_is_mark(rows[0]) and rows[0].about) or ""
+                        if repeated := self._repeated(path, op_id, applied, about, len(rows)):
+                            return repeated
+                        raise other_use(op_id, applied[0] if applied else Applied(path, "")) from None
                     case "23505":  # another program wrote this key at the same time, or has a clock that is ahead
                         after = self._latest(path, [row.key for row in rows if row.key])
                     case _:
@@ -329,18 +320,11 @@ class PgStore(Store):
         self, path: str, entries: Sequence[Mapping[str, Any]], time: str, op_id: str, after: str
     ) -> list[Row]:  # fmt: skip
         """Return the rows of new entries; OverBudget when one is too long."""
-        more = {"op": op_id} if op_id else {}
-        if writer := self.writer:
-            more["writer"] = writer
-        now, most = utc_now(), self.settings.limits.line_bytes - 100
         rows = []
-        for entry, identifier in zip(entries, self._database.mint(len(entries), after), strict=True):
-            row = self._maker.entry(path, {time: now, **entry, **more}, identifier)
-            size = len(bytes(row.more or b"")) + len((row.text or "").encode())
-            if size > most:
-                raise OverBudget(
-                    f"The line would have {size:,} bytes; the limit is {most + 100:,}.", "Shorten its fields."
-                )
+        ids = self._database.mint(len(entries), after)
+        for entry, identifier in zip(self._completed(entries, time, op_id), ids, strict=True):
+            row = self._maker.entry(path, entry, identifier)
+            self._check_line(len(bytes(row.more or b"")) + len((row.text or "").encode()))
             rows.append(row)
         if op_id:
             rows[0].op = self._op(op_id)
@@ -369,17 +353,6 @@ class PgStore(Store):
         ((last,),) = self._database.ask(path, f"{wanted} AND key = ANY(%(keys)s::text[])", path=path, keys=keys)
         return last or ""
 
-    def _repeated(self, path: str, op_id: str, rows: list[Row]) -> Appended:
-        """Return what an op_id added before; Conflict when it did something else."""
-        applied = self._applied(op_id)
-        about = rows[0].about if _is_mark(rows[0]) else None
-        for one in applied:
-            if one.path != path or (one.id != about if about else one.marks):
-                raise other_use(op_id, one)
-        if len(applied) < len(rows):
-            raise other_use(op_id, applied[0] if applied else Applied(path, ""))
-        return Appended([one.id for one in applied][-len(rows) :], repeated=True)
-
     def append_decided(
         self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True,
         op_id: str = "",
@@ -404,19 +377,11 @@ class PgStore(Store):
         return _Moment(*found[0][:2]), [Stored(*row[2:]) for row in found if row[2]]
 
     def newest(self, path: str, problems: list[Problem] | None = None) -> Iterator[Record]:
-        last, most = "ffffffff-0000-0000-0000-000000000000", 100
-        condition = "r.path = %(path)s AND r.id < %(last)s::uuid AND (r.live AND NOT r.hidden OR r.about = %(problem)s)"
-        condition += " ORDER BY r.id DESC LIMIT %(most)s::int"
-        while True:
-            rows = self._rows(condition, path=path, last=last, most=most, problem=PROBLEM)
-            for row in rows:
-                if row.live:
-                    yield from self._records([row])
-                elif problems is not None:
-                    problems.append(problem_of(row))
-            if len(rows) < most:
-                return
-            last, most = rows[-1].id, _PAGE
+        for row in self.tree.rows(path, backwards=True, only=f"r.live AND NOT r.hidden OR {FAULTY}"):
+            if row.live:
+                yield from self._records([row])
+            elif problems is not None:
+                problems.append(problem_of(row))
 
     def import_lines(self, path: str, lines: Sequence[bytes]) -> int:
         longest, limit = max((len(line) + 1 for line in lines), default=0), self.settings.limits.line_bytes
@@ -460,8 +425,7 @@ class PgStore(Store):
     # runs
 
     def claim(self, path: str) -> bool:
-        given = {"name": f"run:{short(path)}", "holder": self._holder, "seconds": LEASE_SECONDS}
-        if path not in self._claims and not self._database.write(path, [(_CLAIM, given)])[0]:
+        if path not in self._claims and not self._database.write(path, [self._claiming(path)])[0]:
             return False
         self._claims.add(path)
         if self._beat is None:
@@ -469,11 +433,13 @@ class PgStore(Store):
             self._beat.start()
         return True
 
+    def _claiming(self, path: str) -> Statement:
+        return _CLAIM, {"name": f"run:{short(path)}", "holder": self._holder, "seconds": LEASE_SECONDS}
+
     def _renew(self) -> None:
         while not self._closed.wait(LEASE_SECONDS / 3):
             with contextlib.suppress(HoldfastError):
-                given = {"holder": self._holder, "seconds": LEASE_SECONDS}
-                self._database.write("The lease", [(_RENEW, given)], durable=False)
+                self._database.write("The lease", list(map(self._claiming, list(self._claims))), durable=False)
 
     def release(self, path: str) -> None:
         if path in self._claims:
@@ -502,35 +468,16 @@ class PgStore(Store):
             rows = self._rows("r.path = %(path)s AND r.key = %(key)s AND r.live", path=plain(path), key=key)
             if not rows:
                 self.read(path)  # which is the error to report when there is no such document
-        elif is_id(identifier):
-            rows = self._rows("r.id = %(id)s::uuid", id=identifier)
         else:
-            wanted = "r.kind = ANY(%(kinds)s::text[]) AND r.key = %(key)s"
-            keyless = [name for name, kind in KINDS.items() if kind.shape == "line" and not kind.key]
-            rows = self._rows(wanted, kinds=keyless, key=short(identifier))
+            rows = self._rows("r.id = %(id)s::uuid", id=identifier) if is_id(identifier) else []
+            if not rows:  # an id of another form, or of another program's conversation, is the key of its row
+                keyless = [name for name, kind in KINDS.items() if kind.shape == "line" and not kind.key]
+                wanted = "r.kind = ANY(%(kinds)s::text[]) AND r.key = %(key)s"
+                rows = self._rows(wanted, kinds=keyless, key=short(identifier))
         for record in self._records(rows):
-            return record
-        if is_id(identifier):  # of a conversation, whose turns have rows of other ids
-            found = [one for one in self._records(self._foreign(identifier)) if one.id == identifier]
-            if found:
-                return found[0]
+            if record.id == identifier:
+                return record
         raise unknown(identifier)
-
-    def _foreign(self, identifier: str) -> list[Stored]:
-        wanted = "r.kind = ANY(%(kinds)s::text[]) AND r.key = %(id)s"
-        return self._rows(wanted, kinds=list(FOREIGN), id=identifier)
-
-    def resolve(self, identifier: str) -> str:
-        at = _AT_LINE.match(identifier)
-        place = self.layout.classify(at[1]) if at else None
-        if at is None or place is None:
-            return identifier
-        if place.kind.shape != "section":
-            return at[1]
-        before = [one for one in parsing.entries(place, self.read(at[1])).records if one.line <= int(at[2])]
-        if not before:
-            raise unknown(identifier)
-        return before[-1].id
 
     def query(self, where: Filter, limit: int = -1) -> tuple[Refreshed, list[Record]]:
         if where.tags:
@@ -564,7 +511,7 @@ class PgStore(Store):
     def count(self, path: str, after: str = "") -> int:
         wanted = "SELECT count(*) FROM holdfast.record r WHERE r.tenant = %(tenant)s AND r.path = %(path)s AND r.live"
         wanted += " AND NOT r.hidden AND r.id > %(after)s::uuid"
-        after = after if is_id(after) else "00000000-0000-0000-0000-000000000000"
+        after = after if is_id(after) else FIRST_ID
         return int(self._database.ask(path, wanted, path=path, after=after)[0][0])
 
     def problems(self, *paths: str) -> list[Problem]:
@@ -572,80 +519,41 @@ class PgStore(Store):
 
     def _problems(self, condition: str = "true", **values: Any) -> list[Problem]:
         """Return what is wrong with entries and documents."""
-        rows = self._rows(f"r.about = %(problem)s AND {condition}", problem=PROBLEM, **values)
+        rows = self._rows(f"{FAULTY} AND {condition}", **values)
         return [problem for row in rows for problem in problems_of(row, self.layout.classify(row.path))]
 
     # recall
 
     def search(self, query: Query, terms: Terms, where: Filter, use: Callable[[Candidates], T], *, plain: bool) -> T:
         self._need_words()
-        pools, near, best, as_of = list[Pool](), Near(), list[Answer](), iso(now_ms())
-        found: list[Stored | str] = []
+        as_of = iso(now_ms())
+        return use(msgspec.structs.replace(self._candidates(query, terms, where, plain=plain), as_of=as_of))
 
-        def load(numbers: list[int]) -> dict[int, Record]:
-            records = self._loaded([found[number] for number in numbers])
-            return {number: record for number, record in zip(numbers, records, strict=True) if record}
+    def _newest(self, where: Filter, limit: int) -> list[Record]:
+        return self.query(where, limit)[1]
 
-        def related(answers: list[Answer]) -> list[list[Tied]]:
-            around = msgspec.structs.replace(where, tags=(), since="", until="")
-            ties = self._searcher.related(
-                {one.record.id: [one.record] for one in answers}, around, query.related, self._load
-            )
-            return [ties[one.record.id] for one in answers]
-
-        if terms.empty:
-            best = [Answer(record) for record in self.query(where, query.limit)[1]]
-        elif plain:
-            matches = self._searcher.best(terms, where, query.limit)
-            records = self._loaded([row for row, _ in matches])
-            best = [Answer(record, score) for record, (_, score) in zip(records, matches, strict=True) if record]
-        else:
-            for asked in (terms, terms.loose) if terms.phrases and query.associate else (terms,):
-                pools, near, found = self._pools(asked, where, query)
-                if any(pool.candidates for pool in pools):
-                    break
-        return use(Candidates(pools, near, best, where, load, related, as_of=as_of))
+    def _best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Record, float]]:
+        matches = self._searcher.best(terms, where, limit)
+        records = self._loaded([row for row, _ in matches])
+        return [(record, score) for record, (_, score) in zip(records, matches, strict=True) if record]
 
     def _loaded(self, found: Sequence[Stored | str]) -> list[Record | None]:
         """Return the records of rows; those of which only the id is known are read."""
         missing = self._load([one for one in found if isinstance(one, str)])
         return [missing.get(one) if isinstance(one, str) else self._record(one) for one in found]
 
-    def _pools(self, terms: Terms, where: Filter, query: Query) -> tuple[list[Pool], Near, list[Stored | str]]:
-        """Return the candidates for some words in one pool for our own records and one for those of other programs."""
-        candidates = self.settings.search.candidates
-        most = max(candidates if query.associate else candidates // 4, 2 * query.limit)
-        flags, pools, near, rows = has_foreign(where), list[Pool](), Near(), list[Stored | str]()
-        also = self._vectors.asking() if query.associate else []
-        rarity, found = self._searcher.rarity(terms, flags, also)
-        ready = bool(also) and self._vectors.ready(found[0])
-        if also and not ready and self._watching:
-            self._vectors.fill()
-        for foreign in flags:
-            question = self._searcher.question(terms, rarity, foreign)
-            literal = bool(terms.phrases)
-            meaning = self._vectors.meaning(query, question.pool, literal=literal) if ready else None
-            some = self._searcher.candidates(question, where, most, meaning=meaning, first=len(rows))
-            pools.append(some.pool)
-            rows += some.rows
-            near = Near({**near.values, **some.near}, meaning.near) if meaning else near
-        if rarity.uncounted > _COUNT_AT:
-            self._count_words()
-        return pools, near, rows
+    def _pools(self, terms: Terms, where: Filter, query: Query, most: int) -> tuple[list[Pool], Near, Load]:
+        found, near = self._searcher.search(terms, where, most, query)
+        rows = [row for one in found for row in one.rows]
 
-    def _count_words(self) -> None:
-        """Count the words of new rows in a thread, unless one does already."""
-        if self.reads_only or not self._counting.acquire(blocking=False):
-            return
+        def load(numbers: list[int]) -> dict[int, Record]:
+            records = self._loaded([rows[number] for number in numbers])
+            return {number: record for number, record in zip(numbers, records, strict=True) if record}
 
-        def work() -> None:
-            try:
-                with contextlib.suppress(HoldfastError):
-                    self._database.write("The words", [(_STAT, {}), (_COUNT_WORDS, {})], durable=False)
-            finally:
-                self._counting.release()
+        return [one.pool for one in found], near, load
 
-        threading.Thread(target=work, name="holdfast-words", daemon=True).start()
+    def _related(self, own: Mapping[str, Sequence[Record]], where: Filter, limit: int) -> dict[str, list[Tied]]:
+        return words.related(own, lambda ties: self._searcher.having(ties, where), self._load, limit)
 
     def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
         del path
@@ -660,15 +568,7 @@ class PgStore(Store):
         own: dict[str, list[Record]] = {identifier: []}
         with contextlib.suppress(NotFound):
             own[identifier] = [self.get(identifier)]
-        return self._searcher.related(own, where, limit, self._load)[identifier]
-
-    @property
-    def embedder(self) -> str:
-        return self._vectors.embedder
-
-    @property
-    def words_alone(self) -> str:
-        return self._vectors.problem
+        return self._related(own, where, limit)[identifier]
 
     def embed(self, progress: Progress | None = None) -> Embedded:
         return self._vectors.embed(progress)
@@ -685,9 +585,9 @@ class PgStore(Store):
                 done.records += len(rows)
                 done.changed += len(changed)
             forget = "DELETE FROM holdfast.term WHERE tenant = %(tenant)s"
-            self._database.write("The words", [(_STAT, {}), (forget, {}), (_COUNT_AGAIN, {}), (_COUNT_WORDS, {})])
+            self._database.write("The words", [(STAT, {}), (forget, {}), (_COUNT_AGAIN, {}), (COUNT_WORDS, {})])
         elif not self.reads_only:
-            self._database.write("The words", [(_STAT, {}), (_COUNT_WORDS, {})], durable=False)
+            self._database.write("The words", [(STAT, {}), (COUNT_WORDS, {})], durable=False)
         done.problems = self._problems()
         return done
 
@@ -695,7 +595,7 @@ class PgStore(Store):
         """Yield all rows as they follow from what they say, a part at a time, and the ids that a statement returns."""
         every = "SELECT count(*), max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s"
         ((total, newest),) = self._database.ask("The records", every)  # later ones are made by these rules
-        last, done = "00000000-0000-0000-0000-000000000000", 0
+        last, done = FIRST_ID, 0
         wanted = f"r.id > %(last)s::uuid AND r.id <= %(newest)s::uuid ORDER BY r.id LIMIT {_PAGE}"
         while rows := self._rows(wanted, last=last, newest=newest):
             made = [row for one in rows if (row := self._again(one))]
@@ -759,7 +659,7 @@ class PgStore(Store):
         return 0
 
     def watch(self) -> None:
-        self._watching = True  # every question sees what was committed; only vectors are made beside
+        self._vectors.fills = True  # every question sees what was committed; only vectors are made beside
 
     def purge(self) -> None:
         """Do nothing: words and vectors are part of the rows that were removed."""
@@ -780,18 +680,16 @@ class PgStore(Store):
             return
         if is_log(row.path):
             value = row.value if row.raw is None else {}
-            if isinstance(target := value.get("hide"), str):
-                ledger = place.kind.name == "ledger"
-                target = f"{row.path.rpartition('/')[0]}/{target}" if ledger else target
-                what: What = "restored" if value.get("hidden") is False else "hidden"
-                yield Event(what, row.path, target, "state" if ledger else place.kind.name, place.scope.path)
+            if isinstance(value.get("hide"), str):
+                mark = parsing.mark(place, value)
+                yield Event.at("hidden" if mark.hidden else "restored", place, mark.target)
             removes = place.kind.name == "write" and not value.get("after")
             if removes and (gone := self.layout.classify(str(value.get("path")))):
-                yield Event("removed", gone.path, "", gone.kind.name, gone.scope.path)
+                yield Event.at("removed", gone)
         for record in self._records([row]) if row.live else ():
             first = not is_log(row.path) and self._is_first(row)
-            what = "hidden" if record.hidden else "added" if is_log(row.path) or first else "changed"
-            yield Event(what, record.path, record.id, record.kind, record.scope.path, record)
+            what: What = "hidden" if record.hidden else "added" if is_log(row.path) or first else "changed"
+            yield Event.of(what, record)
 
     def _is_first(self, row: Stored) -> bool:
         """Is this the first version of a document, or a section that is new?"""
