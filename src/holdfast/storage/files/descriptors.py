@@ -51,6 +51,8 @@ class Beneath:
     def __init__(self, root: str, *, native: bool = True) -> None:
         self.root = os.path.realpath(root)
         self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened = os.fstat(self._fd)
+        self._identity = opened.st_ino, opened.st_dev
         self._syscall = _libc().syscall if native and sys.platform == "linux" else None
         if self._syscall:
             try:
@@ -70,7 +72,19 @@ class Beneath:
     def replaced(self) -> bool:
         """Does the path of the root name another folder by now?"""
         try:
-            return self._fd >= 0 and not os.path.samestat(os.stat(self.root), os.fstat(self._fd))
+            now = os.stat(self.root)
+        except OSError:
+            return False
+        return self._fd >= 0 and (now.st_ino, now.st_dev) != self._identity
+
+    def reopen(self) -> int:
+        """Open the root folder once more, for a lock of its own."""
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._fd)
+
+    def is_at(self, path: str, inode: int) -> bool:
+        """Does the path seem to name this inode? Quick; links on the way are followed."""
+        try:
+            return os.stat(path, dir_fd=self._fd, follow_symlinks=False).st_ino == inode
         except OSError:
             return False
 

@@ -252,11 +252,13 @@ class Files:
                 at = (os.fstat(fd).st_ino, size, data)
                 if durable:
                     self._sync(fd, path, size, size + len(data))
+                confirmed = self._beneath.is_at(path, at[0]) and os.pread(fd, len(data), size) == data
             finally:
                 os.close(fd)
             if durable and not path.rpartition("/")[0].endswith("/runs"):  # the end of a run removes its log
                 self._journal.add(path, at)
-                self._confirm(path, at)
+                if not confirmed:
+                    self._confirm(path, at)
             return Appended(size, size + len(data))
         except OSError as error:
             raise raw.unavailable(error, path) from None
@@ -649,7 +651,7 @@ class Files:
     def _writing(self, folder: int = -1, path: str = "") -> Iterator[None]:
         """Share a lock on the root, which `holdfast git` takes alone; also lock the folder of a replaced document."""
         self._check_root()
-        root, alone = self._beneath.open(".", _FOLDER), "/" not in path and bool(path)  # then the root is that folder
+        root, alone = self._beneath.reopen(), "/" not in path and bool(path)  # then the root is that folder
         try:
             with contextlib.suppress(OSError):  # some network file systems cannot lock a folder
                 raw.hold(root, self._lock_seconds, path or self.location, shared=not alone)
@@ -665,7 +667,7 @@ class Files:
                 f"{self.location} is another folder than the memory that this program opened; nothing was written.",
                 "It was restored, moved or mounted over. Restart this program (in a client: the MCP server).",
             )
-        if self._beneath.removed() or (by_name and not os.path.isdir(self.location)):
+        if (by_name and not os.path.isdir(self.location)) or self._beneath.removed():
             raise RootGone(
                 f"The memory root {self.location} is not there any more.",
                 "Check that it is mounted and was not moved, then open it again.",
