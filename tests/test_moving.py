@@ -90,12 +90,15 @@ def fill(memory: holdfast.Memory) -> None:
     )
 
 
+_NOT_MEMORY = (".holdfast", "user/memory/moves/", "user/memory/sessions/.claims/")
+
+
 def files(root: Path) -> dict[str, bytes]:
     """The files of a memory, but for what is derived, what runs and what is remembered of moves."""
     return {
         name: path.read_bytes()
         for path in root.rglob("*")
-        if path.is_file() and not (name := str(path.relative_to(root))).startswith((".holdfast", "user/memory/moves/"))
+        if path.is_file() and not (name := str(path.relative_to(root))).startswith(_NOT_MEMORY)
     }
 
 

@@ -592,11 +592,17 @@ def test_only_lines_with_ids_are_brought_and_only_where_they_belong(memory: hold
 
 def test_a_log_that_was_replaced_between_two_batches_is_read_anew(memory: holdfast.Memory, root: Path) -> None:
     lines = [{"id": mint(), "role": "user", "text": f"turn {number}"} for number in range(20)]
-    assert memory.bring("transcript", "x", lines) == 20
-    (root / "agent-transcripts" / "x.jsonl").write_bytes(b"")
-    assert memory.bring("transcript", "x", lines) == 20
-    data = (root / "agent-transcripts" / "x.jsonl").read_bytes()
-    (root / "agent-transcripts" / "x.jsonl").write_bytes(data[:-30])
+    log = root / "agent-transcripts" / "x.jsonl"
+
+    def bring() -> int:  # in a memory of its own, which does not know the lines as its own
+        with holdfast.open(root) as other:
+            return other.bring("transcript", "x", lines)
+
+    assert bring() == 20
+    assert memory.missing("transcript", "x", {str(line["id"]) for line in lines}) == 0
+    log.write_bytes(b"")
+    assert bring() == 20
+    log.write_bytes(log.read_bytes()[:-30])
     assert memory.bring("transcript", "x", lines) == 1
     assert [line["text"] for line in kept(root)] == [f"turn {number}" for number in range(20)]
 
