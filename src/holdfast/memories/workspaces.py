@@ -248,7 +248,7 @@ class States:
         return [item for hidden, item in items if archived or not hidden]
 
     def load(self, scope: Scope, name: str, warnings: list[str] | None = None) -> dict[str, Any]:
-        """Return a save point as it is in its file; add to `warnings` that somebody changed it."""
+        """Return a save point as it is in its file; add to `warnings` that it was changed by hand."""
         path = self._path(scope, name)
         document = self._memory.store.read(path)
         known = set() if warnings is None else self._versions(path)
