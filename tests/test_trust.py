@@ -175,6 +175,8 @@ def test_without_a_readable_write_log_a_document_has_the_lowest_trust(root: Path
         log.write_bytes(b'{"path": "resources/workspaces/defau\n' + log.read_bytes())
         assert recalled(memory, "zebra")["note"]["trust"] == "other"
         assert recalled(memory, "lion")["note"]["trust"] == "agent"
+        log.write_bytes(b'{"path": "resources/workspaces/other\n\0\0\0\n' + log.read_bytes().split(b"\n", 1)[1])
+        assert recalled(memory, "zebra")["note"]["trust"] == "user", "the damaged lines are not about it"
 
 
 def test_what_strangers_tools_and_imports_say_is_below_everybody(memory: holdfast.Memory) -> None:

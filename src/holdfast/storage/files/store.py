@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import time_ns
@@ -43,6 +44,7 @@ from holdfast.storage.reports import Progress, Refreshed, Report, once
 from holdfast.storage.store import Appended, Applied, Load, Store, other_use, unknown, used
 
 _NOTHING = Known()
+_TARGET = re.compile(rb'"path": ?"([^"]*)')
 _LOOK_BACK = 100_000
 """How many entries of the write log are read for the writer of `MEMORY.md`; further back, it is unknown."""
 T = TypeVar("T")
@@ -118,8 +120,15 @@ class FileStore(Store):
 
         logs = self._sync.ask(lambda index: list(index.seen((folder,))))
         writes, damaged = self._ask_about(question, self.write_log, *logs)
-        found |= {page.path: None for page in pages if damaged}
+        for start in self._damaged_targets(damaged):
+            found |= {page.path: None for page in pages if page.path.startswith(start)}
         return found | {target: str(entry.fields.get("writer") or "") for target, entry in writes.items()}
+
+    def _damaged_targets(self, damaged: Sequence[Problem]) -> Iterator[str]:
+        """Yield the paths that damaged lines of the write log are about, as far as they can be read."""
+        for problem in damaged:
+            lines = itertools.islice(self.tree.scan(problem.path), max(0, problem.line - 1), problem.line)
+            yield from (found[1].decode("utf-8", "replace") for line in lines if (found := _TARGET.search(line.data)))
 
     def _memory_writer(self, page: Record) -> dict[str, str | None]:
         """Return who wrote this version of `MEMORY.md`; prompts ask for it, and do not wait for the index."""
