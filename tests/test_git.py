@@ -244,7 +244,7 @@ def test_entries_that_a_merge_drops_are_appended_again_and_reported(pair: tuple[
     git(here, "commit", "--quiet", "--message=mine")
     done = command(here, "git", "pull", "--quiet", "--no-edit")
     assert done.returncode == 0, done.stderr
-    assert "1 entry was missing after git pull; 1 appended again." in done.stderr
+    assert "after git pull, 1 of 1 missing entry appended again, last seen in git " in done.stderr
     assert ids(here / TALK)[1:] == [theirs, mine]
 
 
@@ -347,7 +347,8 @@ def test_repair_gets_back_what_git_or_a_backup_has_and_nothing_forgotten(
     kept = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(kept[0] + kept[-1])
     done = command(root, *words)
-    assert f"{TALK}: 18 of 19 missing entries appended." in done.stderr
+    where = words[-1] if source == "backup" else "git "
+    assert f"{TALK}: 18 of 19 missing entries appended again, last seen in {where}" in done.stderr
     assert ids(log) == [made[0], newest, *made[1:19]]
     assert b"marble 19" not in log.read_bytes()
     assert command(root, *words).returncode == done.returncode

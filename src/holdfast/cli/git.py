@@ -14,7 +14,6 @@ import click
 
 from holdfast.cli.main import command, open_root
 from holdfast.errors import Unavailable
-from holdfast.model.names import amount
 from holdfast.owner.repair import repair
 from holdfast.storage.files.descriptors import hold
 
@@ -46,9 +45,8 @@ def git(verb: str, rest: tuple[str, ...]) -> None:
             words = ["pull", "--no-rebase", "--no-edit", *rest]
         code = code or _run(root, *words)
         os.close(fd)
-        for path, (count, total) in repair(memory).items() if verb in _MERGES else ():
-            missing = amount(total, "entry was", "entries were")
-            click.echo(f"{path}: {missing} missing after git {verb}; {count} appended again.", err=True)
+        for path, done in repair(memory).items() if verb in _MERGES else ():
+            click.echo(f"{path}: after git {verb}, {done}", err=True)
         sys.exit(code or (_run(root, "push") if verb == "sync" else 0))
 
 

@@ -294,8 +294,8 @@ def verify(repair: bool, backup: tuple[str, ...]) -> None:
         if repair:
             from holdfast.owner.repair import repair as get_back
 
-            for path, (count, total) in get_back(memory, backup).items():
-                click.echo(f"{path}: {count} of {total} missing entries appended.", err=True)
+            for path, done in get_back(memory, backup).items():
+                click.echo(f"{path}: {done}", err=True)
         report = memory.verify(progress)
     names = ("sound", "files", "records", "differences", "damage")
     fields = {name: getattr(report, name) for name in names} | ({} if report.sound else {"next": report.next_step})
