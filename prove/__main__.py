@@ -15,7 +15,8 @@ from prove.defences import DEFENCES, WITHOUT
 from prove.harness import Row, Run
 
 CAMPAIGNS: tuple[str, ...] = (
-    "load", "storm", "retries", "death", "power", "disk", "corruption", "paths", "bombs", "queries", "frames", "http",
+    "load", "storm", "retries", "death", "power", "disk", "corruption", "git", "replaced", "fuse", "paths", "bombs",
+    "queries", "frames", "http", "sessions",
 )  # fmt: skip
 """The modules, in the order in which they run."""
 

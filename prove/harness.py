@@ -98,6 +98,10 @@ class Run:
         """Start a program of `prove.workers`; it waits until it is let go."""
         return self.worker(f"import prove.workers\nprove.workers.{name}()", *arguments, stdin=subprocess.PIPE)
 
+    def command(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        """Start a command of Holdfast."""
+        return self.worker(_COMMAND, *words, **more)
+
     @contextlib.contextmanager
     def forked(self) -> Iterator[Forked]:
         """Give a worker that makes one case after the other, each in a child of its own."""
@@ -188,6 +192,7 @@ def faults_of(root: str, history: History, *, twice: Collection[str] = (), clean
 _OF_DYING = ("incomplete", "skipped:", "half of a pair", "is in the ledger and cannot be read")
 """How `verify` calls what a process leaves that dies while it writes."""
 
+_COMMAND = "import sys\nfrom holdfast.cli.main import main\nsys.argv = ['holdfast', *sys.argv[1:]]\nmain()"
 _WORKER = "import prove.defences\nprove.defences.take_out()\n"
 """A worker does without the defences that are to be shown necessary."""
 

@@ -20,7 +20,6 @@ from prove.writes import LONG, tag_of
 
 _LIBRARY = "note,fact,episode,decision,exchange,state,hide-line,job,value"
 _HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "prove", "version": "1"}}
-_SERVER = "import sys\nfrom holdfast.cli.main import main\nsys.argv = ['holdfast', *sys.argv[1:]]\nmain()"
 
 
 def campaign(run: Run) -> Iterator[Row]:
@@ -28,8 +27,7 @@ def campaign(run: Run) -> Iterator[Row]:
     tally = Tally(run, f"{servers} MCP servers, the CLI, the library, an editor and verify for {seconds} s")
     with run.root("load") as root:
         started = [
-            run.worker(_SERVER, "mcp", "--toolset", "all", "--root", root, stdin=subprocess.PIPE)
-            for _ in range(servers)
+            run.command("mcp", "--toolset", "all", "--root", root, stdin=subprocess.PIPE) for _ in range(servers)
         ]
         own = [run.program("library", root, "lib", seconds, _LIBRARY), run.program("checks", root, seconds)]
         own.append(run.program("reads", root, seconds, "lesson", "lesson."))
@@ -123,7 +121,7 @@ def _command_line(run: Run, root: str, end: float, history: History) -> None:
         words = ["put", kind, f"{tag} {LONG}", *([] if kind == "message" else ["--title", tag]), "--root", root]
 
         def call() -> None:
-            worker = run.worker(_SERVER, *words)  # noqa: B023
+            worker = run.command(*words)  # noqa: B023
             out, err = worker.communicate()
             if worker.returncode:
                 raise Unavailable(out + err, "")

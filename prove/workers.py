@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sys
@@ -11,9 +12,11 @@ from typing import Any
 import holdfast
 from holdfast.model.times import parse_ms
 from prove.history import ACKNOWLEDGED, READ, REFUSED, VERIFY, Event, Recorder, tell_line
-from prove.writes import WRITES, tag_of
+from prove.writes import LONG, WRITES, tag_of
 
 _RECORDER = Recorder()
+_PATIENCE = 5.0
+"""Seconds after which a file must be visible through a mount."""
 
 
 def _ready() -> None:
@@ -116,7 +119,7 @@ def reads() -> None:
 def _search(memory: holdfast.Memory, kind: str, about: str) -> Event:
     """Search for all records of a kind; the answer is complete for the time that it says."""
     start = time.monotonic()
-    found = memory.find("", kinds=(kind,), limit=1000, hidden=True)
+    found = memory.find("words", kinds=(kind,), limit=1000, hidden=True)
     tags = [hit.record.text.partition(" ")[0] for hit in found]
     said = (parse_ms(found.as_of) or 0) / 1000 - time.time() + time.monotonic()
     complete = len(tags) < 1000 and not found.behind
@@ -147,3 +150,31 @@ def _limit(given: str) -> None:
     elif name == "RLIMIT_NOFILE":
         used = max(map(int, os.listdir("/proc/self/fd")))
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + int(value), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def mirrored() -> None:
+    """Save files in a folder as other programs do, and read each through the mount that shows it: by key, by search."""
+    root, mount, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    notes, facts = f"{root}/resources/workspaces/default/_notes", f"{root}/user/memory/semantic.jsonl"
+    os.makedirs(notes, exist_ok=True)
+
+    def save(path: str, text: str) -> None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+
+    with holdfast.open(mount, watch=True) as memory:
+        _ready()
+        for number in range(count):
+            fact, note = tag_of("fact", number), tag_of("note", number)
+            line = json.dumps({"key": fact, "value": f"{fact} {LONG}"})
+            _RECORDER.write("fact", fact, lambda: save(facts, line))  # noqa: B023
+            start = time.monotonic()
+            found = str(memory.mind("mind").recall(fact).get("value", "")).partition(" ")[0]
+            tell_line(Event(fact, READ, start, time.monotonic(), ACKNOWLEDGED, seen=(found,)))
+            _RECORDER.write("note", note, lambda: save(f"{notes}/{note}.md", f"{note} {LONG}"))  # noqa: B023
+            _search(memory, "note", "note.")
+        end = time.monotonic() + _PATIENCE
+        while (last := _search(memory, "note", "note.")) and note not in last.seen:
+            if time.monotonic() > end:
+                tell_line(Event(note, READ, end, end, f"{REFUSED}: it is never found through the mount"))
+                break

@@ -32,19 +32,19 @@ class Journal:
     """What was appended lately, by log; the log written last is last. For any number of threads."""
 
     def __init__(self) -> None:
-        self._logs: dict[str, deque[tuple[float, At]]] = {}
+        self._logs: dict[str, deque[tuple[float, At, bool]]] = {}
         self._sizes: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def add(self, path: str, at: At) -> None:
-        """Record a write; UNKNOWN makes the next append compare the log."""
+    def add(self, path: str, at: At, *, ours: bool = True) -> None:
+        """Record a write, or with `ours=False` what a log ends with; UNKNOWN makes the next append compare the log."""
         now = time.monotonic()
         with self._lock:
             log = self._logs[path] = self._logs.pop(path, deque())
             size = self._sizes.get(path, 0) + len(at[2])
             while log and (size > _MOST or log[0][0] < now - _SECONDS):
                 size -= len(log.popleft()[1][2])
-            log.append((now, at))
+            log.append((now, at, ours))
             self._sizes[path] = size
             for other in list(itertools.islice(self._logs, 2)):  # more leave than come
                 if self._logs[other][-1][0] < now - _SECONDS:
@@ -59,7 +59,7 @@ class Journal:
         """Return the lines of the last minutes, by id, whose id is not `there`."""
         since = time.monotonic() - _SECONDS
         with self._lock:
-            appended = [at[2] for when, at in self._logs.get(path, ()) if when > since]
+            appended = [at[2] for when, at, ours in self._logs.get(path, ()) if when > since and ours]
         lines = {own: line for data in appended for line in data.split(b"\n") if (own := jsonl.own_id(line))}
         return {own: line + b"\n" for own, line in lines.items() if own not in there}
 

@@ -288,7 +288,8 @@ class Files:
         data = b"\n" * (end.torn and bool(missing)) + b"".join(missing.values())
         raw.write_all(fd, data)
         raw.flush(fd)
-        self._journal.add(path, (os.fstat(fd).st_ino, size, data))
+        known, start = (data, size) if data else (end.tail, size - len(end.tail))  # it may be shortened once more
+        self._journal.add(path, (os.fstat(fd).st_ino, start, known), ours=bool(data))
         if missing:
             what = f"{amount(len(missing), 'new entry was', 'new entries were')} removed by another program and"
             self.reports.append(Problem(path, f"{what} appended again; beside a running server use: holdfast git"))
