@@ -84,6 +84,17 @@ class Recorder:
         self._tell(done)
         return done
 
+    def read(self, about: str, look: Callable[[], Iterable[str]]) -> Event:
+        """Read what there is of some writes."""
+        start, seen, result = time.monotonic(), tuple[str, ...](), ACKNOWLEDGED
+        try:
+            seen = tuple(look())
+        except HoldfastError as error:
+            result = f"{REFUSED} {type(error).__name__}: {error}"
+        event = Event(about, READ, start, time.monotonic(), result, seen=seen)
+        self._tell(event)
+        return event
+
 
 class History:
     """All events of a campaign, from any number of threads and processes."""

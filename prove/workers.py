@@ -168,9 +168,7 @@ def mirrored() -> None:
             fact, note = tag_of("fact", number), tag_of("note", number)
             line = json.dumps({"key": fact, "value": f"{fact} {LONG}"})
             _RECORDER.write("fact", fact, lambda: save(facts, line))  # noqa: B023
-            start = time.monotonic()
-            found = str(memory.mind("mind").recall(fact).get("value", "")).partition(" ")[0]
-            tell_line(Event(fact, READ, start, time.monotonic(), ACKNOWLEDGED, seen=(found,)))
+            _RECORDER.read(fact, lambda: [str(memory.mind("mind").recall(fact).get("value", "")).split(" ")[0]])  # noqa: B023
             _RECORDER.write("note", note, lambda: save(f"{notes}/{note}.md", f"{note} {LONG}"))  # noqa: B023
             _search(memory, "note", "note.")
         end = time.monotonic() + _PATIENCE
