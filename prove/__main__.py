@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import random
 import subprocess
@@ -12,10 +13,13 @@ import time
 from collections.abc import Iterator
 
 from prove.defences import DEFENCES, WITHOUT
+from prove.fuzz import fuzz
 from prove.harness import Row, Run
+from prove.soak import soak
 
 CAMPAIGNS: tuple[str, ...] = (
-    "load", "storm", "retries", "death", "power", "disk", "corruption", "paths", "bombs", "queries", "frames", "http",
+    "load", "storm", "retries", "death", "power", "disk", "corruption", "git", "replaced", "fuse", "paths", "bombs",
+    "queries", "frames", "http", "sessions",
 )  # fmt: skip
 """The modules, in the order in which they run."""
 
@@ -24,6 +28,12 @@ def main() -> None:
     given = _arguments()
     if given.defences:
         sys.exit(_defences(given))
+    if given.fuzz:
+        if importlib.util.find_spec("atheris") is None:
+            sys.exit("atheris is not installed. Run: .venv/bin/pip install atheris")
+        sys.exit(1 if fuzz(given.fuzz) else 0)
+    if given.soak:
+        sys.exit(1 if soak(Run(given.quick, given.seed), given.soak) else 0)
     print(f"seed {given.seed}\n{_line('fault', 'injected', 'acknowledged', 'lost')}", flush=True)
     lost = sum(_campaign(name, Run(given.quick, given.seed)) for name in given.only or CAMPAIGNS)
     print("\nNothing was lost." if not lost else f"\nLOST: {lost}. The folders are kept in .prove/.")
@@ -37,6 +47,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--without", choices=sorted(DEFENCES), help="take this defence out: something should be lost")
     parser.add_argument("--defences", action="store_true", help="take each defence out in turn, and see who notices")
+    parser.add_argument("--soak", type=float, nargs="?", const=30.0, metavar="MINUTES", help="a mixed load; 30 minutes")
+    parser.add_argument("--fuzz", type=int, metavar="SECONDS", help="fuzz each parser for so long; needs atheris")
     given = parser.parse_args()
     if given.without:
         os.environ[WITHOUT] = given.without

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from prove import tracing
 from prove.chores import CHORES, made_by
 from prove.harness import Forked, Row, Run, Tally, faults_of
+from prove.history import Event, History
 from prove.writes import LOGS, WRITES
 
 _KILLS_OF_ONE_ROOT = 12
@@ -40,30 +41,32 @@ def _at_random(run: Run, forked: Forked) -> Row:
         with run.root("death") as root:
             kills = min(left, _KILLS_OF_ONE_ROOT)
             left -= kills
-            acknowledged: list[str] = []
+            history = History()
             for number in range(kills):
-                tried, done = _killed(forked, root, f"k{number}", list(WRITES), dice)
-                again = _again(forked, root, tried[-1]) if tried else []
-                acknowledged += [*done, *again]
-                tally.made(1, len(done))
-            tally.note(faults_of(root, acknowledged), root)
+                told = _killed(forked, root, f"k{number}", list(WRITES), dice)
+                again = _again(forked, root, told.writes[-1]) if told.writes else ()
+                history += [*told, *again]
+                tally.made(1, len(told.acknowledged))
+            tally.note(faults_of(root, history), root)
     return tally.row()
 
 
-def _killed(
-    forked: Forked, root: str, me: str, mix: list[str], dice: random.Random
-) -> tuple[list[tuple[str, str]], list[str]]:
-    """Let a process write until it is killed; return what it tried and what was acknowledged."""
-    told = forked.ask(root=root, mix=mix, me=me, seed=dice.random(), seconds=dice.uniform(0, 0.3))["told"]
-    tried = [(str(each["write"]), str(each["tried"])) for each in told if "tried" in each]
-    return tried, [each["acknowledged"] for each in told if "acknowledged" in each]
+def _killed(forked: Forked, root: str, me: str, mix: list[str], dice: random.Random) -> History:
+    """Let a process write until it is killed; return what it recorded."""
+    told: History = forked.ask(root=root, mix=mix, me=me, seed=dice.random(), seconds=dice.uniform(0, 0.3))["told"]
+    return told
 
 
-def _again(forked: Forked, root: str, tried: tuple[str, str]) -> list[str]:
-    """Repeat a write twice under its op_id, as a client does that got no answer; return what was acknowledged."""
-    name, tag = tried
-    told = forked.ask(root=root, write=name, tag=tag, times=2)["told"]
-    return [str(each["acknowledged"]) for each in told if "acknowledged" in each]
+def _again(forked: Forked, root: str, tried: Event) -> History:
+    """Repeat a write twice under its op_id, as a client does that got no answer; return what came of it."""
+    told: History = forked.ask(root=root, write=tried.kind, tag=tried.op, times=2)["told"]
+    return told
+
+
+def _twice(told: History) -> list[str]:
+    """See that a write that was repeated twice was acknowledged twice."""
+    count = sum(event.acknowledged for event in told)
+    return [] if count == 2 else [f"repeated, it was acknowledged {count} times: {told.refusals(conflicts=True)}"]
 
 
 def _at_each_call(run: Run, forked: Forked, fault: str, names: list[str]) -> Row:
@@ -71,33 +74,30 @@ def _at_each_call(run: Run, forked: Forked, fault: str, names: list[str]) -> Row
     for name in dice.sample(names, len(names)) if not run.quick else [name for name in names if name in _FEW]:
         with run.root(f"death-{name}") as root:
             found = tracing.moments(forked, root, name, (*tracing.WRITING, *tracing.OPENING))
-            acknowledged = made_by(name, f"{name}.seen") if name in CHORES else [f"{name}.seen"]
+            history = History.of(made_by(name, f"{name}.seen") if name in CHORES else [f"{name}.seen"])
             if run.quick:
                 found = [moment for moment in found if moment[0] not in tracing.OPENING]
             for call, number in tracing.some(found, run.size(14, 6), dice):
-                acknowledged += _at_one(forked, tally, root, name, (call, number), acknowledged)
+                history += _at_one(forked, tally, root, name, (call, number), history)
     return tally.row()
 
 
-def _at_one(
-    forked: Forked, tally: Tally, root: str, name: str, moment: tuple[str, int], before: list[str]
-) -> list[str]:
-    """Kill one write at one call and repeat it; return what is acknowledged by then."""
+def _at_one(forked: Forked, tally: Tally, root: str, name: str, moment: tuple[str, int], before: History) -> History:
+    """Kill one write at one call and repeat it; return what came of it. A chore has effect on what was there before."""
     call, number = moment
     tag = f"{name}.{call}.{number}"
     end = forked.ask(root=root, write=name, tag=tag, trace=call, inject=f"{call}:signal=KILL:when={number}")
-    done = [tag] if any("acknowledged" in each for each in end["told"]) else []
-    tally.made(int(end["killed"]), len(done))
+    tally.made(int(end["killed"]), len(end["told"].acknowledged))
     where = f"{name}, {call} {number}"
-    if made := made_by(name, tag) if name in CHORES else done:
-        least = [*before, *made] if name in CHORES else []
-        tally.note([f"{where}: {wrong}" for wrong in faults_of(root, [*before, *made], least=least)], root)
-    again = _again(forked, root, (name, tag))
-    expected = made_by(name, tag) if name in CHORES else [tag]
-    problems = faults_of(root, [*before, *expected])
-    problems += [] if len(again) == 2 else [f"repeated, it was acknowledged {len(again)} times"]
+    made: History = History.of(made_by(name, tag)) if name in CHORES else end["told"]
+    if made.acknowledged:
+        twice = (before + made).acknowledged if name in CHORES else []
+        tally.note([f"{where}: {wrong}" for wrong in faults_of(root, before + made, twice=twice)], root)
+    again = _again(forked, root, Event(tag, name, 0.0))
+    made = made if name in CHORES else made + again
+    problems = faults_of(root, before + made) + _twice(again)
     tally.note([f"{where}, then repeated: {wrong}" for wrong in problems], root)
-    return expected
+    return made
 
 
 def _chores_at_random(run: Run, forked: Forked) -> Row:
@@ -105,16 +105,13 @@ def _chores_at_random(run: Run, forked: Forked) -> Row:
     for number in range(run.size(40, 5)):
         name = list(CHORES)[number % len(CHORES)]
         with run.root(f"death-{name}") as root:
-            wanted: list[str] = []
+            wanted = History()
             for kill in range(3):
-                tried, _ = _killed(forked, root, f"k{kill}", [name], dice)
-                wanted += [tag for _, one in tried for tag in made_by(name, one)]
-                again = _again(forked, root, tried[-1]) if tried else []
+                tried = _killed(forked, root, f"k{kill}", [name], dice).writes
+                wanted += History.of(tag for one in tried for tag in made_by(name, one.op))
                 tally.made(1, len(tried))
-                tally.note(faults_of(root, wanted, least=wanted), root)
-                tally.note(
-                    [] if len(again) == 2 or not tried else [f"{name} was acknowledged {len(again)} times"], root
-                )
+                tally.note(_twice(_again(forked, root, tried[-1])) if tried else [], root)
+                tally.note(faults_of(root, wanted, twice=wanted.acknowledged), root)
             tally.note(faults_of(root, wanted), root)
     return tally.row()
 
@@ -124,14 +121,13 @@ def _torn_tails(run: Run, forked: Forked) -> Row:
     tally, dice = Tally(run, "half a line at the end of each log, then more is written"), run.random("tails")
     for name in LOGS:
         with run.root(f"death-{name}") as root:
-            there = [f"{name}.first"]
-            forked.ask(root=root, write=name, tag=there[0])
+            there: History = forked.ask(root=root, write=name, tag=f"{name}.first")["told"]
             for number in range(run.size(8, 1)):
-                _tear(root, there[-1], dice)
-                there.append(f"{name}.{number}")
-                told = forked.ask(root=root, write=name, tag=there[-1])["told"]
-                tally.made(1, sum("acknowledged" in each for each in told))
-                tally.note([f"{name}: {wrong}" for wrong in faults_of(root, there)], root)
+                _tear(root, there.acknowledged[-1], dice)
+                told = forked.ask(root=root, write=name, tag=f"{name}.{number}")["told"]
+                there += told
+                tally.made(1, len(told.acknowledged))
+                tally.note([f"{name}: {wrong}" for wrong in faults_of(root, there) + told.refusals()], root)
     return tally.row()
 
 

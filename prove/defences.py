@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.storage.files import descriptors, index, lines, log, refresh
+from holdfast.storage.files import descriptors, index, lines, log, refresh, watch
 from holdfast.storage.files.index_sync import IndexSync, Known
+from holdfast.storage.files.journal import Journal
 from holdfast.storage.files.refresh import Refresher
 from holdfast.storage.files.tree import Files
 from holdfast.storage.store import ANY, Store
@@ -137,6 +139,35 @@ def _fingerprint() -> None:
     _put(Refresher, _grown=_always(True))
 
 
+def _journal() -> None:
+    _put(Journal, missing=lambda *_given: {})
+
+
+def _git_lock() -> None:
+    _put(importlib.import_module("holdfast.cli.git"), hold=lambda *_given: None)
+
+
+def _confirmation() -> None:
+    _put(Files, _confirm=_always(None))
+
+
+def _same_root() -> None:
+    _put(descriptors.Beneath, replaced=_always(False))
+
+
+def _known_ids() -> None:
+    _put(refresh, lost=lambda _index: {})
+
+
+class _Everything(frozenset[int]):
+    def __contains__(self, _one: object) -> bool:
+        return True
+
+
+def _file_systems() -> None:
+    _put(watch, _LOCAL=_Everything())
+
+
 DEFENCES: dict[str, Defence] = {
     "data-sync": Defence("written data is synced before it is acknowledged", "power", _data_sync),
     "folder-sync": Defence("so is the folder that holds the name", "power", _folder_sync),
@@ -152,6 +183,14 @@ DEFENCES: dict[str, Defence] = {
     "length": Defence("an index that ends before its header says is not believed", "corruption", _length),
     "damage": Defence("an index that SQLite calls damaged is made anew", "corruption", _damage),
     "fingerprint": Defence("a log is read on only if what was read before is unchanged", "corruption", _fingerprint),
+    "journal": Defence("new lines that another program removed from a log are appended again", "git", _journal),
+    "git-lock": Defence("all writers wait while holdfast git works", "git", _git_lock),
+    "confirmation": Defence(
+        "a log must have the line when it is acknowledged, and at the end", "replaced", _confirmation
+    ),
+    "known-ids": Defence("the index knows which entries a log had", "replaced", _known_ids),
+    "same-root": Defence("a root that was replaced is not written to", "replaced", _same_root),
+    "file-systems": Defence("files are checked where no events come", "fuse", _file_systems),
 }
 DEFENCES |= {name: Defence(*rest) for name, rest in hostile_defences.TAKEN.items()}
 

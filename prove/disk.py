@@ -18,7 +18,8 @@ from typing import Any
 import holdfast
 from holdfast.roots import make_root
 from prove import tracing
-from prove.harness import Forked, Row, Run, Tally, faults_of, finished, lacks, let_go
+from prove.harness import Forked, Row, Run, Tally, faults_of, lacks
+from prove.history import History
 from prove.writes import LONG, WRITES
 
 _CAUSES = {"EIO": ("the disk reported an error", "Input/output error"), "ENOSPC": ("No space left",)}
@@ -48,7 +49,7 @@ def _each_call(run: Run, forked: Forked, tally: Tally, root: str, what: tuple[st
     name, error = what
     with holdfast.open(root) as memory:
         earlier = memory.put("note", f"outside-0 {LONG}", title="Earlier").id
-    there = [f"{name}.seen"]
+    there = History.of([f"{name}.seen"])
     moments = tracing.moments(forked, root, name, tracing.WRITING)
     for call, number in tracing.some(moments, run.size(10, 3), dice):
         tag = f"{name}.{call}.{number}"
@@ -61,29 +62,27 @@ def _each_call(run: Run, forked: Forked, tally: Tally, root: str, what: tuple[st
             read=earlier,
             close=True,
         )
-        told = end["told"][0] if end["told"] else {}
-        done = "acknowledged" in told
-        tally.made(int(end["injected"]), int(done))
-        problems = _as_it_should(told, end, error)
-        problems += faults_of(root, [*there, *([tag] if done else [])])
+        there += end["told"]
+        tally.made(int(end["injected"]), len(end["told"].acknowledged))
+        problems = _as_it_should(end, error) + faults_of(root, there)
         again = forked.ask(root=root, write=name, tag=tag)["told"]
-        problems += [] if again and "acknowledged" in again[0] else [f"repeated, it was refused: {again}"]
-        problems += faults_of(root, [*there, tag])
-        there.append(tag)
+        problems += [] if again.acknowledged else [f"repeated, it was refused: {again.refusals()}"]
+        there += again
+        problems += faults_of(root, there)
         tally.note([f"{name}, {call} {number}: {wrong}" for wrong in problems], root)
 
 
-def _as_it_should(told: dict[str, Any], end: dict[str, Any], error: str) -> list[str]:
-    """See that a refusal names cause and file, that reading went on, and that nothing else broke."""
-    if "crashed" in told or not told:
-        return [f"it crashed: {told.get('crashed')}"]
-    wrong = []
-    if "refused" in told and not (any(cause in told["why"] for cause in _CAUSES[error]) and "/" in told["why"]):
-        wrong.append(f"the refusal does not name cause and file: {told['why']}")
-    read = [each["read"] for each in end["told"] if "read" in each]
-    return wrong + (
-        [] if read and read[0].startswith("outside-0 ") else [f"what was there before was not read: {read}"]
-    )
+def _as_it_should(end: dict[str, Any], error: str) -> list[str]:
+    """See that the write was answered, that a refusal names cause and file, and that reading went on."""
+    told, read = end["told"], end["read"]
+    wrong = [] if [event for event in told if event.end] else ["the write was not answered"]
+    wrong += [
+        f"the refusal does not name cause and file: {why}"
+        for why in told.refusals()
+        if not any(cause in why for cause in _CAUSES[error]) or "/" not in why
+    ]
+    fine = read and read[0].startswith("outside-0 ")
+    return wrong + ([] if fine else [f"what was there before was not read: {read}"])
 
 
 def _full(run: Run) -> Row:
@@ -110,7 +109,7 @@ def _full(run: Run) -> Row:
     return tally.row()
 
 
-def _faults_of_copy(run: Run, root: str, kept: list[str]) -> list[str]:
+def _faults_of_copy(run: Run, root: str, kept: History) -> list[str]:
     """Look at a memory elsewhere, so that the index of who looks takes none of the space."""
     with run.folder("copy") as folder:
         copy = shutil.copytree(root, os.path.join(folder, "root"), ignore=shutil.ignore_patterns(".holdfast"))
@@ -130,16 +129,12 @@ def _limited(run: Run, fault: str, limit: str, value: int) -> Row:
 
 def _fill(
     run: Run, tally: Tally, root: str, cause: str, rounds: int, me: str, *, limit: str = "", refusals: bool = True
-) -> list[str]:
-    """Let a process write until it is refused, under a limit; return what was acknowledged."""
-    worker = run.program("fills", root, me, rounds, _KINDS, limit)
-    let_go(worker)
-    told = finished(worker)
-    refused = [line for line in told if line[0] == "refused"]
-    kept = [line[1] for line in told if line[0] == "acknowledged"]
-    tally.made(len(refused) if refusals else 0, len(kept))
-    tally.note([" ".join(line) for line in told if line[0] not in ("acknowledged", "refused")], root)
-    tally.note([" ".join(line) for line in refused if not refusals or cause not in " ".join(line)], root)
+) -> History:
+    """Let a process write until it is refused, under a limit; return what it recorded."""
+    history = run.together("fills", [(root, me, rounds, _KINDS, limit)])
+    refused = history.refusals(conflicts=True)
+    tally.made(len(refused) if refusals else 0, len(history.acknowledged))
+    tally.note([line for line in refused if not refusals or cause not in line], root)
     tally.note(["nothing was refused"] if refusals and not refused else [], root)
-    tally.note(["nothing was kept"] if not kept else [], root)
-    return kept
+    tally.note(["nothing was kept"] if not history.acknowledged else [], root)
+    return history

@@ -18,12 +18,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 import holdfast
 from holdfast.errors import HoldfastError
 from prove.chores import CHORES
-from prove.writes import WRITES, Write, tag_of
+from prove.history import CRASHED, Event, Recorder
+from prove.writes import WRITES, tag_of
 
 ALL = WRITES | CHORES
 _ATTACHED = "attached"
@@ -66,26 +68,20 @@ def _write(case: dict[str, Any], pipe: socket.socket) -> None:
     write = ALL[case["write"]]
     memory = holdfast.open(case["root"])
     write.before(memory, case["tag"])
+
+    def tell(event: Event) -> None:
+        _tell(pipe, asdict(event))
+
     if case.get("warm"):
         memory.find("words")
     pipe.send(b"ready")
     pipe.recv(10)
     for _ in range(case.get("times", 1)):
-        _tell(pipe, _attempt(memory, write, case["tag"]))
+        Recorder(tell).write(case["write"], case["tag"], lambda: write.do(memory, case["tag"]))
     if earlier := case.get("read"):
         _tell(pipe, {"read": _read(memory, earlier)})
     if case.get("close"):
         memory.close()
-
-
-def _attempt(memory: holdfast.Memory, write: Write, tag: str) -> dict[str, Any]:
-    try:
-        write.do(memory, tag)
-    except HoldfastError as error:
-        return {"refused": type(error).__name__, "why": str(error)}
-    except Exception as error:  # what no door should let through
-        return {"crashed": f"{type(error).__name__}: {error}"}
-    return {"acknowledged": tag}
 
 
 def _read(memory: holdfast.Memory, identifier: str) -> str:
@@ -122,8 +118,7 @@ def _many(case: dict[str, Any], pipe: socket.socket) -> None:
         if dice.random() < 0.05:
             memory.find(tag)
         ALL[name].before(memory, tag)
-        _tell(pipe, {"tried": tag, "write": name})
-        _tell(pipe, _attempt(memory, ALL[name], tag))
+        Recorder(lambda event: _tell(pipe, asdict(event))).write(name, tag, lambda: ALL[name].do(memory, tag))  # noqa: B023
 
 
 def _fork(ours: socket.socket, theirs: socket.socket, work: Any) -> int:
@@ -135,7 +130,7 @@ def _fork(ours: socket.socket, theirs: socket.socket, work: Any) -> int:
         ours.close()
         work()
     except BaseException as error:
-        _tell(theirs, {"crashed": f"{type(error).__name__}: {error}"})
+        _tell(theirs, asdict(Event("", "child", 0.0, 1.0, f"{CRASHED} {type(error).__name__}: {error}")))
     finally:
         os._exit(0)
 

@@ -2,7 +2,7 @@
 
 A campaign is a module with a function `campaign(run)` that yields rows. It breaks something many times, counts what
 was acknowledged, and counts what of it is lost: gone, doubled, torn, wrong, outside the root. A worker is another
-process; it prints a line only once its write has been acknowledged.
+process; it prints each of its calls before it makes it, and again when it was answered (`prove.history`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import holdfast
 from holdfast.roots import make_root
-from prove.writes import TORN, served
+from prove.history import CRASHED, Event, History, event_of
+from prove.writes import served
 
 
 @dataclass
@@ -87,16 +88,19 @@ class Run:
         more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True} | more
         return subprocess.Popen(words, **more)
 
-    def together(self, program: str, each: list[tuple[Any, ...]]) -> list[list[str]]:
-        """Run a program of `prove.workers` once for each set of arguments, all at the same time; return their lines."""
+    def together(self, program: str, each: list[tuple[Any, ...]]) -> History:
+        """Run a program of `prove.workers` once for each set of arguments, all at once; return what they recorded."""
         workers = [self.program(program, *arguments) for arguments in each]
         let_go(*workers)
-        with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
-            return [words for lines in pool.map(finished, workers) for words in lines]
+        return finished(*workers)
 
     def program(self, name: str, *arguments: Any) -> subprocess.Popen[str]:
         """Start a program of `prove.workers`; it waits until it is let go."""
         return self.worker(f"import prove.workers\nprove.workers.{name}()", *arguments, stdin=subprocess.PIPE)
+
+    def command(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        """Start a command of Holdfast."""
+        return self.worker(_COMMAND, *words, **more)
 
     @contextlib.contextmanager
     def forked(self) -> Iterator[Forked]:
@@ -119,10 +123,15 @@ def let_go(*workers: subprocess.Popen[str]) -> None:
         worker.stdin.flush()
 
 
-def finished(worker: subprocess.Popen[str]) -> list[list[str]]:
-    """Return the lines of a worker that came to its end, as words; a worker that failed is one line of its own."""
-    out, err = worker.communicate()
-    return [line.split() for line in out.splitlines()] + ([["failed", *err.split()[-60:]]] if worker.returncode else [])
+def finished(*workers: subprocess.Popen[str], killed: bool = False) -> History:
+    """Wait for workers and return what they recorded; one that failed, unless it was killed, is an event of its own."""
+    history = History()
+    with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
+        for worker, (out, err) in zip(workers, pool.map(lambda each: each.communicate(), workers), strict=True):
+            history.add_lines(out.splitlines())
+            if worker.returncode and not killed:
+                history.add(Event("", f"worker {worker.pid}", 0.0, 1.0, f"{CRASHED} {err.strip()[-500:]}"))
+    return history
 
 
 class Forked:
@@ -132,10 +141,14 @@ class Forked:
         self._worker = worker
 
     def ask(self, **case: Any) -> dict[str, Any]:
+        """Let a child make a case; return what it recorded (`told`), and how it ended."""
         assert self._worker.stdin and self._worker.stdout
         self._worker.stdin.write(json.dumps(case) + "\n")
         self._worker.stdin.flush()
         answer: dict[str, Any] = json.loads(self._worker.stdout.readline())
+        told = answer["told"]
+        answer["read"] = [each["read"] for each in told if "read" in each]
+        answer["told"] = History(event_of(each) for each in told if "op" in each)
         return answer
 
 
@@ -161,33 +174,25 @@ class Tally:
         return self._row
 
 
-def faults_of(root: str, acknowledged: Iterable[str], *, least: Collection[str] = (), clean: bool = False) -> list[str]:
-    """Return what is wrong with a memory: what was acknowledged must be there once, nothing twice, nothing torn.
+def faults_of(root: str, history: History, *, twice: Collection[str] = (), clean: bool = False) -> list[str]:
+    """Return what is wrong with a memory after a history.
 
-    `least` may be there twice, while a chore that was cut short waits to be done again. With `clean` there must be no
-    damage either; else it may be named, as long as it is what a process leaves that dies while it writes.
+    Writes in `twice` may be there two times, while a chore that was cut short waits to be done again. With `clean`
+    there must be no damage; else it may be reported, as long as it is what a process leaves that dies while it writes.
     """
     with holdfast.open(root) as memory:
-        found, wanted = served(memory), set(acknowledged)
+        found = served(memory)
         report = memory.verify()
-    wrong = [
-        f"{tag} is there {found[tag]} times"
-        for tag in sorted(wanted | set(found))
-        if _miscounted(found[tag], tag in wanted, tag in least)
-    ]
-    wrong += [f"{tag} is served" for tag in found if tag.startswith(TORN)]
+    wrong = history.faults(found, twice=twice)
     wrong += [f"verify: the index differs: {each.path}: {each.what}" for each in report.differences]
     damage = [each for each in report.damage if clean or not any(word in each.what for word in _OF_DYING)]
     return wrong + [f"verify: {each.path}:{each.line}: {each.what}" for each in damage]
 
 
-def _miscounted(count: int, acknowledged: bool, twice: bool) -> bool:
-    return count > (2 if twice else 1) or (acknowledged and not count)
-
-
 _OF_DYING = ("incomplete", "skipped:", "half of a pair", "is in the ledger and cannot be read")
 """How `verify` calls what a process leaves that dies while it writes."""
 
+_COMMAND = "import sys\nfrom holdfast.cli.main import main\nsys.argv = ['holdfast', *sys.argv[1:]]\nmain()"
 _WORKER = "import prove.defences\nprove.defences.take_out()\n"
 """A worker does without the defences that are to be shown necessary."""
 

@@ -241,6 +241,36 @@ def _rates(_run: Run, server: Http, _root: str, tally: Tally) -> None:
     tally.check(served, "the token is never served again")
 
 
+def _flood(run: Run, server: Http, root: str, tally: Tally) -> None:
+    """Flood the server without a valid token, while tokens that it has not seen yet come for the first time."""
+    code = "import sys; from holdfast.mcp.auth import issue\nfor n in range(int(sys.argv[2])): print(issue(sys.argv[1], f'flood-{n}')[1])"
+    out, _ = run.worker(code, root, run.size(40, 8), env=serving.environment(root)).communicate()
+    stop, sent = threading.Event(), itertools.count()
+
+    def stranger(number: int) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                server.ask(frame(1, "initialize", HELLO), Authorization=f"Bearer wrong-{number}-{next(sent)}")
+
+    strangers = [threading.Thread(target=stranger, args=[number]) for number in range(4)]
+    for each in strangers:
+        each.start()
+    try:
+        for _ in range(100):
+            if server.ask(b"", "GET", "/nothing", Authorization="Bearer wrong").status == 429:
+                break
+        for token in out.split():
+            answer = server.ask(frame(1, "initialize", HELLO), Authorization=f"Bearer {token}")
+            tally.answered()
+            tally.check(answer.status == 200, f"a valid token got {answer.status} beside a flood")
+        tally.check(server.ask(b"", "GET", "/readyz").status == 200, "the server is not ready beside a flood")
+    finally:
+        stop.set()
+        for each in strangers:
+            each.join()
+    tally.injected += next(sent)
+
+
 def _status(server: Http, token: str, tally: Tally) -> int:
     tally.answered()
     answer = server.ask(b"", "GET", "/nothing", Authorization=token)
@@ -278,5 +308,6 @@ _FREELY: dict[str, Callable[[Run, Http, str, Tally], None]] = {
     "a session of another token": _sessions, "bodies and heads that are too much": _bodies,
 }  # fmt: skip
 _TIGHTLY: dict[str, Callable[[Run, Http, str, Tally], None]] = {
-    "more requests than are answered": _rates, "half-closed and reset connections": _half,
+    "more requests than are answered": _rates, "a stranger's flood beside tokens that come for the first time": _flood,
+    "half-closed and reset connections": _half,
 }  # fmt: skip

@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.errors import Unavailable
 from prove.harness import Row, Run, Tally, faults_of, finished, let_go
+from prove.history import CRASHED, READ, VERIFY, Event, History, Recorder
 from prove.writes import LONG, tag_of
 
 _LIBRARY = "note,fact,episode,decision,exchange,state,hide-line,job,value"
 _HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "prove", "version": "1"}}
-_SERVER = "import sys\nfrom holdfast.cli.main import main\nsys.argv = ['holdfast', *sys.argv[1:]]\nmain()"
-Told = list[list[str]]
 
 
 def campaign(run: Run) -> Iterator[Row]:
@@ -27,46 +27,50 @@ def campaign(run: Run) -> Iterator[Row]:
     tally = Tally(run, f"{servers} MCP servers, the CLI, the library, an editor and verify for {seconds} s")
     with run.root("load") as root:
         started = [
-            run.worker(_SERVER, "mcp", "--toolset", "all", "--root", root, stdin=subprocess.PIPE)
-            for _ in range(servers)
+            run.command("mcp", "--toolset", "all", "--root", root, stdin=subprocess.PIPE) for _ in range(servers)
         ]
         own = [run.program("library", root, "lib", seconds, _LIBRARY), run.program("checks", root, seconds)]
+        own.append(run.program("reads", root, seconds, "lesson", "lesson."))
         for server in started:
             _ask(server, 0, "initialize", _HELLO)
             _send(server, {"method": "notifications/initialized"})
         let_go(*own)
         end = time.monotonic() + seconds
+        history = History()
         with concurrent.futures.ThreadPoolExecutor(servers + 4) as pool:
-            work = [pool.submit(_client, server, f"mcp{number}", end) for number, server in enumerate(started)]
-            work += [pool.submit(_command_line, run, root, end), pool.submit(_editor, root, end)]
-            work += [pool.submit(finished, worker) for worker in own]
-            told = [line for each in work for line in each.result()]
-        acknowledged = [line[1] for line in told if line[0] == "acknowledged"]
-        tags = [tag for tag in acknowledged if tag not in ("verify", "outside")]
-        tally.made(len(told), len(tags))
-        tally.note([" ".join(line)[:300] for line in told if line[0] != "acknowledged"], root)
-        tally.note([] if "verify" in acknowledged else ["verify never came to an end"])
-        tally.note(_outside(root, acknowledged.count("outside")), root)
-        tally.note(faults_of(root, tags, clean=True), root)
+            work = [pool.submit(_client, server, f"mcp{number}", end, history) for number, server in enumerate(started)]
+            work.append(pool.submit(_command_line, run, root, end, history))
+            saved = pool.submit(_editor, root, end)
+            told = finished(*own)
+            for each in work:
+                each.result()
+        history += told
+        tally.made(len(history), len(history.acknowledged))
+        tally.note(history.refusals(conflicts=True), root)
+        for kind in (READ, VERIFY):
+            tally.note([] if [event for event in history if event.kind == kind] else [f"no {kind} came to an end"])
+        tally.note(_outside(root, saved.result()), root)
+        tally.note(faults_of(root, history, clean=True), root)
     yield tally.row()
 
 
-def _client(server: subprocess.Popen[str], me: str, end: float) -> Told:
+def _client(server: subprocess.Popen[str], me: str, end: float, history: History) -> None:
     """Be one agent with a server of its own: call tools that write until the time is over."""
-    told: Told = []
-    try:
-        number = 0
-        while time.monotonic() < end:
-            number += 1
-            tag, name, arguments = _call(me, number)
-            result = _ask(server, number, "tools/call", {"name": name, "arguments": arguments})
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        tag, name, arguments = _call(me, number)
+
+        def call() -> None:
+            result = _ask(server, number, "tools/call", {"name": name, "arguments": arguments})  # noqa: B023
             reply = json.dumps(result)
-            fine = not result.get("isError") and '"success": false' not in reply
-            told.append(["acknowledged", tag] if fine else ["refused", tag, reply])
-    except (OSError, ValueError) as error:
-        told.append(["failed", me, str(error)])
+            if result.get("isError") or '"success": false' in reply:
+                raise Unavailable(reply, "")
+
+        Recorder(history.add).write(name, tag, call)
     _, said = server.communicate()
-    return [*told, *([["failed", me, said[-300:]]] if server.returncode or "Traceback" in said else [])]
+    if server.returncode or "Traceback" in said:
+        history.add(Event("", me, 0.0, 1.0, f"{CRASHED} {said[-300:]}"))
 
 
 def _call(me: str, number: int) -> tuple[str, str, dict[str, Any]]:
@@ -108,34 +112,35 @@ def _send(server: subprocess.Popen[str], message: dict[str, Any]) -> None:
     server.stdin.flush()
 
 
-def _command_line(run: Run, root: str, end: float) -> Told:
-    told: Told = []
+def _command_line(run: Run, root: str, end: float, history: History) -> None:
     number = 0
     while time.monotonic() < end:
         number += 1
         kind = ("note", "message", "lesson")[number % 3]
         tag = tag_of(kind, "cli", number)
         words = ["put", kind, f"{tag} {LONG}", *([] if kind == "message" else ["--title", tag]), "--root", root]
-        worker = run.worker(_SERVER, *words)
-        out, err = worker.communicate()
-        told.append(["acknowledged", tag] if worker.returncode == 0 else ["refused", tag, out, err])
-    return told
+
+        def call() -> None:
+            worker = run.command(*words)  # noqa: B023
+            out, err = worker.communicate()
+            if worker.returncode:
+                raise Unavailable(out + err, "")
+
+        Recorder(history.add).write(kind, tag, call)
 
 
-def _editor(root: str, end: float) -> Told:
+def _editor(root: str, end: float) -> int:
     """Save a document again and again as an editor does: a new file takes the name. Others only read it."""
     path = os.path.join(root, "resources/workspaces/default/_notes/outside.md")
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    told: Told = []
     number = 0
     while time.monotonic() < end:
         number += 1
         with open(path + "~", "w", encoding="utf-8") as file:
             file.write(f"outside-{number} {LONG}\n")
         os.rename(path + "~", path)
-        told.append(["acknowledged", "outside"])
         time.sleep(0.01)
-    return told
+    return number
 
 
 def _outside(root: str, saved: int) -> list[str]:

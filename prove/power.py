@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from holdfast.roots import make_root
 from prove.harness import Row, Run, Tally, faults_of, finished, lacks, let_go
+from prove.history import CRASHED, History
 from prove.writes import WRITES, tag_of
 
 _SHUTDOWN, _NO_FLUSH = 0x8004587D, 2
@@ -44,7 +45,7 @@ def campaign(run: Run) -> Iterator[Row]:
             after.callback(subprocess.run, ["umount", "-l", mount], check=False)
             make_root(os.path.join(mount, "root"))
             _sync(mount)
-            kept: list[str] = []
+            kept = History()
             for number in range(run.size(15, 2)):
                 kept += _cut(run, image, mount, number, dice)
                 kept += _cut_at_once(run, image, mount, number, dice)
@@ -52,12 +53,12 @@ def campaign(run: Run) -> Iterator[Row]:
                 if wrong := _faults_of_copy(run, mount, kept):
                     tally.note(wrong, os.path.join(mount, "root"))
                     break
-            tally.made(0, len(kept))
+            tally.made(0, len(kept.acknowledged))
     yield tally.row()
 
 
-def _cut(run: Run, image: str, mount: str, number: int, dice: random.Random) -> list[str]:
-    """Let writers write, cut the power, bring it back; return what was acknowledged."""
+def _cut(run: Run, image: str, mount: str, number: int, dice: random.Random) -> History:
+    """Let writers write, cut the power, bring it back; return what they recorded."""
     names = list(WRITES)
     writers = [
         run.program("library", os.path.join(mount, "root"), f"cut{number}w{me}", 60, ",".join(_own(names, me, dice)))
@@ -68,23 +69,24 @@ def _cut(run: Run, image: str, mount: str, number: int, dice: random.Random) -> 
     _fail(mount)
     for writer in writers:
         writer.kill()
-    told = [line for writer in writers for line in finished(writer)]
+    told = finished(*writers, killed=True)
     _come_back(image, mount)
-    return [line[1] for line in told if line[0] == "acknowledged" and len(line) == 2]
+    return History(event for event in told if not event.result.startswith(CRASHED))  # the file system is gone
 
 
-def _cut_at_once(run: Run, image: str, mount: str, number: int, dice: random.Random) -> list[str]:
+def _cut_at_once(run: Run, image: str, mount: str, number: int, dice: random.Random) -> History:
     """Let one writer make one write, and cut the power at the moment in which it is acknowledged."""
     tag = tag_of(dice.choice(_DOCUMENTS), f"once{number}")
     writer = run.program("one", os.path.join(mount, "root"), tag)
     let_go(writer)
     assert writer.stdout
-    told = writer.stdout.readline().split()
+    history = History()
+    history.add_lines([writer.stdout.readline(), writer.stdout.readline()])  # the call, and its answer
     _fail(mount)
     writer.kill()
     writer.communicate()
     _come_back(image, mount)
-    return told[1:2]
+    return history
 
 
 def _fail(mount: str) -> None:
@@ -122,7 +124,7 @@ def _sync(mount: str) -> None:
     os.sync()
 
 
-def _faults_of_copy(run: Run, mount: str, kept: list[str]) -> list[str]:
+def _faults_of_copy(run: Run, mount: str, kept: History) -> list[str]:
     """Look at a copy without its index, and at the memory with the index that the cut left."""
     with run.folder("copy") as folder:
         copy = shutil.copytree(

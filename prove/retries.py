@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prove.harness import Row, Run, Tally, faults_of
@@ -17,15 +18,11 @@ def campaign(run: Run) -> Iterator[Row]:
     tally = Tally(run, f"{_PROCESSES} processes make each write under the same op_id")
     names = [name for name in WRITES if name not in _ALONE]
     with run.root("retries") as root:
-        told = run.together("same", [(root, ",".join(names), count) for _ in range(_PROCESSES)])
+        history = run.together("same", [(root, ",".join(names), count) for _ in range(_PROCESSES)])
+        answers = Counter(event.op for event in history if event.acknowledged)
+        tally.made(len(history), answers.total())
+        tally.note(history.refusals(conflicts=True), root)
         tags = [tag_of(name, number) for name in names for number in range(count)]
-        receipts: dict[str, list[str]] = {tag: [] for tag in tags}
-        for line in told:
-            if line[0] == "acknowledged":
-                receipts[line[1]].append(" ".join(line[2:]))
-        tally.made(len(told), sum(map(len, receipts.values())))
-        tally.note([" ".join(line) for line in told if line[0] != "acknowledged"], root)
-        tally.note([f"{tag}: receipts differ: {set(got)}" for tag, got in receipts.items() if len(set(got)) > 1], root)
-        tally.note([f"{tag}: {len(got)} answers" for tag, got in receipts.items() if len(got) != _PROCESSES], root)
-        tally.note(faults_of(root, tags, clean=True), root)
+        tally.note([f"{tag}: {answers[tag]} answers" for tag in tags if answers[tag] != _PROCESSES], root)
+        tally.note(faults_of(root, history, clean=True), root)
     yield tally.row()

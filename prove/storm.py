@@ -1,7 +1,8 @@
-"""Storm: many processes edit one document, each from the version that it read. Nobody's edit is written over."""
+"""Storm: many processes edit one document, each from the version that it read. No edit is overwritten."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import holdfast
@@ -16,19 +17,14 @@ def campaign(run: Run) -> Iterator[Row]:
     with run.root("storm") as root:
         with holdfast.open(root) as memory:
             target = memory.put("note", "start", title="Contested").id
-        told = run.together("edits", [(root, me, count, target) for me in range(_PROCESSES)])
-        applied = [line[1] for line in told if line[0] == "applied"]
-        conflicts = [line for line in told if line[0] == "conflict"]
-        tally.made(len(told), len(applied))
-        problems = [" ".join(line) for line in told if line[0] not in ("applied", "conflict")]
-        if len(applied) + len(conflicts) != _PROCESSES * count:
-            problems.append(f"{len(applied)} applied and {len(conflicts)} conflicts are not {_PROCESSES * count}")
+        history = run.together("edits", [(root, me, count, target) for me in range(_PROCESSES)])
+        tally.made(len(history), len(history.acknowledged))
+        problems = history.refusals()
+        problems += [f"{len(history)} edits were answered"] if len(history) != _PROCESSES * count else []
         with holdfast.open(root) as memory:
-            lines = memory.get(target).text.split()
+            lines = memory.get(target).text.split()[1:]
             report = memory.verify()
-        problems += [f"{mark} was applied and is not there" for mark in set(applied) - set(lines)]
-        problems += [f"{mark} is there and was not applied" for mark in set(lines[1:]) - set(applied)]
-        problems += [f"{len(lines) - 1} lines of {len(applied)} edits"] if len(lines) - 1 != len(applied) else []
+        problems += history.faults(Counter(lines))
         problems += [f"verify: {each.path}: {each.what}" for each in (*report.differences, *report.damage)]
         tally.note(problems, root)
     yield tally.row()

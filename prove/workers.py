@@ -1,15 +1,22 @@
-"""Programs that run in processes of their own, many at once; each prints a line once its write was acknowledged."""
+"""Programs that run in processes of their own, many at once; each prints its calls and their answers."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sys
 import time
+from typing import Any
 
 import holdfast
-from holdfast.errors import Conflict, HoldfastError
-from prove.writes import WRITES, tag_of
+from holdfast.model.times import parse_ms
+from prove.history import ACKNOWLEDGED, READ, REFUSED, VERIFY, Event, Recorder, tell_line
+from prove.writes import LONG, WRITES, tag_of
+
+_RECORDER = Recorder()
+_PATIENCE = 5.0
+"""Seconds after which a file must be visible through a mount."""
 
 
 def _ready() -> None:
@@ -18,54 +25,61 @@ def _ready() -> None:
     sys.stdin.readline()
 
 
+def _make(memory: holdfast.Memory, tag: str) -> Event:
+    """Make the write that a tag names."""
+    write = WRITES[tag.partition(".")[0]]
+
+    def do() -> Any:
+        write.before(memory, tag)
+        return write.do(memory, tag)
+
+    return _RECORDER.write(tag.partition(".")[0], tag, do)
+
+
 def edits() -> None:
     """Change one document again and again, each time from the version that was read."""
     root, me, count, target = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     with holdfast.open(root) as memory:
         _ready()
         for number in range(count):
-            now = memory.get(target)
-            try:
-                memory.put(id=target, text=f"{now.text.strip()}\n{me}:{number}", expect=now.version)
-                print("applied", f"{me}:{number}", flush=True)
-            except Conflict:
-                print("conflict", f"{me}:{number}", flush=True)
-            except HoldfastError as error:
-                print("refused", type(error).__name__, error, flush=True)
+            now, mark = memory.get(target), f"{me}:{number}"
+            text = f"{now.text.strip()}\n{mark}"
+            _RECORDER.write("edit", mark, lambda: memory.put(id=target, text=text, expect=now.version))  # noqa: B023
 
 
 def same() -> None:
-    """Make writes that others make at the same moment under the same op_id; print each receipt."""
+    """Make writes that others make at the same moment under the same op_id."""
     root, wanted, count = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3])
     with holdfast.open(root) as memory:
         _ready()
         for name in wanted:
             for number in range(count):
-                tag = tag_of(name, number)
-                try:
-                    WRITES[name].before(memory, tag)
-                    made = WRITES[name].do(memory, tag)
-                    receipt = made.get("id", "") if isinstance(made, dict) else getattr(made, "id", made) or ""
-                    print("acknowledged", tag, receipt, flush=True)
-                except HoldfastError as error:
-                    print("refused", tag, type(error).__name__, error, flush=True)
+                _make(memory, tag_of(name, number))
 
 
 def library() -> None:
-    """Write through the library until the time is over."""
+    """Write through the library until the time is over or the input ends; close the memory once the input ends."""
     root, me, seconds, wanted = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4].split(",")
     with holdfast.open(root, watch=True) as memory:
         _ready()
         end, number = time.monotonic() + seconds, 0
         while time.monotonic() < end:
-            tag = tag_of(wanted[number % len(wanted)], me, number)
+            _make(memory, tag_of(wanted[number % len(wanted)], me, number))
             number += 1
-            try:
-                WRITES[tag.partition(".")[0]].before(memory, tag)
-                WRITES[tag.partition(".")[0]].do(memory, tag)
-                print("acknowledged", tag, flush=True)
-            except HoldfastError as error:
-                print("refused", tag, type(error).__name__, error, flush=True)
+        if "wait" in sys.argv[5:]:
+            print("written", flush=True)
+            sys.stdin.readline()
+
+
+def briefly() -> None:
+    """Write as short commands do, each in a memory of its own, until the time is over."""
+    root, me, seconds, wanted = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4].split(",")
+    _ready()
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        with holdfast.open(root) as memory:
+            _make(memory, tag_of(wanted[number % len(wanted)], me, number))
+        number += 1
 
 
 def one() -> None:
@@ -75,26 +89,49 @@ def one() -> None:
     memory = holdfast.open(root)
     WRITES[name].before(memory, tag)
     _ready()
-    WRITES[name].do(memory, tag)
-    print("acknowledged", tag, flush=True)
+    _make(memory, tag)
     sys.stdin.readline()
 
 
 def checks() -> None:
-    """Verify again and again until the time is over; print what is found wrong."""
+    """Verify again and again until the time is over; record what is found wrong."""
     root, seconds = sys.argv[1], float(sys.argv[2])
     with holdfast.open(root) as memory:
         _ready()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            report = memory.verify()
-            print("acknowledged", "verify", flush=True)
-            for problem in (*report.differences, *report.damage):
-                print("refused", "verify", problem.path, problem.line, problem.what, flush=True)
+            start, report = time.monotonic(), memory.verify()
+            wrong = [f"{each.path}:{each.line}: {each.what}" for each in (*report.differences, *report.damage)]
+            result = f"{REFUSED} {wrong}" if wrong else ACKNOWLEDGED
+            tell_line(Event("", VERIFY, start, time.monotonic(), result))
+
+
+def reads() -> None:
+    """Search for all lines of some writers again and again until the time is over."""
+    root, seconds, kind, about = sys.argv[1], float(sys.argv[2]), sys.argv[3], sys.argv[4]
+    with holdfast.open(root, watch=True) as memory:
+        _ready()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            _search(memory, kind, about)
+
+
+def _search(memory: holdfast.Memory, kind: str, about: str) -> Event:
+    """Search for all records of a kind; the answer is complete for the time that it says."""
+    start = time.monotonic()
+    found = memory.find("words", kinds=(kind,), limit=1000, hidden=True)
+    tags = [hit.record.text.partition(" ")[0] for hit in found]
+    said = (parse_ms(found.as_of) or 0) / 1000 - time.time() + time.monotonic()
+    complete = len(tags) < 1000 and not found.behind
+    event = Event(
+        about, READ, min(start, said), time.monotonic(), ACKNOWLEDGED if complete else REFUSED, seen=tuple(tags)
+    )
+    tell_line(event)
+    return event
 
 
 def fills() -> None:
-    """Write in rounds, from the second on under a limit, if one is given; print what was acknowledged and what refused."""
+    """Write in rounds, from the second on under a limit, if one is given."""
     root, me, rounds, wanted, limit = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].split(","), sys.argv[5]
     with holdfast.open(root) as memory:
         _ready()
@@ -102,13 +139,7 @@ def fills() -> None:
             for name in wanted:
                 if (number, name) == (1, wanted[0]):
                     _limit(limit)
-                tag = tag_of(name, me, number)
-                try:
-                    WRITES[name].before(memory, tag)
-                    WRITES[name].do(memory, tag)
-                    print("acknowledged", tag, flush=True)
-                except HoldfastError as error:
-                    print("refused", tag, type(error).__name__, error, flush=True)
+                _make(memory, tag_of(name, me, number))
 
 
 def _limit(given: str) -> None:
@@ -119,3 +150,29 @@ def _limit(given: str) -> None:
     elif name == "RLIMIT_NOFILE":
         used = max(map(int, os.listdir("/proc/self/fd")))
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + int(value), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def mirrored() -> None:
+    """Save files in a folder as other programs do, and read each through the mount that shows it: by key, by search."""
+    root, mount, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    notes, facts = f"{root}/resources/workspaces/default/_notes", f"{root}/user/memory/semantic.jsonl"
+    os.makedirs(notes, exist_ok=True)
+
+    def save(path: str, text: str) -> None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+
+    with holdfast.open(mount, watch=True) as memory:
+        _ready()
+        for number in range(count):
+            fact, note = tag_of("fact", number), tag_of("note", number)
+            line = json.dumps({"key": fact, "value": f"{fact} {LONG}"})
+            _RECORDER.write("fact", fact, lambda: save(facts, line))  # noqa: B023
+            _RECORDER.read(fact, lambda: [str(memory.mind("mind").recall(fact).get("value", "")).split(" ")[0]])  # noqa: B023
+            _RECORDER.write("note", note, lambda: save(f"{notes}/{note}.md", f"{note} {LONG}"))  # noqa: B023
+            _search(memory, "note", "note.")
+        end = time.monotonic() + _PATIENCE
+        while (last := _search(memory, "note", "note.")) and note not in last.seen:
+            if time.monotonic() > end:
+                tell_line(Event(note, READ, end, end, f"{REFUSED}: it is never found through the mount"))
+                break

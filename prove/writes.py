@@ -14,12 +14,12 @@ from typing import Any
 import holdfast
 from holdfast.memories.compartments import Note, Owner
 from holdfast.model.queries import Query
+from prove.history import TORN
 
 LONG = "and words that are many enough to be torn in two by a kill, " * 30
 HUGE = LONG * 12
 """Too long for a line: it goes to a file of its own."""
 EDITED, STATE = "Edited by all", {"conversationContext": "x", "activeTask": "y"}
-TORN = "torn: "
 Memory = holdfast.Memory
 
 

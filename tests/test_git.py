@@ -130,6 +130,31 @@ def test_entries_that_vanish_from_a_log_right_after_their_success_come_back(root
     assert ids(log) == [first, *lost]
 
 
+def test_entries_come_back_when_a_log_was_replaced_by_the_same_text_and_then_shortened(root: Path) -> None:
+    log = root / TALK
+    with holdfast.open(root) as memory:
+        made = [memory.put("episode", f"marble {number}", session="s").id for number in range(5)]
+        shutil.copy(log, root / "new")
+        os.replace(root / "new", log)
+        assert len(memory.find("marble", limit=20)) == 5
+        os.truncate(log, log.read_bytes().index(b"\n") + 1)
+    assert ids(log) == made
+
+
+def test_entries_that_are_put_back_again_and_again_do_not_displace_older_ones(root: Path) -> None:
+    log = root / TALK
+    with holdfast.open(root) as memory:
+        made = [memory.put("episode", "marble", session="s").id]
+        first = log.read_bytes()
+        made += [memory.put("episode", "word " * 3_000, session="s").id for _ in range(5)]
+        for _ in range(70):  # of 75 kB each
+            (root / "new").write_bytes(first)
+            os.replace(root / "new", log)
+            memory.find("marble")
+        log.write_bytes(b"")
+    assert set(ids(log)) == set(made)
+
+
 def test_a_forgotten_entry_does_not_come_back_when_an_older_copy_of_the_log_is_put_in_place(root: Path) -> None:
     log = root / TALK
     with holdfast.open(root) as memory:

@@ -32,34 +32,41 @@ class Journal:
     """What was appended lately, by log; the log written last is last. For any number of threads."""
 
     def __init__(self) -> None:
-        self._logs: dict[str, deque[tuple[float, At]]] = {}
+        self._logs: dict[str, deque[tuple[float, bytes]]] = {}
+        self._last: dict[str, At] = {}
         self._sizes: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def add(self, path: str, at: At) -> None:
-        """Record a write; UNKNOWN makes the next append compare the log."""
+        """Record a write."""
         now = time.monotonic()
         with self._lock:
             log = self._logs[path] = self._logs.pop(path, deque())
             size = self._sizes.get(path, 0) + len(at[2])
             while log and (size > _MOST or log[0][0] < now - _SECONDS):
-                size -= len(log.popleft()[1][2])
-            log.append((now, at))
-            self._sizes[path] = size
+                size -= len(log.popleft()[1])
+            log.append((now, at[2]))
+            last, self._sizes[path] = self._last.get(path, at), size
+            self._last[path] = last if last[0] == at[0] and last[1] > at[1] else at  # another thread was faster
             for other in list(itertools.islice(self._logs, 2)):  # more leave than come
                 if self._logs[other][-1][0] < now - _SECONDS:
-                    del self._logs[other], self._sizes[other]
+                    del self._logs[other], self._last[other], self._sizes[other]
+
+    def place(self, path: str, at: At) -> None:
+        """Record by which bytes a log is recognised from now on; UNKNOWN makes the next append compare it."""
+        with self._lock:
+            if path in self._logs:
+                self._last[path] = at
 
     def last(self, path: str) -> At | None:
-        """Return the last write to a log, None when it is long ago."""
-        log = self._logs.get(path)
-        return log[-1][1] if log else None
+        """Return by which bytes a log is recognised, None when the last write is long ago."""
+        return self._last.get(path)
 
     def missing(self, path: str, there: Container[str]) -> dict[str, bytes]:
         """Return the lines of the last minutes, by id, whose id is not `there`."""
         since = time.monotonic() - _SECONDS
         with self._lock:
-            appended = [at[2] for when, at in self._logs.get(path, ()) if when > since]
+            appended = [data for when, data in self._logs.get(path, ()) if when > since]
         lines = {own: line for data in appended for line in data.split(b"\n") if (own := jsonl.own_id(line))}
         return {own: line + b"\n" for own, line in lines.items() if own not in there}
 
@@ -71,5 +78,5 @@ class Journal:
     def drop(self, path: str) -> None:
         """Forget a log that this process removed."""
         with self._lock:
-            self._logs.pop(path, None)
-            self._sizes.pop(path, None)
+            for each in (self._logs, self._last, self._sizes):
+                each.pop(path, None)

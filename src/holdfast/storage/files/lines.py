@@ -29,16 +29,16 @@ class LogEnd:
         self.size = size
         self._read = read
         self._line_bytes = line_bytes
-        self._end = read(_END, max(0, size - _END)) if size else b""
-        self.torn = size > 0 and not self._end.endswith(b"\n")
+        self.tail = read(_END, max(0, size - _END)) if size else b""
+        self.torn = size > 0 and not self.tail.endswith(b"\n")
 
     def back(self) -> Iterator[bytes]:
         """Yield the lines that are not blank, last line first."""
-        ended = self._end.rstrip()
+        ended = self.tail.rstrip()
         start = ended.rfind(b"\n") + 1
-        if ended and (start or len(self._end) == self.size):
+        if ended and (start or len(self.tail) == self.size):
             yield ended[start:]  # the usual case: the last line is short and already read
-            skip = self.size - len(self._end) + start
+            skip = self.size - len(self.tail) + start
         else:
             skip = self.size
         for line in backwards(self._read, skip, self._line_bytes):

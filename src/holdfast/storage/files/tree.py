@@ -37,6 +37,8 @@ _CHUNK = 1 << 20
 _TRIES = 100
 _UNLOCKED_TRIES = 3
 _WRITERS_SECONDS = 1.0
+_RECOGNISED = 2048
+"""The last bytes of a log that was compared; they must stay as they are."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _LOG = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
 _LEADS_OUT = "a link that leads out of the root is not followed"
@@ -273,7 +275,7 @@ class Files:
                         return
                 finally:
                     os.close(fd)
-            self._journal.add(path, UNKNOWN)
+            self._journal.place(path, UNKNOWN)
             self.append(path, lambda _end: b"")
             at = self._journal.last(path) or at
         raise Busy(f"{path} keeps being replaced by other programs and may lack the last lines.", "Try again.")
@@ -290,7 +292,8 @@ class Files:
         data = b"\n" * (end.torn and bool(missing)) + b"".join(missing.values())
         raw.write_all(fd, data)
         raw.flush(fd)
-        self._journal.add(path, (os.fstat(fd).st_ino, size, data))
+        known = (end.tail + data)[-_RECOGNISED:]  # it may be replaced or shortened once more
+        self._journal.place(path, (os.fstat(fd).st_ino, size + len(data) - len(known), known))
         if missing:
             what = f"{amount(len(missing), 'new entry was', 'new entries were')} removed by another program and"
             self.reports.append(Problem(path, f"{what} appended again; beside a running server use: holdfast git"))

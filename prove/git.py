@@ -1,0 +1,125 @@
+"""git beside live writers: pulls, commits, stashes and other branches, plain and through `holdfast git`.
+
+Plain git takes no lock. It compares the files first and replaces them later, one after the other; a slow filter makes
+the time between the two longer. Entries of processes that are alive come back; `holdfast git` protects those of short
+commands, too. Entries that were pushed elsewhere arrive.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+
+import holdfast
+from holdfast.roots import make_root
+from prove.harness import Row, Run, Tally, faults_of, finished, lacks, let_go
+from prove.history import History, Recorder
+from prove.writes import WRITES, tag_of
+
+_LOGS = "message,fact,episode,learn,happened,exchange,procedure"
+_PLAIN = (
+    ("commit", "--quiet", "--all", "--message=mine"),
+    ("pull", "--quiet", "--no-edit", "--autostash"),
+    ("stash", "--quiet"),
+    ("stash", "pop", "--quiet"),
+    ("checkout", "--quiet", "--force", "other"),
+    ("checkout", "--quiet", "--force", "main"),
+)
+_WHO = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _WHO
+
+
+def campaign(run: Run) -> Iterator[Row]:
+    for fault, one in (
+        ("plain git pull, commit, stash and checkout beside live writers", _plain),
+        ("holdfast git sync beside live writers and short commands", _ours),
+    ):
+        tally = Tally(run, fault)
+        if missing := lacks("git"):
+            yield Row(fault, 0, 0, 0, skipped=missing)
+            continue
+        with run.folder("git") as folder:
+            one(run, folder, tally)
+        yield tally.row()
+
+
+def _plain(run: Run, folder: str, tally: Tally) -> None:
+    here, there = _clones(folder)
+    writers = [run.program("library", here, f"w{me}", run.size(20, 1), _LOGS, "wait") for me in range(2)]
+    let_go(*writers)
+    theirs, end, number = History(), time.monotonic() + run.size(20, 1), 0
+    while time.monotonic() < end:
+        _push(there, number, theirs)
+        number += 1
+        for words in _PLAIN:
+            _git(here, *words, check=False)  # beside writers, git refuses some of it
+            tally.made()
+    history = finished(*writers)
+    _git(here, "add", "--all")
+    _git(here, "commit", "--quiet", "--allow-empty", "--message=rest")
+    _git(here, "pull", "--quiet", "--no-edit")
+    _check(tally, here, history + theirs, clean=False)
+
+
+def _ours(run: Run, folder: str, tally: Tally) -> None:
+    here, there = _clones(folder)
+    seconds = run.size(20, 1)
+    writers = [run.program("library", here, "w", seconds, _LOGS), run.program("briefly", here, "b", seconds, _LOGS)]
+    let_go(*writers)
+    theirs, end, number = History(), time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        _push(there, number, theirs)
+        number += 1
+        sync = run.command("git", "--root", here, "sync", "--quiet", env=_ENVIRONMENT)
+        _, said = sync.communicate()
+        tally.note([f"holdfast git sync failed: {said}"] if sync.returncode else [], here)
+        tally.made()
+    _check(tally, here, finished(*writers) + theirs, clean=True)
+
+
+def _check(tally: Tally, root: str, history: History, *, clean: bool) -> None:
+    tally.made(0, len(history.acknowledged))
+    tally.note(history.refusals() + faults_of(root, history, clean=clean), root)
+
+
+def _clones(folder: str) -> tuple[str, str]:
+    """Make a memory with a few entries, a bare repository, and a clone of it on another machine."""
+    here, there, middle = (os.path.join(folder, name) for name in ("root", "there", "middle.git"))
+    make_root(here)
+    with holdfast.open(here) as memory:
+        for name in _LOGS.split(","):
+            WRITES[name].do(memory, tag_of(name, "first"))
+    _git(folder, "init", "--quiet", "--bare", "--initial-branch=main", middle)
+    _git(here, "init", "--quiet", "--initial-branch=main")
+    _git(here, "add", "--all")
+    _git(here, "commit", "--quiet", "--message=begin")
+    _git(here, "branch", "other")
+    _git(here, "remote", "add", "origin", middle)
+    _git(here, "push", "--quiet", "--set-upstream", "origin", "main")
+    _git(folder, "clone", "--quiet", middle, there)
+    for each in (here, there):
+        _git(each, "config", "pull.rebase", "false")
+    _git(here, "config", "filter.slow.smudge", "sleep 0.02; cat")
+    with open(os.path.join(here, ".git/info/attributes"), "w", encoding="utf-8") as file:
+        file.write("*.jsonl filter=slow\n")
+    return here, there
+
+
+def _push(there: str, number: int, history: History) -> None:
+    """Write an entry to each log of the other clone and push them."""
+    with holdfast.open(there) as memory:
+        for name in _LOGS.split(","):
+            tag = tag_of(name, "there", number)
+            Recorder(history.add).write(name, tag, lambda: WRITES[name].do(memory, tag))  # noqa: B023
+    _git(there, "add", "--all")
+    _git(there, "commit", "--quiet", "--message=more")
+    _git(there, "pull", "--quiet", "--no-edit")
+    _git(there, "push", "--quiet")
+
+
+def _git(folder: str, *words: str, check: bool = True) -> None:
+    done = subprocess.run(["git", *words], cwd=folder, env=_ENVIRONMENT, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise RuntimeError(f"git {' '.join(words)}: {done.stderr}")
