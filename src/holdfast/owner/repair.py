@@ -41,7 +41,8 @@ def repair(memory: Core, backups: Sequence[str] = ()) -> dict[str, Repaired]:
     done, lost = {}, memory.store.lost()
     forgotten = write_log.forgotten(memory.tree, memory.layout.memory) if lost else set()
     with tempfile.TemporaryDirectory() as scratch:
-        copies = {each: restore(each, f"{scratch}/{number}").path for number, each in enumerate(backups if lost else ())}
+        given = enumerate(backups if lost else ())
+        copies = {each: restore(each, f"{scratch}/{number}").path for number, each in given}
         for path, ids in lost.items():
             wanted, found, seen = set(ids) - forgotten, dict[str, bytes](), dict[str, None]()
             for where, text in _versions(memory.root, path, copies):

@@ -402,12 +402,16 @@ class PgStore(Store):
         last = id_ms(known[0].id) if known else 0
         for line in lines:
             values = transcripts.parse(line) if foreign else jsonl.parse(line)
+            identifier = derived_id(0, path.encode() + line)
             if isinstance(values, str):
-                identifier = derived_id(0, path.encode() + line)
                 rows.setdefault(identifier, self._maker.damaged(path, identifier, line))
                 continue
             for value in values:
                 row, op = self._maker.entry(path, value), value.get("op")
+                twin = None if foreign else rows.get(row.id)
+                if twin and (twin.more, twin.text) != (row.more, row.text):  # another entry of the same id
+                    rows.setdefault(identifier, self._maker.damaged(path, identifier, line))
+                    continue
                 if foreign and row.live:  # turns are in the order of their lines, whatever times they have
                     last = max(id_ms(row.id), last + 1)
                     row.id = derived_id(last, str(row.key).encode())
