@@ -300,7 +300,10 @@ class Files:
     def heal(self, path: str) -> None:
         """Put back what an outside change removed from a log that this process appended to lately."""
         if (at := self._journal.last(path)) and self.stat(path):
-            self._confirm(path, at)
+            try:
+                self._confirm(path, at)
+            except OSError as error:  # a folder on the way became a link
+                raise raw.unavailable(error, path) from None
 
     def _locked_log(self, path: str) -> tuple[int, int]:
         """Open and lock the file that the path names now, not one that was renamed away in between."""
