@@ -18,8 +18,8 @@ from prove.harness import Row, Run
 from prove.soak import soak
 
 CAMPAIGNS: tuple[str, ...] = (
-    "load", "storm", "retries", "death", "power", "disk", "corruption", "git", "replaced", "fuse", "paths", "bombs",
-    "queries", "frames", "http", "sessions",
+    "load", "storm", "retries", "death", "power", "disk", "corruption", "git", "replaced", "fuse", "sessions", "paths", "bombs",
+    "queries", "frames", "http",
 )  # fmt: skip
 """The modules, in the order in which they run."""
 

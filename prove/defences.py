@@ -168,6 +168,14 @@ def _file_systems() -> None:
     _put(watch, _LOCAL=_Everything())
 
 
+def _claims() -> None:
+    def hold(self: Files, path: str, _among: str) -> Callable[[], None]:
+        fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
+        return lambda: os.close(fd)
+
+    _put(Files, hold=hold)
+
+
 DEFENCES: dict[str, Defence] = {
     "data-sync": Defence("written data is synced before it is acknowledged", "power", _data_sync),
     "folder-sync": Defence("so is the folder that holds the name", "power", _folder_sync),
@@ -191,6 +199,7 @@ DEFENCES: dict[str, Defence] = {
     "known-ids": Defence("the index knows which entries a log had", "replaced", _known_ids),
     "same-root": Defence("a root that was replaced is not written to", "replaced", _same_root),
     "file-systems": Defence("files are checked where no events come", "fuse", _file_systems),
+    "claims": Defence("a session needs no open file of its own", "sessions", _claims),
 }
 DEFENCES |= {name: Defence(*rest) for name, rest in hostile_defences.TAKEN.items()}
 

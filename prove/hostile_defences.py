@@ -136,17 +136,6 @@ def _any_body() -> None:
     http._LONGEST_LENGTH = 10_000
 
 
-@_defence("claims", "a session needs no open file of its own", "sessions")
-def _file_for_each() -> None:
-    from holdfast.storage.files.tree import Files
-
-    def hold(self: Any, path: str, _among: str) -> Any:
-        fd = self._beneath.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT)
-        return lambda: os.close(fd)
-
-    Files.hold = hold  # type: ignore[method-assign, assignment]
-
-
 @_defence("strangers", "a token is checked before a request counts as a stranger's", "http")
 def _count_first() -> None:
     from holdfast.mcp import http

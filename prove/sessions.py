@@ -21,11 +21,11 @@ from prove.harness import Row, Run, Tally
 from prove.history import History, Recorder
 from prove.serving import HELLO, Http, call, frame
 
-_DESCRIPTORS = 128
+_DESCRIPTORS = 64
 
 
 def campaign(run: Run) -> Iterator[Row]:
-    count = run.size(1_000, 140)
+    count = run.size(1_000, 60)
     tally, history = Tally(run, f"{count} HTTP sessions with notes, {_DESCRIPTORS} file descriptors"), History()
     with run.root("sessions") as root:
         with serving.http(run, root, Limits(requests=1e6)) as server:

@@ -66,7 +66,7 @@ def soak(run: Run, minutes: float, say: Callable[[str], None] = print) -> int:
         steep = 0
         for number, series in enumerate(_SERIES):
             values = [sample[1 + number] for sample in samples]
-            slope, is_steep = _slope([sample[0] for sample in samples], values, series.least)
+            slope, is_steep = slope_of([sample[0] for sample in samples], values, series.least)
             steep += is_steep
             mean = statistics.fmean(values) if values else 0.0
             verdict = "NOT FLAT" if is_steep else "flat"
@@ -103,8 +103,6 @@ def _samples(
             float(len(os.listdir(f"/proc/{server.process.pid}/fd"))), took[len(took) // 2], took[len(took) * 95 // 100],
             _size(os.path.join(root, ".holdfast")) / _size(os.path.join(root, "user"), os.path.join(root, "resources")),
         ))  # fmt: skip
-    if os.environ.get("SOAK_DEBUG"):
-        print(*found, sep="\n")
     return found[int(len(found) * _WARM_UP) :]
 
 
@@ -144,7 +142,7 @@ def _size(*folders: str) -> int:
     return total
 
 
-def _slope(times: Sequence[float], values: Sequence[float], least: float) -> tuple[float, bool]:
+def slope_of(times: Sequence[float], values: Sequence[float], least: float) -> tuple[float, bool]:
     """Return the least-squares slope, and whether it is clearly too steep."""
     if len(times) < 4:
         return 0.0, False

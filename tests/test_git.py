@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import Damaged, Unavailable
+from holdfast.errors import Damaged, HoldfastError, Unavailable
 from holdfast.roots import make_root
 
 TALK = "user/memory/sessions/s-043a7187/episodic.jsonl"
@@ -153,6 +153,17 @@ def test_entries_that_are_put_back_again_and_again_do_not_displace_older_ones(ro
             memory.find("marble")
         log.write_bytes(b"")
     assert set(ids(log)) == set(made)
+
+
+def test_a_folder_that_became_a_link_is_reported_and_the_memory_can_be_closed(root: Path) -> None:
+    sessions = root / "user/memory/sessions"
+    with holdfast.open(root) as memory:
+        memory.put("episode", "marble", session="s")
+        sessions.rename(root / "elsewhere")
+        sessions.symlink_to(root / "elsewhere")
+        memory.find("marble")
+        with pytest.raises(HoldfastError):
+            memory.put("episode", "granite", session="s")
 
 
 def test_a_forgotten_entry_does_not_come_back_when_an_older_copy_of_the_log_is_put_in_place(root: Path) -> None:

@@ -301,11 +301,11 @@ class Files:
 
     def heal(self, path: str) -> None:
         """Put back what an outside change removed from a log that this process appended to lately."""
-        try:
-            if (at := self._journal.last(path)) and self.stat(path):
+        if (at := self._journal.last(path)) and self.stat(path):
+            try:
                 self._confirm(path, at)
-        except OSError as error:
-            raise raw.unavailable(error, path) from None
+            except OSError as error:  # a folder on the way became a link
+                raise raw.unavailable(error, path) from None
 
     def _locked_log(self, path: str) -> tuple[int, int]:
         """Open and lock the file that the path names now, not one that was renamed away in between."""
