@@ -64,6 +64,12 @@ def _lock(without: Callable[[int], bool]) -> Callable[[], None]:
     return lambda: _put(descriptors, hold=lax)
 
 
+def _replace_lock() -> None:
+    """Where two files can be exchanged, the replaced one is compared again: that is a second defence."""
+    _lock(stat.S_ISDIR)()
+    _put(descriptors, exchange=_always(False))
+
+
 def _seal() -> None:
     begin = lines.LogEnd.__init__
 
@@ -180,7 +186,7 @@ DEFENCES: dict[str, Defence] = {
     "data-sync": Defence("written data is synced before it is acknowledged", "power", _data_sync),
     "folder-sync": Defence("so is the folder that holds the name", "power", _folder_sync),
     "append-lock": Defence("a log is locked while a line is added", "retries", _lock(stat.S_ISREG)),
-    "replace-lock": Defence("a folder is locked while a document is replaced", "storm", _lock(stat.S_ISDIR)),
+    "replace-lock": Defence("a folder is locked while a document is replaced", "storm", _replace_lock),
     "comparison": Defence("a document is replaced only in the version that was read", "storm", _comparison),
     "replacing": Defence("a document is replaced by a new file, never written over", "death", _replacing),
     "seal": Defence("a torn last line is closed before the next one is added", "death", _seal),

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import holdfast
 from holdfast.roots import make_root
-from prove.harness import Row, Run, Tally, faults_of, finished, lacks, let_go
+from prove.harness import Recording, Row, Run, Tally, faults_of, lacks, let_go
 from prove.history import History, Recorder
 from prove.writes import WRITES, tag_of
 
@@ -49,6 +49,7 @@ def _plain(run: Run, folder: str, tally: Tally) -> None:
     here, there = _clones(folder)
     writers = [run.program("library", here, f"w{me}", run.size(20, 1), _LOGS, "wait") for me in range(2)]
     let_go(*writers)
+    mine = Recording(*writers)
     theirs, end, number = History(), time.monotonic() + run.size(20, 1), 0
     while time.monotonic() < end:
         _push(there, number, theirs)
@@ -56,7 +57,7 @@ def _plain(run: Run, folder: str, tally: Tally) -> None:
         for words in _PLAIN:
             _git(here, *words, check=False)  # beside writers, git refuses some of it
             tally.made()
-    history = finished(*writers)
+    history = mine.finished()
     _git(here, "add", "--all")
     _git(here, "commit", "--quiet", "--allow-empty", "--message=rest")
     _git(here, "pull", "--quiet", "--no-edit")
@@ -68,6 +69,7 @@ def _ours(run: Run, folder: str, tally: Tally) -> None:
     seconds = run.size(20, 1)
     writers = [run.program("library", here, "w", seconds, _LOGS), run.program("briefly", here, "b", seconds, _LOGS)]
     let_go(*writers)
+    mine = Recording(*writers)
     theirs, end, number = History(), time.monotonic() + seconds, 0
     while time.monotonic() < end:
         _push(there, number, theirs)
@@ -76,7 +78,7 @@ def _ours(run: Run, folder: str, tally: Tally) -> None:
         _, said = sync.communicate()
         tally.note([f"holdfast git sync failed: {said}"] if sync.returncode else [], here)
         tally.made()
-    _check(tally, here, finished(*writers) + theirs, clean=True)
+    _check(tally, here, mine.finished() + theirs, clean=True)
 
 
 def _check(tally: Tally, root: str, history: History, *, clean: bool) -> None:

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,9 +130,51 @@ def finished(*workers: subprocess.Popen[str], killed: bool = False) -> History:
     with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
         for worker, (out, err) in zip(workers, pool.map(lambda each: each.communicate(), workers), strict=True):
             history.add_lines(out.splitlines())
-            if worker.returncode and not killed:
-                history.add(Event("", f"worker {worker.pid}", 0.0, 1.0, f"{CRASHED} {err.strip()[-500:]}"))
+            history.add(*(_failure(worker, err) if not killed else ()))
     return history
+
+
+def _failure(worker: subprocess.Popen[str], said: str) -> list[Event]:
+    """Return the event of a worker that failed."""
+    failed = worker.wait() != 0
+    return [Event("", f"worker {worker.pid}", 0.0, 1.0, f"{CRASHED} {said.strip()[-500:]}")] if failed else []
+
+
+class Recording:
+    """What workers record, read while they work: a worker whose pipe is full would stop."""
+
+    def __init__(self, *workers: subprocess.Popen[str]) -> None:
+        self._workers, self._history = workers, History()
+        self._pool = concurrent.futures.ThreadPoolExecutor(len(workers))
+        self._written = [threading.Event() for _ in workers]
+        self._readers = [self._pool.submit(self._read, *each) for each in zip(workers, self._written, strict=True)]
+
+    def _read(self, worker: subprocess.Popen[str], written: threading.Event) -> None:
+        assert worker.stdout
+        for line in worker.stdout:
+            self._history.add_lines([line])
+            if line == "written\n":
+                written.set()
+        written.set()
+
+    def written(self) -> None:
+        """Wait until the workers have written everything; they go on until `finished`."""
+        for each in self._written:
+            each.wait()
+
+    def finished(self) -> History:
+        """Let the workers end; return what they recorded."""
+        for worker in self._workers:
+            assert worker.stdin
+            worker.stdin.close()
+        for reader in self._readers:
+            reader.result()
+        for worker in self._workers:
+            assert worker.stderr
+            self._history.add(*_failure(worker, worker.stderr.read()))
+            worker.stderr.close()
+        self._pool.shutdown()
+        return self._history
 
 
 class Forked:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import holdfast
-from prove.harness import Row, Run, Tally, faults_of, finished, let_go
+from prove.harness import Recording, Row, Run, Tally, faults_of, finished, let_go
 from prove.history import History
 from prove.writes import WRITES, served, tag_of
 
@@ -34,19 +34,16 @@ def _logs(run: Run) -> Row:
     with run.root("replaced") as root:
         writers = [run.program("library", root, f"w{me}", seconds, _LOGS, "wait") for me in range(3)]
         let_go(*writers)
-        history, end = History(), time.monotonic() + seconds
+        recording, end = Recording(*writers), time.monotonic() + seconds
         while time.monotonic() < end:
             for path in _found(root):
                 _replace(path, dice)
                 tally.made()
-        for writer in writers:  # once they have written all, each log is replaced a last time
-            assert writer.stdout
-            for line in iter(writer.stdout.readline, "written\n"):
-                history.add_lines([line])
-        for path in _found(root):
+        recording.written()
+        for path in _found(root):  # a last time, before the writers end
             _replace(path, dice)
             tally.made()
-        history += finished(*writers)
+        history = recording.finished()
         tally.made(0, len(history.acknowledged))
         tally.note(faults_of(root, history), root)
     return tally.row()

@@ -175,6 +175,7 @@ class Refresher:
             return True
         if seen is None:  # in one transaction: no reader may see half a log
             with index.writing():
+                stamp = self.tree.stat(path) or stamp  # another process may have indexed newer entries meanwhile
                 fresh = Seen(kind=place.kind.name, stamp=stamp, looked=looked)
                 unsynced = place.kind.foreign or place.kind.name == "trace"  # these may lose entries
                 before = set[str]() if unsynced else index.ids(path)
