@@ -335,7 +335,7 @@ def test_a_log_that_shrinks_is_reported_everywhere(root: Path) -> None:
     shrunk(root)
     with holdfast.open(root) as memory:
         (warning,) = memory.call("recall", {"query": "marble"})["warnings"]
-        assert "18 entries were in this log before and are missing" in warning  # 17, and the one that hides another
+        assert "18 entries were in this log before and missing now" in warning  # 17, and the one that hides another
         assert [one.path for one in memory.verify().damage] == [TALK]
     doctor = json.loads(command(root, "doctor", "--json").stdout)
     assert [check["state"] for check in doctor["checks"] if check["check"] == "index"] == ["fail"]

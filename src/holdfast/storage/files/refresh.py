@@ -326,8 +326,9 @@ def lost(index: SqliteIndex) -> dict[str, list[str]]:
 def vanished(tree: FileTree, index: SqliteIndex) -> list[Problem]:
     """Report logs that lost entries, and files that vanished at once, until most of them are back."""
     meant = "If they were meant to go: holdfast refresh --rebuild"
-    step = f"were in this log before and are missing. To look for them in git: holdfast verify --repair. {meant}"
-    shrunk = [Problem(path, f"{amount(len(ids), 'entry', 'entries')} {step}") for path, ids in lost(index).items()]
+    step = f"in this log before and missing now. To look for them in git: holdfast verify --repair. {meant}"
+    found = {path: amount(len(ids), "entry was", "entries were") for path, ids in lost(index).items()}
+    shrunk = [Problem(path, f"{count} {step}") for path, count in found.items()]
     gone = _noted(index, _VANISHED, Gone)
     if gone is None:
         return shrunk
