@@ -170,8 +170,9 @@ class Recording:
         for reader in self._readers:
             reader.result()
         for worker in self._workers:
-            assert worker.stderr
+            assert worker.stdout and worker.stderr
             self._history.add(*_failure(worker, worker.stderr.read()))
+            worker.stdout.close()
             worker.stderr.close()
         self._pool.shutdown()
         return self._history
