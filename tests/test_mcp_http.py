@@ -382,8 +382,9 @@ def flood(server: Server, client: httpx2.Client) -> None:
     unknown = ("Basic x", "Bearer x", f"Bearer {grants.create('x')[1]}")
     for sent in itertools.islice(itertools.cycle(unknown), 100):
         headers = server.headers | {"Authorization": sent}
-        if client.post(server.url, content=HELLO, headers=headers).status_code == 429:
-            return
+        with contextlib.suppress(httpx2.TransportError):  # a connection may be closed before its request was read
+            if client.post(server.url, content=HELLO, headers=headers).status_code == 429:
+                return
     raise AssertionError("nothing was refused")
 
 
@@ -393,8 +394,8 @@ def test_a_stranger_s_flood_keeps_no_valid_token_out(root: Path) -> None:
         for token in tokens:  # the server has seen none of them
             flood(server, client)
             headers = server.headers | {"Authorization": f"Bearer {token}"}
-            assert client.post(server.url, content=HELLO, headers=headers).status_code == 200
-        assert client.get(server.url.removesuffix("/mcp") + "/readyz").text == "ready\n"
+            assert httpx2.post(server.url, content=HELLO, headers=headers, timeout=60).status_code == 200
+        assert httpx2.get(server.url.removesuffix("/mcp") + "/readyz").text == "ready\n"
 
 
 def test_the_strangers_of_one_address_do_not_use_up_what_another_may_send(root: Path) -> None:
