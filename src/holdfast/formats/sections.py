@@ -161,10 +161,14 @@ class Section(msgspec.Struct, frozen=True):
     def version(self) -> str:
         return version_of(self.source.rstrip().encode("utf-8", "surrogateescape"))
 
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What it is rendered from."""
+        return {name: getattr(self, name) for name in ("date", "title", "text", *_NAMES)}
+
     def rendered(self, **changes: Any) -> str:
         """Return the entry with some of its parts changed."""
-        parts = {name: getattr(self, name) for name in ("date", "title", "text", *_NAMES)}
-        return render(**(parts | changes))
+        return render(**(self.parts | changes))
 
     @property
     def fault(self) -> str:

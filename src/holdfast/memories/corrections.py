@@ -21,7 +21,7 @@ from holdfast.model.kinds import CORRECTABLE, KINDS
 from holdfast.model.queries import QUESTION_WORDS, Query, parse, spaced
 from holdfast.model.records import Draft, Receipt, Record, label, line_of
 from holdfast.owner import history
-from holdfast.storage import values
+from holdfast.storage import drafts, values
 from holdfast.storage.tree import changed
 from holdfast.storage.words import stems
 from holdfast.storage.writer import SUPERSEDED
@@ -36,8 +36,6 @@ _ELSEWHERE = {
     "task": "Use task_cancel or task_finish.",
     "message": "It records what was said. Remember the correction as a fact or a note.",
 }
-_OWN = ("id", "op", "writer", "ref", "head", "size", "supersedes", "superseded_by", "until", "reason")
-"""Fields of an entry that are not copied to the one that replaces it."""
 PENDING = "The owner has to approve it first: holdfast review"
 _REPLACES = "If this replaces one of them: revise that one with retire, or pass supersedes when you store it."
 _WORD = re.compile(r"[^\W_]+")
@@ -89,7 +87,7 @@ def _replace_entry(memory: Core, record: Record, change: Draft) -> Receipt:
         raise Invalid(f"{record.id} is {label(record) or 'retired'}.", "Revise the current one; recall shows it.")
     if change.text is None and (ref := record.fields.get("ref")):
         values.read(memory.tree, str(ref), memory.settings.limits.document_bytes)  # raises if it cannot be read
-    fields = {name: value for name, value in record.fields.items() if name not in (*_OWN, kind.text)}
+    fields = drafts.copied_fields(kind, record)
     value = None if change.text is not None else record.fields.get(kind.text)
     until = record.fields.get("until") if change.until is None else change.until
     if kind.key:

@@ -22,7 +22,7 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount, check_text
 from holdfast.model.records import PEOPLE, Receipt, Record, path_of, text_of, version_of
 from holdfast.model.times import from_ns, is_id
-from holdfast.storage import write_log
+from holdfast.storage import drafts, write_log
 from holdfast.storage.log import attempts
 from holdfast.storage.reports import is_much
 from holdfast.storage.store import Made, Store
@@ -208,8 +208,7 @@ def undo_entry(memory: Core, record: Record, op_id: str = "") -> Receipt:
     if record.superseded or record.hidden or not past:
         raise Invalid(f"{kind.one} without an earlier value is not undone.", f"Hide it: holdfast hide {record.id}")
     before = past[-1]
-    left = (kind.text, "id", "op", "writer", "ref", "head", "size", "supersedes", "until", "reason")
-    fields = {name: value for name, value in before.fields.items() if name not in left} | {kind.key: before.key}
+    fields = drafts.copied_fields(kind, before) | {kind.key: before.key}
     value, until = before.fields.get(kind.text), str(before.fields.get("until") or "")
     return memory.put(
         kind.name, before.text if value is None else None, data=value, tags=before.tags, fields=fields,

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.errors import Invalid, OverBudget
 from holdfast.model.kinds import Kind
-from holdfast.model.records import Draft
+from holdfast.model.records import Draft, Record
 from holdfast.model.times import normal, today, utc_now
 
 
@@ -68,6 +68,14 @@ _RESERVED = {
     "document": _LINKS | {"tags", "archived", "isArchived"},
     "section": _LINKS | {"tags", "archived"},
 }
+
+
+_OWN = ("id", "op", "writer", "ref", "head", "size", "supersedes", "superseded_by", "until", "reason")
+
+
+def copied_fields(kind: Kind, record: Record) -> dict[str, Any]:
+    """Return the fields of a log entry that one which replaces it gets as well."""
+    return {name: value for name, value in record.fields.items() if name not in (*_OWN, kind.text)}
 
 
 def check_until(draft: Draft) -> None:

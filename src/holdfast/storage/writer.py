@@ -402,9 +402,7 @@ class Writer:
 
     def restore_section(self, record: Record, before: sections.Section, op_id: str = "") -> Receipt:
         """Write a section as it was before."""
-        names = ("date", "title", "text", "category", "tags", "until", "supersedes", "superseded_by", "archived")
-        parts = {name: getattr(before, name) for name in names}
-        return self._rewrite_section(record, record.version, op_id, "changed", parts, {"undo": True})
+        return self._rewrite_section(record, record.version, op_id, "changed", before.parts, {"undo": True})
 
     # lines
 
