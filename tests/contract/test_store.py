@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +214,39 @@ def test_an_append_is_refused_when_the_log_has_changed_since_a_cursor(store: Sto
     with pytest.raises(Changed):
         store.append(LOG, [{"role": "user", "content": "two"}], unless=cursor)
     assert len(entries(store, LOG)) == 1
+
+
+def test_a_log_is_read_on_after_a_decision_that_wrote_elsewhere_too(root: Path, store: Store) -> None:
+    with holdfast.open(root) as other:
+
+        def decide() -> tuple[list[dict[str, Any]], str]:
+            nonlocal cursor
+            assert store.claim("user/memory/runs/one.jsonl")
+            other.store.append("user/memory/semantic.jsonl", [{"key": "k", "value": "meanwhile"}])
+            cursor = store.read_on(LOG, cursor).cursor
+            return [{"role": "user", "content": "mine"}], ""
+
+        cursor = store.read_on(LOG, None).cursor
+        (identifier,) = store.append_decided(LOG, decide)
+        assert [entry["id"] for entry in store.read_on(LOG, cursor).entries] == [identifier]
+
+
+@pytest.mark.parametrize("log", [LOG, "user/memory/summaries.jsonl"])
+def test_an_append_that_depends_on_a_log_waits_for_a_decision_about_it(root: Path, store: Store, log: str) -> None:
+    entry = {"role": "user", "content": "x", "type": "semantic", "text": "x"}
+    with holdfast.open(root) as other, ThreadPoolExecutor(1) as pool:
+        cursor = other.store.read_on(log, None).cursor
+
+        def decide() -> tuple[list[dict[str, Any]], str]:
+            nonlocal late
+            late = pool.submit(other.store.append, log, [entry], unless=cursor)
+            wait([late], 0.3)
+            return [entry], ""
+
+        late: Future[Any] = Future()
+        store.append_decided(log, decide)
+        with pytest.raises(Changed):
+            late.result(30)
 
 
 def test_lines_with_their_own_ids_are_imported_once(store: Store) -> None:

@@ -86,8 +86,10 @@ SELECT r.about, {READ} FROM holdfast.record o JOIN holdfast.record r ON r.tenant
 ORDER BY r.id
 """
 _SINCE = f"""
-SELECT pg_current_snapshot()::text, pg_postmaster_start_time()::text || ' '
-    || coalesce((SELECT s.epoch FROM holdfast.stat s WHERE s.tenant = %(tenant)s), 0)::text, {READ}
+SELECT pg_current_snapshot()::text, CASE WHEN pg_current_xact_id_if_assigned() IS NULL
+        THEN pg_postmaster_start_time()::text || ' '
+            || coalesce((SELECT s.epoch FROM holdfast.stat s WHERE s.tenant = %(tenant)s), 0)::text
+        ELSE '' END, {READ}
 FROM (VALUES (1)) AS one LEFT JOIN holdfast.record r ON r.tenant = %(tenant)s AND {{condition}} ORDER BY r.id
 """
 _EVERY = _SINCE.format(condition="r.path = %(path)s")
@@ -137,7 +139,11 @@ FROM {_WRONG} RETURNING r.id::text
 
 
 class _Moment(NamedTuple):
-    """What was committed when a log was read, and on which server; a log that was rewritten has another epoch."""
+    """What was committed when a log was read, and on which server; a log that was rewritten has another epoch.
+
+    The snapshot of a transaction that has written does not tell what that transaction writes later. It has no epoch, so
+    the log is read again from its start.
+    """
 
     snapshot: str
     epoch: str
@@ -345,7 +351,8 @@ class PgStore(Store):
             self._database.write(path, [(INSERT_ALL, {"rows": sent(part)}) for part in parts], durable=durable)
         else:
             seen = "" if unless is None else unless.snapshot
-            given = {"rows": sent(rows), "seen": seen, "alone": first.kind in (*_FOLDED, LOG)}
+            alone = unless is not None or first.kind in (*_FOLDED, LOG)
+            given = {"rows": sent(rows), "seen": seen, "alone": alone}
             self._database.write(path, [(_APPEND, given)], durable=durable)
 
     def _latest(self, path: str, keys: list[str]) -> str:
@@ -366,7 +373,7 @@ class PgStore(Store):
     def read_on(self, path: str, cursor: Any) -> LogPart:
         if cursor is not None:
             now, rows = self._since(_NEW, path, cursor.snapshot)
-            if now.epoch == cursor.epoch:
+            if now.epoch == cursor.epoch != "":
                 return _part(rows, now, fresh=False)
         now, rows = self._since(_EVERY, path)
         return _part(rows, now, fresh=True)
