@@ -218,6 +218,7 @@ def test_an_append_is_refused_when_the_log_has_changed_since_a_cursor(store: Sto
 
 def test_a_log_is_read_on_after_a_decision_that_wrote_elsewhere_too(root: Path, store: Store) -> None:
     with holdfast.open(root) as other:
+        cursor = store.read_on(LOG, None).cursor
 
         def decide() -> tuple[list[dict[str, Any]], str]:
             nonlocal cursor
@@ -226,7 +227,6 @@ def test_a_log_is_read_on_after_a_decision_that_wrote_elsewhere_too(root: Path, 
             cursor = store.read_on(LOG, cursor).cursor
             return [{"role": "user", "content": "mine"}], ""
 
-        cursor = store.read_on(LOG, None).cursor
         (identifier,) = store.append_decided(LOG, decide)
         assert [entry["id"] for entry in store.read_on(LOG, cursor).entries] == [identifier]
 
@@ -236,6 +236,7 @@ def test_an_append_that_depends_on_a_log_waits_for_a_decision_about_it(root: Pat
     entry = {"role": "user", "content": "x", "type": "semantic", "text": "x"}
     with holdfast.open(root) as other, ThreadPoolExecutor(1) as pool:
         cursor = other.store.read_on(log, None).cursor
+        late: Future[Any] = Future()
 
         def decide() -> tuple[list[dict[str, Any]], str]:
             nonlocal late
@@ -243,7 +244,6 @@ def test_an_append_that_depends_on_a_log_waits_for_a_decision_about_it(root: Pat
             wait([late], 0.3)
             return [entry], ""
 
-        late: Future[Any] = Future()
         store.append_decided(log, decide)
         with pytest.raises(Changed):
             late.result(30)
