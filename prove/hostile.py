@@ -118,7 +118,7 @@ def example(schema: Mapping[str, Any], text: str = "x") -> Any:
             return [example(schema.get("items", {}), text)]
         case "object":
             given = schema.get("properties", {})
-            return {name: example(given[name], text) for name in schema.get("required", given)}
+            return {name: example(given.get(name, {}), text) for name in schema.get("required", given)}
         case "integer" | "number":
             return int(schema.get("minimum", 1))
         case "boolean":
