@@ -278,6 +278,7 @@ def test_an_index_that_may_not_be_written_does_not_stop_reading(shared: Path) ->
         ("[limits]\nlock_secs = 2", "lock_secs"),
         ("[other]\na = 1", "other"),
         ("limits = 3", "limits"),
+        ("chat = 1.5", "chat"),
         ("[limits]\nlock_seconds = 'long'", "lock_seconds"),
         ("[limits]\nlock_seconds = -1", "lock_seconds"),
         ("[limits]\nlock_seconds = inf", "lock_seconds"),

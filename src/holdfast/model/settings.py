@@ -320,7 +320,8 @@ def _add_environment(given: dict[str, Any], environment: Mapping[str, str]) -> d
 
 def _share(given: dict[str, Any], name: str, tables: tuple[str, str], source: str) -> None:
     """Give both tables the value of a setting that either may name; Invalid when they differ."""
-    found = {table: given[table][name] for table in tables if name in (given.get(table) or ())}
+    named = {table: given[table] for table in tables if isinstance(given.get(table), dict)}  # others are refused later
+    found = {table: values[name] for table, values in named.items() if name in values}
     if len(found) == 2 and len({repr(value) for value in found.values()}) == 2:
         where = " and ".join(f"[{table}] {name} = {value!r}" for table, value in found.items())
         raise Invalid(f"{source}: {where} are the same setting.", "Keep one of them.")
