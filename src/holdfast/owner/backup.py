@@ -18,12 +18,10 @@ import io
 import os
 import re
 import shutil
-import stat
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO
 
 import msgspec
 
@@ -33,7 +31,6 @@ from holdfast.formats import encryption
 from holdfast.model import settings
 from holdfast.model.names import check_path
 from holdfast.model.records import Problem
-from holdfast.model.settings import Paths
 from holdfast.model.times import utc_now
 from holdfast.roots import make_root, on_disk, open_folder, open_memory
 from holdfast.storage.files import descriptors
@@ -195,14 +192,8 @@ def export(memory: Core, target: str, progress: Progress | None = None) -> Resto
             if not path.startswith(f"{memory.layout.memory}/{TRANSFERS}/"):
                 there.create(path, found.chunks, mtime=found.mtime, durable=False)
                 files, size = files + 1, size + found.size
-        paths, file = memory.settings.paths, os.path.join(there.location, settings.FILE)
-        if paths != Paths() and not os.path.exists(file):  # they are set in the environment
-            values = msgspec.structs.asdict(paths).items()
-            rows = [f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in values]
-            with open(file, "x", encoding="utf-8") as opened:
-                opened.write(f"format = {settings.FORMAT}\n\n[paths]\n{''.join(rows)}")
         make_root(there.location)
-        for scope in _scopes(memory.tree, paths.workspaces):
+        for scope in _scopes(memory.tree, memory.layout.workspaces):
             os.makedirs(os.path.join(there.location, scope), exist_ok=True)
         return Restored(location, files, size, 0, made, list(dict.fromkeys(left_out)))
 
@@ -302,7 +293,7 @@ def _make_memory(location: str, fill: Callable[[Folder], Restored]) -> Restored:
 def restore(source: str, target: str, progress: Progress | None = None) -> Restored:
     """Make a memory from a backup, in a folder that is new or empty: all of it or nothing."""
     origin, location = os.path.realpath(on_disk(source)), _place(target)
-    if not os.path.exists(origin):
+    if not os.path.isfile(origin) and not os.path.isdir(origin):
         raise NotFound(f"There is no backup {origin}.", "Check the path.")
     read = _in_folder if os.path.isdir(origin) else _in_archive
 
@@ -347,9 +338,11 @@ def _in_folder(origin: str, _target: str, progress: Progress | None) -> Iterator
 def _in_archive(origin: str, target: str, progress: Progress | None) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the files of an archive; folders are skipped, everything else is refused."""
     with open(origin, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Invalid(f"{origin} is not a file.", "Name a backup.")
-        source = _Unpacked(file, target, progress)
+        packed = os.fstat(file.fileno()).st_size
+        encrypted = file.peek(len(encryption.MAGIC)).startswith(encryption.MAGIC)
+        chunks = iter(functools.partial(file.read, _CHUNK), b"")
+        source = _Unpacked(fileobj=_Chunks(encryption.decrypt(chunks, origin)) if encrypted else file)
+        source.left = min(shutil.disk_usage(target).free, _RATIO * packed + _ALLOWED)
         archive = tarfile.TarFile(fileobj=source, encoding="utf-8", errors="strict")
         while (member := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # they would add up in memory
@@ -363,32 +356,25 @@ def _in_archive(origin: str, target: str, progress: Progress | None) -> Iterator
             content = archive.extractfile(member)
             assert content is not None  # a regular file
             yield member.name, iter(functools.partial(content.read, _CHUNK), b"")
+            if progress:
+                progress(file.tell(), packed)
         while source.read(_CHUNK):  # to the end, which checks the checksum of the whole
             pass
 
 
 class _Unpacked(gzip.GzipFile):
-    """The unpacked bytes of an archive: a bounded number of them, and only so many at once."""
+    """The unpacked bytes of an archive: at most `left`, and only so many at once."""
 
-    def __init__(self, file: BinaryIO, target: str, progress: Progress | None) -> None:
-        encrypted = file.read(len(encryption.MAGIC)) == encryption.MAGIC
-        file.seek(0)
-        chunks = iter(functools.partial(file.read, _CHUNK), b"")
-        super().__init__(fileobj=_Chunks(encryption.decrypt(chunks, file.name)) if encrypted else file)
-        self._packed, self._report = file, progress
-        self._packed_size = os.fstat(file.fileno()).st_size
-        self._left = min(shutil.disk_usage(target).free, _RATIO * self._packed_size + _ALLOWED)
+    left = 0
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= _CHUNK:  # file contents are read in chunks, so this is a header
             raise Invalid("A name in the archive is longer than a path can be.", _OTHER)
         data = super().read(size)
-        self._left -= len(data)
-        if self._left < 0:
+        self.left -= len(data)
+        if self.left < 0:
             fault = "The archive has more bytes than the disk has room for, or than an archive of its size can have."
             raise OverBudget(fault, "Free some space, or use a backup that holdfast made.")
-        if self._report:
-            self._report(self._packed.tell(), self._packed_size)
         return data
 
 

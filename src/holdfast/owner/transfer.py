@@ -156,7 +156,8 @@ class Mover:
         files = every_file(self._source, left_out)
         self._refused |= dict.fromkeys(left_out)
         files = {path: one for path, one in files.items() if not path.startswith(f"{self._memory}/{TRANSFERS}/")}
-        logs = [path for path in files if path.endswith(".jsonl") and self._has_entries(path)]
+        logs = [path for path in files if path.endswith(".jsonl")]
+        logs = [path for path in logs if self._in_scope(path) or self._kind(path) in _SHARED]
         for path in logs:
             with self._reported(path, reading=True):
                 sizes = [len(line) + 1 if line else 0 for line in self._lines(path)]
@@ -249,9 +250,9 @@ class Mover:
     def _in_scope(self, path: str) -> bool:
         return not self._scope or path.startswith(self._tops)
 
-    def _has_entries(self, log: str) -> bool:
-        place = self._source.layout.classify(log)
-        return self._in_scope(log) or (place is not None and place.kind.name in _SHARED)
+    def _kind(self, path: str) -> str:
+        place = self._source.layout.classify(path)
+        return place.kind.name if place else ""
 
     def _names_scope(self, entry: Mapping[str, Any]) -> bool:
         return f"{entry.get('workspace')}/".startswith(f"{self._scope}/")
@@ -391,7 +392,7 @@ class Mover:
         tree, secrets, wanted = self._target.tree, self._target.secrets, self._wanted(path)
         place, longest = self._source.layout.classify(path), self._target.settings.limits.line_bytes
         logs = [path]
-        if self._is_chat(path):
+        if self._kind(path) == "message":
             logs += [f"{self._memory}/history.jsonl", *self._target.store.paths(f"{self._memory}/history", ".jsonl")]
         known = {key for log in logs if tree.stat(log) for line in tree.scan(log) for key in jsonl.keys(line.data)}
         for line in self._source.tree.scan(path):
@@ -399,12 +400,8 @@ class Mover:
             if line.cut:
                 what = f"a line at byte {line.offset:,} is longer than lines may be"
                 self._refused[Problem(path, what)] = None
-            if (
-                line.cut
-                or not keys
-                or (not line.whole and isinstance(jsonl.parse(data), str))
-                or (wanted and not wanted(data))
-            ):
+            torn = not line.whole and isinstance(jsonl.parse(data), str)
+            if line.cut or torn or not keys or (wanted and not wanted(data)):
                 continue
             if known.issuperset(keys):
                 yield None
@@ -430,17 +427,13 @@ class Mover:
         log = path
         new = (line for line in self._lines(path) if line is not None)
         for number, piece in enumerate(_batches(new, len)):
-            if not number and self._is_chat(path) and self._target.store.exists(path):
+            if not number and self._kind(path) == "message" and self._target.store.exists(path):
                 # the chat history is read from its end: older messages get a log of their own
-                last = next(filter(None, (_order(line.data) for line in self._target.tree.scan_back(path))), "")
-                if last and _order(piece[0]) <= last:
+                last = next(self._target.store.newest(path), None)
+                if last and _order(piece[0]) <= last.order:
                     log = f"{self._memory}/history/{short_hash(f'{path} {jsonl.keys(piece[0])}')}.jsonl"
             self._target.store.import_lines(log, piece)
             progress(len(piece))
-
-    def _is_chat(self, path: str) -> bool:
-        place = self._source.layout.classify(path)
-        return place is not None and place.kind.name == "message"
 
 
 def _all(data: bytes, wanted: Callable[[dict[str, Any]], bool]) -> bool:
