@@ -334,6 +334,7 @@ def test_a_page_that_cannot_be_put_together_is_kept_beside_the_other(
         two.put("decision", "Bob's.", title="B")
         broken = (second / page).read_bytes() + b"<<<<<<< ours\nx\n=======\ny\n>>>>>>> theirs\n"
         (second / page).write_bytes(broken)
+        assert [step.path for step in two.push(other).conflicts] == [page]
         done = two.push(other, yes=True)
         assert [step.path for step in done.conflicts] == [page]
         beside = done.conflicts[0].beside
@@ -486,6 +487,16 @@ def test_a_push_is_shown_first_and_asked_for(root: Path, other: str) -> None:
     with holdfast.open(other) as there:
         assert there.find("deploy")
     assert "nothing to move" in on_terminal("push", "--to", other, root=root)
+
+
+def test_an_export_is_previewed_in_the_same_words(root: Path, tmp_path: Path) -> None:
+    with holdfast.open(root) as memory:
+        memory.put("note", "We deploy.", title="Deploys")
+    shown = on_terminal("export", str(tmp_path / "copy"), "--dry-run", root=root)
+    assert "new" in shown and "not there yet" in shown and "Nothing was written." in shown
+    told = cli("export", str(tmp_path / "copy"), "--preview", root=root)
+    assert told["counts"]["new"]["files"] >= 2
+    assert not (tmp_path / "copy").exists()
 
 
 # bad input

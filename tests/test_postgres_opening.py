@@ -28,7 +28,7 @@ import holdfast
 import pgserver
 from holdfast.cli.main import cli
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.owner.restore import restore
+from holdfast.owner.backup import restore
 from holdfast.recall import embedders
 from holdfast.roots import make_root, open_folder, open_tree
 from holdfast.storage.postgres import connections, schema

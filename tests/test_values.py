@@ -18,7 +18,7 @@ from holdfast.errors import Damaged, HoldfastError, Invalid, OverBudget
 from holdfast.formats import encryption
 from holdfast.formats.encryption import Locked
 from holdfast.model.records import version_of
-from holdfast.owner.restore import restore
+from holdfast.owner.backup import restore
 from terminal import on_terminal
 
 TEXT = "heliotrope " + "".join(f"word{number} of many\n" for number in range(2_000)) + "the last is quokka"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.model.queries import Query
     from holdfast.model.records import Draft, Receipt, Record
     from holdfast.model.scopes import Scope
-    from holdfast.owner.restore import Restored
+    from holdfast.owner.backup import Restored
 
 __version__ = "0.1.0"
 __all__ = ["Draft", "Memory", "Query", "Receipt", "Record", "Scope", "__version__", "open", "restore"]
@@ -48,7 +48,7 @@ def open(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "")
 
 def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> Restored:
     """Make a memory of a backup, in a folder that is new or empty; nothing is there unless all of it is."""
-    from holdfast.owner.restore import restore
+    from holdfast.owner.backup import restore
 
     return restore(os.fspath(backup), os.fspath(path))
 

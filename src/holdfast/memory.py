@@ -32,11 +32,10 @@ from holdfast.tools.calling import Context, Reply, Runner
 if TYPE_CHECKING:
     from holdfast.memories.mind import Mind
     from holdfast.memories.usage import Usage
-    from holdfast.owner.backup import Backup
+    from holdfast.owner.backup import Backup, Restored
     from holdfast.owner.changes import Changes
     from holdfast.owner.forget import Forgotten
     from holdfast.owner.history import Version
-    from holdfast.owner.restore import Restored
     from holdfast.owner.rollback import RolledBack
     from holdfast.owner.transfer import Moved, Mover
     from holdfast.storage.reports import Progress

@@ -183,7 +183,7 @@ def restore(backup: str, path: str | None) -> None:
 
     PATH defaults to the root. Every file is first compared with the manifest of the backup.
     """
-    from holdfast.owner.restore import restore as restore_backup
+    from holdfast.owner.backup import restore as restore_backup
 
     target = path or given_root()
     if not target:

@@ -12,30 +12,25 @@ from holdfast.cli.main import command, open_root
 from holdfast.errors import Invalid, Unavailable
 from holdfast.memories.cold import SOURCES, find_sources, named
 from holdfast.model.names import amount
-from holdfast.owner.transfer import Moved
+from holdfast.owner.backup import every_file
+from holdfast.owner.transfer import Moved, Tally
 
 _SHOWN = 20
-_THERE = {
-    "new": "not there yet",
+_MEANING = {
+    "new": "not {there} yet",
     "changed": "changed since both sides agreed",
     "merged": "entries are put together",
-    "conflict": "changed on both sides: theirs stays, ours is put beside it",
-    "same": "there already",
-    "newer": "changed on the other side only: left alone",
-    "gone": "removed on the other side: not restored",
-    "forgotten": "forgotten on the other side: not restored",
+    "conflict": "changed on both sides: {stays} stays, {goes} is put beside it",
+    "same": "{there} already",
+    "newer": "changed {side} only: left alone",
+    "gone": "removed {side}: not restored",
+    "forgotten": "forgotten {side}: not restored",
 }
-"""What each step of a push means."""
-_HERE = _THERE | {
-    "new": "not here yet",
-    "conflict": "changed on both sides: ours stays, theirs is put beside it",
-    "same": "here already",
-    "newer": "changed here only: left alone",
-    "gone": "removed here: not restored",
-    "forgotten": "forgotten here: not restored",
-}
-"""What each step of a pull means."""
+"""What becomes of a document or of entries."""
+_PUSH = {"there": "there", "side": "on the other side", "stays": "theirs", "goes": "ours"}
+_PULL = {"there": "here", "side": "here", "stays": "ours", "goes": "theirs"}
 _CHAT = "chat"
+_NOTHING = "Nothing was written."
 _scope = click.option("--scope", default="", help="Only this workspace, domain or repository.")
 _dry_run = click.option("--dry-run", "--preview", is_flag=True, help="Only show what would be copied.")
 
@@ -71,25 +66,25 @@ def pull(source: str, scope: str, dry_run: bool) -> None:
 def _transfer(other: str, scope: str, *, dry_run: bool, yes: bool, push: bool) -> None:
     on_terminal = not show.wants_json()
     with open_root() as memory, memory.moving(other, scope=scope, push=push) as mover:
-        with show.progress("looking") as progress:
+        with show.progress("comparing") as progress:
             done = planned = mover.plan(progress)
         if on_terminal:
-            _plan(planned, push=push)
+            _preview(planned, push=push)
         if not dry_run and not planned.nothing and not yes:
             if not (on_terminal and sys.stdin.isatty()):
                 raise Invalid("Nothing was copied: there is no terminal to ask on.", "Use --dry-run first, then --yes.")
             click.confirm(f"Move {amount(planned.records, 'record')} to {planned.target}?", abort=True)
         if not dry_run:
             try:
-                with show.progress("moving") as progress:
+                with show.progress("copying") as progress:
                     done = mover.move(progress)
             except Unavailable as error:  # the server stopped, or the folder is gone
                 again = "push" if push else "pull"
                 raise Unavailable(error.message, f"What was moved stays; {again} again to finish.") from None
     if show.in_json(done):
         pass
-    elif not done.done:
-        click.echo("Nothing was written.")
+    elif dry_run:
+        click.echo(_NOTHING)
     elif done.nothing:
         click.echo("There was nothing to move.")
     else:
@@ -100,37 +95,43 @@ def _transfer(other: str, scope: str, *, dry_run: bool, yes: bool, push: bool) -
         sys.exit(1)
 
 
-def _plan(planned: Moved, *, push: bool) -> None:
+def _preview(planned: Moved, *, push: bool) -> None:
+    """Print what would be copied, from where to where."""
     click.echo(f"{planned.source} → {planned.target}" + (f", {planned.scope}" if planned.scope else ""))
+    words = _PUSH if push else _PULL
     rows = [
-        (act, f"{tally.files:,}", f"{tally.records:,}", f"{tally.bytes:,}", about)
-        for act, about in (_THERE if push else _HERE).items()
+        (act, f"{tally.files:,}", f"{tally.records:,}", f"{tally.bytes:,}", about.format(**words))
+        for act, about in _MEANING.items()
         if (tally := planned.counts.get(act))
     ]
     show.table(("what", "files", "records", "bytes", ""), rows)
-    whose = "ours" if push else "theirs"
-    for step in planned.conflicts[:_SHOWN]:
-        text = f"conflict: {show.printable(step.path)}: {whose} goes to {show.printable(step.beside)}"
-        click.secho(text, fg="yellow")
-    if len(planned.conflicts) > _SHOWN:
-        click.echo(f"… and {len(planned.conflicts) - _SHOWN} more; --json lists them all.")
+    found = [f"conflict: {step.path}: {words['goes']} goes to {step.beside}" for step in planned.conflicts]
+    show.warnings(found, _SHOWN)
 
 
 @command()
 @click.argument("folder", type=click.Path())
 @click.option("--from", "source", default="", metavar="ADDRESS", help="A folder or postgresql://…; default: the root.")
-def export(folder: str, source: str) -> None:
+@_dry_run
+def export(folder: str, source: str, dry_run: bool) -> None:
     """Export a whole memory as plain files to FOLDER.
 
     FOLDER must be new or empty. The copy is verified before it appears there.
     """
-    with open_root(source) as memory, show.progress("copying") as progress:
-        done = memory.export(folder, progress)
-    if show.in_json(done):
-        return
-    size = f"{amount(done.files, 'file')}, {done.bytes:,} bytes, {amount(done.records, 'record')}"
-    click.echo(f"{size}: {show.printable(done.path)}")
-    show.warnings([f"could not be read there either: {problem}" for problem in done.damage])
+    with open_root(source) as memory:
+        if dry_run:
+            sizes = [stamp.size for stamp in every_file(memory, []).values()]
+            planned = Moved(source=memory.root, target=folder, counts={"new": Tally(len(sizes), bytes=sum(sizes))})
+            if not show.in_json(planned):
+                _preview(planned, push=True)
+                click.echo(_NOTHING)
+            return
+        with show.progress("copying") as progress:
+            done = memory.export(folder, progress)
+    if not show.in_json(done):
+        size = f"{amount(done.files, 'file')}, {done.bytes:,} bytes, {amount(done.records, 'record')}"
+        click.echo(f"{size}: {show.printable(done.path)}")
+        show.warnings([f"could not be read there either: {problem}" for problem in done.damage])
 
 
 @command("import")
@@ -139,7 +140,7 @@ def export(folder: str, source: str) -> None:
 @click.option("--workspace", help="Workspace, domain or repository of the conversations.")
 @click.option("--project", default="", help="Use the workspace of this project folder, if any.")
 @click.option("--channel", default="", help="For chat: channel of messages that name none.")
-@click.option("--dry-run", is_flag=True, help="Only count what would be imported.")
+@_dry_run
 def import_(
     source: str, paths: tuple[str, ...], workspace: str | None, project: str, channel: str, dry_run: bool
 ) -> None:
@@ -169,12 +170,8 @@ def import_(
     problems = {"skipped": done.skipped, "problems": done.problems}
     if not show.in_json({"source": source, "dryRun": dry_run, **numbers, **problems, "next": following}):
         skipped = amount(done.skipped, "line or file", "lines or files")
-        click.echo(
-            f"{amount(done.files, 'file')}, {amount(done.turns, 'turn')}: {done.added}"
-            f" {'would be added' if dry_run else 'added'}, {known} already there, {skipped} skipped."
-        )
-        if not dry_run:
-            click.echo(f"Search them: {following}")
-    show.warnings(done.problems[:10])
-    if done.skipped > 10:
-        show.warnings([f"… and {done.skipped - 10} more; --json lists the first hundred."])
+        added = "would be added" if dry_run else "added"
+        size = f"{amount(done.files, 'file')}, {amount(done.turns, 'turn')}"
+        click.echo(f"{size}: {done.added} {added}, {known} already there, {skipped} skipped.")
+        click.echo(_NOTHING if dry_run else f"Search them: {following}")
+    show.warnings(done.problems, 10, "--json lists the first hundred")

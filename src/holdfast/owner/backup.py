@@ -1,49 +1,68 @@
-"""Copies of a whole memory while others go on writing: a backup, as an archive or a folder, and an export.
+"""Whole copies of a memory: a backup as an archive or a folder, its restore, and an export as plain files.
 
-A log is copied up to its last complete line, a document as one version. Logs are copied before the files that their
-entries refer to, and the write log last, so that nothing in the copy refers to something missing. A backup ends with a
-manifest of the size and SHA-256 of every file; without one it is not complete. The index and the notes of live runs
-are left out.
+A copy is made while others go on writing. A log is copied up to its last complete line, a document as one version. Logs
+are copied before the files that their entries refer to, and the write log last, so that nothing in the copy refers to
+something missing. The index and the notes of live runs are left out.
+
+A backup ends with a manifest of the size and SHA-256 of every file. Restore compares every file with it and verifies
+the memory before that gets its name. An archive is not trusted: docs/decisions/025 lists what is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import gzip
 import hashlib
+import io
 import os
 import re
+import shutil
 import tarfile
+import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import AlreadyExists, Invalid, NotFound, Unavailable
-from holdfast.formats import encryption, jsonl
+from holdfast.errors import AlreadyExists, Damaged, Invalid, NotFound, OverBudget, Unavailable
+from holdfast.formats import encryption
 from holdfast.model import settings
+from holdfast.model.names import check_path
 from holdfast.model.records import Problem
-from holdfast.model.settings import Paths
 from holdfast.model.times import utc_now
-from holdfast.owner.restore import (
-    FILES,
-    MANIFEST,
-    ROOT_FILES,
-    FileInfo,
-    Manifest,
-    Restored,
-    make_memory,
-    new_place,
-    unfinished_folder,
-)
-from holdfast.roots import make_root, on_disk, open_folder
+from holdfast.roots import make_root, on_disk, open_folder, open_memory
+from holdfast.storage.files import descriptors
+from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.reports import Progress
-from holdfast.storage.tree import Folder, Line, Snapshot, Stamp, Tree
+from holdfast.storage.tree import Folder, Snapshot, Stamp, Tree
 
 TRANSFERS = "moves"
 """The folder of what is remembered of transfers; it stays with its memory."""
-_BLOCK = 512
-_DEPTH = 3
+_MANIFEST, _FILES, _VERSION = "manifest.json", "files", 1
+_ROOT_FILES = (settings.FILE, ".gitattributes", ".gitignore")
+_UNFINISHED = f"{TEMPORARY}whole-"
+_CHUNK = 1 << 20
+_MOST_MANIFEST = 256 << 20
+_RATIO, _ALLOWED = 200, 64 << 20
+"""An archive may contain this many times its own size, and in any case this many bytes."""
+_OTHER = "Use a backup that holdfast made."
+
+
+class FileInfo(msgspec.Struct, frozen=True):
+    size: int
+    sha256: str
+    mtime: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    backup: int = _VERSION
+    format: int = settings.FORMAT
+    made: str
+    files: dict[str, FileInfo]
+    folders: list[str] = []
+    """Workspaces, domains and repositories, which may have no files yet."""
 
 
 class Backup(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -57,164 +76,19 @@ class Backup(msgspec.Struct, frozen=True, omit_defaults=True):
     """Files in the memory's folders that were not copied, with the reason."""
 
 
-def backup(memory: Core, target: str, progress: Progress | None = None) -> Backup:
-    """Copy a memory to a new archive or folder outside of it: all of it or nothing."""
-    folder, name = os.path.split(os.path.abspath(on_disk(target)))
-    folder = os.path.realpath(folder)
-    location = os.path.join(folder, name)
-    archive = location.endswith((".tar.gz", ".tgz"))
-    _check_outside(memory, location)
-    if not archive and location.endswith((".tar", ".gz", ".zip", ".bz2", ".xz")):
-        raise Invalid(f"{location} is no form of a backup.", "Name a file that ends with .tar.gz, or a folder.")
-    if os.path.lexists(location):
-        raise AlreadyExists(f"{location} is there already; nothing was written.", "Name a new file or folder.")
-    if not os.path.isdir(folder):
-        raise Unavailable(f"{folder} is not a folder.", "Make it first.")
-    secret = "backups" in memory.settings.encryption.what
-    if secret and not archive:
-        raise Invalid("A backup is encrypted here, and a folder cannot be.", "Name a file that ends with .tar.gz.")
-    copy = _Backup(memory, progress)
-    with contextlib.closing(open_folder(folder)) as there, unfinished_folder(there) as made:
-        os.chmod(made, 0o700)  # before anything is in it
-        unfinished = os.path.basename(made)
-        with contextlib.closing(open_folder(made)) as inside:
-            if archive:
-                inside.create(name, encryption.encrypt(copy.archive()) if secret else copy.archive())
-                os.chmod(os.path.join(made, name), 0o600)
-                unfinished += f"/{name}"
-            else:
-                copy.into(inside)
-        there.move(unfinished, name)
-    size = sum(info.size for info in copy.files.values())
-    return Backup(location, len(copy.files), size, copy.made, copy.left_out)
+class Restored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was restored or exported, and where; `damage` was there already in the memory that was copied."""
+
+    path: str
+    files: int
+    bytes: int
+    records: int
+    made: str
+    """When the copy was made."""
+    damage: list[Problem] = []
 
 
-class _Backup:
-    def __init__(self, memory: Core, progress: Progress | None) -> None:
-        self._memory, self._progress = memory, progress
-        self.made = utc_now()
-        self.files: dict[str, FileInfo] = {}
-        self.left_out: list[Problem] = []
-
-    def into(self, there: Folder) -> None:
-        for path, snapshot in self._snapshots():
-            there.create(f"{FILES}/{path}", self._read(path, snapshot), mtime=snapshot.mtime, durable=False)
-        there.create(MANIFEST, [self._manifest()], durable=False)
-        there.settle()
-
-    def archive(self) -> Iterator[bytes]:
-        """Yield it as a compressed tar archive, for which the files never have to fit into memory."""
-        gzip = zlib.compressobj(6, zlib.DEFLATED, 31)
-
-        def tar() -> Iterator[bytes]:
-            for path, snapshot in self._snapshots():
-                yield _header(f"{FILES}/{path}", snapshot.size, snapshot.mtime // 10**9)
-                yield from self._read(path, snapshot)
-                yield bytes(-snapshot.size % _BLOCK)
-            manifest = self._manifest()
-            yield _header(MANIFEST, len(manifest), 0)
-            yield manifest + bytes(-len(manifest) % _BLOCK + 2 * _BLOCK)
-
-        yield from filter(None, map(gzip.compress, tar()))
-        yield gzip.flush()
-
-    def _manifest(self) -> bytes:
-        folders = list(scopes(self._memory.tree, self._memory.layout.workspaces))
-        return msgspec.json.encode(Manifest(made=self.made, files=self.files, folders=folders))
-
-    def _read(self, path: str, snapshot: Snapshot) -> Iterator[bytes]:
-        digest = hashlib.sha256()
-        for chunk in snapshot.chunks:
-            digest.update(chunk)
-            yield chunk
-        self.files[path] = FileInfo(snapshot.size, digest.hexdigest(), snapshot.mtime)
-
-    def _snapshots(self) -> Iterator[tuple[str, Snapshot]]:
-        for path, _ in _in_order(self._memory, self.left_out, self._progress):
-            with contextlib.suppress(NotFound), contextlib.ExitStack() as opened:  # removed meanwhile
-                try:
-                    snapshot = opened.enter_context(self._memory.tree.snapshot(path, log=path.endswith(".jsonl")))
-                except Unavailable as error:
-                    self.left_out.append(Problem(path, error.message))
-                    continue
-                yield path, snapshot
-
-
-def _header(name: str, size: int, mtime: int) -> bytes:
-    info = tarfile.TarInfo(name)
-    info.size, info.mtime, info.mode = size, mtime, 0o644
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-
-
-def export(memory: Core, target: str, progress: Progress | None = None) -> Restored:
-    """Write a memory as plain files to a folder that is new or empty, whatever it is stored in."""
-    made, tree = utc_now(), memory.tree
-    _check_outside(memory, os.path.join(*new_place(target)))
-    if not _files(memory, []):  # perhaps a tenant whose name was misspelt
-        raise NotFound(f"There is nothing at {memory.root}.", "Look at the address, and at the tenant in it.")
-
-    def lines(path: str, left_out: list[Problem]) -> Iterator[bytes]:
-        return (line.data + b"\n" * line.whole for line in complete_lines(tree, path, left_out))
-
-    def fill(there: Folder) -> Restored:
-        files, size = 0, 0
-        left_out: list[Problem] = []
-        for path, stamp in _in_order(memory, left_out, progress):
-            if path.startswith(f"{memory.layout.memory}/{TRANSFERS}/"):
-                continue
-            with contextlib.suppress(NotFound):  # removed meanwhile
-                chunks = iter([tree.read(path).data]) if not path.endswith(".jsonl") else lines(path, left_out)
-                there.create(path, chunks, mtime=stamp.mtime, durable=False)
-                files += 1
-                size += os.stat(os.path.join(there.location, path)).st_size
-        paths, file = memory.settings.paths, os.path.join(there.location, settings.FILE)
-        if paths != Paths() and not os.path.exists(file):
-            values = msgspec.structs.asdict(paths).items()
-            rows = [f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in values]
-            with open(file, "x", encoding="utf-8") as opened:
-                opened.write(f"format = {settings.FORMAT}\n\n[paths]\n{''.join(rows)}")
-        make_root(there.location)
-        for scope in scopes(tree, paths.workspaces):
-            os.makedirs(os.path.join(there.location, scope), exist_ok=True)
-        return Restored("", files, size, 0, made, left_out)
-
-    return make_memory(target, fill)
-
-
-def complete_lines(tree: Tree, path: str, left_out: list[Problem]) -> Iterator[Line]:
-    """Yield the lines of a log; one that is too long is reported, one that is being written is left out."""
-    for line in tree.scan(path):
-        if line.cut:
-            left_out.append(Problem(path, f"a line at byte {line.offset:,} is longer than lines may be"))
-        elif line.whole or not isinstance(jsonl.parse(line.data), str):
-            yield line
-
-
-def _check_outside(memory: Core, location: str) -> None:
-    if (location + "/").startswith(memory.tree.location + "/"):
-        raise Invalid(f"{location} is inside the memory itself.", "Name a place outside of it.")
-
-
-def _in_order(memory: Core, left_out: list[Problem], progress: Progress | None) -> Iterator[tuple[str, Stamp]]:
-    """Yield each file once: logs, documents, kept versions, then the write log.
-
-    They are listed again for each of these, since an entry may refer to a file that was created meanwhile.
-    """
-    writes = f"{memory.layout.memory}/writes/"
-    done: set[str] = set()
-    for number, turn in enumerate(((True, False), (False, False), (False, True), (True, True))):
-        found = _files(memory, [] if number else left_out)
-        for path, stamp in found.items():
-            if path not in done and (path.endswith(".jsonl"), path.startswith(writes)) == turn:
-                done.add(path)
-                yield path, stamp
-                if progress:
-                    progress(len(done), max(len(found), len(done)))
-
-
-def _files(memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
-    top = {name: stamp for name in ROOT_FILES if (stamp := memory.tree.stat(name))}
-    return top | every_file(memory, left_out)
+# reading a memory
 
 
 def every_file(memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
@@ -222,14 +96,13 @@ def every_file(memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
 
     Links, and what cannot be read, are added to `left_out`.
     """
-    paths, links = memory.settings.paths, list[str]()
+    paths, links = memory.settings.paths, dict[str, None]()
     found: dict[str, Stamp] = {}
     for top in sorted({getattr(paths, name) for name in paths.__struct_fields__}):
-        found |= memory.tree.walk(top, ("",), lambda path, why: left_out.append(Problem(path, why)), links.append)
-    below = tuple(f"{link}/" for link in links)
-    runs = re.compile(rf"{re.escape(paths.memory)}/sessions/[^/]+/runs/")
+        found |= memory.tree.walk(top, ("",), lambda path, why: left_out.append(Problem(path, why)), links.setdefault)
     why = "a link: what it leads to is copied where it is, if that is in the memory"
-    left_out += [Problem(path, why) for path in dict.fromkeys(links)]
+    left_out += [Problem(path, why) for path in links]
+    runs, below = re.compile(rf"{re.escape(paths.memory)}/sessions/[^/]+/runs/"), tuple(f"{link}/" for link in links)
     return {
         path: stamp
         for path, stamp in found.items()
@@ -237,8 +110,308 @@ def every_file(memory: Core, left_out: list[Problem]) -> dict[str, Stamp]:
     }
 
 
-def scopes(tree: Tree, folder: str, depth: int = _DEPTH) -> Iterator[str]:
+def _snapshots(memory: Core, left_out: list[Problem], progress: Progress | None) -> Iterator[tuple[str, Snapshot]]:
+    """Yield each file once, as it is at one moment: logs, documents, kept versions, then the write log.
+
+    Files are listed again for each of these, since an entry may refer to a file that was created meanwhile.
+    """
+    writes, done = f"{memory.layout.memory}/writes/", set[str]()
+    for turn in ((True, False), (False, False), (False, True), (True, True)):
+        found = [*filter(memory.tree.stat, _ROOT_FILES), *every_file(memory, left_out)]
+        for path in found:
+            log = path.endswith(".jsonl")
+            if path in done or (log, path.startswith(writes)) != turn:
+                continue
+            done.add(path)
+            with contextlib.suppress(NotFound), contextlib.ExitStack() as opened:  # removed meanwhile
+                try:
+                    snapshot = opened.enter_context(memory.tree.snapshot(path, log=log))
+                except Unavailable as error:
+                    left_out.append(Problem(path, error.message))
+                    continue
+                yield path, snapshot
+            if progress:
+                progress(len(done), max(len(found), len(done)))
+
+
+def _scopes(tree: Tree, folder: str, depth: int = 3) -> Iterator[str]:
     """Yield the folders of workspaces, domains and repositories, which may have no files."""
     for name in tree.folders(folder) if depth else ():
         yield f"{folder}/{name}"
-        yield from scopes(tree, f"{folder}/{name}", depth - 1)
+        yield from _scopes(tree, f"{folder}/{name}", depth - 1)
+
+
+# writing a copy
+
+
+def backup(memory: Core, target: str, progress: Progress | None = None) -> Backup:
+    """Copy a memory to a new archive or folder outside of it: all of it or nothing."""
+    location = _place(target, memory)
+    archive = location.endswith((".tar.gz", ".tgz"))
+    if not archive and location.endswith((".tar", ".gz", ".zip", ".bz2", ".xz")):
+        raise Invalid(f"{location} is no form of a backup.", "Name a file that ends with .tar.gz, or a folder.")
+    if os.path.lexists(location):
+        raise AlreadyExists(f"{location} is there already; nothing was written.", "Name a new file or folder.")
+    secret = "backups" in memory.settings.encryption.what
+    if secret and not archive:
+        raise Invalid("A backup is encrypted here, and a folder cannot be.", "Name a file that ends with .tar.gz.")
+    made, files, left_out = utc_now(), dict[str, FileInfo](), list[Problem]()
+
+    def contents() -> Iterator[tuple[str, Snapshot]]:
+        for path, found in _snapshots(memory, left_out, progress):
+            chunks = _noted(found.chunks, path, files, found.mtime)
+            yield f"{_FILES}/{path}", Snapshot(found.size, found.mtime, chunks)
+        folders = list(_scopes(memory.tree, memory.layout.workspaces))
+        data = msgspec.json.encode(Manifest(made=made, files=files, folders=folders))
+        yield _MANIFEST, Snapshot(len(data), 0, iter([data]))
+
+    with _unfinished(location) as unfinished:
+        if archive:
+            packed = _packed(contents())
+            with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.writelines(encryption.encrypt(packed) if secret else packed)
+        else:
+            os.mkdir(unfinished, 0o700)
+            with contextlib.closing(open_folder(unfinished)) as there:
+                for name, found in contents():
+                    there.create(name, found.chunks, mtime=found.mtime, durable=False)
+    size = sum(info.size for info in files.values())
+    return Backup(location, len(files), size, made, list(dict.fromkeys(left_out)))
+
+
+def export(memory: Core, target: str, progress: Progress | None = None) -> Restored:
+    """Write a memory as plain files to a folder that is new or empty, whatever it is stored in."""
+    made, left_out = utc_now(), list[Problem]()
+    location = _place(target, memory)
+    if not any(map(memory.tree.stat, _ROOT_FILES)) and not every_file(memory, []):
+        raise NotFound(f"There is nothing at {memory.root}.", "Check the address, and the tenant in it.")
+
+    def fill(there: Folder) -> Restored:
+        files, size = 0, 0
+        for path, found in _snapshots(memory, left_out, progress):
+            if not path.startswith(f"{memory.layout.memory}/{TRANSFERS}/"):
+                there.create(path, found.chunks, mtime=found.mtime, durable=False)
+                files, size = files + 1, size + found.size
+        make_root(there.location)
+        for scope in _scopes(memory.tree, memory.layout.workspaces):
+            os.makedirs(os.path.join(there.location, scope), exist_ok=True)
+        return Restored(location, files, size, 0, made, list(dict.fromkeys(left_out)))
+
+    return _make_memory(location, fill)
+
+
+def _noted(chunks: Iterable[bytes], path: str, files: dict[str, FileInfo], mtime: int = 0) -> Iterator[bytes]:
+    """Yield the pieces of a file, then note its size and checksum."""
+    digest, size = hashlib.sha256(), 0
+    for chunk in chunks:
+        digest.update(chunk)
+        size += len(chunk)
+        yield chunk
+    files[path] = FileInfo(size, digest.hexdigest(), mtime)
+
+
+def _packed(contents: Iterable[tuple[str, Snapshot]]) -> Iterator[bytes]:
+    """Yield files as a compressed tar archive; they never have to fit into memory."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+    for name, found in contents:
+        info = tarfile.TarInfo(name)
+        info.size, info.mtime = found.size, found.mtime // 10**9
+        yield packer.compress(info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
+        yield from map(packer.compress, found.chunks)
+        yield packer.compress(bytes(-found.size % tarfile.BLOCKSIZE))
+    yield packer.compress(bytes(2 * tarfile.BLOCKSIZE)) + packer.flush()
+
+
+def _place(target: str, memory: Core | None = None) -> str:
+    """Return the path of something new, which must be outside of the memory, in a folder that exists."""
+    folder, name = os.path.split(os.path.abspath(on_disk(target)))
+    location = os.path.join(os.path.realpath(folder), name)
+    if memory and (location + "/").startswith(memory.tree.location + "/"):
+        raise Invalid(f"{location} is inside the memory itself.", "Name a place outside of it.")
+    if not name or not os.path.isdir(folder):
+        raise Unavailable(f"{folder} is not a folder.", "Make it first.")
+    return location
+
+
+@contextlib.contextmanager
+def _unfinished(location: str) -> Iterator[str]:
+    """Give a path to make a file or folder at; it gets its name when it is complete, and never replaces another.
+
+    The path is in a folder that only the owner can read. It is locked while it is in use; unlocked ones were left by
+    processes that are gone, and are removed first.
+    """
+    folder, name = os.path.split(location)
+    try:
+        for left in (os.path.join(folder, one) for one in os.listdir(folder) if one.startswith(_UNFINISHED)):
+            with contextlib.suppress(OSError), _locked(left):
+                shutil.rmtree(left, ignore_errors=True)
+        with (
+            tempfile.TemporaryDirectory(prefix=_UNFINISHED, dir=folder, ignore_cleanup_errors=True) as work,
+            contextlib.closing(open_folder(folder)) as parent,
+            _locked(work),
+        ):
+            yield os.path.join(work, name)
+            parent.settle()
+            parent.move(f"{os.path.basename(work)}/{name}", name)
+    except OSError as error:
+        raise Unavailable(f"{location} was not written: {error.strerror}.", "Nothing was left there.") from None
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not descriptors.free(fd):
+            raise BlockingIOError(f"{folder} is in use")
+        yield
+    finally:
+        os.close(fd)
+
+
+def _make_memory(location: str, fill: Callable[[Folder], Restored]) -> Restored:
+    """Make a memory in a new or empty folder from the files that `fill` writes; it appears when it is verified."""
+    if os.path.lexists(location) and (not os.path.isdir(location) or os.path.islink(location) or os.listdir(location)):
+        raise AlreadyExists(f"{location} is not an empty folder; nothing was written.", "Name a new or empty folder.")
+    with _unfinished(location) as unfinished:
+        os.mkdir(unfinished)
+        with contextlib.closing(open_folder(unfinished)) as there:
+            filled = fill(there)
+        with open_memory(unfinished, kind=Core) as memory:  # the index that this makes stays
+            report = memory.verify()
+        if report.differences:
+            fault = f"What was written is not a sound memory: {report.differences[0]}."
+            raise Damaged(fault, "Nothing was left there.")
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(location)  # fails unless it is still empty
+    damage = [*filled.damage, *report.damage]
+    return msgspec.structs.replace(filled, records=report.records, damage=damage)
+
+
+# reading a backup
+
+
+def restore(source: str, target: str, progress: Progress | None = None) -> Restored:
+    """Make a memory from a backup, in a folder that is new or empty: all of it or nothing."""
+    origin, location = os.path.realpath(on_disk(source)), _place(target)
+    if not os.path.isfile(origin) and not os.path.isdir(origin):
+        raise NotFound(f"There is no backup {origin}.", "Check the path.")
+    read = _in_folder if os.path.isdir(origin) else _in_archive
+
+    def fill(there: Folder) -> Restored:
+        found, manifest = dict[str, FileInfo](), None
+        try:
+            for name, chunks in read(origin, there.location, progress):
+                if name == _MANIFEST:
+                    manifest = _manifest(b"".join(chunks))
+                else:
+                    there.create(path := _path_inside(name), _noted(chunks, path, found), durable=False)
+        except (EOFError, NotFound, gzip.BadGzipFile, zlib.error, tarfile.TarError, UnicodeDecodeError, RecursionError):
+            raise Damaged(f"{origin} is cut off, damaged or no backup.", "Use another backup.") from None
+        if manifest is None:
+            raise Damaged("The archive has no manifest: it is no whole backup.", "Use another one.")
+        for path in sorted(manifest.files.keys() | found.keys()):
+            one, other = manifest.files.get(path), found.get(path)
+            if not one or not other or (one.size, one.sha256) != (other.size, other.sha256):
+                raise Damaged(f"{path[:200]} is not as the manifest of the backup says.", "Use another backup.")
+            with contextlib.suppress(OverflowError):
+                os.utime(os.path.join(there.location, path), ns=(one.mtime, one.mtime), follow_symlinks=False)
+        for folder in manifest.folders:
+            os.makedirs(os.path.join(there.location, folder), exist_ok=True)
+        return Restored(location, len(found), sum(info.size for info in found.values()), 0, manifest.made)
+
+    return _make_memory(location, fill)
+
+
+def _in_folder(origin: str, _target: str, progress: Progress | None) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield the manifest of a backup, and the files that it names."""
+    with contextlib.closing(open_folder(origin)) as here:
+        data = here.read(_MANIFEST, _MOST_MANIFEST).data
+        yield _MANIFEST, iter([data])
+        files = _manifest(data).files
+        for number, path in enumerate(files, 1):
+            with here.snapshot(f"{_FILES}/{path}") as snapshot:
+                yield f"{_FILES}/{path}", snapshot.chunks
+            if progress:
+                progress(number, len(files))
+
+
+def _in_archive(origin: str, target: str, progress: Progress | None) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield the files of an archive; folders are skipped, everything else is refused."""
+    with open(origin, "rb") as file:
+        packed = os.fstat(file.fileno()).st_size
+        encrypted = file.peek(len(encryption.MAGIC)).startswith(encryption.MAGIC)
+        chunks = iter(functools.partial(file.read, _CHUNK), b"")
+        source = _Unpacked(fileobj=_Chunks(encryption.decrypt(chunks, origin)) if encrypted else file)
+        source.left = min(shutil.disk_usage(target).free, _RATIO * packed + _ALLOWED)
+        archive = tarfile.TarFile(fileobj=source, encoding="utf-8", errors="strict")
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # they would add up in memory
+            if member.type == tarfile.DIRTYPE:
+                continue
+            if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.pax_headers or member.size < 0:
+                fault = f"{member.name[:200]!r} in the archive is no regular file"
+                raise Invalid(f"{fault}: links, devices and the like are refused.", _OTHER)
+            if member.name == _MANIFEST and member.size > _MOST_MANIFEST:
+                raise OverBudget("The manifest of the archive is too large.", _OTHER)
+            content = archive.extractfile(member)
+            assert content is not None  # a regular file
+            yield member.name, iter(functools.partial(content.read, _CHUNK), b"")
+            if progress:
+                progress(file.tell(), packed)
+        while source.read(_CHUNK):  # to the end, which checks the checksum of the whole
+            pass
+
+
+class _Unpacked(gzip.GzipFile):
+    """The unpacked bytes of an archive: at most `left`, and only so many at once."""
+
+    left = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= _CHUNK:  # file contents are read in chunks, so this is a header
+            raise Invalid("A name in the archive is longer than a path can be.", _OTHER)
+        data = super().read(size)
+        self.left -= len(data)
+        if self.left < 0:
+            fault = "The archive has more bytes than the disk has room for, or than an archive of its size can have."
+            raise OverBudget(fault, "Free some space, or use a backup that holdfast made.")
+        return data
+
+
+class _Chunks(io.RawIOBase):
+    """Pieces of bytes, to be read like a file."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = chunks, b""
+
+    def read(self, size: int = -1) -> bytes:
+        self._rest = self._rest or next(self._chunks, b"")
+        size = len(self._rest) if size < 0 else size
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+
+def _path_inside(name: str) -> str:
+    """Return the path in the memory of a file of a backup, or refuse it."""
+    top, _, path = name.partition("/")
+    try:
+        hidden = any(part.startswith(".") for part in check_path(path)) and path not in _ROOT_FILES
+    except Invalid:
+        hidden = True
+    if hidden or top != _FILES:
+        raise Invalid(f"{name[:200]!r} in the backup is no path inside a memory, or hidden.", _OTHER)
+    return path
+
+
+def _manifest(data: bytes) -> Manifest:
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise Damaged("The manifest of the backup cannot be read.", "Use another backup.") from None
+    if manifest.format > settings.FORMAT or manifest.backup > _VERSION:
+        known, given = f"{settings.FORMAT}.{_VERSION}", f"{manifest.format}.{manifest.backup}"
+        fault = f"The backup has format {given}; this Holdfast reads up to {known}."
+        raise Invalid(fault, "Upgrade Holdfast; nothing was changed.")
+    for path in (*manifest.files, *manifest.folders):
+        _path_inside(f"{_FILES}/{path}")
+    return manifest

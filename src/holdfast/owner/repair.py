@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core import Core
 from holdfast.formats import jsonl
 from holdfast.model.names import amount
-from holdfast.owner.restore import restore
+from holdfast.owner.backup import restore
 from holdfast.storage import write_log
 
 

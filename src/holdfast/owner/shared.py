@@ -24,11 +24,11 @@ from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model.queries import Query
 from holdfast.model.records import Problem, Record
-from holdfast.recall import answers as recalling
+from holdfast.recall import answers
 from holdfast.recall.answers import Answer, Candidates, Found
 from holdfast.recall.ranking import Near
 from holdfast.roots import is_address, open_memory, without_clear_passwords
-from holdfast.storage.pools import Candidate, Pool, Tied
+from holdfast.storage.pools import Pool, Tied
 
 NAME = "shared"
 PREFIX = f"{NAME}:"
@@ -91,62 +91,57 @@ class Shared:
     def start(self, work: Callable[[Core], T]) -> Callable[[], T]:
         """Begin some work on the shared memory; the returned function waits for the result, up to the timeout.
 
-        Unavailable at once during the pause after a failure.
+        During the pause after a failure no work begins, and that function raises the same error.
         """
-        if self._error and monotonic() < self._until:
-            raise self._error
         future: Future[T] = Future()
         deadline = monotonic() + self._seconds
+        paused = self._error if monotonic() < self._until else None
 
         def run() -> None:
             try:
-                future.set_result(work(self._open()))
+                with self._opening:
+                    if self._opened is None:
+                        opened = open_memory(address(self._memory), kind=Core)
+                        if opened.root == self._memory.root:
+                            opened.close()
+                            raise Invalid("shared.store names this memory itself.", "Name another one.")
+                        self._opened = opened
+                future.set_result(work(self._opened))
             except Exception as error:  # raised again where the result is waited for
                 future.set_exception(error)
 
         def result() -> T:
+            if paused:
+                raise paused
             error: HoldfastError
             try:
                 found = future.result(max(0.0, deadline - monotonic()))
             except TimeoutError:
                 late = f"It gave no answer within {self._seconds:g} seconds."
-                error = Unavailable(late, "Look whether its server can be reached.")
+                error = Unavailable(late, "Check whether its server can be reached.")
             except HoldfastError as raised:
-                error = as_written(raised, self._memory)
+                error = raised
             except Exception as raised:  # the private answer must come in any case
-                failed = Unavailable(f"It failed: {type(raised).__name__}: {raised}"[:300], "Please report this.")
-                error = as_written(failed, self._memory)
+                error = Unavailable(f"It failed: {type(raised).__name__}: {raised}"[:300], "Please report this.")
             else:
                 self._error, self._pause = None, _FIRST_PAUSE
                 return found
+            error, self._error = as_written(error, self._memory), None
             if isinstance(error, Unavailable):  # begin a pause, a longer one each time
                 error = Unavailable(f"The shared memory could not be searched: {error.message}", error.next_step)
                 self._error, self._until = error, monotonic() + self._pause
-                self._pause = min(self._pause * 2, _LONGEST_PAUSE)
-            else:
-                self._error, self._pause = None, _FIRST_PAUSE
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE) if self._error else _FIRST_PAUSE
             raise error
 
-        threading.Thread(target=run, name="holdfast-shared", daemon=True).start()
+        if not paused:
+            threading.Thread(target=run, name="holdfast-shared", daemon=True).start()
         return result
-
-    def _open(self) -> Core:
-        with self._opening:
-            if self._opened is None:
-                opened = open_memory(address(self._memory), kind=Core)
-                if opened.root == self._memory.root:
-                    opened.close()
-                    raise Invalid("shared.store names this memory itself.", "Name another one.")
-                self._opened = opened
-            return self._opened
 
     def close(self) -> None:
         if self._opening.acquire(blocking=False):  # a thread that still opens it ends with the process
-            try:
-                if self._opened:
-                    self._opened.close()
-            finally:
-                self._opening.release()
+            if self._opened:
+                self._opened.close()
+            self._opening.release()
 
 
 def find(memory: Core, query: Query) -> Found:
@@ -160,80 +155,67 @@ def find(memory: Core, query: Query) -> Found:
     if query.where == "shared":
         found = shared.ask(lambda there: there.find(inner))
         return msgspec.structs.replace(found, hits=[msgspec.structs.replace(hit, store=NAME) for hit in found])
-    problems: list[Problem] = []
-    waiting: Callable[[], Candidates] | None = None
-    mine = theirs = missing = None
-    try:
-        waiting = shared.start(lambda there: there.candidates(inner))
-    except HoldfastError as error:
-        problems.append(Problem(NAME, str(error)))
+    waiting = shared.start(lambda there: there.candidates(inner))
+    mine, theirs, missing, problems = Candidates(), Candidates(), None, list[Problem]()
     try:
         mine = memory.candidates(inner)
     except NotFound as error:  # perhaps only the shared memory has this workspace
         missing = error
     try:
-        theirs = waiting() if waiting else None
+        theirs = waiting()
     except HoldfastError as error:
+        if missing:
+            raise missing from None
         absent = isinstance(error, NotFound)  # only this memory has the workspace
         problems.append(Problem(NAME, error.message if absent else str(error), minor=absent))
-    if missing and theirs is None:
-        raise missing
-    return _together(mine or Candidates(), theirs or Candidates(), inner, memory, problems)
+    return answers.answer(_together(mine, theirs, problems, query.limit), inner, memory.settings.search)
 
 
-def _together(mine: Candidates, theirs: Candidates, query: Query, memory: Core, problems: list[Problem]) -> Found:
-    """Rank what both memories have; rows are even for this memory and odd for the shared one."""
+def _together(mine: Candidates, theirs: Candidates, problems: list[Problem], limit: int) -> Candidates:
+    """Join what both memories have; rows are even for this memory and odd for the shared one."""
 
     def load(rows: list[int]) -> dict[int, Record]:
         found = {2 * row: record for row, record in mine.load([row // 2 for row in rows if not row % 2]).items()}
         others = theirs.load([row // 2 for row in rows if row % 2])
         return found | {2 * row + 1: record for row, record in others.items()}
 
-    def related(answers: list[Answer]) -> list[list[Tied]]:
+    def related(found: list[Answer]) -> list[list[Tied]]:
         both = (("", mine), (NAME, theirs))
-        ties = [iter(source.related([one for one in answers if one.store == store])) for store, source in both]
-        return [next(ties[bool(one.store)]) for one in answers]
+        ties = [iter(source.related([one for one in found if one.store == store])) for store, source in both]
+        return [next(ties[bool(one.store)]) for one in found]
 
     newest: dict[tuple[str, str], Answer] = {}
     every = mine.answers + [msgspec.structs.replace(one, store=NAME) for one in theirs.answers]
     for one in sorted(every, key=lambda one: one.record.time, reverse=True):
         newest.setdefault((one.record.id, one.record.version), one)
-    values = dict(theirs.near.values)
+    near = dict(theirs.near.values)
     for identifier, value in mine.near.values.items():
-        values[identifier] = max(value, values.get(identifier, value))
+        near[identifier] = max(value, near.get(identifier, value))
     theirs_problems = [Problem(f"{NAME}: {one.path}", one.what, one.line, one.minor) for one in theirs.problems]
-    found = Candidates(
-        _pools(mine.pools, theirs.pools), Near(values, min(mine.near.enough, theirs.near.enough)),
-        list(newest.values())[: query.limit], load=load, related=related, store=lambda row: NAME if row % 2 else "",
+    return Candidates(
+        _pools(mine.pools, theirs.pools), Near(near, min(mine.near.enough, theirs.near.enough)),
+        list(newest.values())[:limit], load=load, related=related, store=lambda row: NAME if row % 2 else "",
         as_of=mine.as_of or theirs.as_of, behind=mine.behind + theirs.behind,
         problems=[*mine.problems, *theirs_problems, *problems], damaged=mine.damaged + theirs.damaged,
         where=mine.where, get=mine.get,
     )  # fmt: skip
-    return recalling.answer(found, query, memory.settings.search)
 
 
 def _pools(mine: list[Pool], theirs: list[Pool]) -> list[Pool]:
     """Join the pools of both sides that search for the same words."""
-    waiting = [_renumbered(pool, 1) for pool in theirs]
-    found = []
-    for pool in (_renumbered(pool, 0) for pool in mine):
-        twin = next((one for one in waiting if (one.foreign, one.words) == (pool.foreign, pool.words)), None)
-        if twin:
-            waiting.remove(twin)
-            records, held = pool.records + twin.records, tuple(map(sum, zip(pool.held, twin.held, strict=True)))
-            length = (pool.length * pool.records + twin.length * twin.records) / max(1, records)
-            pool = msgspec.structs.replace(
-                pool, held=held, records=records, length=length,
-                candidates={**pool.candidates, **twin.candidates}, after={**pool.after, **twin.after},
-            )  # fmt: skip
-        found.append(pool)
-    return found + waiting
-
-
-def _renumbered(pool: Pool, odd: int) -> Pool:
-    def renamed(one: Candidate) -> Candidate:  # sessions of one name in two memories are two
-        return msgspec.structs.replace(one, session=(PREFIX + one.session[0], one.session[1])) if odd else one
-
-    candidates = {2 * row + odd: renamed(one) for row, one in pool.candidates.items()}
-    after = {2 * row + odd: 2 * other + odd for row, other in pool.after.items()}
-    return msgspec.structs.replace(pool, candidates=candidates, after=after)
+    found: dict[tuple[bool, tuple[str, ...]], Pool] = {}
+    for odd, pool in (*((0, pool) for pool in mine), *((1, pool) for pool in theirs)):
+        candidates = {2 * row + odd: one for row, one in pool.candidates.items()}
+        if odd:  # sessions of one name in two memories are two
+            for row, one in candidates.items():
+                session = (PREFIX + one.session[0], one.session[1])
+                candidates[row] = msgspec.structs.replace(one, session=session)
+        after = {2 * row + odd: 2 * other + odd for row, other in pool.after.items()}
+        twin = found.get((pool.foreign, pool.words), Pool(held=(0,) * len(pool.held), records=0))
+        records, length = pool.records + twin.records, pool.length * pool.records + twin.length * twin.records
+        found[pool.foreign, pool.words] = msgspec.structs.replace(
+            pool, held=tuple(map(sum, zip(pool.held, twin.held, strict=True))), records=records,
+            length=length / max(1, records) if twin.records else pool.length,
+            candidates={**twin.candidates, **candidates}, after={**twin.after, **after},
+        )  # fmt: skip
+    return list(found.values())

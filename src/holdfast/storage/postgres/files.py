@@ -62,6 +62,12 @@ SELECT r.about, r.id::text, coalesce(octet_length(r.text), octet_length(r.raw), 
 WHERE r.tenant = %(tenant)s AND r.about IS NOT NULL AND r.key = '' AND NOT r.live
     AND r.kind IN ({", ".join(f"'{name}'" for name in DOCUMENTS)})
 """
+_VERSIONS = """
+SELECT r.path, r.version FROM holdfast.record r
+WHERE r.tenant = %(tenant)s AND r.path = ANY(%(paths)s::text[]) AND r.key = '' AND r.live
+UNION ALL SELECT %(folder)s || r.about, r.about FROM holdfast.record r
+WHERE r.tenant = %(tenant)s AND r.about = ANY(%(kept)s::text[]) AND r.key = '' AND NOT r.live
+"""
 _FOLDERS = """
 WITH RECURSIVE place AS (
     SELECT split_part(substr(one.path, %(start)s), '/', 1) AS name FROM (SELECT r.path FROM holdfast.record r
@@ -156,13 +162,9 @@ class PgTree:
         return [row, *sections]
 
     def versions(self, paths: Sequence[str]) -> dict[str, str]:
-        wanted = (
-            "SELECT r.path, r.version FROM holdfast.record r"
-            " WHERE r.tenant = %(tenant)s AND r.path = ANY(%(paths)s::text[]) AND r.key = '' AND r.live"
-        )
-        found: dict[str, str] = dict(self._database.ask("The documents", wanted, paths=[plain(path) for path in paths]))
-        kept = [path for path in paths if path.startswith(self._kept) and self.row(path)]
-        return found | {path: path.removeprefix(self._kept) for path in kept}
+        kept = [path.removeprefix(self._kept) for path in paths if path.startswith(self._kept)]
+        given = {"paths": [plain(path) for path in paths], "kept": kept, "folder": self._kept}
+        return dict(self._database.ask("The documents", _VERSIONS, **given))
 
     def create_all(self, files: Mapping[str, bytes]) -> set[str]:
         there, statements = self.versions(list(files)), dict[str, Statement]()
@@ -178,18 +180,16 @@ class PgTree:
         return {*statements}
 
     def remove(self, path: str, *, expect: str = "", keep: str = "") -> None:
-        if not is_log(path) and not path.startswith(self._kept):
-            if self.row(path) is None:
+        kept = path.startswith(self._kept)
+        if is_log(path) or kept:
+            these = "r.about = %(path)s AND r.key = '' AND NOT r.live" if kept else "r.path = %(path)s"
+            gone = f"DELETE FROM holdfast.record r WHERE r.tenant = %(tenant)s AND {these} RETURNING 1"
+            if not self._database.write(path, [(gone, {"path": path.removeprefix(self._kept)}), (_EPOCH, {})])[0]:
                 raise _missing(path)
-            self.put(path, None, expect=expect or None, keep=bool(keep))
-            return
-        gone = "DELETE FROM holdfast.record r WHERE r.tenant = %(tenant)s AND {} RETURNING 1"
-        if is_log(path):
-            gone = gone.format("r.path = %(path)s")
-        else:
-            gone, path = gone.format("r.about = %(path)s AND r.key = '' AND NOT r.live"), path.removeprefix(self._kept)
-        if not self._database.write(path, [(gone, {"path": path}), (_EPOCH, {})])[0]:
+        elif self.row(path) is None:
             raise _missing(path)
+        else:
+            self.put(path, None, expect=expect or None, keep=bool(keep))
 
     def rewrite(self, path: str, change: Callable[[bytes], bytes]) -> int:
         count = 0
@@ -240,20 +240,14 @@ class PgTree:
 
     @contextlib.contextmanager
     def snapshot(self, path: str, *, log: bool = False) -> Iterator[Snapshot]:
-        if not log:
-            document = self.read(path)
-            yield Snapshot(len(document.data), document.stamp.mtime, iter([document.data]))
-            return
+        found = self.stat(path)
+        if found is None:
+            raise _missing(path)
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
-            last = ""
-            for row in self.rows(path):
-                file.write(row.line + b"\n")
-                last = row.id
-            if not last:
-                raise _missing(path)
+            file.writelines((row.line + b"\n" for row in self.rows(path)) if log else [self.read(path).data])
             size = file.tell()
             file.seek(0)
-            yield Snapshot(size, stamp(last, size).mtime, iter(lambda: file.read(1 << 20), b""))
+            yield Snapshot(size, found.mtime, iter(lambda: file.read(1 << 20), b""))
 
     # what is there
 
