@@ -23,7 +23,6 @@ from holdfast.model.names import same
 from holdfast.model.records import HALF, Problem, Record, priority_of, version_of
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal
 from holdfast.storage import parsing, words
-from holdfast.storage.postgres.connections import encoded
 from holdfast.storage.postgres.schema import LETTER
 from holdfast.storage.tree import Document, Stamp
 from holdfast.storage.words import LINK, NAME, TAG, stems
@@ -74,18 +73,6 @@ class Row(msgspec.Struct):
     more: msgspec.Raw | None = None
     raw: str | None = None
     words: str | None = None
-
-    def values(self) -> tuple[bytes | None, ...]:
-        """Return the values of the columns, in their order, as they are sent."""
-        return (
-            *encoded(
-                self.tenant, self.id, self.at, self.kind, self.path, self.key, self.scope, self.session, self.version,
-                self.op, self.about, self.writer, self.author, "t" if self.agent else "f", str(self.priority),
-                "t" if self.live else "f", "t" if self.hidden else "f", str(self.length), self.title, self.text,
-            ),
-            None if self.more is None else bytes(self.more),
-            *encoded(self.raw, self.words),
-        )  # fmt: skip
 
 
 def sent(rows: Sequence[Row]) -> str:
