@@ -203,13 +203,10 @@ class Maker:
         if isinstance(time, str) and time and time == normal(time):
             row.at, apart[kind.time] = time, None
         row.more = _more({**value, **apart}, row.id)
-        if value.get("hide") == "" and not kind.foreign:
-            row.about = PROBLEM
-            return row
         if isinstance(target := value.get("hide"), str) and not kind.foreign:
-            row.about = f"{path.rpartition('/')[0]}/{target}" if kind.name == "ledger" else target
-            row.about = short(row.about, _LONGEST_PATH)
-            row.hidden = value.get("hidden") is not False
+            row.hidden = target != "" and value.get("hidden") is not False
+            whole = f"{path.rpartition('/')[0]}/{target}" if kind.name == "ledger" else target
+            row.about = short(whole, _LONGEST_PATH) if target else PROBLEM
             return row
         if kind.name == "write":
             row.about = short(str(value.get("path") or ""), _LONGEST_PATH)
@@ -223,12 +220,8 @@ class Maker:
         if kind.name == "trace":
             row.about = short(str(value.get("bound") or ""), _LONGEST_PATH)
         own = value.get("id")
-        if row.key:
-            return row
-        if record.key:
-            row.key = short(record.key)
-        elif isinstance(own, str) and own and not is_id(own):
-            row.key = short(own)
+        if key := record.key or (own if isinstance(own, str) and not is_id(own) else ""):
+            row.key = row.key or short(key)
         return row
 
     def document(self, path: str, data: bytes, identifier: str, writer: str | None) -> tuple[Row, list[Row]]:

@@ -302,8 +302,7 @@ class Searcher:
                 score = sum(w * count * (_K + 1) / (count + k) for w, count in zip(weights, one.counts, strict=False))
                 scored.append((score, one, row))
         scored.sort(key=lambda each: each[1].place)
-        scored.sort(key=lambda each: each[1].time, reverse=True)
-        scored.sort(key=lambda each: -each[0])
+        scored.sort(key=lambda each: (each[0], each[1].time), reverse=True)
         return [(row, score) for score, _, row in scored[:limit]]
 
     # related records

@@ -34,7 +34,7 @@ from holdfast.storage.log import Changed, LogPart, attempts
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Insert, Statement
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.files import FIRST_ID, INSERT_ALL, ROW, PgTree, is_log
+from holdfast.storage.postgres.files import FIRST_ID, ROW, PgTree, is_log
 from holdfast.storage.postgres.rows import (
     FAULTY,
     LOG,
@@ -62,7 +62,7 @@ _FOLDED = frozenset(name for name, kind in KINDS.items() if kind.owned and name 
 LEASE_SECONDS = 30.0
 """How long a run outlives the last sign of life of its process; a live one renews it three times in that time."""
 _POLL_SECONDS = 0.25
-_BATCH, _PAGE = 500, 1_000
+_PAGE = 1_000
 _MOST_WRITERS = 10_000
 _COLUMNS = ", ".join(Row.__struct_fields__)
 _INSERT = {
@@ -76,6 +76,10 @@ _INSERT = {
 _SUPERSEDE = """
 UPDATE holdfast.record SET live = false, words = NULL
 WHERE tenant = %(tenant)s AND key = %(key)s AND path || '' = %(path)s AND live AND id < %(id)s::uuid
+"""
+_LATEST = """
+SELECT max(id::text) FROM holdfast.record
+WHERE tenant = %(tenant)s AND path = %(path)s AND live AND key = ANY(%(keys)s::text[])
 """
 _APPEND = "SELECT holdfast.append(%(rows)s::json, %(seen)s, %(alone)s)::text"
 _IMPORT = "SELECT holdfast.import_entries(%(rows)s::json, %(pair)s)"
@@ -309,7 +313,9 @@ class PgStore(Store):
                             return repeated
                         raise other_use(op_id, applied[0] if applied else Applied(path, "")) from None
                     case "23505":  # another program wrote this key at the same time, or has a clock that is ahead
-                        after = self._latest(path, [row.key for row in rows if row.key])
+                        keys = [row.key for row in rows if row.key]
+                        ((last,),) = self._database.ask(path, _LATEST, path=path, keys=keys)
+                        after = last or ""
                     case _:
                         raise
         raise AssertionError("attempts() ends in an error")
@@ -336,19 +342,11 @@ class PgStore(Store):
             ]
             values = [value for row in rows for value in astuple(row)]
             self._database.write(path, [*statements, (_INSERT[len(rows)], values)], durable=durable)
-        elif not decided and not first.op and not any(row.key for row in rows):
-            parts = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-            self._database.write(path, [(INSERT_ALL, {"rows": sent(part)}) for part in parts], durable=durable)
         else:
             seen = "" if unless is None else unless.snapshot
             alone = unless is not None or first.kind in (*_FOLDED, LOG)
             given = {"rows": sent(rows), "seen": seen, "alone": alone}
             self._database.write(path, [(_APPEND, given)], durable=durable)
-
-    def _latest(self, path: str, keys: list[str]) -> str:
-        wanted = "SELECT max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s AND live"
-        ((last,),) = self._database.ask(path, f"{wanted} AND key = ANY(%(keys)s::text[])", path=path, keys=keys)
-        return last or ""
 
     def append_decided(
         self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True,
@@ -605,13 +603,12 @@ class PgStore(Store):
 
     def _again(self, row: Stored) -> Row | None:
         """Return a row as it is made from its own text; flags that depend on other rows are kept."""
-        if row.raw is not None and is_log(row.path):
-            return None
         if is_log(row.path):
+            if row.raw is not None:
+                return None
             made = self._maker.entry(row.path, row.value)
         elif row.kind in KINDS and KINDS[row.kind].shape == "section":
-            record = self._record(row)
-            if record is None:
+            if (record := self._record(row)) is None:
                 return None
             made = self._maker.section(row.path, record, row.writer)
         else:
@@ -624,9 +621,8 @@ class PgStore(Store):
         for rows, wrong in self._derived(_DIFFERENT, progress):
             report.records += sum(row.live and row.kind in KINDS for row in rows)
             differ = (row for row in rows if row.id in wrong)
-            report.differences += [
-                Problem(row.path, f"the row {row.id} differs from what its text says") for row in differ
-            ]
+            what = "the row {} differs from what its text says"
+            report.differences += [Problem(row.path, what.format(row.id)) for row in differ]
         report.files = self._count_files()
         report.damage = [problem for problem in self._problems() if not problem.minor]
         ledgers = self._records(self._rows("r.kind = 'ledger' ORDER BY r.id"))
