@@ -90,7 +90,7 @@ def trips(run: Run, address: str) -> None:
         }
         for what, call in calls.items():
             call()
-            time.sleep(1.1)  # a write asks once a second whether another program listens; that is a part of its message
+            time.sleep(1.1)  # a write asks once a second for the server's clock; that is a part of its message
             before = memory.store.trips
             call()
             run.add(f"round trips of one {what}", memory.store.trips - before, "", 2 if what == "recall" else 1)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -466,13 +467,16 @@ def test_two_at_once_are_one(filled: Old) -> None:
 def test_a_copy_that_differs_is_not_opened(filled: Old) -> None:
     with migration.opened(filled.address) as database:
         database.survey()
+    stray = "resources/workspaces/default/stray.md"
     with psycopg.connect(make_conninfo(filled.server.dsn, dbname=filled.name), autocommit=True) as connection:
         schema.set_up(connection, over=True)
-        connection.execute(schema.text("migration.sql"))
-        connection.execute("INSERT INTO holdfast.copied VALUES ('red', %s), ('red', %s)", [LARGE, HISTORY])
-        connection.execute("ALTER TABLE holdfast.copied OWNER TO holdfast_owner")
+        for path, key in ((stray, ""), (HISTORY, None)):
+            row = Row("red", mint_many("", 1)[0], path=path, key=key, live=True, text="It was never in the old tables.")
+            names = ", ".join(Row.__struct_fields__)
+            values = ", ".join(["%s"] * len(Row.__struct_fields__))
+            connection.execute(f"INSERT INTO holdfast.record ({names}) VALUES ({values})", msgspec.structs.astuple(row))
     error = refused(filled.address, "--yes")
-    assert LARGE in error
+    assert stray in error
     assert HISTORY in error
     assert filled.version() == schema.COPYING
     with pytest.raises(Unavailable):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import random
 import threading
 import time
@@ -24,13 +23,13 @@ from psycopg.rows import TupleRow
 
 from holdfast.errors import AlreadyExists, Unavailable
 from holdfast.model.grants import Grant
-from holdfast.model.times import iso, mint_many, now_ms
+from holdfast.model.times import mint_many, now_ms
 from holdfast.storage.postgres import connections, schema
-from holdfast.storage.postgres.connections import Insert, Session, Statement, Unprepared, Waits, encoded
+from holdfast.storage.postgres.connections import Insert, Session, Statement, Unprepared, Waits
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
-_STATE_SECONDS = 1.0
-"""How long the answer to _STATE is trusted."""
+_CLOCK_SECONDS = 1.0
+"""How often the server is asked for its time, as a part of another message."""
 _SKEW_MS = 1_000
 """A clock that differs from the server's by more than this is corrected."""
 _SETTINGS = """
@@ -43,21 +42,19 @@ _PLANNER = """
 SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
        set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)
 """
-_STATE = """
-SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, ARRAY(SELECT substr(name, 8) FROM holdfast.lease
-    WHERE tenant = %(tenant)s AND name LIKE 'listen:%' AND until > clock_timestamp())
-"""
-"""The server's clock, and the programs that want to be notified of writes."""
-_NOTIFY = "SELECT pg_notify(channel, '') FROM unnest(%(channels)s::text[]) AS channel"
-
+_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_IDLE = "SELECT set_config('idle_in_transaction_session_timeout', %(time)s, true)"
+_AGAIN = "ON CONFLICT (tenant, id) DO NOTHING"
 _QUICK = Waits(lock_seconds=2.0, statement_seconds=3.0, again_seconds=2.0, connections=2)
 """Every request waits for this first, and so does the check whether the server is ready."""
-_TIMES = ("created", "expires", "revoked")
-_TOKENS = (
-    "SELECT id, name, digest, tenant, scope, reads_only, extract(epoch FROM created)::float8,"
-    " extract(epoch FROM expires)::float8, extract(epoch FROM revoked)::float8, used::text"
-    " FROM holdfast.token WHERE tenant = %(tenant)s"
+_TIMES = ", ".join(
+    f"""coalesce(to_char({name} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), '')"""
+    for name in ("created", "expires", "revoked")
 )
+_TOKENS = f"""
+SELECT id, name, digest, tenant, scope, reads_only, {_TIMES}, coalesce(used::text, '') FROM holdfast.token
+WHERE tenant = %(tenant)s AND (id = %(id)s OR %(id)s = '') ORDER BY created, id
+"""
 """The columns, in the order of the fields of Grant."""
 _GRANT = """
 INSERT INTO holdfast.token (tenant, id, name, digest, scope, reads_only, expires) VALUES (%(tenant)s, %(id)s, %(name)s,
@@ -73,11 +70,10 @@ WHERE tenant = %(tenant)s AND id = %(id)s AND used IS DISTINCT FROM current_date
 """
 _HEALTH = """
 SELECT current_setting('server_version'), (SELECT max(version) FROM holdfast.migrations), session_user::text,
-       current_user::text, pg_is_in_recovery(),
-       coalesce((SELECT extversion FROM pg_extension WHERE extname = 'vector'), ''),
-       EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector'),
-       (SELECT count(*) FROM pg_stat_replication),
-       coalesce(extract(epoch FROM now() - pg_last_xact_replay_timestamp()), 0)::float8
+    current_user::text, pg_is_in_recovery(),
+    coalesce((SELECT extversion FROM pg_extension WHERE extname = 'vector'), ''),
+    EXISTS (SELECT FROM pg_available_extensions WHERE name = 'vector'), (SELECT count(*) FROM pg_stat_replication),
+    coalesce(extract(epoch FROM now() - pg_last_xact_replay_timestamp()), 0)::float8
 """
 _ROUNDS = 5
 
@@ -95,10 +91,9 @@ class Database:
         with connections.reported(self.location, self.waits), connections.connect(self._address) as first:
             self._role, self._commit = schema.prepare(first, migrating=migrating)
             self.no_vectors = schema.prepare_vectors(first)
-        self._pool = connections.Pool(self._address, self.waits.connections, schema.check)
+        self._pool = connections.Pool(self._address, self.waits.connections)
         self._local = threading.local()
-        self._listeners: list[str] = []
-        self._state_until = 0.0
+        self._clock_until = 0.0
         self._owns_pool = True
         self._prepares = True
         self._skew = 0
@@ -113,14 +108,11 @@ class Database:
         """Return another tenant's part, or one scope of this tenant, over the same connections."""
         other = copy.copy(self)
         if tenant:
-            other.tenant = connections.check_tenant(tenant)
-            other.location = connections.shown_for(self._address, tenant)
-            other.address = connections.for_tenant(self.address, tenant)
+            named = connections.parse_address(connections.for_tenant(self.address, tenant))
+            other.tenant, other.location, other.address = tenant, named.shown, named.bare
         other.scope = scope or self.scope
-        other._listeners, other._state_until = [], 0.0
         other.first = None
         other._local = threading.local()
-        other.__dict__.pop("_settings", None)
         other._owns_pool = False
         return other
 
@@ -128,13 +120,10 @@ class Database:
         """Set how long to wait for locks; no statement is cancelled before that."""
         longest = max(self.waits.statement_seconds, 2 * seconds)
         self.waits = msgspec.structs.replace(self.waits, lock_seconds=seconds, statement_seconds=longest)
-        self.__dict__.pop("_settings", None)
 
-    @functools.cached_property
-    def _settings(self) -> dict[bool, Statement]:
-        """The settings of durable writes, and of others."""
-        shared = (self._role, self.tenant, self.scope, milliseconds(self.waits.lock_seconds))
-        return {True: (_SETTINGS, encoded(*shared, self._commit)), False: (_SETTINGS, encoded(*shared, "off"))}
+    def _settings(self, *, durable: bool) -> Statement:
+        lock_ms = max(1, round(self.waits.lock_seconds * 1000))
+        return _SETTINGS, (self._role, self.tenant, self.scope, lock_ms, self._commit if durable else "off")
 
     def close(self) -> None:
         if self._owns_pool:
@@ -144,13 +133,6 @@ class Database:
     def reads_only(self) -> bool:
         """Return whether this login has no rights to write."""
         return self._role == schema.READER
-
-    def connect(self) -> Session:
-        """Open a separate connection with the application's rights, to listen on; it names no tenant."""
-        session = connections.connect(self._address)
-        with connections.reported(self.location, self.waits):
-            session.execute(f"SET ROLE {self._role}")
-        return session
 
     def add_graph(self) -> None:
         """Add the graph of vectors, if it is missing and this login may do that."""
@@ -177,48 +159,65 @@ class Database:
         return self.send(what, [(statement, values)])[-1]
 
     def write(self, what: str, statements: Sequence[Statement], *, durable: bool = True) -> list[list[TupleRow]]:
-        """Run statements that change rows, in one message, and wake the programs that listen."""
-        first, known = [self.first] if self.first else [], self._listeners
-        more: list[Statement] = [(_NOTIFY, {"channels": known})] if known else []
-        found = self.send(what, [*first, *statements, *more], durable=durable, writes=True)
+        """Run statements that change rows, in one message."""
+        first = [self.first] if self.first else []
+        found = self.send(what, [*first, *statements], durable=durable, writes=True)
         if first and not self._session:
             self.first = None
-        if new := [one for one in self._listeners if one not in known] if self._listeners is not known else []:
-            self.send(what, [(_NOTIFY, {"channels": new})])
-        return found[len(first) : len(first) + len(statements)]
+        return found[len(first) :]
 
     def send(
         self, what: str, statements: Sequence[Statement], *, durable: bool = True, writes: bool = False
     ) -> list[list[TupleRow]]:
-        """Run statements as one transaction in one message; inside a transaction of this thread, as a part of it."""
+        """Run statements as one transaction in one message; inside a transaction of this thread, as a part of it.
+
+        The message is sent again where that may help.
+        """
         given: list[Statement] = [
             (text, {"tenant": self.tenant, **values} if isinstance(values, dict) else values)
             for text, values in statements
         ]
-        if session := self._session:
-            return self._message(session, given)
-        now = time.monotonic()
-        if now < self._state_until:
-            return self._retried(what, [self._settings[durable], *given], now, writes=writes)[1:]
-        found = self._retried(what, [self._settings[durable], *given, (_STATE, [self.tenant])], now, writes=writes)
-        self._note_state(found.pop())
-        return found[1:]
+        if self._session:
+            return self._message(self._session, given)
+        now, count = time.monotonic(), len(given) + 1
+        given.insert(0, self._settings(durable=durable))
+        if now > self._clock_until:
+            given.append((_CLOCK, []))
+        deadline, pause = now + self.waits.again_seconds, _FIRST_PAUSE
+        while True:
+            session = self._pool.take(deadline)
+            before = session.warnings
+            try:
+                found = self._message(session, given)
+                if writes and session.warnings > before:
+                    raise _unconfirmed(what)
+                if len(found) > count:
+                    skew = int(found[count][0][0]) - now_ms()
+                    self._skew = skew if abs(skew) > _SKEW_MS else 0
+                    self._clock_until = time.monotonic() + _CLOCK_SECONDS
+                return found[1:count]
+            except psycopg.Error as error:
+                if _is_ours(error):
+                    raise
+                transient = self._pool.discard_lost(error, session) or isinstance(error, connections.ROLLED_BACK)
+                if isinstance(error, connections.UNPREPARED) and self._prepares:
+                    self._prepares = False
+                elif not transient or time.monotonic() + pause > deadline:
+                    raise connections.mapped(error, what, self.waits) from None
+                given = [(f"{text} {_AGAIN}" if isinstance(text, Insert) else text, values) for text, values in given]
+            finally:
+                self._pool.give_back(session)
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     @property
     def _session(self) -> Session | None:
         """The session of this thread's transaction."""
         return getattr(self._local, "session", None)
 
-    def _note_state(self, rows: list[TupleRow]) -> None:
-        ((clock, self._listeners),) = rows
-        skew = int(clock) - now_ms()
-        self._skew = skew if abs(skew) > _SKEW_MS else 0
-        self._state_until = time.monotonic() + _STATE_SECONDS
-
     def _message(self, session: Session, statements: Sequence[Statement]) -> list[list[TupleRow]]:
         self.trips += 1
-        session.seconds = self.waits.statement_seconds
-        return session.message(statements, prepare=self._prepares)
+        return session.message(statements, self.waits.statement_seconds, prepare=self._prepares)
 
     @contextlib.contextmanager
     def transaction(self, what: str) -> Iterator[None]:
@@ -229,9 +228,8 @@ class Database:
         session = self._pool.take(time.monotonic() + self.waits.again_seconds)
         try:
             before = session.warnings
-            idle = [milliseconds(self.waits.idle_seconds)]
-            begin = [("BEGIN", []), self._settings[True], (_IDLE, idle), (_STATE, [self.tenant])]
-            self._note_state(self._message(session, begin)[-1])
+            idle = [f"{self.waits.idle_seconds:g}s"]
+            self._message(session, [("BEGIN", []), self._settings(durable=True), (_IDLE, idle)])
             self._local.session = session
             try:
                 yield
@@ -248,34 +246,6 @@ class Database:
         finally:
             self._pool.give_back(session)
 
-    def _retried(self, what: str, statements: Sequence[Statement], now: float, *, writes: bool) -> list[list[TupleRow]]:
-        """Send a message, and again where that may help."""
-        deadline, pause = now + self.waits.again_seconds, _FIRST_PAUSE
-        while True:
-            session = self._pool.take(deadline)
-            before = session.warnings
-            try:
-                found = self._message(session, statements)
-                if writes and session.warnings > before:
-                    raise _unconfirmed(what)
-                return found
-            except psycopg.Error as error:
-                if _is_ours(error):
-                    raise
-                if isinstance(error, connections.UNPREPARED) and self._prepares:
-                    self._prepares, pause = False, 0.0
-                elif not connections.is_transient(error, session) or time.monotonic() + pause > deadline:
-                    raise connections.mapped(error, what, self.waits) from None
-                self._pool.discard_lost(error, session)
-                statements = [(text.again if isinstance(text, Insert) else text, given) for text, given in statements]
-            finally:
-                self._pool.give_back(session)
-            time.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(2 * pause or _FIRST_PAUSE, _LONGEST_PAUSE)
-
-
-_IDLE = "SELECT set_config('idle_in_transaction_session_timeout', %(ms)s, true)"
-
 
 def planned(statement: str, values: dict[str, Any]) -> list[Statement]:
     """Return a query that is planned for its values, and the settings that it needs."""
@@ -284,22 +254,12 @@ def planned(statement: str, values: dict[str, Any]) -> list[Statement]:
 
 def _is_ours(error: psycopg.Error) -> bool:
     """Return whether the caller handles this: a broken promise of a unique index, or one of our own conditions."""
-    return (
-        isinstance(error, pg.UniqueViolation)
-        or (error.sqlstate or "").startswith("HF")
-        or connections.is_programming_error(error)
-    )
+    return isinstance(error, pg.UniqueViolation) or (error.sqlstate or "").startswith("HF")
 
 
 def _unconfirmed(what: str) -> Unavailable:
-    return Unavailable(
-        f"{what} is saved on the server, but no standby has confirmed it.",
-        "Check the standbys, and whether it is there, before you try again.",
-    )
-
-
-def milliseconds(seconds: float) -> str:
-    return str(max(1, round(seconds * 1000)))
+    fault = f"{what} is saved on the server, but no standby has confirmed it."
+    return Unavailable(fault, "Check the standbys, and whether it is there, before you try again.")
 
 
 # access tokens
@@ -312,18 +272,18 @@ class PgGrants:
         self._database = Database(address, _QUICK)
 
     def find(self, tenant: str, identifier: str) -> Grant | None:
-        connections.check_tenant(tenant)
-        rows = self._database.beside(tenant).ask("The tokens", _TOKENS + " AND id = %(id)s", id=identifier)
-        return _grant(rows[0]) if rows else None
+        database = self._database.beside(connections.check_tenant(tenant))
+        rows = database.ask("The tokens", _TOKENS, id=identifier) if identifier else []
+        return Grant(*rows[0]) if rows else None
 
     def all(self) -> list[Grant]:
-        return [_grant(row) for row in self._database.ask("The tokens", _TOKENS + " ORDER BY created, id")]
+        return [Grant(*row) for row in self._database.ask("The tokens", _TOKENS, id="")]
 
     def add(self, grant: Grant) -> None:
         names = ("id", "name", "digest", "scope", "reads_only", "expires")
         self._database.write("The token", [(_GRANT, {name: getattr(grant, name) for name in names})])
         # the row also exists if an earlier attempt was committed and its answer was lost
-        if not self._database.ask("The token", _TOKENS + " AND id = %(id)s", id=grant.id):
+        if not self._database.ask("The token", _TOKENS, id=grant.id):
             raise AlreadyExists(f"There is a token {grant.name!r} already.", "Revoke it, or use another name.")
 
     def revoke(self, identifier: str) -> None:
@@ -342,26 +302,19 @@ class PgGrants:
         self._database.close()
 
 
-def _grant(row: TupleRow) -> Grant:
-    known = dict(zip(Grant.__struct_fields__, row, strict=True))
-    for name in _TIMES:
-        known[name] = iso(round(known[name] * 1000)) if known[name] else ""
-    return msgspec.convert(known | {"used": known["used"] or ""}, Grant)
-
-
 # health
 
 
 class Health(msgspec.Struct, frozen=True):
     location: str
     """The address without a password."""
+    tenant: str
+    answer_ms: float
+    """The time of one query, the best of a few."""
     server: str
     schema: int
-    newest_schema: int
-    """The schema that this program knows."""
     login: str
     role: str
-    tenant: str
     standby: bool
     vector: str
     """The version of pgvector in this database, "" without it."""
@@ -371,20 +324,14 @@ class Health(msgspec.Struct, frozen=True):
     """Servers that replicate this one, as far as this login may see them."""
     behind_seconds: float
     """How far a standby is behind."""
-    answer_ms: float
-    """The time of one query, the best of a few."""
 
 
 def check_health(database: Database) -> Health:
     """Return the state of a database."""
     (row,) = database.ask("the database", _HEALTH)
-    server, version, login, role, standby, vector, vector_there, standbys, behind = row
     times = []
     for _ in range(_ROUNDS):
         begin = time.perf_counter()
         database.ask("the database", "SELECT 1")
         times.append(round((time.perf_counter() - begin) * 1000, 2))
-    return Health(
-        database.location, str(server), int(version), schema.VERSION, login, role, database.tenant, standby, vector,
-        vector_there, standbys, float(behind) if standby else 0.0, min(times),
-    )  # fmt: skip
+    return Health(database.location, database.tenant, min(times), *row)

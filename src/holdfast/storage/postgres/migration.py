@@ -1,8 +1,8 @@
 """Copy a database of schema 10 or older, which stored the bytes of files, to rows of records.
 
-The old tables are only read. Copied files are noted, and the ids of rows follow from what the old tables contain, so a
-run that was interrupted goes on where it was and adds nothing twice. Programs can open the database again after every
-document and every log entry was compared with the old tables.
+The old tables are only read. The ids of rows follow from what the old tables contain, so a run that was interrupted is
+repeated and adds nothing twice. Programs can open the database again after every document and every log entry was
+compared with the old tables.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from holdfast.storage.postgres.connections import Session, Statement, Waits
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import INSERT_ALL, is_log, keeping, putting
 from holdfast.storage.postgres.rows import check_path, sent
+from holdfast.storage.postgres.search import COUNT_WORDS
 from holdfast.storage.postgres.store import PgStore
 from holdfast.storage.write_log import kept_path
 
@@ -46,37 +47,37 @@ _THERE = """
 SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE nspname = 'holdfast' AND relname = ANY(%s)
 """
-_TENANTS = """
+_SEE_ALL = """
 CREATE POLICY of_all ON holdfast.files FOR SELECT TO holdfast_owner USING (true);
+CREATE POLICY of_all ON holdfast.pieces FOR SELECT TO holdfast_owner USING (true);
 CREATE POLICY of_all ON holdfast.tokens FOR SELECT TO holdfast_owner USING (true);
-SELECT tenant FROM holdfast.files UNION SELECT tenant FROM holdfast.tokens ORDER BY tenant
 """
+_TENANTS = "SELECT tenant FROM holdfast.files UNION SELECT tenant FROM holdfast.tokens ORDER BY tenant"
 _FILES = """
-SELECT path, inode, size, log, (extract(epoch FROM changed) * 1000)::bigint FROM holdfast.files
+SELECT path, size, (extract(epoch FROM changed) * 1000)::bigint FROM holdfast.files
 WHERE tenant = %(tenant)s ORDER BY path
 """
+_DATA = """
+SELECT * FROM (
+    SELECT 0::bigint AS start, data FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s AND NOT log
+    UNION ALL SELECT start, data FROM holdfast.pieces WHERE tenant = %(tenant)s AND inode = (
+        SELECT inode FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s AND log)) AS part
+WHERE start >= %(start)s::bigint ORDER BY start LIMIT 200
+"""
 _COUNT_LINES = """
-SELECT coalesce(sum(length(text) - length(replace(text, E'\\n', '')) + torn), 0)::bigint FROM (
-    SELECT encode(p.data, 'escape') AS text, (f.torn AND p.start + length(p.data) = f.size)::int AS torn
-    FROM holdfast.files f JOIN holdfast.pieces p USING (tenant, inode)
-    WHERE tenant = %(tenant)s AND path LIKE '%%.jsonl'
-    UNION ALL SELECT encode(data, 'escape'), torn::int FROM holdfast.files
-    WHERE tenant = %(tenant)s AND NOT log AND path LIKE '%%.jsonl') AS part
+SELECT (coalesce(sum(length(text) - length(replace(text, E'\\n', ''))), 0) + (SELECT count(*) FROM holdfast.files
+    WHERE tenant = %(tenant)s AND path LIKE '%%.jsonl' AND torn))::bigint
+FROM (SELECT encode(coalesce(f.data, p.data), 'escape') AS text
+    FROM holdfast.files f LEFT JOIN holdfast.pieces p ON p.tenant = f.tenant AND p.inode = f.inode AND f.log
+    WHERE f.tenant = %(tenant)s AND path LIKE '%%.jsonl') AS part
 """
-_DATA = "SELECT 0::bigint, data FROM holdfast.files WHERE tenant = %(tenant)s AND path = %(path)s AND NOT log"
-_PIECES = """
-SELECT start, data FROM holdfast.pieces
-WHERE tenant = %(tenant)s AND inode = %(inode)s AND start >= %(start)s::bigint ORDER BY start LIMIT 200
+_HELD = """
+SELECT id FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s AND id::text = ANY(%(ids)s::text[])
 """
-_NOTE = "INSERT INTO holdfast.copied (tenant, path) VALUES (%(tenant)s, %(path)s)"
 _COLUMNS = "tenant, id, name, digest, scope, reads_only, login, created, expires, revoked, used"
 _OLD_TOKENS = f"SELECT {_COLUMNS} FROM holdfast.tokens WHERE tenant = %(tenant)s"
 _TOKENS = f"INSERT INTO holdfast.token ({_COLUMNS}) {_OLD_TOKENS} ON CONFLICT DO NOTHING"
 _LOST_TOKENS = f"{_OLD_TOKENS} EXCEPT SELECT {_COLUMNS} FROM holdfast.token WHERE tenant = %(tenant)s"
-_OLD_VERSIONS = """
-SELECT path, left(encode(sha256(data), 'hex'), 32) FROM holdfast.files
-WHERE tenant = %(tenant)s AND NOT log AND path NOT LIKE '%.jsonl'
-"""
 _VERSIONS = """
 SELECT CASE WHEN live THEN path ELSE %(kept)s || about END,
     left(encode(sha256(coalesce(raw, convert_to(text, 'UTF8'))), 'hex'), 32)
@@ -87,9 +88,7 @@ _sorted = msgspec.json.Encoder(order="sorted").encode
 
 class File(msgspec.Struct, frozen=True):
     path: str
-    inode: int
     size: int
-    in_pieces: bool
     changed: int
     """In milliseconds."""
 
@@ -139,28 +138,23 @@ class Migration:
 
     def survey(self) -> list[Tenant]:
         """Return what the old tables contain; Invalid when a part of it cannot be copied."""
+        found = []
         with self._as_owner(undo=True) as session:  # the policies exist in this transaction only
-            cursor = session.execute(_TENANTS)
-            while cursor.nextset():
-                pass
-            names = [name for (name,) in cursor]
-        return [self._survey(name) for name in names]
-
-    def _survey(self, name: str) -> Tenant:
-        given = {"tenant": name, "path": settings.FILE}
-        with self._as_owner() as session:
-            session.execute("SELECT set_config('holdfast.tenant', %(tenant)s, true)", given)
-            files = [File(*row) for row in session.execute(_FILES, given)]
-            ((lines,),) = session.execute(_COUNT_LINES, given).fetchall()
-            text = b"".join(data for _, data in session.execute(_DATA, given))
-        try:
-            logs = [file for file in files if is_log(check_path(file.path))]
-            config = settings.load(text.decode(), source=settings.FILE)
-        except (Invalid, UnicodeDecodeError) as error:
-            advice = "Nothing was changed. Correct it with the earlier version of Holdfast, then try again."
-            raise Invalid(f"Tenant {name}: {getattr(error, 'message', error)}", advice) from None
-        documents = [file for file in files if not is_log(file.path)]
-        return Tenant(name, documents, logs, lines, sum(file.size for file in files), config)
+            session.execute(_SEE_ALL)
+            for (name,) in session.execute(_TENANTS).fetchall():
+                given = {"tenant": name, "path": settings.FILE, "start": 0}
+                files = [File(*row) for row in session.execute(_FILES, given)]
+                ((lines,),) = session.execute(_COUNT_LINES, given).fetchall()
+                text = b"".join(data for _, data in session.execute(_DATA, given))
+                try:
+                    logs = [file for file in files if is_log(check_path(file.path))]
+                    config = settings.load(text.decode(), source=settings.FILE)
+                except (Invalid, UnicodeDecodeError) as error:
+                    advice = "Nothing was changed. Correct it with the earlier version of Holdfast, then try again."
+                    raise Invalid(f"Tenant {name}: {getattr(error, 'message', error)}", advice) from None
+                documents = [file for file in files if not is_log(file.path)]
+                found.append(Tenant(name, documents, logs, lines, sum(file.size for file in files), config))
+        return found
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Copy and compare all tenants, then let programs open the database."""
@@ -173,8 +167,7 @@ class Migration:
 
         def step(size: int) -> None:
             nonlocal done
-            with self._as_owner():  # which fails when the server was gone, and with it the lock of this program
-                done += size
+            done += size
             if progress:
                 progress(done // 1000, total // 1000)
 
@@ -184,7 +177,7 @@ class Migration:
                 copy.make()
                 copy.verify()
         with self._as_owner() as session:
-            session.execute("ANALYZE holdfast.record; DROP TABLE holdfast.copied")
+            session.execute("ANALYZE holdfast.record")
             schema.note(session, schema.VERSION)
         self.version = schema.VERSION
 
@@ -194,10 +187,10 @@ class Migration:
             fault = "The old tables are not copied yet; nothing was dropped."
             raise Invalid(fault, "Run: holdfast migrate store ADDRESS --yes")
         if really and self.old_tables:
+            tables, functions = (
+                ", ".join(f"holdfast.{name}" for name in names) for names in (self.old_tables, _OLD_FUNCTIONS)
+            )
             with self._as_owner() as session:
-                tables, functions = (
-                    ", ".join(f"holdfast.{name}" for name in names) for names in (self.old_tables, _OLD_FUNCTIONS)
-                )
                 session.execute("DROP VIEW IF EXISTS holdfast.index_found")
                 session.execute(f"DROP TABLE {tables}; DROP FUNCTION IF EXISTS {functions}")
 
@@ -217,22 +210,15 @@ class _Copy:
         self._database, self._tenant, self._step = database, tenant, step
 
     def make(self) -> None:
-        """Copy the files that are not noted as copied: documents first, since log entries refer to them."""
-        noted = "SELECT path FROM holdfast.copied WHERE tenant = %(tenant)s"
-        done = {path for (path,) in self._database.ask("The copied files", noted)}
-        documents = [file for file in self._tenant.documents if file.path not in done]
-        logs = [file for file in self._tenant.logs if file.path not in done]
-        self._step(self._tenant.bytes - sum(file.size for file in (*documents, *logs)))
-        for batch in _batches(documents, lambda file: file.size):
-            statements = [one for file in batch for one in (self._document(file), (_NOTE, {"path": file.path}))]
-            self._database.write("The documents", statements)
+        """Copy all files: documents first, since log entries refer to them."""
+        for batch in _batches(self._tenant.documents, lambda file: file.size):
+            self._database.write("The documents", [self._document(file) for file in batch])
             self._step(sum(file.size for file in batch))
-        for file in logs:
+        for file in self._tenant.logs:
             for lines in _batches(self._lines(file), len):
                 self._store.import_lines(file.path, lines)
                 self._step(sum(len(line) + 1 for line in lines))
-            self._database.write(file.path, [(_NOTE, {"path": file.path})])
-        self._database.write("The tokens", [(_TOKENS, {}), ("SELECT holdfast.count_words(1)", {})])
+        self._database.write("The tokens", [(_TOKENS, {}), *COUNT_WORDS])
 
     def _document(self, file: File) -> Statement:
         data = b"".join(self._chunks(file))
@@ -247,9 +233,8 @@ class _Copy:
     def _chunks(self, file: File) -> Iterator[bytes]:
         position = 0
         while position < file.size:
-            before, wanted = position, _PIECES if file.in_pieces else _DATA
-            found = self._database.ask(file.path, wanted, path=file.path, inode=file.inode, start=position)
-            for start, data in found:
+            before = position
+            for start, data in self._database.ask(file.path, _DATA, path=file.path, start=position):
                 if start == position:
                     position += len(data)
                     yield bytes(data)
@@ -266,12 +251,9 @@ class _Copy:
 
     def verify(self) -> None:
         """Compare the rows with the old tables; Damaged when they differ."""
-        old: dict[str, str] = dict(self._database.ask("The documents", _OLD_VERSIONS))
-        for file in self._tenant.documents:
-            if file.in_pieces:
-                old[file.path] = version_of(b"".join(self._chunks(file)))
-            self._step(file.size)
         new: dict[str, str] = dict(self._database.ask("The documents", _VERSIONS, kept=self._kept))
+        old = {file.path: version_of(b"".join(self._chunks(file))) for file in self._tenant.documents}
+        self._step(sum(file.size for file in self._tenant.documents))
         wrong = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path)]
         for file in self._tenant.logs:
             missing, strange = self._differences(file)
@@ -290,17 +272,6 @@ class _Copy:
                 fault, "The old tables are unchanged. Report this, and use the backup with the earlier version."
             )
 
-    def _keep_lines(self, file: File, missing: set[bytes]) -> None:
-        """Keep entries as plain lines when another entry of the log has the same id."""
-        lines = [line for line in self._lines(file) if missing.intersection(_hashes(line))]
-        ids = [str(value.get("id")) for line in lines for value in jsonl.parse(line) if isinstance(value, dict)]
-        held = "SELECT id::text FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s"
-        found = self._database.ask(file.path, f"{held} AND id::text = ANY(%(ids)s::text[])", path=file.path, ids=ids)
-        if len(found) == len({*ids}):
-            made = (derived_id(0, file.path.encode() + line) for line in lines)
-            rows = [self._store.tree.maker.damaged(file.path, one, line) for one, line in zip(made, lines, strict=True)]
-            self._database.write(file.path, [(INSERT_ALL, {"rows": sent(rows)})])
-
     def _differences(self, file: File) -> tuple[set[bytes], int]:
         """Return the entries of a log that have no row, and how many rows have no entry."""
         old = {entry for line in self._lines(file) for entry in _hashes(line)}
@@ -310,6 +281,16 @@ class _Copy:
             missing -= found
             strange += not found
         return missing, strange
+
+    def _keep_lines(self, file: File, missing: set[bytes]) -> None:
+        """Keep entries as plain lines when another entry of the log has the same id."""
+        lines = [line for line in self._lines(file) if missing.intersection(_hashes(line))]
+        ids = [str(value.get("id")) for line in lines for value in jsonl.parse(line) if isinstance(value, dict)]
+        found = self._database.ask(file.path, _HELD, path=file.path, ids=ids)
+        if len(found) == len({*ids}):
+            made = [derived_id(0, file.path.encode() + line) for line in lines]
+            rows = [self._store.tree.maker.damaged(file.path, *each) for each in zip(made, lines, strict=True)]
+            self._database.write(file.path, [(INSERT_ALL, {"rows": sent(rows)})])
 
 
 def _batches(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:

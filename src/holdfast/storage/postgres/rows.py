@@ -23,7 +23,6 @@ from holdfast.model.names import same
 from holdfast.model.records import HALF, Problem, Record, priority_of, version_of
 from holdfast.model.times import derived_id, id_ms, is_id, iso, normal
 from holdfast.storage import parsing, words
-from holdfast.storage.postgres.connections import encoded
 from holdfast.storage.postgres.schema import LETTER
 from holdfast.storage.tree import Document, Stamp
 from holdfast.storage.words import LINK, NAME, TAG, stems
@@ -74,18 +73,6 @@ class Row(msgspec.Struct):
     more: msgspec.Raw | None = None
     raw: str | None = None
     words: str | None = None
-
-    def values(self) -> tuple[bytes | None, ...]:
-        """Return the values of the columns, in their order, as they are sent."""
-        return (
-            *encoded(
-                self.tenant, self.id, self.at, self.kind, self.path, self.key, self.scope, self.session, self.version,
-                self.op, self.about, self.writer, self.author, "t" if self.agent else "f", str(self.priority),
-                "t" if self.live else "f", "t" if self.hidden else "f", str(self.length), self.title, self.text,
-            ),
-            None if self.more is None else bytes(self.more),
-            *encoded(self.raw, self.words),
-        )  # fmt: skip
 
 
 def sent(rows: Sequence[Row]) -> str:
@@ -216,13 +203,10 @@ class Maker:
         if isinstance(time, str) and time and time == normal(time):
             row.at, apart[kind.time] = time, None
         row.more = _more({**value, **apart}, row.id)
-        if value.get("hide") == "" and not kind.foreign:
-            row.about = PROBLEM
-            return row
         if isinstance(target := value.get("hide"), str) and not kind.foreign:
-            row.about = f"{path.rpartition('/')[0]}/{target}" if kind.name == "ledger" else target
-            row.about = short(row.about, _LONGEST_PATH)
-            row.hidden = value.get("hidden") is not False
+            row.hidden = target != "" and value.get("hidden") is not False
+            whole = f"{path.rpartition('/')[0]}/{target}" if kind.name == "ledger" else target
+            row.about = short(whole, _LONGEST_PATH) if target else PROBLEM
             return row
         if kind.name == "write":
             row.about = short(str(value.get("path") or ""), _LONGEST_PATH)
@@ -236,12 +220,8 @@ class Maker:
         if kind.name == "trace":
             row.about = short(str(value.get("bound") or ""), _LONGEST_PATH)
         own = value.get("id")
-        if row.key:
-            return row
-        if record.key:
-            row.key = short(record.key)
-        elif isinstance(own, str) and own and not is_id(own):
-            row.key = short(own)
+        if key := record.key or (own if isinstance(own, str) and not is_id(own) else ""):
+            row.key = row.key or short(key)
         return row
 
     def document(self, path: str, data: bytes, identifier: str, writer: str | None) -> tuple[Row, list[Row]]:

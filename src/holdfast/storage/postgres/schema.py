@@ -23,7 +23,7 @@ COPYING = 11
 """The schema of a database whose rows are being copied from the tables of schema 10 and older."""
 OLDEST_SERVER = 16
 _KEY = 7_406_297_183_640_291_011
-_LONGEST_WAIT = "60s"
+_LOCK = f"SET LOCAL lock_timeout = '60s'; SELECT pg_advisory_xact_lock({_KEY})"
 _TRIES = 8
 _CONCURRENT = (pg.UniqueViolation, pg.DuplicateObject, pg.InternalError_, pg.DeadlockDetected, pg.DuplicateSchema)
 CODE_BITS = 384
@@ -36,6 +36,13 @@ CREATE TABLE IF NOT EXISTS holdfast.migrations (
 );
 GRANT USAGE ON SCHEMA holdfast TO {WRITER}, {READER};
 GRANT SELECT ON holdfast.migrations TO {WRITER}, {READER};
+"""
+_TABLE = """
+SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE nspname = 'holdfast' AND relname = %s
+"""
+"""Is there a table? to_regclass would need rights."""
+_VECTOR = """
+SELECT n.nspname, extversion FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'vector'
 """
 Connection = psycopg.Connection[TupleRow]
 
@@ -53,20 +60,17 @@ def prepare(connection: Connection, *, migrating: bool = False) -> tuple[str, st
     row = connection.execute("SELECT getdatabaseencoding(), current_setting('synchronous_commit')").fetchone()
     encoding, commit = row or ("", "")
     if encoding != "UTF8":
-        raise Unavailable(
-            f"The encoding of the database is {encoding}.",
-            "Create one with ENCODING 'UTF8' TEMPLATE template0, and use that.",
-        )
+        step = "Create one with ENCODING 'UTF8' TEMPLATE template0, and use that."
+        raise Unavailable(f"The encoding of the database is {encoding}.", step)
     version = installed(connection)
     if not version:
         set_up(connection)
     elif version != VERSION and not (migrating and version < VERSION):
         raise other(version)
-    mine = roles(connection)
-    role = next((role for role in (WRITER, READER) if role in mine), "")
-    if not role:
+    mine = {*roles(connection)} - {OWNER}
+    if not mine:
         raise _not_granted(connection)
-    return role, "on" if commit == "off" else commit
+    return WRITER if WRITER in mine else READER, "on" if commit == "off" else commit
 
 
 def check(connection: Connection) -> None:
@@ -80,25 +84,21 @@ def check(connection: Connection) -> None:
 
 def other(version: int) -> HoldfastError:
     """Return why a database with this schema cannot be opened."""
-    if version < COPYING:
-        return Unavailable(
-            f"The database has the tables of an earlier Holdfast (schema {version}; this program knows {VERSION}).",
-            "Make a backup of the database, stop all programs that use it, and run: holdfast migrate store ADDRESS",
-        )
-    if version < VERSION:
-        return Unavailable(
-            "The migration of the database has not finished.", "Run: holdfast migrate store ADDRESS --yes"
-        )
+    if version > VERSION:
+        fault = f"The database has schema {version}, this program knows {VERSION}; nothing was changed."
+        return Unavailable(fault, "Upgrade Holdfast.")
+    if version == COPYING:
+        step = "Run: holdfast migrate store ADDRESS --yes"
+        return Unavailable("The migration of the database has not finished.", step)
     return Unavailable(
-        f"The database has schema {version}, this program knows {VERSION}; nothing was changed.", "Upgrade Holdfast."
+        f"The database has the tables of an earlier Holdfast (schema {version}; this program knows {VERSION}).",
+        "Make a backup of the database, stop all programs that use it, and run: holdfast migrate store ADDRESS",
     )
 
 
 def installed(connection: Connection) -> int:
     """Return the version of the schema, 0 when there is none."""
-    there = "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-    there += " WHERE nspname = 'holdfast' AND relname = 'migrations'"  # to_regclass needs rights
-    if not connection.execute(there).fetchone():
+    if not connection.execute(_TABLE, ["migrations"]).fetchone():
         return 0
     mine = roles(connection)
     if not mine:
@@ -128,25 +128,18 @@ def set_up(connection: Connection, *, over: bool = False) -> None:
                 "Open it once with a login that may create roles and schemas in this database, or was granted "
                 f'{OWNER}; then GRANT {WRITER} TO "{user}";',
             ) from None
-        except pg.ReadOnlySqlTransaction:
-            raise Unavailable(
-                "The database is not set up, and this server takes no writes.", "Open it on the primary."
-            ) from None
         except psycopg.Error as error:
             if connection.closed:
                 raise
             if attempt == _TRIES or not isinstance(error, _CONCURRENT):
-                raise Unavailable(
-                    f"The database could not be set up ({error.sqlstate}): {error.diag.message_primary};"
-                    " nothing was changed.",
-                    "See the server's log, then open it again.",
-                ) from None
+                reason = f"({error.sqlstate}): {error.diag.message_primary}"
+                fault = f"The database could not be set up {reason}; nothing was changed."
+                raise Unavailable(fault, "See the server's log, then open it again.") from None
             time.sleep(0.05 * attempt)
 
 
 def _set_up(connection: Connection, over: bool) -> None:
-    connection.execute(f"SET LOCAL lock_timeout = '{_LONGEST_WAIT}'")
-    connection.execute("SELECT pg_advisory_xact_lock(%s)", [_KEY])
+    connection.execute(_LOCK)
     version = installed(connection)
     if version >= COPYING or (version and not over):
         return  # another program did it meanwhile
@@ -174,79 +167,51 @@ def note(connection: Connection, version: int) -> None:
 
 def prepare_vectors(connection: Connection) -> NoVectors | None:
     """Create the table of vectors, if it is missing; return the reason where that is impossible."""
-    there = """SELECT EXISTS (SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
-        JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'holdfast' AND c.relname = 'embedding'
-        AND a.attname = 'vector' AND NOT a.attisdropped)"""  # to_regclass needs rights
-    row = connection.execute(there).fetchone()
-    if row and row[0]:
+    there = f"{_TABLE} AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = 'vector')"
+    if connection.execute(there, ["embedding"]).fetchone():
         return None
+    major = connection.info.server_version // 10_000
+    step = "Have the database's administrator run: CREATE EXTENSION vector;"
     try:
         with connection.transaction():
-            connection.execute(f"SET LOCAL lock_timeout = '{_LONGEST_WAIT}'")
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_KEY])
-            if (row := connection.execute(there).fetchone()) and not row[0]:
-                _add_vectors(connection)
+            connection.execute(_LOCK)
+            if connection.execute(there, ["embedding"]).fetchone():
+                return None  # another program did it meanwhile
+            if not connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone():
+                return NoVectors(
+                    "The server does not have the extension vector.",
+                    f"Install pgvector (on Debian: apt install postgresql-{major}-pgvector) on the server and open the"
+                    f" memory again; if that does not suffice: {step}",
+                )
+            if not connection.execute(_VECTOR).fetchone():
+                connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            place, version = connection.execute(_VECTOR).fetchone() or ("", "")
+            step = f"Open the database once with a login that was granted {OWNER}."
+            connection.execute(f"SET LOCAL ROLE {OWNER}")
+            connection.execute(text("vectors.sql").replace(b"@vector@", sql.Identifier(place).as_bytes()))
         return None
-    except Unavailable as error:
-        return NoVectors(error.message, error.next_step)
     except pg.InsufficientPrivilege:
-        return NoVectors(
-            f'Vectors cannot be compared here yet, and the login "{connection.info.user}" may not set that up.',
-            f"Open the database once with a login that was granted {OWNER}.",
-        )
+        fault = f'Vectors cannot be compared here yet, and the login "{connection.info.user}" may not set that up.'
+        return NoVectors(fault, step)
+    except pg.UndefinedObject:
+        step = "Install pgvector 0.7 or newer on the server, and run: ALTER EXTENSION vector UPDATE;"
+        return NoVectors(f"The extension vector is {version} here, which is too old.", step)
     except psycopg.Error as error:
         if connection.closed:
             raise
-        return NoVectors(
-            f"The extension vector cannot be used ({error.sqlstate}): {error.diag.message_primary}.",
-            "See the server's log, then open it again.",
-        )
-
-
-def _add_vectors(connection: Connection) -> None:
-    known = "SELECT n.nspname, extversion FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
-    known += " WHERE extname = 'vector'"
-    if (row := connection.execute(known).fetchone()) is None:
-        major = connection.info.server_version // 10_000
-        if not connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone():
-            raise Unavailable(
-                "The server does not have the extension vector.",
-                f"Install pgvector (on Debian: apt install postgresql-{major}-pgvector) on the server and open the"
-                " memory again; a login that may not add it needs an administrator to run: CREATE EXTENSION vector;",
-            )
-        try:
-            with connection.transaction():
-                connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
-        except pg.InsufficientPrivilege:
-            raise Unavailable(
-                "The extension vector is not part of this database, and this login may not add it.",
-                "Have the database's administrator run: CREATE EXTENSION vector;",
-            ) from None
-        row = connection.execute(known).fetchone()
-    place, version = row or ("", "")
-    connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(OWNER)))
-    try:
-        connection.execute(text("vectors.sql").replace(b"@vector@", sql.Identifier(place).as_bytes()))
-    except pg.UndefinedObject:
-        raise Unavailable(
-            f"The extension vector is {version} here, which is too old.",
-            "Install pgvector 0.7 or newer on the server, and run: ALTER EXTENSION vector UPDATE;",
-        ) from None
+        reason = f"({error.sqlstate}): {error.diag.message_primary}"
+        return NoVectors(f"The extension vector cannot be used {reason}.", "See the server's log, then open it again.")
 
 
 def add_graph(connection: Connection) -> None:
     """Index the codes of all vectors by a graph (HNSW), if the login may do that."""
-    if OWNER not in roles(connection):
-        return
-    place = (
-        "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'vector'"
-    )
-    row = connection.execute(place).fetchone()
-    connection.execute(f"SET ROLE {OWNER}")
-    connection.execute("SET maintenance_work_mem = '1GB'")
-    made = "CREATE INDEX CONCURRENTLY IF NOT EXISTS embedding_code ON holdfast.embedding"
-    made += " USING hnsw (code {}.bit_hamming_ops)"
-    connection.execute(sql.SQL(made).format(sql.Identifier(row[0] if row else "public")))
+    found = connection.execute(_VECTOR).fetchone()
+    if found and OWNER in roles(connection):
+        connection.execute(f"SET ROLE {OWNER}")
+        connection.execute("SET maintenance_work_mem = '1GB'")
+        made = "CREATE INDEX CONCURRENTLY IF NOT EXISTS embedding_code ON holdfast.embedding"
+        made += " USING hnsw (code {}.bit_hamming_ops)"
+        connection.execute(sql.SQL(made).format(sql.Identifier(found[0])))
 
 
 def roles(connection: Connection) -> list[str]:

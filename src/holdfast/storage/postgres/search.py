@@ -54,14 +54,22 @@ _LONG = 60
 """Longer records are mostly compressed: they are decompressed once, and not for each word."""
 _SPARE = 100
 _FEW = 1e-6
-_SQUARES = list(itertools.accumulate(1 / (place * place) for place in range(1, 256)))
-_TITLES, _TEXTS = 8, 200
+_SQUARES = [0.0, *itertools.accumulate(1 / (place * place) for place in range(1, 256))]
+_RANKS = sorted(
+    (3 * _SQUARES[titles] + _SQUARES[titles + texts], min(255, 4 * titles + texts))
+    for titles in range(8)
+    for texts in range(200)
+)
+"""The ranks of all small numbers of occurrences, and what they count as.
+
+`ts_rank` adds 1/n² for the n-th occurrence, and a title is first and weighs four times as much.
+"""
 _BATCH = 500
 _EVERYTHING = 1 << 30
 _COUNT_AT = 500
 """Rows that a search found uncounted before it counts their words."""
 STAT = f"INSERT INTO holdfast.stat (tenant, tokenizer) VALUES (%(tenant)s, {TOKENIZER}) ON CONFLICT DO NOTHING"
-COUNT_WORDS = "SELECT holdfast.count_words(1)"
+COUNT_WORDS: list[Statement] = [(STAT, {}), ("SELECT holdfast.count_words(1)", {})]
 _MANY = 20_000
 """From so many vectors on, the nearest ones are found by a graph (HNSW) instead of by comparing all."""
 _CONTENT = functools.reduce(
@@ -114,10 +122,31 @@ class Question(NamedTuple):
 class Found(NamedTuple):
     """The candidates for a question, and their rows in the same order, or the ids of long ones."""
 
-    question: Question
     pool: Pool
+    phrases: int
     near: dict[str, float]
     rows: list[Stored | str]
+
+
+class _Background:
+    """Runs work in a thread, one at a time; after a failure the next search tries again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+
+    def start(self, work: Callable[[], object]) -> None:
+        def quietly() -> None:
+            with contextlib.suppress(HoldfastError):
+                work()
+
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=quietly, name=self._name, daemon=True)
+            self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        if self._thread:
+            self._thread.join(seconds)
 
 
 class Searcher:
@@ -127,7 +156,7 @@ class Searcher:
         self._database = database
         self._settings = settings
         self._vectors = vectors
-        self._counting = threading.Lock()
+        self._counting = _Background("holdfast-words")
         self.lexemes = Lexemes(database.tenant)
 
     def filter(self, where: Filter) -> tuple[str, dict[str, Any]]:
@@ -166,7 +195,8 @@ class Searcher:
 
         Without a query they are the best by words alone, without their neighbours.
         """
-        flags, near, parts, first = _has_foreign(where), Near(), list[Found](), 0
+        near, parts, first = Near(), list[Found](), 0
+        flags = list(dict.fromkeys(KINDS[name].foreign for name in where.kinds or where.searchable))
         also = self._vectors.asking() if query and query.associate else []
         rarity, found = self._rarity(terms, flags, also)
         ready = bool(also) and self._vectors.ready(found[0])
@@ -177,23 +207,9 @@ class Searcher:
             parts.append(self._candidates(question, where, most, meaning, beside=query is not None, first=first))
             first += len(parts[-1].rows)
             near = Near({**near.values, **parts[-1].near}, meaning.near) if meaning else near
-        if rarity.uncounted > _COUNT_AT:
-            self._count_words()
+        if rarity.uncounted > _COUNT_AT and not self._database.reads_only:
+            self._counting.start(lambda: self._database.write("The words", COUNT_WORDS, durable=False))
         return parts, near
-
-    def _count_words(self) -> None:
-        """Count the words of new rows in a thread, unless one does already."""
-        if self._database.reads_only or not self._counting.acquire(blocking=False):
-            return
-
-        def work() -> None:
-            try:
-                with contextlib.suppress(HoldfastError):
-                    self._database.write("The words", [(STAT, {}), (COUNT_WORDS, {})], durable=False)
-            finally:
-                self._counting.release()
-
-        threading.Thread(target=work, name="holdfast-words", daemon=True).start()
 
     def _rarity(
         self, terms: Terms, foreign: Iterable[bool], also: Sequence[Statement]
@@ -237,7 +253,7 @@ class Searcher:
         pool, runs, _ = question
         asked, prefix = self._asked(question), self.lexemes.prefix(pool.foreign)
         if not asked and (meaning is None or meaning.literal):
-            return Found(question, pool, {}, [])
+            return Found(pool, question.phrases, {}, [])
         condition, values = self.filter(where)
         values |= {"asked": asked, "average": pool.length, "many": most, "ordered": list(IN_ORDER) if beside else []}
         values |= {f"q{number}": _query(prefix, run) for number, run in enumerate(runs)}
@@ -277,17 +293,16 @@ class Searcher:
     def best(self, terms: Terms, where: Filter, limit: int) -> list[tuple[Stored | str, float]]:
         """Return the rows that match the words best, by words alone, or the ids of long ones, with their scores."""
         scored: list[tuple[float, Candidate, Stored | str]] = []
-        for question, pool, _, rows in self.search(terms, where, limit + _SPARE)[0]:
+        for pool, phrases, _, rows in self.search(terms, where, limit + _SPARE)[0]:
             weights = [_weight(held, pool.records) for held in pool.held]
-            if 0 < question.phrases < len(question.runs):
+            if 0 < phrases < len(pool.words):
                 weights[0] *= 2  # as in the file engine, whose expression has it twice
             for one, row in zip(pool.candidates.values(), rows, strict=True):
                 k = _K * (1 - _B + _B * one.length / pool.length)
                 score = sum(w * count * (_K + 1) / (count + k) for w, count in zip(weights, one.counts, strict=False))
                 scored.append((score, one, row))
         scored.sort(key=lambda each: each[1].place)
-        scored.sort(key=lambda each: each[1].time, reverse=True)
-        scored.sort(key=lambda each: -each[0])
+        scored.sort(key=lambda each: (each[0], each[1].time), reverse=True)
         return [(row, score) for score, _, row in scored[:limit]]
 
     # related records
@@ -316,31 +331,19 @@ class Vectors:
         self._database = database
         self._model = model
         self._load = load
-        self._filler: threading.Thread | None = None
+        self._filler = _Background("holdfast-embedding")
         self.fills = False
         """Are vectors made in a thread when many are missing?"""
         self._has_graph: bool | None = None
         """Does the database have a graph, and this tenant many vectors? None when it is not known yet."""
 
     def close(self) -> None:
-        if self._filler:
-            self._filler.join(10)
-
-    def _fill(self) -> None:
-        """Make missing vectors in a thread; the next search tries again after a failure."""
-
-        def work() -> None:
-            with contextlib.suppress(HoldfastError):
-                self.embed()
-
-        if self._filler is None or not self._filler.is_alive():
-            self._filler = threading.Thread(target=work, name="holdfast-embedding", daemon=True)
-            self._filler.start()
+        self._filler.wait(10)
 
     def asking(self) -> list[Statement]:
         """Return the statement that finds the records without a vector; [] when there is no model."""
         model = self._model.get()
-        return [(sql("missing"), _asked(model, model.at_once + 1))] if model else []
+        return [_missing(model, model.at_once + 1)] if model else []
 
     def ready(self, found: Sequence[TupleRow]) -> bool:
         """Make the vectors that are missing, if there are few; return whether all records have one."""
@@ -348,7 +351,7 @@ class Vectors:
         model = self._model.get()
         if model is None or len(missing) > model.at_once:
             if model and self.fills:
-                self._fill()
+                self._filler.start(self.embed)
             return False
         try:
             self._make(model, edge, missing)
@@ -382,7 +385,7 @@ class Vectors:
         """Make all missing vectors."""
         if (model := self._model.get()) is None:
             raise self._model.unavailable()
-        edge, missing = self._missing(model)
+        ((edge, missing),) = self._database.send("The vectors", [_missing(model, _EVERYTHING)])[0]
         try:
             self._make(model, edge, missing, progress)
         except Failed as error:
@@ -399,17 +402,12 @@ class Vectors:
         if (model := self._model.get()) is None:
             return Embedded("", problem=self._model.problem)
         count, size, _ = self._count(model)
-        return Embedded(self._model.embedder, model.name, model.version, count, len(self._missing(model)[1]), size)
+        ((_, missing),) = self._database.send("The vectors", [_missing(model, _EVERYTHING)])[0]
+        return Embedded(self._model.embedder, model.name, model.version, count, len(missing), size)
 
     def _count(self, model: Embedder) -> tuple[int, int, bool]:
         """Return how many vectors there are, their bytes, and whether there is a graph."""
-        ((count, size, graph),) = self._database.ask("The vectors", sql("vectors"), model=_named(model))
-        return int(count), int(size), graph
-
-    def _missing(self, model: Embedder) -> tuple[str, list[str]]:
-        """Return up to which transaction rows are seen, and all rows without a vector."""
-        ((edge, found),) = self._database.ask("The vectors", sql("missing"), **_asked(model, _EVERYTHING))
-        return edge, found
+        return self._database.ask("The vectors", sql("vectors"), model=_named(model))[0]
 
     def _make(self, model: Embedder, edge: str, missing: list[str], progress: Progress | None = None) -> None:
         """Make missing vectors; afterwards all rows before the transaction `edge` have one."""
@@ -421,17 +419,11 @@ class Vectors:
             if progress:
                 progress(min(start + _BATCH, len(missing)), len(missing))
         if missing:
-            self._database.write(
-                "The vectors", [(sql("note_vectors"), {"model": _named(model), "edge": edge})], durable=False
-            )
+            noted = {"model": _named(model), "edge": edge}
+            self._database.write("The vectors", [(sql("note_vectors"), noted)], durable=False)
 
 
 # what statements are made of
-
-
-def _has_foreign(where: Filter) -> list[bool]:
-    """Return which words to search: own (False), foreign (True), or both."""
-    return list(dict.fromkeys(KINDS[name].foreign for name in where.kinds or where.searchable))
 
 
 def _stemmed(run: Run) -> Run:
@@ -459,8 +451,10 @@ def _rank(name: str, run: Run) -> str:
     return f"{_ONE} * ts_rank('{{1,0.25,0.25,1}}', r.words, %({name})s::tsquery)"
 
 
-def _asked(model: Embedder, most: int) -> dict[str, object]:
-    return {"model": _named(model), "kinds": list(EMBEDDED), "most": most, "every": most == _EVERYTHING}
+def _missing(model: Embedder, most: int) -> Statement:
+    """Return the statement that finds up to which transaction rows are seen, and rows without a vector."""
+    given = {"model": _named(model), "kinds": list(EMBEDDED), "most": most, "every": most == _EVERYTHING}
+    return sql("missing"), given
 
 
 def _named(model: Embedder) -> str:
@@ -504,32 +498,12 @@ def _found(question: Question, rows: list[TupleRow], where: Filter, first: int) 
     after: dict[int, int] = {}
     for chain in chains:
         after.update(itertools.pairwise([numbers[each] for each in chain if each in numbers]))
-    return Found(question, msgspec.structs.replace(question.pool, candidates=candidates, after=after), near, stored)
-
-
-def _decoded() -> tuple[list[float], list[int]]:
-    """Return the ranks of all small numbers of occurrences, in order, and what they count as.
-
-    `ts_rank` adds 1/n² for the n-th occurrence, and a title is first and weighs four times as much.
-    """
-    ranks = {0.0: 0}
-    for titles in range(_TITLES):
-        for texts in range(_TEXTS):
-            if titles + texts:
-                title = 3 * _SQUARES[titles - 1] if titles else 0.0
-                ranks[title + _SQUARES[titles + texts - 1]] = min(255, 4 * titles + texts)
-    return (lambda known: (known, [ranks[one] for one in known]))(sorted(ranks))
-
-
-_RANKS, _COUNTS = _decoded()
+    pool = msgspec.structs.replace(question.pool, candidates=candidates, after=after)
+    return Found(pool, question.phrases, near, stored)
 
 
 @functools.lru_cache(maxsize=4096)
 def _occurrences(rank: float) -> int:
     """Return how often a word occurs in a record, from its rank; in the title it counts four times."""
-    place = bisect.bisect_left(_RANKS, rank)
-    if place == len(_RANKS):
-        return _COUNTS[-1]
-    if place and rank - _RANKS[place - 1] < _RANKS[place] - rank:
-        place -= 1
-    return _COUNTS[place]
+    place = bisect.bisect_left(_RANKS, (rank, 0))
+    return min(_RANKS[max(0, place - 1) : place + 1], key=lambda known: abs(known[0] - rank))[1]

@@ -7,7 +7,6 @@ the write log. Nothing is derived later except for vectors and the count of word
 from __future__ import annotations
 
 import contextlib
-import itertools
 import secrets
 import threading
 import time as clocks
@@ -16,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import psycopg
+from msgspec.structs import astuple
 from psycopg import errors as pg
-from psycopg import sql
 
 from holdfast.errors import AlreadyExists, HoldfastError, NotFound, OverBudget, Unavailable
 from holdfast.formats import jsonl, transcripts
@@ -35,7 +34,7 @@ from holdfast.storage.log import Changed, LogPart, attempts
 from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Insert, Statement
 from holdfast.storage.postgres.database import Database
-from holdfast.storage.postgres.files import FIRST_ID, INSERT_ALL, ROW, PgTree, is_log
+from holdfast.storage.postgres.files import FIRST_ID, ROW, PgTree, is_log
 from holdfast.storage.postgres.rows import (
     FAULTY,
     LOG,
@@ -54,7 +53,7 @@ from holdfast.storage.postgres.rows import (
 )
 from holdfast.storage.postgres.search import COUNT_WORDS, STAT, Searcher, Vectors
 from holdfast.storage.reports import Progress, Refreshed, Report, check_save_points
-from holdfast.storage.store import Appended, Applied, Event, Load, Store, What, other_use, unknown, used
+from holdfast.storage.store import Appended, Applied, Event, Load, Store, other_use, unknown, used
 from holdfast.storage.tree import ABSENT
 
 T = TypeVar("T")
@@ -62,8 +61,8 @@ _FOLDED = frozenset(name for name, kind in KINDS.items() if kind.owned and name 
 """Kinds whose logs are read whole to decide on the next entry, so appends to them wait for each other."""
 LEASE_SECONDS = 30.0
 """How long a run outlives the last sign of life of its process; a live one renews it three times in that time."""
-_POLL_SECONDS = 1.0
-_BATCH, _PAGE = 500, 1_000
+_POLL_SECONDS = 0.25
+_PAGE = 1_000
 _MOST_WRITERS = 10_000
 _COLUMNS = ", ".join(Row.__struct_fields__)
 _INSERT = {
@@ -77,6 +76,10 @@ _INSERT = {
 _SUPERSEDE = """
 UPDATE holdfast.record SET live = false, words = NULL
 WHERE tenant = %(tenant)s AND key = %(key)s AND path || '' = %(path)s AND live AND id < %(id)s::uuid
+"""
+_LATEST = """
+SELECT max(id::text) FROM holdfast.record
+WHERE tenant = %(tenant)s AND path = %(path)s AND live AND key = ANY(%(keys)s::text[])
 """
 _APPEND = "SELECT holdfast.append(%(rows)s::json, %(seen)s, %(alone)s)::text"
 _IMPORT = "SELECT holdfast.import_entries(%(rows)s::json, %(pair)s)"
@@ -107,7 +110,8 @@ WHERE l.holder = excluded.holder OR l.until < clock_timestamp() RETURNING 1
 """
 _RELEASE = "DELETE FROM holdfast.lease WHERE tenant = %(tenant)s AND name = %(name)s AND holder = %(holder)s"
 _HELD = """
-SELECT holder FROM holdfast.lease WHERE tenant = %(tenant)s AND name = %(name)s AND until > clock_timestamp()
+SELECT 1 FROM holdfast.lease
+WHERE tenant = %(tenant)s AND name = %(name)s AND holder <> %(holder)s AND until > clock_timestamp()
 """
 _WRITERS = """
 SELECT coalesce(r.more ->> 'record', r.about), r.writer, r.more ->> 'after' FROM holdfast.record r
@@ -176,22 +180,16 @@ class PgStore(Store):
         found = self._database.ask("The words", _TOKENIZER)
         if not found:
             self._database.first = (STAT, {})
-            return False
-        if found[0][0] > TOKENIZER:
-            raise Unavailable(
-                "The words of this memory were made by a newer Holdfast; this one would not find them.",
-                "Upgrade Holdfast.",
-            )
-        return bool(found[0][0] < TOKENIZER)
+        elif found[0][0] > TOKENIZER:
+            fault = "The words of this memory were made by a newer Holdfast; this one would not find them."
+            raise Unavailable(fault, "Upgrade Holdfast.")
+        return bool(found) and found[0][0] < TOKENIZER
 
     def _need_words(self) -> None:
+        self._old_words = self._old_words and self._check_words()
         if self._old_words:
-            self._old_words = self._check_words()
-        if self._old_words:
-            raise Unavailable(
-                "The words of this memory were made by an older Holdfast and cannot be searched by this one.",
-                "Stop programs of the older version, and run: holdfast refresh --rebuild",
-            )
+            fault = "The words of this memory were made by an older Holdfast and cannot be searched by this one."
+            raise Unavailable(fault, "Stop programs of the older version, and run: holdfast refresh --rebuild")
 
     @property
     def trips(self) -> int:
@@ -214,13 +212,11 @@ class PgStore(Store):
     def within(self, scope: str) -> Store:
         tops = (f"{self.layout.workspaces}/{scope}", f"{self.layout.memory}/workspaces/{scope}")
         alone = msgspec.structs.replace(self.settings, shared=Shared())  # the shared memory is outside
-        return PgStore(
-            self._database.beside(scope="\n".join((scope, *tops))), self.layout, alone, self._default_writer
-        )  # fmt: skip
+        database = self._database.beside(scope="\n".join((scope, *tops)))
+        return PgStore(database, self.layout, alone, self._default_writer)
 
     def _rows(self, condition: str, **values: Any) -> list[Stored]:
-        found = self._database.ask("The records", f"{ROW} {condition}", **values)
-        return [Stored(*row) for row in found]
+        return [Stored(*row) for row in self._database.ask("The records", f"{ROW} {condition}", **values)]
 
     def _record(self, row: Stored) -> Record | None:
         record = record_of(row, self.layout.classify(row.path), self.tree.text)
@@ -249,7 +245,7 @@ class PgStore(Store):
             if data and before == ABSENT and place and place.kind.is_named and place.kind.shape == "document":
                 # a document whose name we made cannot be a folder, and its index refuses a second one
                 row, _ = self._maker.document(check_path(path), data, self._database.mint()[0], self.writer)
-                self._database.write(path, [(_INSERT[2], (*row.values(), *note.values()))])
+                self._database.write(path, [(_INSERT[2], [*astuple(row), *astuple(note)])])
             else:
                 self.tree.put(path, data, expect=before, keep=keep, note=note, writer=self.writer)
         except psycopg.Error as error:
@@ -317,14 +313,14 @@ class PgStore(Store):
                             return repeated
                         raise other_use(op_id, applied[0] if applied else Applied(path, "")) from None
                     case "23505":  # another program wrote this key at the same time, or has a clock that is ahead
-                        after = self._latest(path, [row.key for row in rows if row.key])
+                        keys = [row.key for row in rows if row.key]
+                        ((last,),) = self._database.ask(path, _LATEST, path=path, keys=keys)
+                        after = last or ""
                     case _:
                         raise
         raise AssertionError("attempts() ends in an error")
 
-    def _made(
-        self, path: str, entries: Sequence[Mapping[str, Any]], time: str, op_id: str, after: str
-    ) -> list[Row]:  # fmt: skip
+    def _made(self, path: str, entries: Sequence[Mapping[str, Any]], time: str, op_id: str, after: str) -> list[Row]:
         """Return the rows of new entries; OverBudget when one is too long."""
         rows = []
         ids = self._database.mint(len(entries), after)
@@ -344,21 +340,13 @@ class PgStore(Store):
             statements: list[Statement] = [
                 (_SUPERSEDE, {"path": path, "key": row.key, "id": row.id}) for row in rows if row.key
             ]
-            values = tuple(itertools.chain.from_iterable(row.values() for row in rows))
+            values = [value for row in rows for value in astuple(row)]
             self._database.write(path, [*statements, (_INSERT[len(rows)], values)], durable=durable)
-        elif not decided and not first.op and not any(row.key for row in rows):
-            parts = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-            self._database.write(path, [(INSERT_ALL, {"rows": sent(part)}) for part in parts], durable=durable)
         else:
             seen = "" if unless is None else unless.snapshot
             alone = unless is not None or first.kind in (*_FOLDED, LOG)
             given = {"rows": sent(rows), "seen": seen, "alone": alone}
             self._database.write(path, [(_APPEND, given)], durable=durable)
-
-    def _latest(self, path: str, keys: list[str]) -> str:
-        wanted = "SELECT max(id::text) FROM holdfast.record WHERE tenant = %(tenant)s AND path = %(path)s AND live"
-        ((last,),) = self._database.ask(path, f"{wanted} AND key = ANY(%(keys)s::text[])", path=path, keys=keys)
-        return last or ""
 
     def append_decided(
         self, path: str, decide: Callable[[], tuple[Sequence[Mapping[str, Any]], str]], *, durable: bool = True,
@@ -436,7 +424,7 @@ class PgStore(Store):
     # runs
 
     def claim(self, path: str) -> bool:
-        if path not in self._claims and not self._database.write(path, [self._claiming(path)])[0]:
+        if path not in self._claims and not self._database.write(path, [(_CLAIM, self._lease(path))])[0]:
             return False
         self._claims.add(path)
         if self._beat is None:
@@ -444,25 +432,24 @@ class PgStore(Store):
             self._beat.start()
         return True
 
-    def _claiming(self, path: str) -> Statement:
-        return _CLAIM, {"name": f"run:{short(path)}", "holder": self._holder, "seconds": LEASE_SECONDS}
+    def _lease(self, path: str) -> dict[str, Any]:
+        return {"name": f"run:{short(path)}", "holder": self._holder, "seconds": LEASE_SECONDS}
 
     def _renew(self) -> None:
         while not self._closed.wait(LEASE_SECONDS / 3):
             with contextlib.suppress(HoldfastError):
-                self._database.write("The lease", list(map(self._claiming, list(self._claims))), durable=False)
+                claims: list[Statement] = [(_CLAIM, self._lease(path)) for path in list(self._claims)]
+                self._database.write("The lease", claims, durable=False)
 
     def release(self, path: str) -> None:
         if path in self._claims:
             self._claims.discard(path)
-            given = {"name": f"run:{short(path)}", "holder": self._holder}
-            self._database.write(path, [(_RELEASE, given)], durable=False)
+            self._database.write(path, [(_RELEASE, self._lease(path))], durable=False)
 
     def discard(self, path: str, keep: Callable[[], bool] = lambda: False, *, dead: bool = False) -> bool:
         with self._database.transaction(path):
             self._database.send(path, [(_LOCK, {"path": path})])
-            held = self._database.ask(path, _HELD, name=f"run:{short(path)}") if dead else []
-            if any(holder != self._holder for (holder,) in held) or keep():
+            if (dead and self._database.ask(path, _HELD, **self._lease(path))) or keep():
                 return False
             with contextlib.suppress(NotFound):
                 self.tree.remove(path)
@@ -568,8 +555,7 @@ class PgStore(Store):
 
     def matches(self, terms: Terms, where: Filter, limit: int, path: str) -> list[Record]:
         del path
-        found = self._loaded([row for row, _ in self._searcher.best(terms, where, limit)])
-        return [record for record in found if record]
+        return [record for record, _ in self._best(terms, where, limit)]
 
     def passes(self, where: Filter) -> bool:
         return bool(self.query(where, 1)[1])
@@ -596,9 +582,9 @@ class PgStore(Store):
                 done.records += len(rows)
                 done.changed += len(changed)
             forget = "DELETE FROM holdfast.term WHERE tenant = %(tenant)s"
-            self._database.write("The words", [(STAT, {}), (forget, {}), (_COUNT_AGAIN, {}), (COUNT_WORDS, {})])
+            self._database.write("The words", [(forget, {}), (_COUNT_AGAIN, {}), *COUNT_WORDS])
         elif not self.reads_only:
-            self._database.write("The words", [(STAT, {}), (COUNT_WORDS, {})], durable=False)
+            self._database.write("The words", COUNT_WORDS, durable=False)
         done.problems = self._problems()
         return done
 
@@ -617,13 +603,12 @@ class PgStore(Store):
 
     def _again(self, row: Stored) -> Row | None:
         """Return a row as it is made from its own text; flags that depend on other rows are kept."""
-        if row.raw is not None and is_log(row.path):
-            return None
         if is_log(row.path):
+            if row.raw is not None:
+                return None
             made = self._maker.entry(row.path, row.value)
         elif row.kind in KINDS and KINDS[row.kind].shape == "section":
-            record = self._record(row)
-            if record is None:
+            if (record := self._record(row)) is None:
                 return None
             made = self._maker.section(row.path, record, row.writer)
         else:
@@ -636,9 +621,8 @@ class PgStore(Store):
         for rows, wrong in self._derived(_DIFFERENT, progress):
             report.records += sum(row.live and row.kind in KINDS for row in rows)
             differ = (row for row in rows if row.id in wrong)
-            report.differences += [
-                Problem(row.path, f"the row {row.id} differs from what its text says") for row in differ
-            ]
+            what = "the row {} differs from what its text says"
+            report.differences += [Problem(row.path, what.format(row.id)) for row in differ]
         report.files = self._count_files()
         report.damage = [problem for problem in self._problems() if not problem.minor]
         ledgers = self._records(self._rows("r.kind = 'ledger' ORDER BY r.id"))
@@ -676,7 +660,7 @@ class PgStore(Store):
         """Do nothing: words and vectors are part of the rows that were removed."""
 
     def follow(self) -> PgFeed:
-        return PgFeed(self, self._database)
+        return PgFeed(self)
 
     def changes_since(self, moment: _Moment | None) -> tuple[_Moment, list[Event]]:
         """Return what happened since a moment; nothing without one."""
@@ -698,14 +682,9 @@ class PgStore(Store):
             if removes and (gone := self.layout.classify(str(value.get("path")))):
                 yield Event.at("removed", gone)
         for record in self._records([row]) if row.live else ():
-            first = not is_log(row.path) and self._is_first(row)
-            what: What = "hidden" if record.hidden else "added" if is_log(row.path) or first else "changed"
-            yield Event.of(what, record)
-
-    def _is_first(self, row: Stored) -> bool:
-        """Is this the first version of a document, or a section that is new?"""
-        wanted = "r.path = %(path)s AND r.key = '' AND NOT r.live LIMIT 1"
-        return KINDS[row.kind].shape == "section" or not self._rows(wanted, path=row.path)
+            earlier = "r.path = %(path)s AND r.key = '' AND NOT r.live LIMIT 1"
+            replaces = KINDS[row.kind].shape == "document" and self._rows(earlier, path=row.path)
+            yield Event.of("hidden" if record.hidden else "changed" if replaces else "added", record)
 
 
 def _is_mark(row: Row) -> bool:
@@ -724,53 +703,22 @@ def _part(rows: Iterable[Stored], now: _Moment, *, fresh: bool) -> LogPart:
 
 
 class PgFeed:
-    """What was committed since the last call. A listener is woken by writers; without the right to write, it polls."""
+    """What was committed since the last call; the database is asked a few times a second."""
 
-    def __init__(self, store: PgStore, database: Database) -> None:
-        self._store, self._database = store, database
+    def __init__(self, store: PgStore) -> None:
+        self._store = store
         self._moment, _ = store.changes_since(None)
-        self._channel = f"holdfast_{secrets.token_hex(16)}"
-        self._name = {"name": f"listen:{self._channel}", "holder": self._channel}
-        self._session: Any = None
-        self._renew_at = 0.0
-        self._closed = False
+        self._closed = threading.Event()
 
     def events(self, timeout: float) -> list[Event]:
         deadline = clocks.monotonic() + timeout
-        while not self._closed:
-            self._listen()
+        while not self._closed.is_set():
             self._moment, found = self._store.changes_since(self._moment)
             left = deadline - clocks.monotonic()
             if found or left <= 0:
                 return found
-            try:
-                for _ in (
-                    self._session.notifies(timeout=min(left, _POLL_SECONDS), stop_after=1) if self._session else ()
-                ):
-                    pass
-            except psycopg.Error:
-                self._session = None
-            if self._session is None:
-                clocks.sleep(min(left, 0.1))
+            self._closed.wait(min(left, _POLL_SECONDS))
         return []
 
-    def _listen(self) -> None:
-        """Register as a listener, where that is allowed, and renew it."""
-        if clocks.monotonic() < self._renew_at:
-            return
-        self._renew_at = clocks.monotonic() + LEASE_SECONDS / 3
-        with contextlib.suppress(HoldfastError, psycopg.Error):
-            if self._session is None or self._session.closed:
-                self._session = self._database.connect()
-                self._session.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-            if not self._database.reads_only:
-                given = {**self._name, "seconds": LEASE_SECONDS}
-                self._database.send("The listener", [(_CLAIM, given)], durable=False)
-
     def close(self) -> None:
-        self._closed = True
-        with contextlib.suppress(HoldfastError, psycopg.Error):
-            if not self._database.reads_only:
-                self._database.send("The listener", [(_RELEASE, self._name)], durable=False)
-            if self._session:
-                self._session.close()
+        self._closed.set()
