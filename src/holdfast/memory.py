@@ -20,8 +20,8 @@ from holdfast.memories.compartments import Compartments, Run
 from holdfast.memories.hot import Hot
 from holdfast.memories.jobs import Jobs
 from holdfast.memories.knowledge import Knowledge, Skills
+from holdfast.memories.mind import Mind, Values
 from holdfast.memories.tasks import Tasks
-from holdfast.memories.values import Values
 from holdfast.memories.workspaces import States, Traces, Workspaces
 from holdfast.model.names import check_given
 from holdfast.model.queries import Query
@@ -30,7 +30,6 @@ from holdfast.tools import prompt, toolsets
 from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
-    from holdfast.memories.mind import Mind
     from holdfast.memories.usage import Usage
     from holdfast.owner.backup import Backup
     from holdfast.owner.changes import Changes
@@ -119,8 +118,6 @@ class Memory(core.Core):
 
     def mind(self, session: str = "", scope: str | None = None, *, on_error: Literal["raise", "log"] = "raise") -> Mind:
         """Return the four memories of a session; two of the same session share what they work on."""
-        from holdfast.memories.mind import Mind
-
         check_given(session=session, scope=scope or "")
         return Mind(self, session, scope, window=self.tools.windows.of(session or DEFAULT), on_error=on_error)
 
