@@ -22,7 +22,7 @@ from holdfast.memories.jobs import Jobs
 from holdfast.memories.knowledge import Knowledge, Skills
 from holdfast.memories.mind import Mind, Values
 from holdfast.memories.tasks import Tasks
-from holdfast.memories.workspaces import States, Traces, Workspaces
+from holdfast.memories.workspaces import States, Traces, Usage, Workspaces, usage
 from holdfast.model.names import check_given
 from holdfast.model.queries import Query
 from holdfast.model.scopes import DEFAULT, Scope
@@ -30,7 +30,6 @@ from holdfast.tools import prompt, toolsets
 from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
-    from holdfast.memories.usage import Usage
     from holdfast.owner.backup import Backup
     from holdfast.owner.changes import Changes
     from holdfast.owner.forget import Forgotten
@@ -214,8 +213,6 @@ class Memory(core.Core):
 
     def usage(self, since: str = "") -> Usage:
         """Count from traces what was recalled, what never, questions without an answer, and the tokens of replies."""
-        from holdfast.memories.usage import usage
-
         return usage(self, since)
 
     def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:
