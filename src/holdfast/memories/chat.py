@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import Invalid, NotFound, OverBudget
+from holdfast.errors import Invalid, NotFound
 from holdfast.formats import jsonl, prompts, transcripts
 from holdfast.formats.prompts import Message
 from holdfast.memories.cold import MARGIN, SUFFIX, ImportReport, SourceFile, parsed_lines, size_and_time
@@ -35,8 +35,6 @@ MOST = 50
 _KIND = KINDS["message"]
 _DAY = 86_400_000
 _MOST_DAYS = 36_500
-_MOST_IMPORTED = 100_000_000
-"""Characters of messages in one import."""
 _NEIGHBOURS = (8, 64, 512)
 """How many lines are read, step by step, to find a neighbour in the same channel."""
 _RECENT = 1_000
@@ -126,16 +124,13 @@ class Chat:
         known: set[str] = set()
         for entry in itertools.chain.from_iterable(map(self._memory.newest_entries, paths)):
             known |= {jsonl.identity(entry, _KIND.time)[0], _text(entry.get("origin"))}
-        fresh, size = dict[str, dict[str, Any]](), 0
+        fresh: dict[str, dict[str, Any]] = {}
         for line in itertools.chain.from_iterable(_imported_lines(file, channel, longest, report) for file in files):
             report.turns += 1
             if line["id"] in known or line["origin"] in known:
                 continue
             known |= {line["id"], line["origin"]}
             fresh[line["id"]] = line
-            size += len(line["content"])
-            if size > _MOST_IMPORTED:
-                raise OverBudget(f"More than {_MOST_IMPORTED:,} characters are new.", "Import fewer files at a time.")
         report.added = len(fresh)
         if fresh and not dry:
             ids = sorted(fresh)

@@ -232,25 +232,26 @@ class _Conversation:
             form = hashlib.blake2b(raw, digest_size=8).digest()
             self._alike[form] += 1  # without an id, the same words may come twice in one second
             raw += b"\n#%d" % self._alike[form] if self._alike[form] > 1 else b""
-        return [self._turn(turn, number, part, raw) for part, turn in enumerate(found)]
-
-    def _turn(self, turn: dict[str, Any], number: int, part: int, raw: bytes) -> tuple[str, dict[str, Any]]:
-        session = str(turn.get("session") or self._session)
-        whose = session if self._source == "claude-code" else self._session
-        log = self._log or names.unique(whose, "session")
-        content = raw + (b"\n%d" % part if part else b"")
-        if said := normal(turn.get("time")):
-            self._timed = parse_ms(turn["time"], utc=True) or 0
-            self._last = parse_ms(said)
-            identity, time = derived_id(self._timed, content), said
-        else:
-            # right after the turn before it; the file's own time is not part of the id, because the file may grow
-            self._last = self._modified if self._last is None else self._last + 1
-            identity = derived_id(self._timed, f"{session}\n{number}\n".encode() + content)
-            time = iso(self._last)
-        known = {"folder": self._folder} | turn | self._fixed | {"session": session}
-        line = {"id": turn["id"] if is_id(turn.get("id")) else identity, "time": time}
-        return f"{self._source}-{log}", line | {name: known[name] for name in _FIELDS if known.get(name)}
+        lines = []
+        for part, turn in enumerate(found):
+            session = str(turn.get("session") or self._session)
+            whose = session if self._source == "claude-code" else self._session
+            log = self._log or names.unique(whose, "session")
+            content = raw + (b"\n%d" % part if part else b"")
+            if said := normal(turn.get("time")):
+                self._timed = parse_ms(turn["time"], utc=True) or 0
+                self._last = parse_ms(said)
+                identity, time = derived_id(self._timed, content), said
+            else:
+                # right after the turn before it; the file's own time is not part of the id, because the file may grow
+                self._last = self._modified if self._last is None else self._last + 1
+                identity = derived_id(self._timed, f"{session}\n{number}\n".encode() + content)
+                time = iso(self._last)
+            known = {"folder": self._folder} | turn | self._fixed | {"session": session}
+            line = {"id": turn["id"] if is_id(turn.get("id")) else identity, "time": time}
+            line |= {name: known[name] for name in _FIELDS if known.get(name)}
+            lines.append((f"{self._source}-{log}", line))
+        return lines
 
 
 class _Batch:

@@ -126,9 +126,17 @@ class Fold:
         elif isinstance(line.get("forgotten"), str):
             self.saved[op, compartment] = str(line.get("id"))
         elif isinstance(line.get("content"), str):
-            entry = _entry(line)
-            self._entries[entry.id] = (compartment, entry)
-            self.saved[op, compartment] = entry.id
+            identifier, _, time = jsonl.identity(line, "time")
+            self.saved[op, compartment] = identifier
+            fields: dict[str, Any] = {}  # of the wrong type, in a line edited by hand, they are left out
+            for name, kind in (("category", str), ("tags", tuple[str, ...]), ("metadata", dict[str, str])):
+                with contextlib.suppress(KeyError, msgspec.ValidationError):
+                    fields[name] = msgspec.convert(line[name], kind)
+            entry = SavedEntry(
+                id=identifier, content=line["content"], created_at=time, updated_at=time,
+                priority=priority_of(line.get("priority")), **fields,
+            )  # fmt: skip
+            self._entries[identifier] = (compartment, entry)
 
     def entries(self, compartment: str = "", wanted: EntryFilter = EVERYTHING) -> list[SavedEntry]:
         """Return the visible entries of one compartment, or of all: highest priority first, then oldest first."""
@@ -485,16 +493,3 @@ def _size(note: Note | SavedEntry) -> int:
     """Count the characters that count towards the limit of a compartment."""
     texts = (note.content, note.category, *note.tags, *note.metadata, *note.metadata.values())
     return sum(map(len, texts))
-
-
-def _entry(line: Mapping[str, Any]) -> SavedEntry:
-    """Read an entry, also from a line that was edited by hand; fields of the wrong type are left out."""
-    identifier, _, time = jsonl.identity(line, "time")
-    category, tags, metadata = (line.get(name) for name in ("category", "tags", "metadata"))
-    metadata = metadata if isinstance(metadata, dict) else {}
-    return SavedEntry(
-        id=identifier, content=line["content"], category=category if isinstance(category, str) else "",
-        tags=tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else (),
-        metadata={name: value for name, value in metadata.items() if isinstance(value, str)},
-        created_at=time, updated_at=time, priority=priority_of(line.get("priority")),
-    )  # fmt: skip

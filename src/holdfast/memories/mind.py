@@ -40,6 +40,7 @@ from holdfast.model.settings import Mind as Limits
 from holdfast.model.times import bound, is_id, mint, utc_now
 from holdfast.model.tokens import count_tokens
 from holdfast.storage import values
+from holdfast.storage.folds import Logs
 
 TYPES = ("working", "episodic", "semantic", "procedural")
 _KINDS = {"episodic": KINDS["episode"], "semantic": KINDS["fact"], "procedural": KINDS["procedure"]}
@@ -385,10 +386,8 @@ class Mind:
 
     def _summary(self, type: str) -> Summary:
         """Return the summary of a memory; one without an id when there is none."""
-        known = Summaries()
-        for entry in self._memory.newest_entries(self._summaries(type)):
-            known.add(entry)
-        return known.newest(type) or Summary()
+        logs = Logs(self._memory, Summaries)
+        return logs.ask(self._summaries(type), lambda known: known.newest(type), []) or Summary()
 
 
 class Values:

@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast import secrets
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats import markdown
@@ -341,13 +340,10 @@ class Traces:
         with contextlib.suppress(HoldfastError, OSError):
             line: dict[str, Any] = {"success": True}
             line |= msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
-            if _is_short(trace):
-                line["params"] = msgspec.Raw(msgspec.json.encode(trace.params, enc_hook=dict))
-            else:  # secrets are removed before values are cut, since half of one has no format
-                clean = self._memory.secrets.clean
-                line |= {name: clean(line[name])[:_MAX_RESULT] for name in ("error", "result", "goal") if name in line}
-                line |= {name: _cut(clean(line[name])) for name in ("memory", "constraints") if name in line}
-                line["params"] = _cut(clean(_plain(trace.params)))
+            clean = self._memory.secrets.clean  # before values are cut, since half of a secret has no format
+            line |= {name: clean(line[name])[:_MAX_RESULT] for name in ("error", "result", "goal") if name in line}
+            line |= {name: _cut(clean(line[name])) for name in ("memory", "constraints") if name in line}
+            line["params"] = _cut(clean(_plain(trace.params)))
             self._memory.note_line(_TRACE, line, folder=trace.workspace.partition("/")[0] or UNRESOLVED)
 
     def recent(self, scope: Scope, count: int = 10) -> list[dict[str, Any]]:
@@ -506,15 +502,6 @@ def usage(memory: Core, since: str = "") -> Usage:
         with contextlib.suppress(HoldfastError):  # removed since, or in a shared memory that does not answer
             one.describe(memory.get(one.id))
     return found
-
-
-def _is_short(trace: Trace) -> bool:
-    """Has a call plain, short parameters and nothing like a secret? Those of a refused call may be anything."""
-    if not trace.success or len(trace.goal) > _MAX_RESULT:
-        return False
-    data = msgspec.json.encode(trace, enc_hook=dict)
-    flat = len(data) <= MAX_VALUE and data.count(b"{") + data.count(b"[") <= _MAX_DEPTH
-    return flat and not secrets.could_hold(data.decode())
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
