@@ -23,9 +23,10 @@ import msgspec
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, OverBudget
 from holdfast.formats import jsonl, prompts
+from holdfast.model import names
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import session_folder
-from holdfast.model.names import check_given, check_text, unique
+from holdfast.model.names import check_given, check_text
 from holdfast.model.records import PRIORITIES, USUAL_PRIORITY, priority_of
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.settings import COMPARTMENTS
@@ -159,7 +160,7 @@ class Runs:
         """Runs that another process has claimed."""
 
     def path(self, session: str, run: str) -> str:
-        return f"{self._sessions}/{session_folder(session)}/{_RUNS}/{unique(run, 'run')}.jsonl"
+        return f"{self._sessions}/{session_folder(session)}/{_RUNS}/{names.unique(run, 'run')}.jsonl"
 
     def join(self, path: str) -> None:
         """Take part in a run before its file is read; remove first what dead runs of the session left."""
@@ -195,7 +196,7 @@ class Runs:
 
     def close(self, run: str = "") -> None:
         """End the runs that live in this process, or the one of this name in any session."""
-        name = f"/{unique(run, 'run')}.jsonl" if run else ""
+        name = f"/{names.unique(run, 'run')}.jsonl" if run else ""
         for path in [path for path in list(self._claimed) if path.endswith(name)]:
             with contextlib.suppress(HoldfastError):
                 self.end(path)
@@ -461,8 +462,8 @@ def check(given: Mapping[str, Any], known: Sequence[str] = ()) -> None:
     """
     compartment = given.get("compartment")
     if not isinstance(compartment, str) or (known and compartment not in known):
-        *names, last = (f"'{name}'" for name in known or COMPARTMENTS)
-        raise Invalid(f"Invalid compartment. Must be {', '.join(names)}, or {last}")
+        *others, last = (f"'{name}'" for name in known or COMPARTMENTS)
+        raise Invalid(f"Invalid compartment. Must be {', '.join(others)}, or {last}")
     content = given.get("content", "-")
     if content is None or (isinstance(content, str) and not content.strip()):
         raise Invalid("Content cannot be empty")
