@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 import holdfast
-from holdfast.memories import front_matter, learnings
+from holdfast.memories import upkeep
 from prove.writes import LONG, Write
 
 Memory = holdfast.Memory
@@ -35,7 +35,7 @@ def _old_plans(memory: Memory, tag: str) -> None:
 
 
 def _migrate(memory: Memory, _tag: str) -> object:
-    return front_matter.apply(memory, front_matter.plan_changes(memory, status="new"))
+    return upkeep.apply(memory, upkeep.plan_changes(memory, status="new"))
 
 
 def _happened(memory: Memory, tag: str) -> None:
@@ -52,7 +52,7 @@ def _rule(memory: Memory, tag: str) -> None:
 CHORES: dict[str, Write] = {
     "rebuild": Write(lambda memory, _: memory.refresh(rebuild=True), _happened),
     "compact": Write(lambda memory, _: memory.mind("mind").compact("episodic", keep_last=2), _happened),
-    "archive": Write(lambda memory, _: learnings.archive(memory, keep=1), _entries),
+    "archive": Write(lambda memory, _: upkeep.archive(memory, keep=1), _entries),
     "migrate": Write(_migrate, _old_plans),
     "demote": Write(lambda memory, tag: memory.hot.demote(tag, op_id=tag), _rule),
 }

@@ -19,8 +19,8 @@ from holdfast import Memory
 from holdfast.cli.lint import archive as command
 from holdfast.errors import Invalid
 from holdfast.formats import markdown, sections
-from holdfast.memories.learnings import Moved, archive
 from holdfast.memories.lint import lint
+from holdfast.memories.upkeep import Archived, archive
 
 FOLDER = "user/memory/workspaces/w"
 LIVE = f"{FOLDER}/decisions.md"
@@ -58,8 +58,8 @@ def test_the_oldest_entries_move_to_the_files_of_their_years(root: Path, memory:
     live = write(root, LIVE, "---\nx: 1\n---\n\n# Decisions\n\nRead me.\n\n" + A + B + C + D)
     before = live.read_bytes()
     expected = [
-        Moved(LIVE, f"{FOLDER}/decisions-2024.md", ("2024-05-01 B", "2024-01-01 D")),
-        Moved(LIVE, f"{FOLDER}/decisions-2025.md", ("2025-03-01 A",)),
+        Archived(LIVE, f"{FOLDER}/decisions-2024.md", ("2024-05-01 B", "2024-01-01 D")),
+        Archived(LIVE, f"{FOLDER}/decisions-2025.md", ("2025-03-01 A",)),
     ]
     assert archive(memory, keep=1, dry_run=True) == expected
     assert pages(root) == {"decisions.md": before}

@@ -24,7 +24,7 @@ from mcp.client.stdio import stdio_client
 
 import holdfast
 from holdfast.errors import Invalid, NotFound, OverBudget
-from holdfast.memories.compartments import Filter, Fold, Note
+from holdfast.memories.compartments import EntryFilter, Fold, Note
 from holdfast.model.queries import Query
 from holdfast.model.times import mint
 from holdfast.roots import make_root
@@ -911,13 +911,13 @@ def test_a_fold_is_the_same_in_whatever_order_its_lines_come(lines: list[Reply],
     lines = [line for line in lines if "id" not in line or known[line["id"]] is line]
     mixed = list(lines)
     dice.shuffle(mixed)
-    one, two = Fold("session"), Fold("session")
+    one, two = Fold(), Fold()
     for line in lines:
         one.add(line)
     for line in mixed:
         two.add(line)
     assert one.entries() == two.entries()
-    assert one.entries("session", Filter(id=IDS[0])) == two.entries("session", Filter(id=IDS[0]))
+    assert one.entries("session", EntryFilter(id=IDS[0])) == two.entries("session", EntryFilter(id=IDS[0]))
 
 
 def test_several_calls_under_one_op_id_each_have_their_effect_once(root: Path) -> None:

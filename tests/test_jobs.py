@@ -22,8 +22,7 @@ import holdfast
 from databaseroot import place
 from holdfast.errors import Conflict, Invalid, NotFound, OverBudget
 from holdfast.memories import jobs
-from holdfast.memories.job_runs import Ended
-from holdfast.memories.jobs import Due, Job
+from holdfast.memories.jobs import Due, Ended, Job
 from holdfast.model.settings import load
 from holdfast.tools import toolsets
 from terminal import on_terminal

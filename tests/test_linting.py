@@ -17,7 +17,7 @@ import holdfast
 from holdfast import Memory
 from holdfast.cli.lint import lint as command
 from holdfast.errors import NotFound
-from holdfast.memories.lint import Report, lint
+from holdfast.memories.lint import LintReport, lint
 from holdfast.model.queries import Query
 
 WORKSPACES = "resources/workspaces"
@@ -39,7 +39,7 @@ def plan(name: str = "A", status: str = "done", created: str = "2026-02-08", mor
     return PLAN.format(name, status, created, more)
 
 
-def found(report: Report) -> list[tuple[str, int, str]]:
+def found(report: LintReport) -> list[tuple[str, int, str]]:
     return [(fault.path, fault.line, fault.rule) for fault in report.faults]
 
 

@@ -14,8 +14,8 @@ from holdfast import Memory
 from holdfast.cli.lint import migrate
 from holdfast.errors import Invalid
 from holdfast.formats import markdown
-from holdfast.memories.front_matter import Change, apply, plan_changes
 from holdfast.memories.lint import lint
+from holdfast.memories.upkeep import PageChange, apply, plan_changes
 from holdfast.model.records import version_of
 from terminal import on_terminal
 
@@ -340,6 +340,6 @@ def test_the_command_shows_first_and_changes_with_apply(root: Path) -> None:
 
 def test_a_change_can_be_made_by_hand(root: Path, memory: Memory) -> None:
     write(root, PLAN, "text\n")
-    (result,) = apply(memory, [Change(PLAN, {"name": "Mine"}, version=version_of(b"text\n"))])
+    (result,) = apply(memory, [PageChange(PLAN, {"name": "Mine"}, version=version_of(b"text\n"))])
     assert result.status == "changed"
     assert (root / PLAN).read_text() == "---\nname: Mine\n---\ntext\n"

@@ -32,7 +32,7 @@ import holdfast
 from holdfast import Memory, Record
 from holdfast.errors import AlreadyExists, Conflict
 from holdfast.formats import jsonl
-from holdfast.memories import learnings
+from holdfast.memories import upkeep
 from holdfast.model.kinds import KINDS
 from holdfast.model.times import mint
 
@@ -472,7 +472,7 @@ class Model(OnEither):
 
     @rule(keep=st.integers(0, 2))
     def archive_entries(self, keep: int) -> None:
-        learnings.archive(self.memory, keep=keep)
+        upkeep.archive(self.memory, keep=keep)
 
     @rule(seed=seeds, text=texts, rename=st.booleans())
     def edit_outside(self, seed: int, text: str, rename: bool) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.errors import Invalid, NotFound
 from holdfast.formats import transcripts
-from holdfast.memories.cold import Report, find_sources
+from holdfast.memories.cold import ImportReport, find_sources
 from holdfast.model.times import mint
 from terminal import on_terminal
 
@@ -118,7 +118,7 @@ def plain(lines: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(turn["role"], turn["text"]) for line in lines for turn in transcripts.turns(line)]
 
 
-def bring(memory: holdfast.Memory, source: str, path: Path, scope: str | None = None) -> Report:
+def bring(memory: holdfast.Memory, source: str, path: Path, scope: str | None = None) -> ImportReport:
     return memory.transcripts.bring(source, find_sources(source, str(path)), scope)
 
 

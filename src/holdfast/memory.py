@@ -20,9 +20,9 @@ from holdfast.memories.compartments import Compartments, Run
 from holdfast.memories.hot import Hot
 from holdfast.memories.jobs import Jobs
 from holdfast.memories.knowledge import Knowledge, Skills
+from holdfast.memories.mind import Mind, Values
 from holdfast.memories.tasks import Tasks
-from holdfast.memories.values import Values
-from holdfast.memories.workspaces import States, Traces, Workspaces
+from holdfast.memories.workspaces import States, Traces, Usage, Workspaces, usage
 from holdfast.model.names import check_given
 from holdfast.model.queries import Query
 from holdfast.model.scopes import DEFAULT, Scope
@@ -30,8 +30,6 @@ from holdfast.tools import prompt, toolsets
 from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
-    from holdfast.memories.mind import Mind
-    from holdfast.memories.usage import Usage
     from holdfast.owner.backup import Backup, Restored
     from holdfast.owner.changes import Changes
     from holdfast.owner.forget import Forgotten
@@ -118,8 +116,6 @@ class Memory(core.Core):
 
     def mind(self, session: str = "", scope: str | None = None, *, on_error: Literal["raise", "log"] = "raise") -> Mind:
         """Return the four memories of a session; two of the same session share what they work on."""
-        from holdfast.memories.mind import Mind
-
         check_given(session=session, scope=scope or "")
         return Mind(self, session, scope, window=self.tools.windows.of(session or DEFAULT), on_error=on_error)
 
@@ -216,8 +212,6 @@ class Memory(core.Core):
 
     def usage(self, since: str = "") -> Usage:
         """Count from traces what was recalled, what never, questions without an answer, and the tokens of replies."""
-        from holdfast.memories.usage import usage
-
         return usage(self, since)
 
     def changes(self, scope: str | Scope | None = None, kinds: Sequence[str] = (), since: str = "") -> Changes:

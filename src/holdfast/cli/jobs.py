@@ -31,8 +31,7 @@ from holdfast import roots
 from holdfast.cli import show
 from holdfast.cli.main import command, open_root
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.memories.job_runs import MOST_OUTPUT, Ended, slot_text
-from holdfast.memories.jobs import Due, counted, fault, is_more
+from holdfast.memories.jobs import MOST_OUTPUT, Due, Ended, counted, fault, is_more, slot_text
 from holdfast.memory import Memory
 from holdfast.model.names import amount
 from holdfast.model.times import local, utc_now

@@ -10,9 +10,9 @@ from holdfast.cli import show
 from holdfast.cli.main import Commands, command, open_root
 from holdfast.errors import Unavailable
 from holdfast.formats.markdown import scalar
-from holdfast.memories.front_matter import Result, apply, plan_changes
-from holdfast.memories.learnings import archive as archive_learnings
 from holdfast.memories.lint import lint as lint_files
+from holdfast.memories.upkeep import Result, apply, plan_changes
+from holdfast.memories.upkeep import archive as archive_learnings
 from holdfast.model.names import amount
 from holdfast.roots import driver
 from holdfast.storage.tree import RootGone

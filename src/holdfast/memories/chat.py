@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -19,10 +18,10 @@ from typing import Any
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import Invalid, NotFound, OverBudget
+from holdfast.errors import Invalid, NotFound
 from holdfast.formats import jsonl, prompts, transcripts
 from holdfast.formats.prompts import Message
-from holdfast.memories.cold import SUFFIX, TOO_LONG, Report, Source, numbered_lines, opened
+from holdfast.memories.cold import MARGIN, SUFFIX, ImportReport, SourceFile, parsed_lines, size_and_time
 from holdfast.model.kinds import KINDS, ROLES
 from holdfast.model.names import amount, check_text, close_to, short_hash
 from holdfast.model.queries import Query
@@ -36,9 +35,6 @@ MOST = 50
 _KIND = KINDS["message"]
 _DAY = 86_400_000
 _MOST_DAYS = 36_500
-_MARGIN = 256
-_MOST_IMPORTED = 100_000_000
-"""Characters of messages in one import."""
 _NEIGHBOURS = (8, 64, 512)
 """How many lines are read, step by step, to find a neighbour in the same channel."""
 _RECENT = 1_000
@@ -116,28 +112,25 @@ class Chat:
         records = heapq.merge(*found, key=lambda record: record.order, reverse=True) if found[1:] else found[0]
         return map(_message, records)
 
-    def bring(self, files: Sequence[Source], channel: str = "", *, dry: bool = False) -> Report:
+    def bring(self, files: Sequence[SourceFile], channel: str = "", *, dry: bool = False) -> ImportReport:
         """Import the messages of older files, each once; `channel` is for messages without one.
 
         Newer ones are appended to the history; older ones go to a log of their own beside it, so that the history stays
         in the order of time. Secrets of known formats are removed.
         """
-        report = Report()
-        longest = self._memory.settings.limits.line_bytes - _MARGIN
+        report = ImportReport()
+        longest = self._memory.settings.limits.line_bytes - MARGIN
         paths = [self._log, *self._memory.store.paths(self._imported, SUFFIX)]
         known: set[str] = set()
         for entry in itertools.chain.from_iterable(map(self._memory.newest_entries, paths)):
             known |= {jsonl.identity(entry, _KIND.time)[0], _text(entry.get("origin"))}
-        fresh, size = dict[str, dict[str, Any]](), 0
+        fresh: dict[str, dict[str, Any]] = {}
         for line in itertools.chain.from_iterable(_imported_lines(file, channel, longest, report) for file in files):
             report.turns += 1
             if line["id"] in known or line["origin"] in known:
                 continue
             known |= {line["id"], line["origin"]}
             fresh[line["id"]] = line
-            size += len(line["content"])
-            if size > _MOST_IMPORTED:
-                raise OverBudget(f"More than {_MOST_IMPORTED:,} characters are new.", "Import fewer files at a time.")
         report.added = len(fresh)
         if fresh and not dry:
             ids = sorted(fresh)
@@ -278,41 +271,31 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _imported_lines(file: Source, channel: str, longest: int, report: Report) -> Iterator[dict[str, Any]]:
+def _imported_lines(file: SourceFile, channel: str, longest: int, report: ImportReport) -> Iterator[dict[str, Any]]:
     """Yield the messages of a file as lines of the history, in order; what cannot be read is added to the report.
 
     The `origin` of a line is a hash of the message without its channel and the time of the file. A message that was
     imported before is recognised by it.
     """
-    try:
-        with opened(file.path) as fd:
-            report.files += 1
-            last = os.fstat(fd).st_mtime_ns // 1_000_000
-            place, alike = 0, Counter[bytes]()
-            for number, line in numbered_lines(fd, longest):
-                values = TOO_LONG if line.cut else transcripts.parse(line.data)
-                if isinstance(values, str):
-                    report.skip(file.path, values, number)
-                    continue
-                messages = [message for value in values for message in _messages(value)]
-                if values and not messages:
-                    report.skip(file.path, "it is no message", number)
-                for message in messages:
-                    if message["role"] == "system":
-                        report.skip(file.path, "it is a system message", number)
-                        continue
-                    own = message.pop("id", None)
-                    form = jsonl.render(message)
-                    alike[form] += 1  # the same may be said twice in one second
-                    origin = hashlib.blake2b(form + b"%d" % alike[form], digest_size=10).hexdigest()
-                    time = parse_ms(message.pop("time"))
-                    last = last if time is None else time
-                    place = max(last, place + 1)  # after the message before it, also where the file has no times
-                    made = own if is_id(own) else derived_id(place, origin.encode())
-                    fields = {"id": made, "timestamp": iso(last), **message, "origin": origin}
-                    yield {**fields, "channel": message.get("channel", channel or "imported")}
-    except OSError as error:
-        report.skip(file.path, error.strerror or str(error))
+    place, alike, last = 0, Counter[bytes](), size_and_time(file.path)[1]
+    for number, _, values in parsed_lines(file, longest, report):
+        messages = [message for value in values for message in _messages(value)]
+        if values and not messages:
+            report.skip(file.path, "it is no message", number)
+        for message in messages:
+            if message["role"] == "system":
+                report.skip(file.path, "it is a system message", number)
+                continue
+            own = message.pop("id", None)
+            form = jsonl.render(message)
+            alike[form] += 1  # the same may be said twice in one second
+            origin = hashlib.blake2b(form + b"%d" % alike[form], digest_size=10).hexdigest()
+            time = parse_ms(message.pop("time"))
+            last = last if time is None else time
+            place = max(last, place + 1)  # after the message before it, also where the file has no times
+            made = own if is_id(own) else derived_id(place, origin.encode())
+            fields = {"id": made, "timestamp": iso(last), **message, "origin": origin}
+            yield {**fields, "channel": message.get("channel", channel or "imported")}
 
 
 def _messages(value: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -40,20 +40,21 @@ KIND = "transcript"
 TOO_LONG = "longer than a line may be"
 _BATCH_LINES = 1_000
 _BATCH_BYTES = 4 << 20
-_MARGIN = 256
+MARGIN = 256
+"""Bytes of a line beside its turn."""
 _MOST_PROBLEMS = 100
 _FIELDS = ("session", "workspace", "role", "text", "folder", "agent", "part", "source")
 Progress = Callable[[int, int], None]
 
 
-class Source(msgspec.Struct, frozen=True):
+class SourceFile(msgspec.Struct, frozen=True):
     """A file to import, and its name below the folder that was searched."""
 
     path: str
     name: str
 
 
-class Report(msgspec.Struct, omit_defaults=True):
+class ImportReport(msgspec.Struct, omit_defaults=True):
     """The result of an import."""
 
     files: int = 0
@@ -72,7 +73,7 @@ class Report(msgspec.Struct, omit_defaults=True):
             self.problems.append(Problem(_printable(path), f"skipped: {why}", line))
 
 
-def find_sources(source: str, path: str = "") -> list[Source]:
+def find_sources(source: str, path: str = "") -> list[SourceFile]:
     """Return the files of a source: in the folder of that program, or the given file or folder."""
     if source not in SOURCES:
         raise Invalid(f'There is no source "{source}".{names.close_to(source, SOURCES)}', f"Use {', '.join(SOURCES)}.")
@@ -87,7 +88,7 @@ def find_sources(source: str, path: str = "") -> list[Source]:
     return [found for top in there for found in _below(top)]
 
 
-def named(path: str) -> list[Source]:
+def named(path: str) -> list[SourceFile]:
     """Return the given file, or all files below the given folder."""
     if not path:
         raise Invalid("This source has no folder of its own.", "Name the file or folder.")
@@ -101,19 +102,19 @@ def named(path: str) -> list[Source]:
     return _below(top)
 
 
-def _below(top: str) -> list[Source]:
+def _below(top: str) -> list[SourceFile]:
     """Return a file, or the files below a folder, by name; what cannot be read is reported when it is opened."""
     if not os.path.isdir(top):
-        return [Source(top, os.path.basename(top))]
+        return [SourceFile(top, os.path.basename(top))]
     found: list[str] = []
     for folder, folders, files in os.walk(top, onerror=lambda error: found.append(error.filename)):
         found.extend(os.path.join(folder, name) for name in files if name.endswith(SUFFIX))
         found.extend(path for name in folders if os.path.islink(path := os.path.join(folder, name)))
-    return [Source(path, os.path.relpath(path, top)) for path in sorted(found)]
+    return [SourceFile(path, os.path.relpath(path, top)) for path in sorted(found)]
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[int]:
+def _opened(path: str) -> Iterator[int]:
     """Open a regular file for reading, without blocking and without following a link."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -129,9 +130,24 @@ def opened(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def numbered_lines(fd: int, longest: int) -> Iterator[tuple[int, Line]]:
-    """Yield the lines of an open file, counted from 1."""
-    return enumerate(forwards(functools.partial(os.pread, fd), 0, os.fstat(fd).st_size, longest), 1)
+def parsed_lines(
+    file: SourceFile, longest: int, report: ImportReport
+) -> Iterator[tuple[int, Line, list[dict[str, Any]]]]:
+    """Yield the lines of a file, counted from 1, with their values; what cannot be read is added to the report."""
+    try:
+        with _opened(file.path) as fd:
+            report.files += 1
+            for number, line in enumerate(
+                forwards(functools.partial(os.pread, fd), 0, os.fstat(fd).st_size, longest), 1
+            ):
+                values = TOO_LONG if line.cut else transcripts.parse(line.data.strip())
+                if not isinstance(values, str):
+                    yield number, line, values
+                else:
+                    torn = "the last line is incomplete: torn, or still being written"
+                    report.skip(file.path, values if line.whole else torn, number)
+    except OSError as error:
+        report.skip(file.path, error.strerror or str(error))
 
 
 def _printable(path: str) -> str:
@@ -139,11 +155,13 @@ def _printable(path: str) -> str:
     return path.encode("utf-8", "replace").decode("utf-8")
 
 
-def _size(path: str) -> int:
+def size_and_time(path: str) -> tuple[int, int]:
+    """Return the size of a file and the millisecond in which it was changed, 0 when it cannot be read."""
     try:
-        return os.lstat(path).st_size
+        found = os.lstat(path)
     except OSError:
-        return 0
+        return 0, 0
+    return found.st_size, max(0, found.st_mtime_ns) // 1_000_000
 
 
 class Transcripts:
@@ -151,35 +169,31 @@ class Transcripts:
         self._memory = memory
 
     def bring(
-        self, source: str, files: list[Source], scope: str | None = None, progress: Progress | None = None, *,
+        self, source: str, files: list[SourceFile], scope: str | None = None, progress: Progress | None = None, *,
         dry: bool = False,
-    ) -> Report:  # fmt: skip
+    ) -> ImportReport:  # fmt: skip
         """Import every turn of these files once; with `dry`, only count them.
 
         After an error, importing the files again adds the rest. `progress` gets kilobytes.
         """
-        memory, report = self._memory, Report()
+        memory, report, limits = self._memory, ImportReport(), self._memory.settings.limits
         fixed = {"source": source, "workspace": memory.scopes.resolve(scope).path if scope else ""}
         own = os.path.join(memory.root, memory.settings.paths.transcripts) if memory.in_files else ""
         own = os.path.realpath(own) + os.sep if own else ""
         clean = (lambda value: value) if dry else memory.secrets.clean
-        sizes = [_size(file.path) for file in files]
-        ready, total = 0, max(1, sum(sizes) >> 10)
-        for file, size in zip(files, sizes, strict=True):
+        known = [size_and_time(file.path) for file in files]
+        ready, total = 0, max(1, sum(size for size, _ in known) >> 10)
+        for file, (size, modified) in zip(files, known, strict=True):
             batch = _Batch(memory, report, dry=dry)
-            try:
-                if own and file.path.startswith(own):
-                    raise OSError(errno.EINVAL, "it is in the memory already, where it is searched as it is")
-                with opened(file.path) as fd:
-                    report.files += 1
-                    conversation = _Conversation(file, fixed, os.fstat(fd).st_mtime_ns, clean)
-                    for number, line in numbered_lines(fd, memory.settings.limits.line_bytes):
-                        if why := batch.add(conversation, number, line):
-                            report.skip(file.path, why, number)
-                        if progress and line.end >> 18 != line.offset >> 18:
-                            progress((ready + line.end) >> 10, total)
-            except OSError as error:
-                report.skip(file.path, error.strerror or str(error))
+            conversation = _Conversation(file, fixed, modified, clean)
+            inside = own and file.path.startswith(own)
+            if inside:
+                report.skip(file.path, "it is in the memory already, where it is searched as it is")
+            for number, line, values in () if inside else parsed_lines(file, limits.line_bytes, report):
+                if not batch.add(conversation.turns(number, line.data.strip(), values), limits.line_bytes):
+                    report.skip(file.path, f"its turn is {TOO_LONG}", number)
+                if progress and line.end >> 18 != line.offset >> 18:
+                    progress((ready + line.end) >> 10, total)
             batch.write()
             ready += size
             if progress:
@@ -190,7 +204,7 @@ class Transcripts:
 class _Conversation:
     """One source while it is read: its session, and the times and ids of its turns."""
 
-    def __init__(self, file: Source, fixed: dict[str, str], modified_ns: int, clean: transcripts.Clean) -> None:
+    def __init__(self, file: SourceFile, fixed: dict[str, str], modified: int, clean: transcripts.Clean) -> None:
         self._clean = clean
         self._fixed = fixed
         self._source = source = fixed["source"]
@@ -199,15 +213,12 @@ class _Conversation:
         self._session = self._log or self._session  # a file's name alone is not unique
         self._alike: Counter[bytes] = Counter()
         self._headed, self._folder = False, ""
-        self._modified = max(0, modified_ns) // 1_000_000
+        self._modified = modified
         self._timed = 0
         self._last: int | None = None
 
-    def turns(self, number: int, raw: bytes) -> list[tuple[str, dict[str, Any]]] | str:
-        """Return the turns of a line, each with the name of its log, or what is wrong with the line."""
-        values = transcripts.parse(raw)
-        if isinstance(values, str):
-            return values
+    def turns(self, number: int, raw: bytes, values: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+        """Return the turns of a line, each with the name of its log."""
         found: list[dict[str, Any]] = []
         for value in values:
             # a forked conversation repeats the header of its origin, so only the first one counts
@@ -221,47 +232,43 @@ class _Conversation:
             form = hashlib.blake2b(raw, digest_size=8).digest()
             self._alike[form] += 1  # without an id, the same words may come twice in one second
             raw += b"\n#%d" % self._alike[form] if self._alike[form] > 1 else b""
-        return [self._turn(turn, number, part, raw) for part, turn in enumerate(found)]
-
-    def _turn(self, turn: dict[str, Any], number: int, part: int, raw: bytes) -> tuple[str, dict[str, Any]]:
-        session = str(turn.get("session") or self._session)
-        whose = session if self._source == "claude-code" else self._session
-        log = self._log or names.unique(whose, "session")
-        content = raw + (b"\n%d" % part if part else b"")
-        if said := normal(turn.get("time")):
-            self._timed = parse_ms(turn["time"], utc=True) or 0
-            self._last = parse_ms(said)
-            identity, time = derived_id(self._timed, content), said
-        else:
-            # right after the turn before it; the file's own time is not part of the id, because the file may grow
-            self._last = self._modified if self._last is None else self._last + 1
-            identity = derived_id(self._timed, f"{session}\n{number}\n".encode() + content)
-            time = iso(self._last)
-        known = {"folder": self._folder} | turn | self._fixed | {"session": session}
-        line = {"id": turn["id"] if is_id(turn.get("id")) else identity, "time": time}
-        return f"{self._source}-{log}", line | {name: known[name] for name in _FIELDS if known.get(name)}
+        lines = []
+        for part, turn in enumerate(found):
+            session = str(turn.get("session") or self._session)
+            whose = session if self._source == "claude-code" else self._session
+            log = self._log or names.unique(whose, "session")
+            content = raw + (b"\n%d" % part if part else b"")
+            if said := normal(turn.get("time")):
+                self._timed = parse_ms(turn["time"], utc=True) or 0
+                self._last = parse_ms(said)
+                identity, time = derived_id(self._timed, content), said
+            else:
+                # right after the turn before it; the file's own time is not part of the id, because the file may grow
+                self._last = self._modified if self._last is None else self._last + 1
+                identity = derived_id(self._timed, f"{session}\n{number}\n".encode() + content)
+                time = iso(self._last)
+            known = {"folder": self._folder} | turn | self._fixed | {"session": session}
+            line = {"id": turn["id"] if is_id(turn.get("id")) else identity, "time": time}
+            line |= {name: known[name] for name in _FIELDS if known.get(name)}
+            lines.append((f"{self._source}-{log}", line))
+        return lines
 
 
 class _Batch:
     """Turns that are written together, in bounded memory."""
 
-    def __init__(self, memory: Core, report: Report, *, dry: bool) -> None:
+    def __init__(self, memory: Core, report: ImportReport, *, dry: bool) -> None:
         self._memory = memory
         self._report = report
         self._dry = dry
         self._waiting: dict[str, list[dict[str, Any]]] = {}
         self._count = self._bytes = 0
 
-    def add(self, conversation: _Conversation, number: int, line: Line) -> str:
-        """Add the turns of a line; return what is wrong with it, "" for nothing."""
-        found = TOO_LONG if line.cut else conversation.turns(number, line.data.strip())
-        if isinstance(found, str):
-            return found if line.whole else "the last line is incomplete: torn, or still being written"
-        fault = ""
-        for log, turn in found:
-            size = len(jsonl.render(turn)) + _MARGIN
-            if size > self._memory.settings.limits.line_bytes:
-                fault = f"its turn is {TOO_LONG}"
+    def add(self, turns: list[tuple[str, dict[str, Any]]], longest: int) -> bool:
+        """Add the turns of a line; return False if one is too long."""
+        sizes = [len(jsonl.render(turn)) + MARGIN for _, turn in turns]
+        for (log, turn), size in zip(turns, sizes, strict=True):
+            if size > longest:
                 continue
             self._report.turns += 1
             self._count += 1
@@ -269,7 +276,7 @@ class _Batch:
             self._waiting.setdefault(log, []).append({"id": turn["id"]} if self._dry else turn)
             if not self._dry and (self._count >= _BATCH_LINES or self._bytes >= _BATCH_BYTES):
                 self.write()
-        return fault
+        return max(sizes, default=0) <= longest
 
     def write(self) -> None:
         """Write all turns; they are durable when this returns."""

@@ -198,7 +198,7 @@ def _recorded(record: Record) -> Entry:
     return Entry(record.id, record.time, stated(record.kind, record.title, value), single=True)
 
 
-class _Section(msgspec.Struct):
+class _PromptPart(msgspec.Struct):
     """One part of the prompt; `chosen` are the lines that have room, by their place."""
 
     title: str
@@ -224,7 +224,7 @@ def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) 
     shorter ones; the first line of a part that would be empty is cut. The summary is shortened to what is left.
     """
     summary = _part_of(gist)
-    parts = [_Section(title, lines) for title, lines in offers.items() if lines]
+    parts = [_PromptPart(title, lines) for title, lines in offers.items() if lines]
     share = budget // max(1, len(parts) + bool(gist.text))
     for part in parts:
         part.take(share)
@@ -240,7 +240,7 @@ def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) 
     tokens = room - _cost(f"## {BEFORE}\n")
     while summary.cost > room:
         made = summaries.summarise(said, tokens, "earlier sentences")
-        summary = _part_of(made) if made.said else _Section(BEFORE, ())
+        summary = _part_of(made) if made.said else _PromptPart(BEFORE, ())
         tokens -= summary.cost - room
     texts = {
         part.title: "\n".join((f"## {part.title}", *(line for _, line in sorted(part.chosen.items()))))
@@ -250,8 +250,8 @@ def within_budget(offers: Mapping[str, Sequence[str]], gist: Gist, budget: int) 
     return "\n\n".join(texts[title] for title in offers if title in texts)
 
 
-def _part_of(gist: Gist) -> _Section:
-    return _Section(BEFORE, (), {place: f"- {line}" for place, line in enumerate(gist.text.splitlines())})
+def _part_of(gist: Gist) -> _PromptPart:
+    return _PromptPart(BEFORE, (), {place: f"- {line}" for place, line in enumerate(gist.text.splitlines())})
 
 
 def _cost(text: str) -> int:

@@ -135,7 +135,8 @@ def similar(memory: Core, draft: Draft, own: str, path: str) -> list[dict[str, A
         few = min(len(mine), len(theirs))
         if record.id == own or label(record) or len(both) < min(_LEAST, few) or len(both) < _SHARE * few:
             continue
-        that, this = (_some([word for stem, word in one.items() if stem not in both]) for one in (theirs, mine))
+        apart = [[word for stem, word in one.items() if stem not in both] for one in (theirs, mine)]
+        that, this = (" ".join(words[:5]) + (" …" if len(words) > 5 else "") for words in apart)
         how = f"which has {that} where this has {this}" if that and this else "nearly the same"
         how += f", with {that}" if that and not this else f", without {this}" if this and not that else ""
         shown.append({"id": record.id, "title": record.title or record.text[:80], "how": how})
@@ -152,10 +153,6 @@ def _content(text: str) -> dict[str, str]:
     """Return the words that say what a text is about, by their stems."""
     words = [word for word in _WORD.findall(spaced(text)) if word.casefold() not in QUESTION_WORDS]
     return {stem: word for word in words for stem in stems(word)[:1]}
-
-
-def _some(words: list[str]) -> str:
-    return " ".join(words[:5]) + (" …" if len(words) > 5 else "")
 
 
 # review

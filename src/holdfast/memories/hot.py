@@ -73,14 +73,6 @@ _ORDERS: Mapping[str, Callable[[Rule], Any]] = {
 }
 
 
-def client_rules(memory: Core, blocked: Callable[[str, str], None]) -> Iterator[str]:
-    """Yield the files of rules that a client keeps for itself; links to our rules are left out."""
-    for path, _ in memory.tree.walk(CLIENT_RULES, (".mdc",), blocked):
-        with contextlib.suppress(Invalid):  # reached through a linked folder
-            if memory.tree.target(path) is None:
-                yield path
-
-
 class Hot:
     def __init__(self, memory: Core) -> None:
         self._memory = memory
@@ -95,7 +87,7 @@ class Hot:
         """Return the text of each rule of this memory by path, without front matter and budget, and unreadable ones."""
         found, texts = list[Finding](), dict[str, str]()
         for path, document in self._documents(found):
-            if path.startswith(f"{self._folder}/"):
+            if self._is_ours(path):
                 text = document.data.decode("utf-8", "replace").removeprefix("\ufeff")
                 texts[path] = _plain(pages.without_budget(text[markdown.body_start(text) :]))
         return texts, [one for one in found if one.level == "error" and one.path.startswith(self._folder)]
@@ -112,20 +104,29 @@ class Hot:
 
     def check(self) -> list[Finding]:
         """Return the faults: budgets that are missing, exceeded or nearly used up, and unreadable rules."""
-        found: list[Finding] = []
-        rules = [self._rule(path, document) for path, document in self._documents(found)]
+        unreadable, budgets = self.faults()
+        return unreadable + budgets
+
+    def faults(self) -> tuple[list[Finding], list[Finding]]:
+        """Return the rules that cannot be read, and the faults of budgets."""
+        unreadable, found = list[Finding](), list[Finding]()
+        rules = [self._rule(path, document) for path, document in self._documents(unreadable)]
         for rule in rules:
-            flaws = pages.budget_flaws(rule.budget) if rule.path.startswith(f"{self._folder}/") else []
+            flaws = pages.budget_flaws(rule.budget) if self._is_ours(rule.path) else []
             found += [Finding(flaw.level, rule.path, flaw.line, flaw.what, rule.name) for flaw in flaws]
         flaws = pages.total_flaws(self._total(rules))
-        return found + [Finding(flaw.level, self._folder, 0, flaw.what) for flaw in flaws]
+        return unreadable, found + [Finding(flaw.level, self._folder, 0, flaw.what) for flaw in flaws]
+
+    def _is_ours(self, path: str) -> bool:
+        """Is this a rule of the memory, not one that a client keeps for itself?"""
+        return path.startswith(f"{self._folder}/")
 
     def _total(self, rules: list[Rule], *more: pages.Budget) -> pages.Budget:
         budgets = [*(rule.budget for rule in rules), *more]
         return pages.total_budget(budgets, self._budget.lines, self._budget.tokens)
 
     def _documents(self, found: list[Finding]) -> Iterator[tuple[str, Document]]:
-        """Yield the rules by path; those that cannot be read are added to `found`."""
+        """Yield the rules by path; those that cannot be read are added to `found`. Links to our rules are left out."""
 
         def ours(path: str, why: str) -> None:
             found.append(Finding("error", path, 0, why, _stem(path)))
@@ -133,8 +134,12 @@ class Hot:
         def theirs(path: str, why: str) -> None:
             found.append(Finding("warning", path, 0, f"not counted: {why}", _stem(path)))
 
-        paths = [path for path, _ in self._memory.tree.walk(self._folder, (".md",), ours)]
-        for path in sorted([*paths, *client_rules(self._memory, theirs)]):
+        tree = self._memory.tree
+        paths = [path for path, _ in tree.walk(self._folder, (".md",), ours)]
+        for path, _ in tree.walk(CLIENT_RULES, (".mdc",), theirs):
+            with contextlib.suppress(Invalid):  # reached through a linked folder
+                paths += [path] if tree.target(path) is None else []
+        for path in sorted(paths):
             try:
                 yield path, self._memory.store.read(path)
             except HoldfastError as error:
@@ -294,9 +299,9 @@ class Hot:
     def _named(self, name: str) -> str:
         """Return the path of a rule, given by its path, its path in the rules folder, or its name."""
         paths = [rule.path for rule in self.rules()]
-        if name in paths and not name.startswith(f"{self._folder}/"):
+        if name in paths and not self._is_ours(name):
             raise Invalid(f"{name} belongs to one client.", "Edit it by hand.")
-        ours = [path for path in paths if path.startswith(f"{self._folder}/")]
+        ours = [path for path in paths if self._is_ours(path)]
         wanted, start = names.same(name.removesuffix(".md")), len(self._folder) + 1
         found = [path for path in ours if wanted in (names.same(path[:-3]), names.same(path[start:-3]))]
         found = found or [path for path in ours if names.same(_stem(path)) == wanted]

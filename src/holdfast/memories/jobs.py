@@ -1,17 +1,22 @@
-"""Jobs: scheduled messages that the owner of a chat bot and its agent share, in one log; the newest entry counts.
+"""Jobs: scheduled messages that the owner of a chat bot and its agent share, and their runs.
 
-A job says when a message is due and where it goes, never which program runs: that is the owner's setting. A scheduler
-asks for `due` slots, runs a slot only after `claim` returned True, and records the result with `finish`. Of the slots
-that passed without a run only the newest is due; those before it are counted as missed.
+A job says when a message is due and where it goes, never which program runs: that is the owner's setting. All jobs are
+in one log; the newest entry of a job counts. A scheduler asks for `due` slots, runs a slot only after `claim` returned
+True, and records the result with `finish`. Of the slots that passed without a run only the newest is due; those before
+it are counted as missed.
+
+Runs have one log per month of the slots. A slot is claimed by one durable entry, before anything is done for it, and
+only when no such entry is there. So no slot runs twice, whichever process is killed when. A second entry records how
+the run ended; while it is missing, the run is reported as unfinished.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import itertools
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -21,23 +26,26 @@ from holdfast.core import Core
 from holdfast.errors import Conflict, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats import jsonl, schedules
 from holdfast.formats.schedules import Timetable
-from holdfast.memories.job_runs import Ended, JobRuns, Run
 from holdfast.model.kinds import KINDS
 from holdfast.model.names import check_flag, check_given, close_to, nearest
 from holdfast.model.scopes import Scope
-from holdfast.model.times import normal, parse_ms, utc_now
+from holdfast.model.times import iso, normal, parse_ms, utc_now
 from holdfast.storage.folds import Logs, Marks
 from holdfast.storage.writer import check_op
 
 CHANNEL = "cli:local"
 MOST_JOBS = 500
+MOST_OUTPUT = 2_000
 _MOST_IDS = 5
 _SHOWN = 80
+_RECENT = 2
+"""Months of runs that are always read, also when a job's slots count from later on."""
 _ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _ID_RULE = "Use up to 64 letters, digits, - and _."
 _LONGEST = {"name": 200, "message": 10_000, "schedule": 200, "channel": 200, "timezone": 100}
 _REQUIRED = {"name": "", "message": "", "schedule": ""}
 Answer = TypeVar("Answer")
+Entries = list[dict[str, Any]]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +71,32 @@ class Due(msgspec.Struct, frozen=True):
     """How many slots before it passed without a run; at most `schedules.MOST_COUNTED`."""
 
 
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended."""
+
+    status: str = "done"
+    """`done`, `failed` or `timeout`."""
+    exit: int | None = None
+    output: str = ""
+    """The beginning of the output, or the error."""
+    seconds: float = 0.0
+
+
+class JobRun(Ended, frozen=True, kw_only=True):
+    """A slot of a job that was claimed."""
+
+    job: str
+    name: str = ""
+    slot: str
+    time: str = ""
+    """When it was claimed."""
+    missed: int = 0
+    status: str = "unfinished"
+
+    def ended(self, how: Ended) -> JobRun:
+        return msgspec.structs.replace(self, **msgspec.structs.asdict(how))
+
+
 def is_more(missed: int) -> bool:
     """Did counting stop here, so that there may be more?"""
     return missed >= schedules.MOST_COUNTED
@@ -71,6 +105,11 @@ def is_more(missed: int) -> bool:
 def counted(missed: int) -> str:
     """Return how many slots were missed, for people."""
     return f"{missed}+" if is_more(missed) else str(missed)
+
+
+def slot_text(slot: datetime) -> str:
+    """Return a slot as logs and replies have it."""
+    return iso(_ms(slot))
 
 
 def fault(job: Job) -> str:
@@ -96,9 +135,8 @@ def due(jobs: Iterable[Job], claimed: Callable[[Job, datetime], datetime | None]
     """Return what is due, oldest slot first; `claimed` returns a job's newest claimed slot up to a given one."""
     found = []
     for job in jobs:
-        if job.enabled is not True or fault(job):
+        if not (table := _timetable(job)):
             continue
-        table = _timetable(job)
         slot = table.last(now)
         last = slot and claimed(job, slot)
         if slot and (last is None or last < slot):
@@ -106,7 +144,7 @@ def due(jobs: Iterable[Job], claimed: Callable[[Job, datetime], datetime | None]
     return sorted(found, key=lambda one: one.slot)
 
 
-class Table:
+class _Table:
     """The state of the log of jobs, the same in whatever order its entries come."""
 
     def __init__(self) -> None:
@@ -142,6 +180,18 @@ class Table:
         newest = max(of_entry, of_job) if of_job[0] > order else of_entry  # a job's mark is about entries before it
         return None if newest[1] else job
 
+    def known(self, id: str) -> Job:
+        """Return a job; NotFound names the ids that may be meant."""
+        if job := self.get(id):
+            return job
+        there = self.jobs()
+        hint = close_to(id, there)
+        if not hint and (near := nearest(id, (job.name for job in there.values()))):
+            ids = [job.id for job in there.values() if job.name == near][:_MOST_IDS]
+            which = " or ".join(f'"{one}"' for one in ids)
+            hint = f' Did you mean {which}? {"That is the id" if len(ids) == 1 else "These are the ids"} of "{near}".'
+        raise NotFound(f'There is no job "{id[:200]}".{hint}', "Use cron_list to see all jobs and their ids.")
+
     def ever(self, id: str) -> Job | None:
         """Return a job, also one that was removed."""
         return self._newest[id][2] if id in self._newest else None
@@ -151,31 +201,70 @@ class Table:
         found = ((id, self.get(id)) for id in sorted(self._newest, key=lambda id: self._first[id]))
         return {id: job for id, job in found if job is not None}
 
+    def check_room(self, more: int) -> None:
+        count = len(self.jobs())
+        if more > 0 and count + more > MOST_JOBS:
+            raise OverBudget(f"There are {count} jobs; {MOST_JOBS} is the most.", "Remove one with cron_remove first.")
+
+
+class _Month:
+    """The state of the log of a month of runs, the same in whatever order its entries come."""
+
+    def __init__(self) -> None:
+        self.slots: dict[str, set[int]] = {}
+        """The claimed slots of each job, in milliseconds."""
+        self.last: dict[str, JobRun] = {}
+        """The newest slot of each job."""
+        self.open: dict[str, JobRun] = {}
+        """Runs without an end."""
+        self._ends: dict[str, Ended] = {}
+        """Ends whose claim was not read yet; a merge may reverse them."""
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        name, found = _run_of(entry)
+        if isinstance(found, JobRun):
+            ms = parse_ms(found.slot)
+            if ms is None or ms in self.slots.setdefault(found.job, set()):
+                return  # no slot, or a copy of an entry that a merge brought
+            self.slots[found.job].add(ms)
+            if name in self._ends:
+                found = found.ended(self._ends.pop(name))
+            else:
+                self.open[name] = found
+            if found.job not in self.last or self.last[found.job].slot <= found.slot:
+                self.last[found.job] = found
+        elif found and (run := self.open.pop(name, None)):
+            if self.last[run.job].slot == run.slot:
+                self.last[run.job] = run.ended(found)
+        elif found:
+            self._ends[name] = found
+
 
 class Jobs:
-    """The jobs of one memory."""
+    """The jobs of one memory and their runs. Safe to use from several processes at once."""
 
     def __init__(self, memory: Core) -> None:
+        self._memory = memory
         self._path = memory.layout.path_for(KINDS["job"], Scope())
-        self._logs = Logs(memory, Table)
-        self._runs = JobRuns(memory)
+        self._jobs = Logs(memory, _Table)
+        self._runs = Logs(memory, _Month)
         self._loaded: dict[str, Job] | None = None
         """The jobs as they were loaded or saved last: the difference to a given list is what its owner changed."""
-        self.warnings = self._runs.warnings
+        self.warnings: list[str] = []
+        """Warnings of lines that could not be read so far."""
 
     def all(self) -> list[Job]:
         """Return all jobs, in the order in which they were added."""
-        return list(self._ask(Table.jobs).values())
+        return list(self._ask(_Table.jobs).values())
 
     def load_cron_jobs(self) -> list[Job]:
         """Return all jobs, to be changed and saved with `save_cron_jobs`."""
-        self._loaded = self._ask(Table.jobs)
+        self._loaded = self._ask(_Table.jobs)
         return list(self._loaded.values())
 
     def get(self, id: str) -> Job:
-        """Return one job by its id."""
         check_given(id=id)
-        return self._ask(functools.partial(_known, id=id))
+        return self._ask(lambda table: table.known(id))
 
     def add(
         self, name: str, message: str, schedule: str, channel: str = CHANNEL, timezone: str = "local",
@@ -191,10 +280,10 @@ class Jobs:
             )
         )  # fmt: skip
 
-        def decide(table: Table) -> list[dict[str, Any]]:
+        def decide(table: _Table) -> Entries:
             if op_id in table.ops:
                 return []
-            _check_room(table, 1)
+            table.check_room(1)
             return [_entry(made)]
 
         self._change(decide, op_id)
@@ -225,39 +314,68 @@ class Jobs:
         given = [_as_job(job) for job in jobs]
         wanted = [job if job.id else msgspec.structs.replace(job, id=secrets.token_hex(4)) for job in given]
 
-        def decide(table: Table) -> list[dict[str, Any]]:
+        def decide(table: _Table) -> Entries:
             there = table.jobs()
             base = there if self._loaded is None else self._loaded
-            changed = [_checked(_since(job, there.get(job.id))) for job in wanted if job != base.get(job.id)]
+            changed = [_checked(_with_since(job, there.get(job.id))) for job in wanted if job != base.get(job.id)]
             gone = base.keys() & there.keys() - {job.id for job in wanted}
-            _check_room(table, len([job for job in changed if job.id not in there]) - len(gone))
+            table.check_room(len([job for job in changed if job.id not in there]) - len(gone))
             entries = [_entry(job) for job in changed if job != there.get(job.id)]
             return [*entries, *({"hide": id, "hidden": True} for id in sorted(gone))]
 
         self._change(decide)
-        stored = self._ask(Table.jobs)
+        stored = self._ask(_Table.jobs)
         self._loaded = {job.id: stored[job.id] for job in wanted if job.id in stored}
         return list(self._loaded.values())
 
+    def _change_one(self, id: str, change: Callable[[Job], dict[str, Any] | None], op_id: str) -> Job:
+        """Add the entry that `change` returns for a job, which must be there; return the job as it is then."""
+        check_given(id=id, op_id=op_id)
+        check_op(op_id)
+
+        def decide(table: _Table) -> Entries:
+            if table.ops.get(op_id, id) != id:
+                raise Conflict(f'The op_id "{op_id}" was used for another job.', "Use a new op_id.")
+            entry = None if op_id in table.ops else change(table.known(id))
+            return [entry] if entry else []
+
+        self._change(decide, op_id)
+        return self._ask(lambda table: table.ever(id) or table.known(id))
+
+    def _change(self, decide: Callable[[_Table], Entries], op_id: str = "") -> None:
+        op = {"op": op_id} if op_id else {}
+        self._jobs.transact(self._path, lambda table: [entry | op for entry in decide(table)], self.warnings)
+
+    def _ask(self, question: Callable[[_Table], Answer]) -> Answer:
+        return self._jobs.ask(self._path, question, self.warnings)
+
+    # runs
+
     def due(self, now: datetime | None = None) -> list[Due]:
         """Return the slots to run now, oldest first: of each job the newest one, unless it is claimed."""
-        return due(self._ask(Table.jobs).values(), self._newest_claimed, _moment(now))
+        return due(self._ask(_Table.jobs).values(), self._newest_claimed, _moment(now))
 
     def claim(self, job: Job, slot: datetime, missed: int = 0) -> bool:
-        """Claim a slot: True for exactly one of all schedulers, ever. Run the slot only then."""
-        job = _as_job(job)
-        return self._runs.claim(job.id, job.name, _moment(slot), missed)
+        """Claim a slot: True, and durable, for exactly one of all schedulers, ever. Run the slot only then."""
+        job, slot = _as_job(job), _moment(slot)
+        entry = _about("claim", job, slot) | {"missed": missed}
+
+        def decide(month: _Month) -> Entries:
+            return [] if _ms(slot) in month.slots.get(job.id, ()) else [entry]
+
+        return bool(self._runs.transact(self._log_of(entry["slot"][:7]), decide, self.warnings))
 
     def finish(self, job: Job, slot: datetime, ended: Ended) -> None:
         """Record how the run of a claimed slot ended."""
-        job = _as_job(job)
-        self._runs.end(job.id, job.name, _moment(slot), ended)
+        entry = _about("finish", _as_job(job), _moment(slot))
+        entry |= {field: value for field, value in msgspec.structs.asdict(ended).items() if value is not None}
+        entry["output"] = self._memory.secrets.clean(ended.output)[:MOST_OUTPUT]
+        self._memory.add(self._log_of(entry["slot"][:7]), [entry])
 
     def next(self, job: Job, now: datetime | None = None) -> datetime | None:
         """Return the next slot of a job; None when it is disabled or faulty."""
-        if _as_job(job).enabled is not True or fault(job):
-            return None
-        return _timetable(job).next(_moment(now))
+        table = _timetable(_as_job(job))
+        return table.next(_moment(now)) if table else None
 
     def missed(self, job: Job, now: datetime | None = None) -> int:
         """Return how many slots passed without a run, since the last run or else before it, up to a limit."""
@@ -265,71 +383,69 @@ class Jobs:
         last = waiting[0] if waiting else self.last(job)
         return last.missed if last else 0
 
-    def last(self, job: Job) -> Run | None:
-        """Return the last run of a job."""
+    def last(self, job: Job) -> JobRun | None:
+        """Return the last run of a job, from the recent months and as far back as its slots count."""
         job = _as_job(job)
-        return self._runs.last(job.id, job.since)
+        for place, month in enumerate(self._months()):
+            if place >= _RECENT and month < job.since[:7]:
+                break
+            if found := self._ask_month(month, lambda read: read.last.get(job.id)):
+                return found
+        return None
 
-    def log(self, count: int = 20, job: str = "") -> list[Run]:
+    def log(self, count: int = 20, job: str = "") -> list[JobRun]:
         """Return the last runs, oldest first; NotFound when there never was such a job."""
         check_given(job=job)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise Invalid(f"count is {count!r}.", "Use a number from 1 on.")
-        runs = (run for run in self._runs.newest_first() if job in ("", run.job))
+        runs = (run for run in self._newest_runs() if job in ("", run.job))
         found = list(itertools.islice(runs, count))[::-1]
         if job and not found and self._ask(lambda table: table.ever(job)) is None:
             self.get(job)  # raises NotFound
         return found
 
-    def unfinished(self) -> list[Run]:
-        """Return recent runs without an end: they run now, or their scheduler was killed."""
-        return self._runs.unfinished()
+    def unfinished(self) -> list[JobRun]:
+        """Return runs of the recent months without an end, oldest first: they run, or their scheduler was killed."""
+        months = itertools.islice(self._months(), _RECENT)
+        found = [run for month in months for run in self._ask_month(month, lambda read: list(read.open.values()))]
+        return sorted(found, key=lambda run: run.slot)
 
     def _newest_claimed(self, job: Job, until: datetime) -> datetime | None:
-        return self._runs.newest(job.id, job.since, until)
+        """Return the newest claimed slot of a job up to this one, as far back as its slots count."""
+        for month in self._months(slot_text(until)[:7]):
+            if month < job.since[:7]:
+                break
+            slots = self._ask_month(month, lambda read: list(read.slots.get(job.id, ())))
+            if found := max((slot for slot in slots if slot <= _ms(until)), default=None):
+                return datetime.fromtimestamp(found / 1000, UTC)
+        return None
 
-    def _change_one(self, id: str, change: Callable[[Job], dict[str, Any] | None], op_id: str) -> Job:
-        """Add the entry that `change` returns for a job, which must be there; return the job as it is then."""
-        check_given(id=id, op_id=op_id)
-        check_op(op_id)
+    def _newest_runs(self) -> Iterator[JobRun]:
+        """Yield all runs, newest first, read from the ends of the logs."""
+        for month in self._months():
+            ends: dict[str, Ended] = {}
+            for entry in self._memory.newest_entries(self._log_of(month)):
+                name, found = _run_of(entry)
+                if isinstance(found, JobRun):
+                    yield found.ended(ends[name]) if name in ends else found
+                elif found:
+                    ends.setdefault(name, found)
 
-        def decide(table: Table) -> list[dict[str, Any]]:
-            if table.ops.get(op_id, id) != id:
-                raise Conflict(f'The op_id "{op_id}" was used for another job.', "Use a new op_id.")
-            entry = None if op_id in table.ops else change(_known(table, id))
-            return [entry] if entry else []
+    def _months(self, until: str = "9999-12") -> Iterator[str]:
+        """Yield the months that have a log, newest first."""
+        for path in sorted(self._memory.store.paths(self._log_of("x").rpartition("/")[0], ".jsonl"), reverse=True):
+            place, month = self._memory.layout.classify(path), path.rpartition("/")[2].removesuffix(".jsonl")
+            if place and place.kind.name == "claim" and month <= until:
+                yield month
 
-        self._change(decide, op_id)
-        return self._ask(lambda table: table.ever(id) or _known(table, id))
+    def _ask_month(self, month: str, question: Callable[[_Month], Answer]) -> Answer:
+        return self._runs.ask(self._log_of(month), question, self.warnings)
 
-    def _change(self, decide: Callable[[Table], list[dict[str, Any]]], op_id: str = "") -> None:
-        op = {"op": op_id} if op_id else {}
-        self._logs.transact(self._path, lambda table: [entry | op for entry in decide(table)], self.warnings)
-
-    def _ask(self, question: Callable[[Table], Answer]) -> Answer:
-        return self._logs.ask(self._path, question, self.warnings)
-
-
-def _known(table: Table, id: str) -> Job:
-    """Return a job; NotFound names the ids that may be meant."""
-    if job := table.get(id):
-        return job
-    there = table.jobs()
-    hint = close_to(id, there)
-    if not hint and (near := nearest(id, (job.name for job in there.values()))):
-        ids = [job.id for job in there.values() if job.name == near][:_MOST_IDS]
-        which = " or ".join(f'"{one}"' for one in ids)
-        hint = f' Did you mean {which}? {"That is the id" if len(ids) == 1 else "These are the ids"} of "{near}".'
-    raise NotFound(f'There is no job "{id[:200]}".{hint}', "Use cron_list to see all jobs and their ids.")
+    def _log_of(self, month: str) -> str:
+        return self._memory.layout.path_for(KINDS["claim"], Scope(), month=month)
 
 
-def _check_room(table: Table, more: int) -> None:
-    count = len(table.jobs())
-    if more > 0 and count + more > MOST_JOBS:
-        raise OverBudget(f"There are {count} jobs; {MOST_JOBS} is the most.", "Remove one with cron_remove first.")
-
-
-def _since(job: Job, before: Job | None) -> Job:
+def _with_since(job: Job, before: Job | None) -> Job:
     """Return a job with the time from which its slots count."""
     since = normal(job.since)
     if job.since and not since:
@@ -345,8 +461,28 @@ def _entry(job: Job) -> dict[str, Any]:
     return {"job": job.id, **{name: value for name, value in msgspec.to_builtins(job).items() if name != "id"}}
 
 
-def _timetable(job: Job) -> Timetable:
-    """Return the slots of a job without faults."""
+def _about(event: str, job: Job, slot: datetime) -> dict[str, Any]:
+    at = slot_text(slot)
+    return {event: f"{job.id}@{at}", "job": job.id, "name": job.name, "slot": at}
+
+
+def _run_of(entry: Mapping[str, Any]) -> tuple[str, Ended | None]:
+    """Return the slot of a job that an entry is about, and what it records; fields of the wrong type are left out."""
+    job, slot = entry.get("job"), entry.get("slot")
+    kind = Ended if isinstance(entry.get("finish"), str) else JobRun if isinstance(entry.get("claim"), str) else None
+    if kind is None or not isinstance(job, str) or not isinstance(slot, str):
+        return "", None
+    fields: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        with contextlib.suppress(KeyError, msgspec.ValidationError):
+            fields[field.name] = msgspec.convert(entry[field.name], field.type)
+    return f"{job}@{slot}", kind(**fields)
+
+
+def _timetable(job: Job) -> Timetable | None:
+    """Return the slots of a job; None when it is disabled or faulty."""
+    if job.enabled is not True or fault(job):
+        return None
     since = datetime.fromtimestamp((parse_ms(job.since) or 0) / 1000, UTC)
     return Timetable(schedules.parse(job.schedule), schedules.zone(job.timezone), since)
 
@@ -374,14 +510,13 @@ def _checked(job: Job) -> Job:
 
 def _as_job(given: object) -> Job:
     """Return a job that a caller gave as one, or as a mapping with its fields."""
+    known = ", ".join(Job.__struct_fields__)
     if isinstance(given, Mapping):
         if unknown := [str(name) for name in given if name not in Job.__struct_fields__]:
-            what = f"A job has no field {', '.join(unknown)}."
-            raise Invalid(what, f"It has: {', '.join(Job.__struct_fields__)}.")
+            raise Invalid(f"A job has no field {', '.join(unknown)}.", f"It has: {known}.")
         given = Job(**_REQUIRED | dict(given))
     if not isinstance(given, Job):
-        what = f"{given!r:.200} is no job."
-        raise Invalid(what, f"Give a Job, or a mapping with {', '.join(Job.__struct_fields__)}.")
+        raise Invalid(f"{given!r:.200} is no job.", f"Give a Job, or a mapping with {known}.")
     check_given(id=given.id)
     return given
 
@@ -392,3 +527,7 @@ def _moment(now: datetime | None) -> datetime:
     if not isinstance(now, datetime):
         raise Invalid(f"The time is {now!r}.", "Use a datetime; one without a zone is local time.")
     return now.astimezone(UTC)
+
+
+def _ms(slot: datetime) -> int:
+    return int(slot.timestamp() * 1000)

@@ -139,7 +139,7 @@ class Knowledge:
         """Return the documents of each topic, which is the name of a folder that starts with `_`, and warnings."""
         if any(len(topic) > _LONGEST_TOPIC for topic in topics):
             raise Invalid(f"A topic has more than {_LONGEST_TOPIC} characters.", "A topic is the name of a folder.")
-        records, problems = self._memory.survey(Query(kinds=_TOPICAL, scope=_tree(scope)))
+        records, problems = self._memory.survey(Query(kinds=_TOPICAL, scope=scope))
         by_topic: dict[str, list[Record]] = {}
         for record in sorted(records, key=lambda record: record.path):
             for part in {part for part in record.path.split("/")[:-1] if part.startswith("_")}:
@@ -177,7 +177,7 @@ class Knowledge:
         self, scope: Scope, *kinds: str, above: bool = False, hidden: bool = False
     ) -> tuple[list[Record], list[str]]:
         """Return the records of a scope, and warnings about what could not be read."""
-        found, problems = self._memory.survey(Query(kinds=kinds, scope=_tree(scope), above=above, hidden=hidden))
+        found, problems = self._memory.survey(Query(kinds=kinds, scope=scope, above=above, hidden=hidden))
         return found, self._nowhere(scope) + _warnings(problems)
 
     def _nowhere(self, scope: Scope) -> list[str]:
@@ -193,11 +193,8 @@ class Knowledge:
         if tier != "T0":
             entry["content"] = _content(record, tier, _OVERVIEW)
         entry["abstract"] = _abstract(record)
-        if record.tags:
-            entry["tags"] = list(record.tags)
-        if record.hidden:
-            entry["archived"] = True
-        return entry | meta(record, record.id)
+        optional = {"tags": list(record.tags), "archived": record.hidden}
+        return entry | {name: value for name, value in optional.items() if value} | meta(record, record.id)
 
     def save(self, draft: Draft) -> Receipt:
         """Add a decision or a lesson; a duplicate of one that exists here or above is refused."""
@@ -265,7 +262,7 @@ class Skills:
         return self._memory.keep(msgspec.structs.replace(draft, kind="skill", title=folder, scope=scope))
 
     def _known(self, scope: Scope) -> list[Record]:
-        return self._memory.every(Query(kinds=("skill",), scope=_tree(scope), above=True))
+        return self._memory.every(Query(kinds=("skill",), scope=scope, above=True))
 
 
 def meta(record: Record, identifier: str) -> Entry:
@@ -335,11 +332,6 @@ def _created(record: Record) -> str:
 
 def _reply(data: Reply, warnings: list[str]) -> Reply:
     return data | ({"warnings": warnings} if warnings else {})
-
-
-def _tree(scope: Scope) -> Scope:
-    """Return a scope without session and run, which documents do not have."""
-    return Scope(scope.workspace, scope.domain, scope.repository)
 
 
 def _tagged(record: Record, tags: Iterable[str]) -> bool:

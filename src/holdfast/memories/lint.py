@@ -9,14 +9,14 @@ from __future__ import annotations
 import bisect
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid, NotFound
 from holdfast.formats import invisible, links, markdown, pages
-from holdfast.memories.hot import client_rules
+from holdfast.memories.hot import Hot
 from holdfast.model.kinds import KINDS
 from holdfast.model.layout import Place, copy_of
 from holdfast.model.records import Draft, Record, text_of
@@ -51,7 +51,7 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{self.path}:{self.line}: {'fixed' if self.fixed else self.level}: {self.what} [{self.rule}]"
 
 
-class Report(msgspec.Struct, frozen=True):
+class LintReport(msgspec.Struct, frozen=True):
     """The number of files, and the faults by path and line."""
 
     files: int
@@ -91,23 +91,25 @@ def conflict_copies(memory: Core) -> Iterator[tuple[str, str]]:
                 yield path, of
 
 
-def lint(memory: Core, scope: str | Scope | None = None, fix: bool = False, progress: Progress | None = None) -> Report:
+def lint(
+    memory: Core, scope: str | Scope | None = None, fix: bool = False, progress: Progress | None = None
+) -> LintReport:
     """Check every Markdown file of the tree, or of one scope; with `fix`, correct what is safe to correct."""
     linter = _Linter(memory, fix)
-    places = list(every_page(memory, scope, lambda path, why: linter.error(path, 1, why, "unreadable")))
+    places = list(every_page(memory, scope, lambda path, why: linter.add(path, 1, why, "unreadable")))
     linter.paths.update(place.path for place in places)
     for number, place in enumerate(places, 1):
         linter.check(place)
         if progress:
             progress(number, len(places))
     if not scope:
-        linter.check_total_budget()
+        linter.check_budgets()
         for path, of in conflict_copies(memory):
             what = f"is a conflict copy of {of} and is not read: copy what is missing to {of}, then remove it"
-            linter.faults.append(Fault("warning", path, 1, what, "copy"))
+            linter.add(path, 1, what, "copy", "warning")
     linter.check_names(whole=not scope)
     faults = sorted(set(linter.faults), key=lambda fault: (fault.path, fault.line, fault.level, fault.rule, fault.what))
-    return Report(len(places), faults)
+    return LintReport(len(places), faults)
 
 
 class _Linter:
@@ -119,41 +121,40 @@ class _Linter:
         self.faults: list[Fault] = []
         self.paths: set[str] = set()
         self._names: set[str] = set()
-        self._there: dict[str, bool] = {}
-        self._budgets: list[pages.Budget] = []
         self._by_name: list[tuple[str, links.Link]] = []
 
-    def error(self, path: str, line: int, what: str, rule: str) -> None:
-        self.faults.append(Fault("error", path, line, what, rule))
+    def add(self, path: str, line: int, what: str, rule: str, level: pages.Level = "error") -> None:
+        self.faults.append(Fault(level, path, line, what, rule))
 
-    def _warning(self, path: str, line: int, what: str, rule: str) -> None:
-        self.faults.append(Fault("warning", path, line, what, rule))
-
-    def _flaws(self, path: str, flaws: Iterable[pages.Flaw]) -> None:
-        self.faults += [Fault(flaw.level, path, flaw.line or 1, flaw.what, flaw.rule) for flaw in flaws]
+    def _warn(self, path: str, line: int, what: str, rule: str) -> None:
+        self.add(path, line, what, rule, "warning")
 
     def check(self, place: Place) -> None:
         """Check one file; links by name are checked at the end."""
         path, kind = place.path, place.kind
-        document = self._read(path)
-        if document is None:
+        try:
+            document = self._memory.store.read(path)
+        except NotFound:  # removed since the walk
+            return
+        except HoldfastError as error:
+            self.add(path, 1, str(error), "unreadable")
             return
         if (other := merge.conflict_of(path)) and other[0] in self.paths:
-            self._warning(path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict")
+            self._warn(path, 1, f"is another version of {other[0]}: make one of both, then remove it", "conflict")
         if b"\0" in document.data:
             line = document.data.count(b"\n", 0, document.data.index(b"\0")) + 1
-            self.error(path, line, "contains NUL bytes; save it as UTF-8 text", "encoding")
+            self.add(path, line, "contains NUL bytes; save it as UTF-8 text", "encoding")
         text = document.data.decode("utf-8", "replace")
         try:
             document.data.decode("utf-8")
         except UnicodeDecodeError as error:
             line = document.data.count(b"\n", 0, error.start) + 1
-            self.error(path, line, f"is not UTF-8 at byte {error.start}; save it as UTF-8", "encoding")
+            self.add(path, line, f"is not UTF-8 at byte {error.start}; save it as UTF-8", "encoding")
         for found in self._memory.secrets.found(text):
             what = f"contains what looks like a secret: {found.name}; take it out and replace it where it is used"
-            self._warning(path, found.line, what, "secret")
+            self._warn(path, found.line, what, "secret")
         for each in invisible.find(text):
-            self._warning(path, each.line, f"has invisible characters: {each.what}", "unseen")
+            self._warn(path, each.line, f"has invisible characters: {each.what}", "unseen")
         page = markdown.parse(text.encode("utf-8"))
         records = self._records(place, document)
         self._check_front_matter(place, document.version, page, text)
@@ -162,35 +163,24 @@ class _Linter:
         abstract = count_tokens(text_of(page.fields.get("description"))) if "description" in kind.front else 0
         if abstract > _ABSTRACT_TOKENS:
             what = f"the description has {abstract} tokens; an abstract (T0) has at most {_ABSTRACT_TOKENS}"
-            self._warning(path, markdown.line_of(text, "description"), f"{what}: move the rest to the text", "abstract")
+            self._warn(path, markdown.line_of(text, "description"), f"{what}: move the rest to the text", "abstract")
         if kind.dated and not from_prefix(place.name):
-            self._warning(path, 1, f"the name has no date: rename it to YYMMDD-{place.name}.md", "name")
+            self._warn(path, 1, f"the name has no date: rename it to YYMMDD-{place.name}.md", "name")
         archive = kind.shape == "section" and _ARCHIVE.search(path) is not None
-        if kind.name == "rule":
-            self._budgets.append(pages.budget_of(text))
-            self._flaws(path, pages.budget_flaws(self._budgets[-1]))
-        elif kind.shape == "section":
-            self._flaws(path, pages.entry_flaws(page, records))
+        if kind.shape == "section":
+            for flaw in pages.entry_flaws(page, records):
+                self.add(path, flaw.line, flaw.what, flaw.rule, flaw.level)
             most = self._memory.settings.learnings.entries
             if len(records) > most and not archive:
                 what = f"{len(records)} entries, of which {most} should stay; next: holdfast learnings archive"
-                self._warning(path, records[most].line, what, "learnings")
+                self._warn(path, records[most].line, what, "learnings")
         elif path.endswith("/ABSTRACT.md"):
             beside = self._memory.layout.classify(path.removesuffix("ABSTRACT.md") + "OVERVIEW.md")
             if beside and beside.kind.name == "overview":
                 what = "belongs into the description of OVERVIEW.md; next: holdfast migrate front-matter"
-                self._warning(path, 1, what, "abstract")
+                self._warn(path, 1, what, "abstract")
         if ("[[" in text or "](" in text) and not archive:
             self._check_links(path, page, text, records)
-
-    def _read(self, path: str) -> Document | None:
-        try:
-            return self._memory.store.read(path)
-        except NotFound:  # removed since the walk
-            return None
-        except HoldfastError as error:
-            self.error(path, 1, str(error), "unreadable")
-            return None
 
     def _check_front_matter(self, place: Place, version: str, page: markdown.Page, text: str) -> None:
         found = list(pages.front_matter_flaws(place.kind, page, text[: len(text) - len(page.body)]))
@@ -204,14 +194,14 @@ class _Linter:
             fixed, fixable = bool(flaw.meant) and written, bool(flaw.meant) and not written
             self.faults.append(Fault(flaw.level, place.path, flaw.line, flaw.what, flaw.rule, fixed, fixable))
 
-    def check_total_budget(self) -> None:
-        """Check the size of all rules together, including those that clients keep for themselves."""
-        hot = self._memory.settings.hot
-        for path in client_rules(self._memory, lambda _path, _why: None):
-            if document := self._read(path):
-                self._budgets.append(pages.budget_of(document.data.decode("utf-8", "replace")))
-        total = pages.total_budget(self._budgets, hot.lines, hot.tokens)
-        self._flaws(self._memory.settings.paths.rules, pages.total_flaws(total))
+    def check_budgets(self) -> None:
+        """Check the sizes of the rules, also of those that clients keep for themselves."""
+        unreadable, budgets = Hot(self._memory).faults()
+        for found in budgets:
+            self.add(found.path, found.line or 1, found.what, "budget", found.level)
+        for found in unreadable:
+            if found.path not in self.paths:  # `check` reported those
+                self.add(found.path, 1, found.what, "unreadable", found.level)
 
     def _check_links(self, path: str, page: markdown.Page, text: str, records: list[Record]) -> None:
         starts = [record.line for record in records]
@@ -226,22 +216,19 @@ class _Linter:
             elif not front:
                 target = links.path_from(path, link.target)
                 if target and target not in self.paths and not self._exists(target):
-                    self.error(path, link.line, f"links to {target}, which is not there", "link")
+                    self.add(path, link.line, f"links to {target}, which is not there", "link")
 
     def _exists(self, path: str) -> bool:
-        if path not in self._there:
-            there = path == "."
-            try:
-                there = there or self._memory.store.exists(path)
-            except Invalid:  # a folder, or not a path at all
-                pass
-            except HoldfastError:  # it is there, but cannot be read
-                there = True
-            if not there:
-                with contextlib.suppress(HoldfastError):
-                    there = bool(self._memory.tree.folder_stamp(path))
-            self._there[path] = there
-        return self._there[path]
+        try:
+            if path == "." or self._memory.store.exists(path):
+                return True
+        except Invalid:  # a folder, or not a path at all
+            pass
+        except HoldfastError:  # it is there, but cannot be read
+            return True
+        with contextlib.suppress(HoldfastError):
+            return bool(self._memory.tree.folder_stamp(path))
+        return False
 
     def check_names(self, *, whole: bool) -> None:
         """Check the links by name; files outside the scope and logs are read only when a name is missing."""
@@ -258,7 +245,7 @@ class _Linter:
                     for record in self._memory.backwards(self._memory.layout.path_for(kind, Scope())):
                         self._names.update(links.names_of(record))
         for path, link in self._unknown(left):
-            self._warning(path, link.line, f"[[{link.target}]] names nothing", "link")
+            self._warn(path, link.line, f"[[{link.target}]] names nothing", "link")
 
     def _unknown(self, found: list[tuple[str, links.Link]]) -> list[tuple[str, links.Link]]:
         return [

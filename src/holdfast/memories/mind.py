@@ -3,13 +3,20 @@
 Working memory is a window of this process. Episodic memory is one log per session; facts by key and procedures are one
 log each, across sessions. Nothing is summarised unless asked for. A summary names the entries that it covers: they
 leave the window, the last n and the counts, stay in the file, and search still finds them.
+
+Large results are values, stored apart from the entries that refer to them and read a part at a time. A value is one
+file; its reference is its path. A conversation's history is a value too: `episodic` is that of the session, `history`
+that of the chat, and a transcript is named by its path or the id of one of its turns. A reference can name nothing
+outside the folders of values and transcripts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
+import re
 import threading
 import unicodedata
 from collections import deque
@@ -19,7 +26,8 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import msgspec
 
 from holdfast.core import Core
-from holdfast.errors import Invalid
+from holdfast.errors import Invalid, NotFound
+from holdfast.formats import summaries
 from holdfast.formats.summaries import Gist, head
 from holdfast.memories import compaction
 from holdfast.memories.compaction import Compacted, Said, Summaries, Summariser, Summary, stated
@@ -29,9 +37,10 @@ from holdfast.model.queries import Query, fold, parse
 from holdfast.model.records import Draft, Record, line_of, text_of
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.settings import Mind as Limits
-from holdfast.model.times import bound, mint, utc_now
+from holdfast.model.times import bound, is_id, mint, utc_now
 from holdfast.model.tokens import count_tokens
-from holdfast.storage.values import SUFFIXES
+from holdfast.storage import values
+from holdfast.storage.folds import Logs
 
 TYPES = ("working", "episodic", "semantic", "procedural")
 _KINDS = {"episodic": KINDS["episode"], "semantic": KINDS["fact"], "procedural": KINDS["procedure"]}
@@ -41,6 +50,13 @@ STATS = (
 _MOST = 1_000
 _MOST_SESSIONS = 1_000
 _REFERENCE = ("ref", "size", "head")
+READ = 4_000
+"""Characters of a value per read, unless the caller says otherwise."""
+MOST_READ = 100_000
+_LINE = re.compile(r":\d+\Z")
+_HISTORIES = {"episodic": KINDS["episode"], "history": KINDS["message"]}
+_AROUND = 120
+_PIECE = 2_000
 _log = logging.getLogger("holdfast")
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -195,7 +211,7 @@ class Mind:
         if not (isinstance(entry, str) and entry.strip()) and not (isinstance(entry, Mapping) and entry):
             raise Invalid("An entry is text or an object, and not empty.", "Give what happened.")
         if type == "semantic":
-            return self._learn(entry, op_id)
+            return self.learn(entry, op_id=op_id)
         if type == "working":
             return self.working.add(self._memory.offload(entry, self.session, self.working.holds))
         if type == "episodic":
@@ -211,14 +227,11 @@ class Mind:
     def learn(self, key: Any, value: Any = None, op_id: str = "") -> str:
         """Store knowledge by key; earlier values stay in its history."""
         check_given(op_id=op_id)
-        return self._learn(key if isinstance(key, Mapping) else {"key": key, "value": value}, op_id)
-
-    def _learn(self, entry: Any, op_id: str) -> str:
-        given = dict(entry) if isinstance(entry, Mapping) else {}
+        given = dict(key) if isinstance(key, Mapping) else {"key": key, "value": value}
         key, value = given.get("key"), given.pop("value", None)
         if not isinstance(key, str) or not key.strip() or value is None or value == "":
             raise Invalid("Knowledge is {key, value}, the key text that is not blank.", "Say what it is about.")
-        given["key"] = _normal(key)
+        given["key"] = unicodedata.normalize("NFC", key).strip()
         return self._memory.keep(Draft(kind="fact", data=value, fields=given, scope=self._scope, op_id=op_id)).id
 
     @_safely(lambda: None)
@@ -227,7 +240,7 @@ class Mind:
         if not isinstance(key, str) or not key.strip():
             raise Invalid("The key is text that is not blank.", "Give the key.")
         check_given(as_of=as_of)
-        kind, key = _KINDS["semantic"], _normal(key)
+        kind, key = _KINDS["semantic"], unicodedata.normalize("NFC", key).strip()
         self._warn("semantic")
         if not history and not as_of:
             current = self._memory.held(kind, key)
@@ -294,8 +307,7 @@ class Mind:
         check_given(task=task)
         if not task.strip():
             raise Invalid("The task is blank.", "Say what is to be done.")
-        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
-            raise Invalid(f"budget is {budget!r}.", "Use a number of tokens.")
+        _number("budget", budget, 0, step="Use a number of tokens.")
         summary = self._summary("episodic")
         known = [hit for hit in self.search("semantic", task) if not hit.summary]
         offers = {
@@ -317,8 +329,7 @@ class Mind:
             if unknown := keep_last.keys() - {"keepLast", "summarizeOlder"}:
                 raise Invalid(f"There is no option {', '.join(map(repr, unknown))}.", "Use keepLast, summarizeOlder.")
             summarize_older, keep_last = keep_last.get("summarizeOlder", True), keep_last.get("keepLast", 10)
-        if isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 0:
-            raise Invalid(f"keepLast is {keep_last!r}.", "Use a number from 0 on.")
+        keep_last = _number("keepLast", keep_last, 0, step="Use a number from 0 on.")
         if not isinstance(summarize_older, bool):
             raise Invalid(f"summarizeOlder is {summarize_older!r}.", "Use true or false.")
         summariser = Summariser(self._memory, summarize=summarize_older)
@@ -350,7 +361,7 @@ class Mind:
             logs |= {self._path(kind), self._summaries(type)}
         size = sum(stamp.size for path in logs if (stamp := tree.stat(path)))
         for folder in (session, self._memory.layout.memory):
-            walked = tree.walk(f"{folder}/values", SUFFIXES, lambda *_: None)
+            walked = tree.walk(f"{folder}/values", values.SUFFIXES, lambda *_: None)
             size += sum(stamp.size for _, stamp in walked)
         return dict(zip(STATS, (self.working.tokens, *counts, size), strict=True))
 
@@ -375,10 +386,86 @@ class Mind:
 
     def _summary(self, type: str) -> Summary:
         """Return the summary of a memory; one without an id when there is none."""
-        known = Summaries()
-        for entry in self._memory.newest_entries(self._summaries(type)):
-            known.add(entry)
-        return known.newest(type) or Summary()
+        logs = Logs(self._memory, Summaries)
+        return logs.ask(self._summaries(type), lambda known: known.newest(type), []) or Summary()
+
+
+class Values:
+    def __init__(self, memory: Core) -> None:
+        self._memory = memory
+
+    def read(self, ref: str, offset: int = 0, limit: int = READ, session: str = "") -> dict[str, Any]:
+        """Return a part of a value, how long the value is, and where the next part starts."""
+        if type(offset) is not int or type(limit) is not int or offset < 0 or not 1 <= limit <= MOST_READ:
+            what = f"offset is {offset!r}, limit is {limit!r}."
+            raise Invalid(what, f"Use an offset from 0 and a limit of 1 to {MOST_READ:,}.")
+        return {"ref": ref} | part(self._text(ref, session), offset, limit, "text")
+
+    def search(self, ref: str, query: str, limit: int = 10, session: str = "") -> list[dict[str, Any]]:
+        """Return the places of a value that have most of the words, best first, each with its offset."""
+        check_given(query=query)
+        _number("limit", limit, step="Use a number from 1 on.")
+        if not (words := parse(query).tokens):
+            raise Invalid("There is nothing to look for.", "Give some words.")
+        found = [(start, line, sorted(words & set(fold(line)))) for start, line in _lines(self._text(ref, session))]
+        best = sorted((one for one in found if one[2]), key=lambda one: -len(one[2]))[:limit]
+        return [{"offset": start, "text": _around(line, hits), "why": hits} for start, line, hits in best]
+
+    def summarize(self, ref: str, budget: int = 500, session: str = "") -> str:
+        """Return a summary of a value that consists of its own sentences."""
+        _number("budget", budget, step="Use a number of tokens.")
+        lines = [summaries.Entry(id=str(start), time="", text=line) for start, line in _lines(self._text(ref, session))]
+        return summaries.extract(lines, budget, "lines")
+
+    def _text(self, ref: str, session: str) -> str:
+        check_given(ref=ref, session=session)
+        places = self._memory.layout
+        if ref in _HISTORIES:
+            return self._history(places.path_for(_HISTORIES[ref], Scope(), session=session))
+        with contextlib.suppress(NotFound):
+            path = self._memory.get(ref).path if is_id(ref) else _LINE.sub("", ref)
+            place = places.classify(path)
+            if place and place.kind.name == "transcript" and self._memory.store.exists(path):
+                return self._history(path)
+            if values.is_ref(ref, places.memory):
+                return values.read(self._memory.tree, ref, self._memory.settings.limits.document_bytes)
+        step = "Use the ref that an entry shows, episodic, history, or the path of a transcript."
+        raise NotFound(f"There is no value {ref[:200]!r}.", step)
+
+    def _history(self, path: str) -> str:
+        """Return the records of a log as lines, oldest first."""
+        lines = []
+        for record in self._memory.backwards(path):
+            role, text = record.fields.get("role"), " ".join(record.text.split())
+            lines.append(f"{record.time} {role}: {text}" if isinstance(role, str) else f"{record.time} {text}")
+        return "\n".join(reversed(lines))
+
+
+def part(text: str, offset: int, limit: int, name: str) -> dict[str, Any]:
+    """Return a part of a text under a name, how long the text is, and where the next part starts."""
+    found = text[offset : offset + limit]
+    reply = {"offset": offset, name: found, "size": len(text)}
+    return reply | ({"next": offset + len(found)} if offset + len(found) < len(text) else {})
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text with their offsets; very long ones in pieces."""
+    position = 0
+    for line in text.splitlines(keepends=True):
+        for start in range(0, len(line), _PIECE):
+            if piece := line[start : start + _PIECE].strip():
+                yield position + start, piece
+        position += len(line)
+
+
+def _around(line: str, hits: list[str]) -> str:
+    """Return a line, or of a long one the part around the first hit."""
+    if len(line) <= 2 * _AROUND:
+        return line
+    lower = line.casefold()
+    first = min((place for hit in hits if (place := lower.find(hit)) >= 0), default=0)
+    start = max(0, first - _AROUND)
+    return ("…" if start else "") + line[start : start + 2 * _AROUND] + ("…" if start + 2 * _AROUND < len(line) else "")
 
 
 def _check_type(given: object) -> None:
@@ -386,15 +473,11 @@ def _check_type(given: object) -> None:
         raise Invalid(f"There is no memory {given!r}.{close_to(str(given), TYPES)}", f"Use one of: {', '.join(TYPES)}.")
 
 
-def _number(name: str, given: object) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST:
-        raise Invalid(f"{name} is {given!r}.", f"Use a number from 1 to {_MOST}.")
+def _number(name: str, given: object, least: int = 1, step: str = "") -> int:
+    """Return a whole number from `least` on; without a next `step` for the caller, it is limited."""
+    if type(given) is not int or given < least or (given > _MOST and not step):
+        raise Invalid(f"{name} is {given!r}.", step or f"Use a number from {least} to {_MOST}.")
     return given
-
-
-def _normal(key: str) -> str:
-    """Return a key as it is stored: composed, and without space around it."""
-    return unicodedata.normalize("NFC", key).strip()
 
 
 def _given(record: Record) -> Any:

@@ -177,13 +177,9 @@ class Tasks:
         if not claimed:
             return None
         (identifier, token), *_ = claimed
-
-        def made(known: Graph) -> Claim:
-            task = known.get([identifier])[identifier]
-            attempt = next(one for one in task.attempts if one.id == token)
-            return Claim(task, attempt, list(known.get(task.after).values()))
-
-        return self._logs.ask(path, made, self.warnings)
+        task = self._tasks(path, [identifier])[identifier]
+        attempt = next(one for one in task.attempts if one.id == token)
+        return Claim(task, attempt, list(self._tasks(path, task.after).values()))
 
     def outlook(self, *, tags: Sequence[str] = (), graph: str = "", workspace: Where = None) -> tuple[int, Outlook]:
         """Return the current millisecond, and how many tasks there are when none is ready."""

@@ -3,7 +3,8 @@
 A workspace is its `OVERVIEW.md`: the fields are front matter, the text below belongs to the owner. A folder without
 one is a workspace too. A state is one Markdown file that never changes; its file name is derived from the state's name
 without case, so creating the file exclusively is the uniqueness check. A trace is one line per tool call. Writing it
-never fails or delays a call, and it contains no secret of a known format.
+never fails or delays a call, and it contains no secret of a known format. Usage is counted from traces in one pass
+that keeps counts and no traces: what agents recalled and how often, what never, questions without an answer, tokens.
 """
 
 from __future__ import annotations
@@ -18,17 +19,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast import secrets
 from holdfast.core import Core
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid, NotFound, OverBudget
 from holdfast.formats import markdown
 from holdfast.model import names
 from holdfast.model.kinds import KINDS, LEDGER
 from holdfast.model.queries import Query
-from holdfast.model.records import Draft, Receipt, Record, line_of
+from holdfast.model.records import Draft, Receipt, Record, lapsed, line_of
 from holdfast.model.scopes import Scope
 from holdfast.model.settings import DERIVED
-from holdfast.model.times import today, utc_now
+from holdfast.model.times import bound, today, utc_now
 from holdfast.storage import write_log
 from holdfast.storage.folds import Logs
 from holdfast.storage.parsing import is_archived
@@ -45,6 +45,11 @@ _MAX_RESULT = 500
 _MAX_SUBJECT = 100
 _MAX_DEPTH = 16
 _MAX_ITEMS = 100
+KEPT = ("note", "decision", "lesson", "fact", "procedure", "skill")
+"""Kinds that are written to be recalled."""
+_ASKED = ("recall", "memory_search")
+_LOOKED_UP = 100
+"""How many recalled records of other kinds are looked up."""
 
 
 class Workspaces:
@@ -184,7 +189,7 @@ def _archive(memory: Core, what: str, identifier: str, restore: bool, op_id: str
         raise Invalid(f"{what} is {state}.", f"There is nothing to {way}.") from None
 
 
-class _Ledger:
+class _SavePoints:
     """The save points that a ledger names, each with the versions that were written."""
 
     def __init__(self) -> None:
@@ -200,7 +205,7 @@ class States:
 
     def __init__(self, memory: Core) -> None:
         self._memory = memory
-        self._ledgers = Logs(memory, _Ledger)
+        self._ledgers = Logs(memory, _SavePoints)
         self._listed: dict[str, tuple[object, list[tuple[bool, dict[str, str]]]]] = {}
 
     def create(self, scope: Scope, name: str, fields: Mapping[str, Any], session: str = "", op_id: str = "") -> Receipt:
@@ -210,19 +215,15 @@ class States:
         text, tags = given.pop("conversationContext") + "\n", tuple(given.pop("tags", ()))
         draft = Draft(kind="state", title=name, text=text, scope=scope, tags=tags, fields=given, op_id=op_id)
         try:
-            if not self._memory.store.knows_op(op_id):
-                self._check_removed(scope, name)
+            path = self._named(scope, name)
+            if not self._memory.store.knows_op(op_id) and not self._memory.store.exists(path) and self._versions(path):
+                writes = write_log.about(self._memory.tree, self._memory.layout.memory, path)
+                if any("intent" not in one for one in writes):  # one that was only announced was never written
+                    raise AlreadyExists(f"{path} was removed.")
             return self._memory.keep(draft)
         except AlreadyExists:
             other = f'use a unique name like "{name}-v2" or "{name}-{today()[:7]}".'
             raise AlreadyExists(f'State "{name}" already exists.', f"States are immutable - {other}") from None
-
-    def _check_removed(self, scope: Scope, name: str) -> None:
-        """Refuse the name of a save point whose file was removed; one that was only announced was never written."""
-        path = self._named(scope, name)
-        writes = write_log.about(self._memory.tree, self._memory.layout.memory, path)
-        if self._versions(path) and not self._memory.store.exists(path) and any("intent" not in one for one in writes):
-            raise AlreadyExists(f"{path} was removed.")
 
     def _versions(self, path: str) -> set[str]:
         """Return the versions of a save point in its ledger; none if a person created the file."""
@@ -325,31 +326,24 @@ class Traces:
         self._memory = memory
         self._ignored = not memory.in_files
 
-    def _ignore(self) -> None:
-        """Keep traces out of git where no `holdfast init` wrote rules for it; those of the owner stay as they are."""
-        self._ignored = True
-        tree, rules = self._memory.tree, ""
-        with contextlib.suppress(NotFound):
-            rules = tree.read(".gitignore").data.decode("utf-8", "replace")
-        if f"{DERIVED}/" not in rules.split():
-            folder = self._memory.layout.path_for(_TRACE, Scope()).rsplit("/", 2)[0]
-            tree.write(f"{folder}/.gitignore", b"*\n", expect=ABSENT)
-
     def add(self, trace: Trace) -> None:
         """Append a trace; errors are ignored."""
-        if not self._ignored:
+        if not self._ignored:  # by git, where no `holdfast init` wrote rules for it; those of the owner stay
+            self._ignored = True
             with contextlib.suppress(HoldfastError, OSError):
-                self._ignore()
+                tree, rules = self._memory.tree, b""
+                with contextlib.suppress(NotFound):
+                    rules = tree.read(".gitignore").data
+                if f"{DERIVED}/".encode() not in rules.split():
+                    folder = self._memory.layout.path_for(_TRACE, Scope()).rsplit("/", 2)[0]
+                    tree.write(f"{folder}/.gitignore", b"*\n", expect=ABSENT)
         with contextlib.suppress(HoldfastError, OSError):
             line: dict[str, Any] = {"success": True}
             line |= msgspec.to_builtins(msgspec.structs.replace(trace, params={}))
-            if _is_short(trace):
-                line["params"] = msgspec.Raw(msgspec.json.encode(trace.params, enc_hook=dict))
-            else:  # secrets are removed before values are cut, since half of one has no format
-                clean = self._memory.secrets.clean
-                line |= {name: clean(line[name])[:_MAX_RESULT] for name in ("error", "result", "goal") if name in line}
-                line |= {name: _cut(clean(line[name])) for name in ("memory", "constraints") if name in line}
-                line["params"] = _cut(clean(_plain(trace.params)))
+            clean = self._memory.secrets.clean  # before values are cut, since half of a secret has no format
+            line |= {name: clean(line[name])[:_MAX_RESULT] for name in ("error", "result", "goal") if name in line}
+            line |= {name: _cut(clean(line[name])) for name in ("memory", "constraints") if name in line}
+            line["params"] = _cut(clean(_plain(trace.params)))
             self._memory.note_line(_TRACE, line, folder=trace.workspace.partition("/")[0] or UNRESOLVED)
 
     def recent(self, scope: Scope, count: int = 10) -> list[dict[str, Any]]:
@@ -418,13 +412,96 @@ def is_by(record: Record, agent: str) -> bool:
     return not agent or names.same(str(record.fields.get("agent") or "")) == names.same(agent)
 
 
-def _is_short(trace: Trace) -> bool:
-    """Has a call plain, short parameters and nothing like a secret? Those of a refused call may be anything."""
-    if not trace.success or len(trace.goal) > _MAX_RESULT:
-        return False
-    data = msgspec.json.encode(trace, enc_hook=dict)
-    flat = len(data) <= MAX_VALUE and data.count(b"{") + data.count(b"[") <= _MAX_DEPTH
-    return flat and not secrets.could_hold(data.decode())
+class Recalled(msgspec.Struct):
+    """A record that was recalled, read, or never was."""
+
+    id: str
+    count: int = 0
+    last: str = ""
+    kind: str = ""
+    title: str = ""
+
+    def describe(self, record: Record) -> None:
+        self.kind, self.title = record.kind, record.title or " ".join(record.text.split())[:80]
+
+
+class Unanswered(msgspec.Struct):
+    query: str
+    count: int = 0
+    last: str = ""
+
+
+class Called(msgspec.Struct):
+    tool: str
+    calls: int = 0
+    failed: int = 0
+    tokens: int = 0
+    """The tokens of its replies."""
+
+
+class Usage(msgspec.Struct):
+    since: str
+    first: str = ""
+    """When the first of these calls was made."""
+    calls: int = 0
+    tokens: int = 0
+    unmeasured: int = 0
+    """Calls of earlier versions, without tokens and ids."""
+    tools: list[Called] = []
+    recalled: list[Recalled] = []
+    never: list[Recalled] = []
+    """Records of the kinds in `KEPT` that no call returned, newest first."""
+    kept: int = 0
+    """How many records of these kinds there are."""
+    unanswered: list[Unanswered] = []
+
+
+def usage(memory: Core, since: str = "") -> Usage:
+    """Count the tool calls from a date or time on."""
+    found = Usage(bound(since) if since else "")
+    tools: dict[str, Called] = {}
+    recalled: dict[str, Recalled] = {}
+    unanswered: dict[str, Unanswered] = {}
+    for trace in Traces(memory).since(found.since):
+        fields, params = trace.fields, trace.fields.get("params")
+        params = params if isinstance(params, dict) else {}
+        called = tools.setdefault(trace.title, Called(trace.title))
+        called.calls += 1
+        found.first = trace.time
+        called.failed += fields.get("success") is False
+        tokens = fields.get("tokens")
+        if not isinstance(tokens, int):
+            found.unmeasured += 1
+            continue
+        called.tokens += tokens
+        worked, ids = fields.get("success") is not False, fields.get("ids")
+        if trace.title == "read" and worked:
+            ids = [params.get("id")]
+        ids = [one for one in ids if isinstance(one, str)] if isinstance(ids, list) else []
+        query = params.get("query")
+        counted: list[Recalled | Unanswered] = [recalled.setdefault(each, Recalled(each)) for each in ids]
+        if trace.title in _ASKED and isinstance(query, str) and not ids and worked:
+            counted.append(unanswered.setdefault(names.same(query), Unanswered(query)))
+        for one in counted:
+            one.count += 1
+            one.last = max(one.last, trace.time)
+    found.tools = sorted(tools.values(), key=lambda one: (-one.tokens, -one.calls, one.tool))
+    found.calls = sum(one.calls for one in found.tools)
+    found.tokens = sum(one.tokens for one in found.tools)
+    found.recalled = sorted(recalled.values(), key=lambda one: -one.count)
+    found.unanswered = sorted(unanswered.values(), key=lambda one: -one.count)
+    for record in memory.every(Query(kinds=KEPT)):
+        if not lapsed(record):
+            found.kept += 1
+            earlier = recalled.get(str(record.fields.get("supersedes")))  # a revised entry has a new id
+            known = recalled.get(record.id) or earlier
+            if known is None:
+                found.never.append(known := Recalled(record.id))
+            known.describe(record)
+    for one in [one for one in found.recalled if not one.kind][:_LOOKED_UP]:
+        with contextlib.suppress(HoldfastError):  # removed since, or in a shared memory that does not answer
+            one.describe(memory.get(one.id))
+    return found
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

@@ -23,9 +23,8 @@ from holdfast.memories.chat import Chat
 from holdfast.memories.compartments import Compartments
 from holdfast.memories.jobs import Jobs
 from holdfast.memories.knowledge import Knowledge, Skills
-from holdfast.memories.mind import Windows
+from holdfast.memories.mind import Values, Windows
 from holdfast.memories.tasks import Tasks
-from holdfast.memories.values import Values
 from holdfast.memories.workspaces import States, Trace, Traces, Workspaces
 from holdfast.model.names import close_to, is_text
 from holdfast.model.records import MAX_DEPTH, check_plain, line_of

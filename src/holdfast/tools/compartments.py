@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast.memories import compartments
-from holdfast.memories.compartments import Entry, Note, Owner, filtered
+from holdfast.memories.compartments import Note, Owner, SavedEntry, filtered
 from holdfast.model.names import amount
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
@@ -99,7 +99,7 @@ def _check(given: Mapping[str, Any], **required: str) -> None:
     compartments.check(required | {name: value for name, value in given.items() if value is not None})
 
 
-def _shown(entry: Entry) -> str:
+def _shown(entry: SavedEntry) -> str:
     """Return an entry as text; the lines of a long value are indented, so that none looks like a field."""
     lines = {
         "ID": entry.id, "Content": entry.content, "Category": entry.category, "Tags": ", ".join(entry.tags),

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid
 from holdfast.formats import invisible
 from holdfast.formats.prompts import QUOTED, one_line
-from holdfast.memories import corrections, values
+from holdfast.memories import corrections, mind
 from holdfast.memories.knowledge import meta
 from holdfast.memories.workspaces import params_of
 from holdfast.model import kinds as table
@@ -136,7 +136,7 @@ def read(
     call: Call,
     id: Annotated[str, "id, or path:line"],
     offset: Annotated[int, msgspec.Meta(ge=0), "in characters"] = 0,
-    limit: Annotated[int, msgspec.Meta(ge=1, le=values.MOST)] = _READ,
+    limit: Annotated[int, msgspec.Meta(ge=1, le=mind.MOST_READ)] = _READ,
 ) -> dict[str, Any]:
     """Read a whole record, a part at a time."""
     record = call.memory.get(id)
@@ -149,7 +149,7 @@ def read(
     left = (*shown, *_UNSHOWN, KINDS[record.kind].text)
     fields = {name: value for name, value in record.fields.items() if name not in left}
     shown |= {"version": record.version, "time": record.time} | ({"fields": fields} if fields else {})
-    part = values.part(whole(record), offset, limit, "content")
+    part = mind.part(whole(record), offset, limit, "content")
     return {name: value for name, value in shown.items() if name not in ("text", "why", "score", "size")} | part
 
 

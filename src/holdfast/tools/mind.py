@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast.errors import Invalid
-from holdfast.memories import values
 from holdfast.memories.corrections import PENDING
-from holdfast.memories.mind import TYPES, Mind
+from holdfast.memories.mind import MOST_READ, READ, TYPES, Mind
 from holdfast.tools.calling import Call
 from holdfast.tools.registry import Registry
 
@@ -94,7 +93,7 @@ def value_read(
     call: Call,
     ref: Ref,
     offset: Annotated[int, msgspec.Meta(ge=0), "character to start at"] = 0,
-    limit: Annotated[int, msgspec.Meta(ge=1, le=values.MOST), "most characters"] = values.READ,
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_READ), "most characters"] = READ,
 ) -> Any:
     """Read a part of a large value that an entry refers to."""
     return call.runner.values.read(ref, offset, limit, call.session)
