@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from holdfast.owner.backup import Backup
     from holdfast.owner.changes import Changes
     from holdfast.owner.forget import Forgotten
-    from holdfast.owner.history import Version
+    from holdfast.owner.history import RolledBack, Version
     from holdfast.owner.restore import Restored
-    from holdfast.owner.rollback import RolledBack
     from holdfast.owner.transfer import Moved, Mover
     from holdfast.storage.reports import Progress
 
@@ -178,9 +177,9 @@ class Memory(core.Core):
 
         Many records need the `count`. With `back`, the id of a rollback, that rollback is undone.
         """
-        from holdfast.owner import rollback
+        from holdfast.owner import history
 
-        return rollback.rollback(self, writer, since, yes=yes, count=count, back=back)
+        return history.rollback(self, writer, since, yes=yes, count=count, back=back)
 
     def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""

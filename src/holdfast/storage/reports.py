@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -16,7 +15,6 @@ from holdfast.storage.tree import Tree
 Progress = Callable[[int, int], None]
 """Receives how many of how many steps are done."""
 MANY, SHARE = 50, 0.1
-CHANGED = "was changed after it was kept as an earlier version"
 _ON_THE_WAY_MS = 10_000
 """How long an announced save point may take to be written."""
 
@@ -68,14 +66,6 @@ def is_much(count: int, total: int) -> bool:
 def once(problems: list[Problem]) -> list[Problem]:
     """Return each problem once."""
     return list({(problem.path, problem.line, problem.what): problem for problem in problems}.values())
-
-
-def check_kept(tree: Tree, memory: str) -> Iterator[Problem]:
-    """Report earlier versions whose text no longer has the hash that is their name."""
-    for path, _ in tree.walk(f"{memory}/writes/kept", ("",), lambda _path, _why: None):
-        with contextlib.suppress(NotFound):
-            if tree.read(path).version != path.rpartition("/")[2]:
-                yield Problem(path, f"{CHANGED}; undo does not use it. Move what you need of it, then remove it")
 
 
 def check_save_points(tree: Tree, memory: str, ledgers: Iterable[Record]) -> list[Problem]:

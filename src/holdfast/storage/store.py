@@ -37,7 +37,7 @@ from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
 from holdfast.storage.log import LogPart, attempts
 from holdfast.storage.pools import Filter, Pool, Tied
-from holdfast.storage.reports import CHANGED, Progress, Refreshed, Report
+from holdfast.storage.reports import Progress, Refreshed, Report
 from holdfast.storage.tree import ABSENT, Document, Tree, changed
 
 ANY = "any"
@@ -234,13 +234,14 @@ class Store(abc.ABC):
 
     def kept_text(self, version: str) -> bytes:
         """Return the text of an earlier version; NotFound when it is not kept, Damaged when it was changed since."""
-        try:
+        found = None
+        with contextlib.suppress(NotFound):
             found = self.tree.read(self.kept(version))
-        except NotFound:
+        if found is None or (not found.data and found.version != version):  # an empty copy is unfinished
             why = "Entries were only added to it, or it was forgotten or removed by hand."
-            raise NotFound(f"The text of version {version[:8]} is not kept any more.", why) from None
+            raise NotFound(f"The text of version {version[:8]} is not kept any more.", why)
         if found.version != version:
-            raise Damaged(f"{self.kept(version)} {CHANGED}; it is not used.", "Run: holdfast verify")
+            raise Damaged(f"{self.kept(version)} {write_log.CHANGED}; it is not used.", "Run: holdfast verify")
         return found.data
 
     def check_size(self, path: str, data: bytes) -> None:

@@ -22,7 +22,7 @@ from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS
 from holdfast.model.layout import Layout
 from holdfast.model.queries import Query, Terms
-from holdfast.model.records import Problem, Record, path_of
+from holdfast.model.records import Problem, Record, path_of, version_of
 from holdfast.model.settings import Settings, Shared
 from holdfast.model.times import is_id, iso, mint_many, now_ms
 from holdfast.recall.answers import Candidates
@@ -95,7 +95,7 @@ class FileStore(Store):
         if data is None:
             self.tree.remove(path, expect=before, keep=kept)
         else:
-            self.tree.write(path, data, expect=before, keep=kept)
+            self.tree.write(path, data, expect=before, keep=kept, copy=self.kept(version_of(data)) if keep else "")
         self._sync.note(path)
         try:
             self.log_write(entry, op_id)

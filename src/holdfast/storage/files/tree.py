@@ -95,13 +95,21 @@ class Files:
             data = raw.read_all(fd)
             return Document(data, version_of(data), stamp)
 
-    def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
-        with self._folder_of(path) as (folder, _):
+    def write(self, path: str, data: bytes, *, expect: str, keep: str = "", copy: str = "") -> str:
+        """Write a document; `copy` is a path for a copy of the new bytes, which is not durable.
+
+        It has the text that the next change by hand replaces.
+        """
+        with self._folder_of(path) as (folder, name):
             if expect == ABSENT:
                 with self._writing():
                     self._create(folder, path, data)
             elif keep or "/" not in path or not self._extend(folder, path, data, expect):
                 self._replace(folder, path, data, expect, keep)
+            with contextlib.suppress(HoldfastError, OSError):
+                if copy:
+                    mode = stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+                    self._keep(copy, data, mode, durable=False)
         return version_of(data)
 
     def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
@@ -202,13 +210,18 @@ class Files:
     def _keep(self, keep: str, data: bytes, mode: int, *, durable: bool = True) -> bool:
         """Copy the bytes that are about to be replaced: after a kill, a link would change with the document.
 
-        False when there is a file of this name, which is never replaced.
+        False when there is another text under this name, which is never replaced. The copy that was made with the
+        document may be unfinished.
         """
-        with contextlib.suppress(AlreadyExists), self._folder_of(keep) as (folder, name):
-            with raw.temporary(folder, data, mode, durable=durable) as temporary:
-                raw.rename_new(temporary, name, folder)
-            return True
-        return False
+        with contextlib.suppress(NotFound), self._opened(keep) as fd:
+            there = raw.read_all(fd)
+            if there == data and durable:
+                raw.flush(fd)
+            if there == data or not data.startswith(there):
+                return there == data
+        with self._folder_of(keep) as (folder, name), raw.temporary(folder, data, mode, durable=durable) as temporary:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return True
 
     def _compare(self, folder: int, path: str, expect: str) -> tuple[bytes, int]:
         """Return the bytes of a document of this version, and its permissions; Conflict when it has another one."""

@@ -141,8 +141,9 @@ class ScopedTree:
 
     # writing
 
-    def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
-        return self._tree.write(self._changed(path), data, expect=expect, keep=self._keeps(keep))
+    def write(self, path: str, data: bytes, *, expect: str, keep: str = "", copy: str = "") -> str:
+        keep, copy = self._keeps(keep), self._keeps(copy)
+        return self._tree.write(self._changed(path), data, expect=expect, keep=keep, copy=copy)
 
     def versions(self, paths: Sequence[str]) -> dict[str, str]:
         return self._tree.versions([path for path in paths if self._is_inside(path)])
