@@ -25,8 +25,7 @@ from holdfast.recall import question as asking
 from holdfast.recall.answers import Candidates
 from holdfast.recall.embedders import Embedded
 from holdfast.storage import write_log
-from holdfast.storage.pools import Filter, Tied
-from holdfast.storage.reports import Progress, Refreshed, Report
+from holdfast.storage.results import Filter, Progress, Refreshed, Report, Tied
 from holdfast.storage.store import Store
 from holdfast.storage.writer import Writer, converted
 

@@ -18,7 +18,7 @@ from holdfast.core import Core
 from holdfast.model.kinds import KINDS
 from holdfast.model.scopes import Scope
 from holdfast.model.times import iso, parse_ms
-from holdfast.storage.folds import Logs
+from holdfast.storage.log import Logs
 
 UNFINISHED = "unfinished"
 MOST_OUTPUT = 2_000

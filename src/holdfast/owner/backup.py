@@ -37,7 +37,7 @@ from holdfast.owner.restore import (
     unfinished_folder,
 )
 from holdfast.roots import make_root, on_disk, open_folder
-from holdfast.storage.reports import Progress
+from holdfast.storage.results import Progress
 from holdfast.storage.tree import Folder, Line, Snapshot, Stamp, Tree
 
 TRANSFERS = "moves"

@@ -33,7 +33,7 @@ from holdfast.roots import on_disk, open_folder, open_memory
 from holdfast.storage.files import descriptors
 from holdfast.storage.files.descriptors import TEMPORARY
 from holdfast.storage.log import attempts
-from holdfast.storage.reports import Progress
+from holdfast.storage.results import Progress
 from holdfast.storage.tree import Folder
 
 MANIFEST = "manifest.json"

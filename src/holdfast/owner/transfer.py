@@ -28,7 +28,7 @@ from holdfast.owner import backup, merge, shared
 from holdfast.owner.merge import Act, Pair, Share, Wanted
 from holdfast.roots import open_memory
 from holdfast.storage import values, write_log
-from holdfast.storage.reports import Progress
+from holdfast.storage.results import Progress
 from holdfast.storage.store import Made
 from holdfast.storage.tree import RootGone, Stamp
 

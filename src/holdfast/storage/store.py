@@ -36,8 +36,7 @@ from holdfast.recall.embedders import Embedded, Model, NoVectors
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
 from holdfast.storage.log import LogPart, attempts
-from holdfast.storage.pools import Filter, Pool, Tied
-from holdfast.storage.reports import Progress, Refreshed, Report
+from holdfast.storage.results import Filter, Pool, Progress, Refreshed, Report, Tied
 from holdfast.storage.tree import ABSENT, Document, Tree, changed
 
 ANY = "any"

@@ -20,7 +20,7 @@ from holdfast.model.names import same
 from holdfast.model.queries import Terms, spaced
 from holdfast.model.records import Record, text_of
 from holdfast.model.settings import Search
-from holdfast.storage.pools import Tied
+from holdfast.storage.results import Tied
 
 R = TypeVar("R")
 """A row of an engine."""

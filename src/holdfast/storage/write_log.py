@@ -12,12 +12,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.errors import NotFound
+from holdfast.errors import HoldfastError, NotFound
 from holdfast.formats import jsonl
 from holdfast.model.records import Problem, Record
+from holdfast.model.times import iso, now_ms
 from holdfast.storage.tree import ABSENT, Line, Tree
 
 CHANGED = "was changed after it was kept as an earlier version"
+_ON_THE_WAY_MS = 10_000
+"""How long an announced save point may take to be written."""
 _ARCHIVE = re.compile(r"(/(?:decisions|lessons))-[0-9]{4}\.md#")
 
 
@@ -115,3 +118,36 @@ def check_kept(tree: Tree, memory: str) -> Iterator[Problem]:
         with contextlib.suppress(NotFound):
             if stamp.size and tree.read(path).version != path.rpartition("/")[2]:
                 yield Problem(path, f"{CHANGED}; undo does not use it. Move what you need of it, then remove it")
+
+
+def check_save_points(tree: Tree, memory: str, ledgers: Iterable[Record]) -> list[Problem]:
+    """Report save points that were edited, and announced ones that were never written.
+
+    `ledgers` are the entries of all ledgers, `memory` is the folder of the logs.
+    """
+    versions: dict[str, set[str]] = {}
+    announced: dict[str, str] = {}
+    pending: dict[str, int] = {}  # how often each was announced and not refused
+    for entry in ledgers:
+        if isinstance(entry.fields.get("state"), str):
+            state = f"{entry.path.rpartition('/')[0]}/{entry.fields['state']}"
+            versions.setdefault(state, set()).add(str(entry.fields.get("version")))
+            pending[state] = pending.get(state, 0) + (-1 if entry.fields.get("refused") else 1)
+            announced[state] = entry.time
+
+    def being_written(path: str) -> bool:
+        """Is its writer between the ledger and the file?"""
+        if not iso(now_ms() - _ON_THE_WAY_MS) <= announced[path] <= iso(now_ms() + _ON_THE_WAY_MS):
+            return False
+        logged = any("intent" not in line for line in about(tree, memory, path))
+        return not logged or tree.stat(path) is not None
+
+    result = []
+    for state, known in versions.items():
+        try:
+            if tree.read(state).version not in known:
+                result.append(Problem(state, "was changed after it was written; save points never are"))
+        except HoldfastError as error:
+            if not (isinstance(error, NotFound) and (pending[state] < 1 or being_written(state))):
+                result.append(Problem(state, f"is in the ledger and cannot be read: {error.message}"))
+    return result

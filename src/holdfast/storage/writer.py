@@ -25,8 +25,8 @@ from holdfast.model.settings import Settings
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
 from holdfast.storage import drafts, values
+from holdfast.storage.drafts import SecretPolicy
 from holdfast.storage.scopes import Scopes
-from holdfast.storage.secret_policy import SecretPolicy
 from holdfast.storage.store import ANY, Made, Store
 from holdfast.storage.tree import ABSENT, changed
 

@@ -39,8 +39,7 @@ from holdfast.storage.files.semantic import Semantic
 from holdfast.storage.files.tree import Files
 from holdfast.storage.files.within import FileTree, ScopedTree
 from holdfast.storage.log import Changed, LogPart
-from holdfast.storage.pools import Filter, Pool, Tied
-from holdfast.storage.reports import Progress, Refreshed, Report, once
+from holdfast.storage.results import Filter, Pool, Progress, Refreshed, Report, Tied, once
 from holdfast.storage.store import Appended, Applied, Load, Store, other_use, unknown, used
 
 _NOTHING = Known()
@@ -95,13 +94,15 @@ class FileStore(Store):
         if data is None:
             self.tree.remove(path, expect=before, keep=kept)
         else:
-            self.tree.write(path, data, expect=before, keep=kept, copy=self.kept(version_of(data)) if keep else "")
+            self.tree.write(path, data, expect=before, keep=kept)
         self._sync.note(path)
         try:
             self.log_write(entry, op_id)
         except HoldfastError:  # the document is durable; a missing line must not fail the write
             if data is None and not keep:  # erasing for good must be on record
                 raise
+        if data is not None and keep:
+            self.tree.keep_copy(path, data, self.kept(version_of(data)))
 
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         return self._sync.known(op_id, path).applied

@@ -95,22 +95,20 @@ class Files:
             data = raw.read_all(fd)
             return Document(data, version_of(data), stamp)
 
-    def write(self, path: str, data: bytes, *, expect: str, keep: str = "", copy: str = "") -> str:
-        """Write a document; `copy` is a path for a copy of the new bytes, which is not durable.
-
-        It has the text that the next change by hand replaces.
-        """
-        with self._folder_of(path) as (folder, name):
+    def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
+        with self._folder_of(path) as (folder, _):
             if expect == ABSENT:
                 with self._writing():
                     self._create(folder, path, data)
             elif keep or "/" not in path or not self._extend(folder, path, data, expect):
                 self._replace(folder, path, data, expect, keep)
-            with contextlib.suppress(HoldfastError, OSError):
-                if copy:
-                    mode = stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-                    self._keep(copy, data, mode, durable=False)
         return version_of(data)
+
+    def keep_copy(self, path: str, data: bytes, keep: str) -> None:
+        """Copy what was written to a document, without syncing it: a later change by hand does not lose this text."""
+        with contextlib.suppress(HoldfastError, OSError), self._folder_of(path, make=False) as (folder, name):
+            mode = stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+            self._keep(keep, data, mode, durable=False)
 
     def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
         name = path.rpartition("/")[2]
