@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -157,16 +158,15 @@ class Core(Writer):
         if among is None or (terms.empty and query.text.strip() and not (terms.tags or terms.kinds)):
             return use(Candidates(where=where, as_of=iso(now_ms())))
 
+        def get(identifier: str) -> Record | None:
+            with contextlib.suppress(HoldfastError):
+                return self.store.get(identifier)
+            return None
+
         def work(found: Candidates) -> T:
-            return use(msgspec.structs.replace(found, get=self._or_none))
+            return use(msgspec.structs.replace(found, get=get))
 
         return self.store.search(query, terms, where, work, plain=plain)
-
-    def _or_none(self, identifier: str) -> Record | None:
-        try:
-            return self.store.get(identifier)
-        except HoldfastError:
-            return None
 
     @functools.cached_property
     def shared(self) -> Shared | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -280,8 +279,8 @@ class Store(abc.ABC):
             after = str(line.get("after") or ABSENT)
             if "intent" in line and self._now(path)[0] != after:
                 writes = write_log.about(self.tree, self.layout.memory, path)
-                since = functools.partial(_is_after, applied.id)
-                if not any(one.get("before") == after for one in itertools.takewhile(since, writes)):
+                later = itertools.takewhile(lambda one: str(one.get("id", "")) > applied.id, writes)  # noqa: B023  # used at once
+                if not any(one.get("before") == after for one in later):
                     continue  # announced, and never written
             return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
@@ -568,7 +567,3 @@ def other_use(op_id: str, applied: Applied) -> Conflict:
     return Conflict(
         f'The op_id "{op_id}" was used for {where} before; nothing was written.', "Use a new op_id for a new write."
     )
-
-
-def _is_after(identifier: str, entry: Mapping[str, Any]) -> bool:
-    return str(entry.get("id", "")) > identifier
