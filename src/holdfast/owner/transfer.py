@@ -148,6 +148,8 @@ class Mover:
         refs = {str(entry["ref"]) for entry in entries if "ref" in entry and self._names_scope(entry)}
         documents = [path for path in ours if not path.endswith(".jsonl") and (self._is_in_scope(path) or path in refs)]
         steps: list[Step] = []
+        current: set[str] = set()
+        """Where a copy of the current text of a document is kept; the other side has it with the document."""
         for start in range(0, len(documents), _MANY):
             part = documents[start : start + _MANY]
             theirs_of, mine = self._target.tree.versions(part), dict[str, str]()
@@ -157,9 +159,12 @@ class Mover:
                 for path in part:
                     with self._reported(path):
                         mine |= self._source.tree.versions([path])
+            both = [*mine.items(), *theirs_of.items()]
+            current |= {self._writes + f"kept/{version}" for path, version in both if not path.startswith(self._writes)}
             steps += [self._step(path, mine[path], theirs_of.get(path), ours[path].size) for path in mine]
             if progress:
                 progress(start + len(part), len(documents))
+        steps = [step for step in steps if step.act != "new" or step.path not in current]
         # a conflict is left alone where its version is the text of the document itself
         stays = {step.path for step in steps if step.act != "changed"}
         conflicts = {step.path: of for step in steps if step.act == "new" and (of := merge.conflict_of(step.path))}
