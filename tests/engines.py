@@ -20,6 +20,7 @@ _ELSEWHERE = "it looks for text in files that are no memory, which a database do
 _NEAREST = "a folder is found from where one works, an address has to be given"
 _DEAD = "in a database, the run of a dead process stays until its lease has run out"
 _LINES = "it edits the lines of a log by hand, which nobody does in a database"
+_HANDS = "a person edits files; what is in a database, Holdfast wrote"
 _INTENT = "a database writes a document and its entry of the write log together, without announcing it"
 _LOCKS = "writers to a database wait for no lock on a file"
 _TOO_LONG = "a database takes no text that is too long to be read"
@@ -159,6 +160,11 @@ _WHY: dict[str, tuple[str, ...]] = {
         "test_properties::test_a_log_changed_by_hand_is_seen_by_the_next_listing_of_its_kind",
         "test_properties::test_lines_of_one_id_with_other_content_leave_one_of_them_in_force",
         "test_trust::test_without_a_readable_write_log_a_document_has_the_lowest_trust",
+    ),
+    _HANDS: (
+        "test_owner::test_an_unfinished_copy_of_a_text_is_not_called_damaged",
+        "test_owner::test_the_command_shows_where_a_file_was_and_goes_back_to_a_version",
+        "test_owner::test_the_text_before_a_change_by_hand_is_kept_and_can_be_restored",
     ),
     _INTENT: (
         "test_hot::test_a_rule_is_demoted_once_although_the_process_died_before_it_could_say_so",

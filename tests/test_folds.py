@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import Busy, Invalid
-from holdfast.storage.folds import Logs
+from holdfast.storage.log import Logs
 
 LOG = "user/memory/counts.jsonl"
 

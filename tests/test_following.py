@@ -18,7 +18,7 @@ import pytest
 import holdfast
 import pgserver
 from holdfast.errors import HoldfastError, Invalid, NotFound
-from holdfast.owner.changes import Change
+from holdfast.memory import Change
 
 LOG = "user/memory/history.jsonl"
 

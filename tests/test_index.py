@@ -32,7 +32,7 @@ from holdfast.model.times import utc_now
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.index_sync import IndexSync
 from holdfast.storage.files.store import FileStore
-from holdfast.storage.reports import Refreshed
+from holdfast.storage.results import Refreshed
 
 Answers = list[list[tuple[str, float, str]]]
 QUERIES = ("granite", "quartz vein", '"deep quartz"', "kind:fact colour", "tag:stone", "", "nothing like that")

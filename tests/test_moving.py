@@ -94,12 +94,15 @@ _NOT_MEMORY = (".holdfast", "user/memory/moves/", "user/memory/sessions/.claims/
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """The files of a memory, but for what is derived, what runs and what is remembered of moves."""
-    return {
+    """The files of a memory, without derived ones, live runs, notes of moves, and copies of the current text."""
+    found = {
         name: path.read_bytes()
         for path in root.rglob("*")
         if path.is_file() and not (name := str(path.relative_to(root))).startswith(_NOT_MEMORY)
     }
+    kept = {name for name in found if "/writes/kept/" in name}
+    current = {data for name, data in found.items() if name not in kept}
+    return {name: data for name, data in found.items() if name not in kept or data not in current}
 
 
 def records(memory: holdfast.Memory) -> list[Any]:

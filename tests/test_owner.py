@@ -50,6 +50,110 @@ def test_the_history_of_a_document_tells_each_version_and_who_made_it(root: Path
             alice.versions("resources/workspaces/default/_notes/never-was.md")
 
 
+def renamed(root: Path, old: str, new: str) -> str:
+    """Rename a file as a person does, without Holdfast."""
+    (root / new).write_bytes((root / old).read_bytes())
+    (root / old).unlink()
+    return new
+
+
+def test_a_file_that_its_owner_renames_keeps_its_history(root: Path) -> None:
+    with holdfast.open(root, writer="alice") as alice, holdfast.open(root, writer="bob") as bob:
+        note = alice.put("note", "First.", title="N")
+        bob.put(id=note.id, text="Second.", expect=alice.get(note.id).version)
+        folder = note.path.rpartition("/")[0]
+        second = renamed(root, note.path, f"{folder}/second.md")
+        found = alice.versions(second)
+        assert [(one.what, one.writer, one.path) for one in found] == [
+            ("made", "alice", ""), ("changed", "bob", ""), ("renamed", "", note.path),
+        ]  # fmt: skip
+        assert [one.current for one in found] == [False, False, True]
+        assert "First." in alice.text_at(second, found[0].version)
+        alice.put(id=second, text="Third.", expect=alice.get(second).version)
+        third = renamed(root, second, f"{folder}/third.md")
+        found = alice.versions(third)
+        assert [one.what for one in found] == ["made", "changed", "renamed", "changed", "renamed"]
+        assert [one.path for one in found if one.what == "renamed"] == [note.path, second]
+        for text in ("Second.", "First."):
+            alice.undo(third)
+            assert alice.get(third).text == text
+        assert alice.versions(third)[-1].what == "undone"
+
+
+def test_a_file_may_have_been_renamed_from_two_and_is_renamed_from_none(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        notes = [memory.put("note", "Same.", title=title) for title in ("A", "B", "C")]
+        texts = ["---\nname: Same\n---\n\nSame.\n"] * 2 + ["---\nname: Other\n---\n\nOther.\n"]
+        for note, text in zip(notes, texts, strict=True):
+            memory.replace(note.path, text.encode(), memory.get(note.id).version)
+        folder = notes[0].path.rpartition("/")[0]
+        (root / notes[1].path).unlink()
+        new = renamed(root, notes[0].path, f"{folder}/new.md")
+        assert [one.what for one in memory.versions(new)] == ["by hand"], "either may be the one"
+        (root / folder / "copy.md").write_bytes((root / notes[2].path).read_bytes())
+        assert [one.what for one in memory.versions(f"{folder}/copy.md")] == ["by hand"], "a copy is not renamed"
+        memory.undo(memory.put("note", "Gone.", title="D").id)
+        (root / folder / "back.md").write_text("---\nname: D\n---\n\nGone.\n")
+        assert [one.what for one in memory.versions(f"{folder}/back.md")] == ["by hand"], "it was removed, not renamed"
+
+
+def test_the_text_before_a_change_by_hand_is_kept_and_can_be_restored(memory: holdfast.Memory, root: Path) -> None:
+    note = memory.put("note", "First.", title="N")
+    file = root / note.path
+    file.write_text("By hand.\n")
+    found = memory.versions(note.id)
+    assert [(one.what, one.kept, one.current) for one in found] == [("made", True, False), ("by hand", True, True)]
+    assert "First." in memory.text_at(note.id, found[0].version)
+    with pytest.raises(Invalid, match="changed by hand since") as refused:
+        memory.undo(note.id)
+    assert f"holdfast undo {note.id} --to {found[0].version[:8]}" in refused.value.next_step
+    memory.undo(note.id, to=found[0].version[:8], op_id="back")
+    assert memory.undo(note.id, to=found[0].version[:8], op_id="back").status == "repeated"
+    assert memory.get(note.id).text == "First."
+    assert memory.versions(note.id)[-1].reason == f"version {found[0].version[:8]}"
+    memory.undo(note.id)
+    assert file.read_text() == "By hand.\n", "what was restored can be undone"
+    file.unlink()
+    memory.undo(note.id, to=found[0].version)
+    assert memory.get(note.id).text == "First.", "a document that was removed by hand comes back too"
+    with pytest.raises(NotFound, match="no version"):
+        memory.undo(note.id, to="ffffffff")
+    with pytest.raises(Invalid, match="whole document"):
+        memory.undo(memory.put("episode", "x", session="s").id, to=found[0].version)
+
+
+def test_an_unfinished_copy_of_a_text_is_not_called_damaged(memory: holdfast.Memory, root: Path) -> None:
+    """After a power cut, the copy of the newest text may be empty: it is not synced."""
+    note = memory.put("note", "First.", title="N")
+    first = memory.get(note.id).version
+    copy = root / "user/memory/writes/kept" / first
+    assert "First." in copy.read_text()
+    copy.write_bytes(b"")
+    (root / note.path).write_text("By hand.\n")
+    assert [(one.kept, one.damaged) for one in memory.versions(note.id)] == [(False, False), (True, False)]
+    assert memory.verify().sound
+    copy.unlink()
+    other = memory.put("note", "Other.", title="O")
+    copy = root / "user/memory/writes/kept" / memory.get(other.id).version
+    copy.write_bytes(copy.read_bytes()[:4])
+    memory.put(id=other.id, text="New.", expect=memory.get(other.id).version)
+    assert "Other." in copy.read_text(), "a write completes it"
+
+
+def test_the_command_shows_where_a_file_was_and_goes_back_to_a_version(root: Path) -> None:
+    with holdfast.open(root) as memory:
+        note = memory.put("note", "First.", title="N")
+    new = renamed(root, note.path, f"{note.path.rpartition('/')[0]}/new.md")
+    shown = on_terminal("history", new, root=root, columns=240)
+    assert "renamed" in shown and f"from {note.path}" in shown
+    (version,) = {word for word in shown.split() if len(word) == 32}
+    with holdfast.open(root) as memory:
+        memory.put(id=new, text="Second.", expect=version)
+    (root / new).write_text("By hand.\n")
+    assert f"changed: {new}" in on_terminal("undo", new, "--to", version[:8], root=root)
+    assert "First." in (root / new).read_text()
+
+
 def test_the_history_of_a_key_and_of_a_line_has_their_marks(root: Path) -> None:
     with holdfast.open(root, writer="alice") as alice, holdfast.open(root, writer="bob") as bob:
         alice.put("fact", "Lisbon", fields={"key": "office"})

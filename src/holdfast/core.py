@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import msgspec
 
 from holdfast.errors import HoldfastError, Invalid, Unavailable
-from holdfast.formats import jsonl
+from holdfast.formats import jsonl, prompts
 from holdfast.model import kinds, settings
 from holdfast.model.kinds import KINDS, Kind
 from holdfast.model.layout import session_folder
 from holdfast.model.names import check_text
 from holdfast.model.queries import Query, both, check, parse
-from holdfast.model.records import Problem, Receipt, Record, path_of
+from holdfast.model.records import PEOPLE, Problem, Receipt, Record, path_of
 from holdfast.model.scopes import Scope
 from holdfast.model.times import bound, is_id, iso, now_ms
 from holdfast.owner import history
-from holdfast.owner.history import Source
 from holdfast.recall import answers
 from holdfast.recall import question as asking
 from holdfast.recall.answers import Candidates
 from holdfast.recall.embedders import Embedded
-from holdfast.storage.pools import Filter, Tied
-from holdfast.storage.reports import Progress, Refreshed, Report
+from holdfast.storage import write_log
+from holdfast.storage.results import Filter, Progress, Refreshed, Report, Tied
 from holdfast.storage.store import Store
 from holdfast.storage.writer import Writer, converted
 
@@ -35,6 +35,25 @@ if TYPE_CHECKING:
 
 _SEARCHABLE = tuple(row.name for row in KINDS.values() if row.searchable and row.layer in ("hot", "warm"))
 T = TypeVar("T")
+
+
+class Source(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who wrote a record, and how far it is trusted.
+
+    Trust follows from the interface that wrote a record, never from its text: `owner` for rules of the owner, `user`
+    for what a person wrote or said, `agent` for what a program wrote through a tool, `other` for imports, tool results
+    and messages of strangers. Repeating a statement does not change its trust.
+    """
+
+    trust: Literal["owner", "user", "agent", "other"]
+    by: str = ""
+    """The writer as the interface knew it; "" when it is not recorded, as for a file written by hand."""
+    channel: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"by {self.by}"] if self.by else []
+        parts += [f"in {self.channel}"] if self.channel else []
+        return prompts.one_line(", ".join([*parts, f"trust {self.trust}"]))
 
 
 class Core(Writer):
@@ -77,19 +96,22 @@ class Core(Writer):
 
     # writing
 
-    def undo(self, identifier: str, op_id: str = "") -> Receipt:
+    def undo(self, identifier: str, op_id: str = "", to: str = "") -> Receipt:
         """Restore the text that a document had before its last write; calling it again goes further back.
 
+        `to` is the version of a document to go back to, given by its first digits: this undoes a change by hand too.
         For a log entry, restore the one that it superseded, or the value that its key had before.
         """
-        check_text(identifier)
+        check_text(identifier, to)
         path = path_of(identifier)
         place = self.layout.classify(path)
+        if to and (place is None or path != identifier):
+            raise Invalid("Only a whole document goes back to a version.", "Leave it out, or give the path.")
         if path != identifier and place and place.kind.shape == "section":
             return history.undo_section(self, self.get(identifier), op_id)
         if place is None and KINDS[(record := self.get(identifier)).kind].shape == "line":
             return history.undo_entry(self, record, op_id)
-        return history.undo(self, path if place else record.path, op_id)
+        return history.undo(self, path if place else record.path, op_id, to)
 
     # reading
 
@@ -136,16 +158,15 @@ class Core(Writer):
         if among is None or (terms.empty and query.text.strip() and not (terms.tags or terms.kinds)):
             return use(Candidates(where=where, as_of=iso(now_ms())))
 
+        def get(identifier: str) -> Record | None:
+            with contextlib.suppress(HoldfastError):
+                return self.store.get(identifier)
+            return None
+
         def work(found: Candidates) -> T:
-            return use(msgspec.structs.replace(found, get=self._or_none))
+            return use(msgspec.structs.replace(found, get=get))
 
         return self.store.search(query, terms, where, work, plain=plain)
-
-    def _or_none(self, identifier: str) -> Record | None:
-        try:
-            return self.store.get(identifier)
-        except HoldfastError:
-            return None
 
     @functools.cached_property
     def shared(self) -> Shared | None:
@@ -204,7 +225,9 @@ class Core(Writer):
 
     def sources(self, records: Iterable[Record]) -> dict[str, Source]:
         """Return the source of each record by its id: writer, channel and trust."""
-        return history.sources(self.store, self.settings.chat.aliases(), list(records))
+        found = list(records)
+        writers, aliases = self.store.writers(found), self.settings.chat.aliases()
+        return {record.id: _source(record, writers, self.layout.memory, aliases) for record in found}
 
     def held(self, kind: Kind, key: str) -> Record | None:
         """Return the current entry of a key, None when there is none or it is hidden."""
@@ -267,6 +290,32 @@ class Core(Writer):
             known=asking.end_of_day(query.asked) if query.asked else "", hidden=query.hidden,
             searchable=_SEARCHABLE,
         )  # fmt: skip
+
+
+def _source(record: Record, writers: Mapping[str, str | None], memory: str, aliases: Sequence[prompts.Alias]) -> Source:
+    kind, fields = KINDS[record.kind], record.fields
+    if kind.name == "message":
+        role, channel = str(fields.get("role")), str(fields.get("channel") or "")
+        sender = str(fields.get("sender_id") or "")
+        imported = record.path.startswith(f"{memory}/history/")
+        if imported or role not in ("user", "assistant"):
+            return Source("other", sender or role, channel)
+        if role == "assistant":
+            return Source("agent", "assistant", channel)
+        message = prompts.Message(role=role, content="", channel=channel or "-", sender_id=sender)
+        owner = prompts.label(message, aliases).endswith(" / owner]") or not (sender or channel)
+        return Source("user" if owner else "other", "owner" if owner else sender, channel)
+    if kind.foreign:
+        return Source("other", str(fields.get("source") or fields.get("role") or ""))
+    if kind.layer == "hot":
+        return Source("owner")
+    writer: str | None = str(fields.get("writer") or "")
+    if kind.shape != "line":
+        known = [target for target in write_log.targets(record) if target in writers] or [record.path]
+        if known[0] not in writers:
+            return Source("user")  # written by hand
+        writer = min((writers[target] for target in known), key=lambda one: one in PEOPLE)
+    return Source("other" if writer is None else "user" if writer in PEOPLE else "agent", writer or "")
 
 
 def _check_searched(*names: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
@@ -25,18 +25,101 @@ from holdfast.memories.tasks import Tasks
 from holdfast.memories.workspaces import States, Traces, Usage, Workspaces, usage
 from holdfast.model.names import check_given
 from holdfast.model.queries import Query
+from holdfast.model.records import Record
 from holdfast.model.scopes import DEFAULT, Scope
+from holdfast.model.times import utc_now
+from holdfast.storage.store import Event, What
 from holdfast.tools import prompt, toolsets
 from holdfast.tools.calling import Context, Reply, Runner
 
 if TYPE_CHECKING:
     from holdfast.owner.backup import Backup, Restored
-    from holdfast.owner.changes import Changes
     from holdfast.owner.forget import Forgotten
-    from holdfast.owner.history import Version
-    from holdfast.owner.rollback import RolledBack
+    from holdfast.owner.history import RolledBack, Version
     from holdfast.owner.transfer import Moved, Mover
-    from holdfast.storage.reports import Progress
+    from holdfast.storage.results import Progress
+
+_POLL_SECONDS = 1.0
+_HEAD = 160
+
+
+class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A change of a record, or of a whole file in which no record is known."""
+
+    what: What
+    noticed: str
+    """When the change was noticed."""
+    path: str
+    id: str = ""
+    kind: str = ""
+    scope: str = ""
+    session: str = ""
+    time: str = ""
+    """When the record was written, as it says itself."""
+    writer: str = ""
+    title: str = ""
+    text: str = ""
+    """Its first words."""
+
+
+class Changes:
+    """The changes of some kinds in a scope; iterating waits for the next one until it is closed."""
+
+    def __init__(self, memory: core.Core, scope: str, kinds: tuple[str, ...]) -> None:
+        self._memory, self._scope, self._kinds = memory, scope, kinds
+        self._ready: list[Change] = []
+        self._early: dict[str, str] = {}
+        """The versions of the records that were reported before anything else; the feed may have them again."""
+        self._closed = False
+        self._feed = memory.store.follow()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Change:
+        while not self._ready:
+            if self._closed:
+                raise StopIteration
+            self._ready += self._changes(event for event in self._feed.events(_POLL_SECONDS) if self._is_new(event))
+        return self._ready.pop(0)
+
+    def close(self) -> None:
+        """End the iteration, also in another thread that waits for it."""
+        self._closed = True
+        self._feed.close()
+
+    def first(self, earlier: Iterable[Record]) -> None:
+        """Report these existing records before anything else."""
+        events = [Event("added", one.path, one.id, one.kind, one.scope.path, one) for one in earlier]
+        self._ready = [*self._changes(events), *self._ready]
+        self._early = {event.id: event.record.version for event in events if event.record}
+
+    def _is_new(self, event: Event) -> bool:
+        version = self._early.pop(event.id, None)
+        return version is None or event.what != "added" or not event.record or event.record.version != version
+
+    def _changes(self, events: Iterable[Event]) -> list[Change]:
+        below = f"{self._scope}/" if self._scope else ""
+        wanted = [one for one in events if one.kind in self._kinds and f"{one.scope}/".startswith(below)]
+        records = [one.record for one in wanted if one.record]
+        sources = self._memory.sources(records) if records else {}
+        found = []
+        for one in wanted:
+            change = Change(one.what, utc_now(), one.path, one.id, one.kind, one.scope)
+            if record := one.record:
+                time, head = record.updated or record.time, " ".join(record.text.split())[:_HEAD]
+                change = msgspec.structs.replace(
+                    change, session=record.scope.session, time=time, writer=sources[record.id].by,
+                    title=record.title, text=head,
+                )  # fmt: skip
+            found.append(change)
+        return found
 
 
 class Memory(core.Core):
@@ -173,9 +256,9 @@ class Memory(core.Core):
 
         Many records need the `count`. With `back`, the id of a rollback, that rollback is undone.
         """
-        from holdfast.owner import rollback
+        from holdfast.owner import history
 
-        return rollback.rollback(self, writer, since, yes=yes, count=count, back=back)
+        return history.rollback(self, writer, since, yes=yes, count=count, back=back)
 
     def backup(self, target: str | os.PathLike[str], progress: Progress | None = None) -> Backup:
         """Copy the whole memory to a new .tar.gz file or folder outside of it, while others go on writing."""
@@ -219,9 +302,19 @@ class Memory(core.Core):
 
         `since` is the id of a record: those that came after it are reported first.
         """
-        from holdfast.owner import changes
-
-        return changes.follow(self, Query(kinds=tuple(kinds), scope=scope), since)
+        query = Query(kinds=tuple(kinds), scope=scope)
+        where = self.filter(query, query.kinds, ())
+        last = self.get(since) if since else None
+        found = Changes(self, where.scope, query.kinds or where.searchable)
+        try:
+            if last:
+                every = self.store.query(where)[1]
+                later = [record for record in every if (record.time, record.id) > (last.time, last.id)]
+                found.first(sorted(later, key=lambda record: (record.time, record.id)))
+        except BaseException:
+            found.close()
+            raise
+        return found
 
 
 def open_memory(root: str | os.PathLike[str], *, watch: bool = False, writer: str = "") -> Memory:

@@ -14,7 +14,7 @@ import click
 
 from holdfast.cli.main import command, open_root
 from holdfast.errors import Unavailable
-from holdfast.owner.repair import repair
+from holdfast.owner.history import repair
 from holdfast.storage.files.descriptors import hold
 
 _MERGES = ("pull", "sync", "merge", "rebase", "cherry-pick")

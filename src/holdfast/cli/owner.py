@@ -46,7 +46,7 @@ def history(id: str, version: str) -> None:
     for one in found:
         missing = "text damaged" if one.damaged else "text not kept"
         note = "current" if one.current else "" if one.kept or not one.version else missing
-        note = " · ".join(filter(None, (note, one.reason)))
+        note = " · ".join(filter(None, (note, one.reason, one.path and f"from {one.path}")))
         rows.append((local(one.time) if one.time else "?", one.what, one.writer, one.version[:36], note))
     if not show.in_json(found):
         show.table(("time", "what", "writer", "version", ""), rows, whole=("version",))
@@ -54,14 +54,15 @@ def history(id: str, version: str) -> None:
 
 @command()
 @click.argument("id")
+@click.option("--to", default="", metavar="VERSION", help="Restore this version; a prefix is enough.")
 @op_option
-def undo(id: str, op_id: str) -> None:
+def undo(id: str, to: str, op_id: str) -> None:
     """Undo the last write to the document ID.
 
-    Repeat it to undo the write before that. Changes made by hand are never undone.
+    Repeat it to undo the write before that. A change made by hand is only undone with --to.
     """
     with open_root() as memory:
-        show.receipt(memory.undo(id, op_id))
+        show.receipt(memory.undo(id, op_id, to))
 
 
 @command()

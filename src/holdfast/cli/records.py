@@ -292,7 +292,7 @@ def verify(repair: bool, backup: tuple[str, ...]) -> None:
     """Compare index and files, and list damage. Changes nothing without --repair."""
     with open_root() as memory, show.progress("comparing") as progress:
         if repair:
-            from holdfast.owner.repair import repair as get_back
+            from holdfast.owner.history import repair as get_back
 
             for path, done in get_back(memory, backup).items():
                 click.echo(f"{path}: {done}", err=True)

@@ -16,7 +16,7 @@ from click.globals import resolve_color_default
 if TYPE_CHECKING:
     from holdfast.model.records import Receipt, Record
     from holdfast.recall.answers import Hit
-    from holdfast.storage.pools import Tied
+    from holdfast.storage.results import Tied
 
 
 _GAP = 2

@@ -21,7 +21,7 @@ from holdfast.model.kinds import KINDS
 from holdfast.model.names import amount
 from holdfast.model.records import Record, line_of
 from holdfast.model.tokens import count_tokens
-from holdfast.storage.folds import Logs, Marks
+from holdfast.storage.log import Logs, Marks
 
 BEFORE = "What happened before"
 """The title of the summary in a prompt."""

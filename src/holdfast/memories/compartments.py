@@ -32,7 +32,7 @@ from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.settings import COMPARTMENTS
 from holdfast.model.settings import Compartment as Rules
 from holdfast.model.times import mint
-from holdfast.storage.folds import Logs, Marks
+from holdfast.storage.log import Logs, Marks
 from holdfast.storage.store import Store
 
 _SYSTEM = """\

@@ -40,7 +40,7 @@ from holdfast.model.settings import Mind as Limits
 from holdfast.model.times import bound, is_id, mint, utc_now
 from holdfast.model.tokens import count_tokens
 from holdfast.storage import values
-from holdfast.storage.folds import Logs
+from holdfast.storage.log import Logs
 
 TYPES = ("working", "episodic", "semantic", "procedural")
 _KINDS = {"episodic": KINDS["episode"], "semantic": KINDS["fact"], "procedural": KINDS["procedure"]}

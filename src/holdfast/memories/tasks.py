@@ -22,7 +22,7 @@ from holdfast.model.names import amount, check_given, close_to
 from holdfast.model.records import check_plain
 from holdfast.model.scopes import Scope
 from holdfast.model.times import iso
-from holdfast.storage.folds import Logs
+from holdfast.storage.log import Logs
 from holdfast.storage.writer import check_op
 
 MOST_RESULT, MOST_WORKER, MOST_PROGRESS = 100_000, 100, 2_000

@@ -30,7 +30,7 @@ from holdfast.model.scopes import Scope
 from holdfast.model.settings import DERIVED
 from holdfast.model.times import bound, today, utc_now
 from holdfast.storage import write_log
-from holdfast.storage.folds import Logs
+from holdfast.storage.log import Logs
 from holdfast.storage.parsing import is_archived
 from holdfast.storage.tree import ABSENT, YOUNG_NS
 

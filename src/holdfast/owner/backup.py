@@ -35,7 +35,7 @@ from holdfast.model.times import utc_now
 from holdfast.roots import make_root, on_disk, open_folder, open_memory
 from holdfast.storage.files import descriptors
 from holdfast.storage.files.descriptors import TEMPORARY
-from holdfast.storage.reports import Progress
+from holdfast.storage.results import Progress
 from holdfast.storage.tree import Folder, Snapshot, Stamp, Tree
 
 TRANSFERS = "moves"

@@ -30,7 +30,7 @@ from holdfast.model.times import utc_now
 from holdfast.owner.history import check_count, count_units, covers
 from holdfast.storage import parsing, values, write_log
 from holdfast.storage.files.descriptors import TEMPORARY
-from holdfast.storage.reports import Progress, is_much
+from holdfast.storage.results import Progress, is_much
 from holdfast.storage.tree import Line
 
 if TYPE_CHECKING:

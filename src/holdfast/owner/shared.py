@@ -28,7 +28,7 @@ from holdfast.recall import answers
 from holdfast.recall.answers import Answer, Candidates, Found
 from holdfast.recall.ranking import Near
 from holdfast.roots import is_address, open_memory, without_clear_passwords
-from holdfast.storage.pools import Pool, Tied
+from holdfast.storage.results import Pool, Tied
 
 NAME = "shared"
 PREFIX = f"{NAME}:"

@@ -27,7 +27,7 @@ from holdfast.owner.backup import TRANSFERS, every_file
 from holdfast.owner.merge import Act, Pair
 from holdfast.roots import open_memory
 from holdfast.storage import values, write_log
-from holdfast.storage.reports import Progress
+from holdfast.storage.results import Progress
 from holdfast.storage.store import Made
 from holdfast.storage.tree import RootGone, changed
 
@@ -170,6 +170,9 @@ class Mover:
         found = (one for path in shared_logs for one in write_log.objects(self._source.tree.scan(path), '"ref"'))
         refs = {str(entry["ref"]) for entry in found if "ref" in entry and self._names_scope(entry)}
         documents = [path for path in files if not path.endswith(".jsonl") and (self._in_scope(path) or path in refs)]
+        writes = f"{self._memory}/writes/"
+        current: set[str] = set()
+        """Where a copy of the current text of a document is kept; the other side has it with the document."""
         for start in range(0, len(documents), _MANY):
             part = documents[start : start + _MANY]
             theirs, mine = self._target.tree.versions(part), dict[str, str]()
@@ -179,11 +182,14 @@ class Mover:
                 for path in part:
                     with self._reported(path, reading=True):
                         mine |= self._source.tree.versions([path])
+            both = [*mine.items(), *theirs.items()]
+            current |= {f"{writes}kept/{version}" for path, version in both if not path.startswith(writes)}
             for path, version in mine.items():
                 with self._reported(path):
                     self._steps.append(self._planned(path, version, theirs.get(path), files[path].size))
             if progress:
                 progress(start + len(part), len(documents))
+        self._steps = [step for step in self._steps if step.act != "new" or step.path not in current]
         return self._report(done=False)
 
     def move(self, progress: Progress | None = None) -> Moved:

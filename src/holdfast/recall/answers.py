@@ -19,7 +19,7 @@ from holdfast.model.times import age, from_prefix
 from holdfast.model.tokens import count_tokens
 from holdfast.recall import question
 from holdfast.recall.ranking import FAR, Near, Ranked, in_order, rank
-from holdfast.storage.pools import Filter, Pool, Tied
+from holdfast.storage.results import Filter, Pool, Tied
 
 SNIPPET = 320
 _LONGEST_CHAIN = 20

@@ -20,7 +20,7 @@ from holdfast.errors import Unavailable
 from holdfast.model.kinds import KINDS
 from holdfast.model.queries import bare
 from holdfast.model.records import Record
-from holdfast.storage.pools import Pool
+from holdfast.storage.results import Pool
 
 if TYPE_CHECKING:
     import numpy

@@ -26,7 +26,7 @@ from holdfast.model.settings import Search
 from holdfast.model.times import parse_ms
 from holdfast.recall import question
 from holdfast.recall.question import DAY_MS, Ask
-from holdfast.storage.pools import Candidate, Pool
+from holdfast.storage.results import Candidate, Pool
 
 _K1, _B = 1.2, 0.5
 _SPAN, _WINDOW_WORDS = 2, 150

@@ -72,7 +72,10 @@ class Scopes:
             split(repository)
             if found := self._grandchild(path, repository):
                 return from_path(f"{path}/{found}")
-            raise self._no_repository(path, repository)
+            known = [f"{each}/{name}" for each in self.children(path) for name in self.children(f"{path}/{each}")]
+            hint = names.close_to(repository, [name.rpartition("/")[2] for name in known])
+            advice = f"There are: {', '.join(known) or 'none'}.{hint}"
+            raise NotFound(f'Repository "{repository}" not found in {path}.', advice)
         return self.resolve("/".join(name for name in (workspace, domain, repository) if name))
 
     def folder_for(self, name: str, parent: str = "") -> str:
@@ -141,11 +144,6 @@ class Scopes:
         if len(found) > 1:
             raise Invalid(f'Repository "{name}" is in several domains: {", ".join(found)}.', "Name the domain too.")
         return found[0] if found else ""
-
-    def _no_repository(self, path: str, name: str) -> NotFound:
-        known = [f"{domain}/{child}" for domain in self.children(path) for child in self.children(f"{path}/{domain}")]
-        hint = names.close_to(name, [child.rpartition("/")[2] for child in known])
-        return NotFound(f'Repository "{name}" not found in {path}.', f"There are: {', '.join(known) or 'none'}.{hint}")
 
     def _unknown(self, level: int, path: str, name: str) -> NotFound:
         hint = names.close_to(

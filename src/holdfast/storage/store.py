@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,8 +35,7 @@ from holdfast.recall.embedders import Embedded, Model, NoVectors
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, write_log
 from holdfast.storage.log import LogPart, attempts
-from holdfast.storage.pools import Filter, Pool, Tied
-from holdfast.storage.reports import CHANGED, Progress, Refreshed, Report
+from holdfast.storage.results import Filter, Pool, Progress, Refreshed, Report, Tied
 from holdfast.storage.tree import ABSENT, Document, Tree, changed
 
 ANY = "any"
@@ -234,13 +232,14 @@ class Store(abc.ABC):
 
     def kept_text(self, version: str) -> bytes:
         """Return the text of an earlier version; NotFound when it is not kept, Damaged when it was changed since."""
-        try:
+        found = None
+        with contextlib.suppress(NotFound):
             found = self.tree.read(self.kept(version))
-        except NotFound:
+        if found is None or (not found.data and found.version != version):  # an empty copy is unfinished
             why = "Entries were only added to it, or it was forgotten or removed by hand."
-            raise NotFound(f"The text of version {version[:8]} is not kept any more.", why) from None
+            raise NotFound(f"The text of version {version[:8]} is not kept any more.", why)
         if found.version != version:
-            raise Damaged(f"{self.kept(version)} {CHANGED}; it is not used.", "Run: holdfast verify")
+            raise Damaged(f"{self.kept(version)} {write_log.CHANGED}; it is not used.", "Run: holdfast verify")
         return found.data
 
     def check_size(self, path: str, data: bytes) -> None:
@@ -280,8 +279,8 @@ class Store(abc.ABC):
             after = str(line.get("after") or ABSENT)
             if "intent" in line and self._now(path)[0] != after:
                 writes = write_log.about(self.tree, self.layout.memory, path)
-                since = functools.partial(_is_after, applied.id)
-                if not any(one.get("before") == after for one in itertools.takewhile(since, writes)):
+                later = itertools.takewhile(lambda one: str(one.get("id", "")) > applied.id, writes)  # noqa: B023  # used at once
+                if not any(one.get("before") == after for one in later):
                     continue  # announced, and never written
             return Receipt("repeated", str(line.get("record") or path), path, str(line.get("version") or after))
         return None
@@ -568,7 +567,3 @@ def other_use(op_id: str, applied: Applied) -> Conflict:
     return Conflict(
         f'The op_id "{op_id}" was used for {where} before; nothing was written.', "Use a new op_id for a new write."
     )
-
-
-def _is_after(identifier: str, entry: Mapping[str, Any]) -> bool:
-    return str(entry.get("id", "")) > identifier

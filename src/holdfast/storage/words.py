@@ -20,7 +20,7 @@ from holdfast.model.names import same
 from holdfast.model.queries import Terms, spaced
 from holdfast.model.records import Record, text_of
 from holdfast.model.settings import Search
-from holdfast.storage.pools import Tied
+from holdfast.storage.results import Tied
 
 R = TypeVar("R")
 """A row of an engine."""
@@ -132,7 +132,11 @@ def related(
     `having` returns the rows of each tie, `load` their records.
     """
     names = {identifier: _names(identifier, records) for identifier, records in own.items()}
-    rows = having(_shared_by(names.values()))
+    wanted: set[Tie] = set()  # every tie that relates another record to one of these
+    for one in names.values():
+        wanted.update([(LINK, name) for name in one.own], [(TAG, name) for name in one.tags])
+        wanted.update([(way, name) for name in one.links for way in (NAME, LINK)])
+    rows = having(wanted)
     ties = {identifier: _tied(names[identifier], rows, is_name=not records) for identifier, records in own.items()}
     records = load({row for found in ties.values() for row in found})
     return {identifier: _closest(identifier, found, records, limit) for identifier, found in ties.items()}
@@ -146,15 +150,6 @@ def _names(identifier: str, records: Sequence[Record]) -> Names:
     for way, name in itertools.chain.from_iterable(map(ties_of, records)):
         found[way - 1].append(name)
     return found
-
-
-def _shared_by(names: Iterable[Names]) -> set[Tie]:
-    """Return every tie that relates another record to one of these."""
-    wanted: set[Tie] = set()
-    for one in names:
-        wanted.update([(LINK, name) for name in one.own], [(TAG, name) for name in one.tags])
-        wanted.update([(way, name) for name in one.links for way in (NAME, LINK)])
-    return wanted
 
 
 def _tied(names: Names, having: Mapping[Tie, list[R]], *, is_name: bool) -> dict[R, _Close]:

@@ -25,8 +25,8 @@ from holdfast.model.settings import Settings
 from holdfast.model.times import normal, today, utc_now
 from holdfast.secrets import scan
 from holdfast.storage import drafts, values
+from holdfast.storage.drafts import SecretPolicy
 from holdfast.storage.scopes import Scopes
-from holdfast.storage.secret_policy import SecretPolicy
 from holdfast.storage.store import ANY, Made, Store
 from holdfast.storage.tree import ABSENT, changed
 
@@ -98,7 +98,8 @@ class Writer:
         """Note on a record which one replaces it, "" for none. A log entry is hidden, like an older value of a key."""
         if KINDS[older.kind].shape != "line":
             if newer not in (older.id, older.fields.get("superseded_by", "")):
-                self._set(older, {"superseded_by": newer or self._no_value(older)}, "", "changed")
+                no_value = "" if KINDS[older.kind].shape == "section" else None  # it removes the field
+                self._set(older, {"superseded_by": newer or no_value}, "", "changed")
         elif older.hidden != bool(newer) and not self.store.get(older.id).superseded:
             self._mark(older, hidden=bool(newer), op_id="", more={"reason": SUPERSEDED})
 
@@ -114,10 +115,6 @@ class Writer:
         """Note on a document or section which one it replaces."""
         if KINDS[newer.kind].shape != "line" and newer.fields.get("supersedes") != older:
             self._set(newer, {"supersedes": older}, "", "changed")
-
-    def _no_value(self, record: Record) -> Any:
-        """Return the value that removes a field."""
-        return "" if KINDS[record.kind].shape == "section" else None
 
     def _set(
         self, record: Record, fields: Mapping[str, Any], op_id: str, status: str, note: Mapping[str, Any] = {}

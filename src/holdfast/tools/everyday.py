@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from holdfast.core import Source
 from holdfast.errors import AlreadyExists, HoldfastError, Invalid
 from holdfast.formats import invisible
 from holdfast.formats.prompts import QUOTED, one_line
@@ -20,7 +21,6 @@ from holdfast.model.queries import Query
 from holdfast.model.records import Draft, Record, label, line_of, text_of
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.owner import history
-from holdfast.owner.history import Source
 from holdfast.owner.shared import NAME, PREFIX
 from holdfast.recall.answers import Hit
 from holdfast.tools.calling import Call

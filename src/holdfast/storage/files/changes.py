@@ -20,7 +20,7 @@ from holdfast.storage import parsing
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.index_sync import IndexSync
 from holdfast.storage.files.watch import Watcher
-from holdfast.storage.reports import Refreshed
+from holdfast.storage.results import Refreshed
 from holdfast.storage.store import Event
 from holdfast.storage.tree import Stamp
 

@@ -34,7 +34,7 @@ from holdfast.storage.files import search
 from holdfast.storage.files.descriptors import hold
 from holdfast.storage.files.rows import Seen, Stale
 from holdfast.storage.parsing import Facts
-from holdfast.storage.pools import Filter, Pool, Tied
+from holdfast.storage.results import Filter, Pool, Tied
 from holdfast.storage.store import Applied
 
 _CURRENT = "current"

@@ -28,8 +28,7 @@ from holdfast.storage.files.refresh import Refresher
 from holdfast.storage.files.rows import Seen, Stale
 from holdfast.storage.files.watch import Watcher
 from holdfast.storage.files.within import FileTree
-from holdfast.storage.pools import Filter
-from holdfast.storage.reports import Progress, Refreshed, once
+from holdfast.storage.results import Filter, Progress, Refreshed, once
 from holdfast.storage.store import Applied
 from holdfast.storage.tree import Stamp
 

@@ -31,7 +31,7 @@ from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.rows import Seen
 from holdfast.storage.files.within import FileTree
 from holdfast.storage.parsing import Facts
-from holdfast.storage.reports import MANY, Progress, Refreshed, is_much
+from holdfast.storage.results import MANY, Progress, Refreshed, is_much
 from holdfast.storage.tree import YOUNG_NS, Line, RootGone, Stamp
 
 SUFFIXES = (".md", ".jsonl")

@@ -22,7 +22,7 @@ from holdfast.model.scopes import from_path
 from holdfast.model.settings import Search
 from holdfast.storage import words
 from holdfast.storage.files.rows import WORDS, Row, carray, varints
-from holdfast.storage.pools import Candidate, Filter, Pool
+from holdfast.storage.results import Candidate, Filter, Pool
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TITLE, Run, Tie, Wanted
 
 _SPARE = 100

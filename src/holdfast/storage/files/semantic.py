@@ -19,8 +19,7 @@ from holdfast.model.queries import Query, Terms
 from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, question_vector
 from holdfast.recall.ranking import Near
 from holdfast.storage.files.index import SqliteIndex
-from holdfast.storage.pools import Filter, Pool
-from holdfast.storage.reports import Progress
+from holdfast.storage.results import Filter, Pool, Progress
 
 if TYPE_CHECKING:
     from holdfast.recall.embedders import Floats

@@ -22,7 +22,7 @@ from holdfast.formats import jsonl
 from holdfast.model.kinds import FOREIGN, KINDS, NOT_RECORDS
 from holdfast.model.layout import Layout
 from holdfast.model.queries import Query, Terms
-from holdfast.model.records import Problem, Record, path_of
+from holdfast.model.records import Problem, Record, path_of, version_of
 from holdfast.model.settings import Settings, Shared
 from holdfast.model.times import is_id, iso, mint_many, now_ms
 from holdfast.recall.answers import Candidates
@@ -39,8 +39,7 @@ from holdfast.storage.files.semantic import Semantic
 from holdfast.storage.files.tree import Files
 from holdfast.storage.files.within import FileTree, ScopedTree
 from holdfast.storage.log import Changed, LogPart
-from holdfast.storage.pools import Filter, Pool, Tied
-from holdfast.storage.reports import Progress, Refreshed, Report, once
+from holdfast.storage.results import Filter, Pool, Progress, Refreshed, Report, Tied, once
 from holdfast.storage.store import Appended, Applied, Load, Store, other_use, unknown, used
 
 _NOTHING = Known()
@@ -102,6 +101,8 @@ class FileStore(Store):
         except HoldfastError:  # the document is durable; a missing line must not fail the write
             if data is None and not keep:  # erasing for good must be on record
                 raise
+        if data is not None and keep:
+            self.tree.keep_copy(path, data, self.kept(version_of(data)))
 
     def _applied(self, op_id: str, path: str = "") -> list[Applied]:
         return self._sync.known(op_id, path).applied

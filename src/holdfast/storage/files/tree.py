@@ -104,6 +104,12 @@ class Files:
                 self._replace(folder, path, data, expect, keep)
         return version_of(data)
 
+    def keep_copy(self, path: str, data: bytes, keep: str) -> None:
+        """Copy what was written to a document, without syncing it: a later change by hand does not lose this text."""
+        with contextlib.suppress(HoldfastError, OSError), self._folder_of(path, make=False) as (folder, name):
+            mode = stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+            self._keep(keep, data, mode, durable=False)
+
     def _replace(self, folder: int, path: str, data: bytes, expect: str, keep: str) -> None:
         name = path.rpartition("/")[2]
         _, mode = self._compare(folder, path, expect)  # a stale write is refused before any disk work
@@ -202,13 +208,18 @@ class Files:
     def _keep(self, keep: str, data: bytes, mode: int, *, durable: bool = True) -> bool:
         """Copy the bytes that are about to be replaced: after a kill, a link would change with the document.
 
-        False when there is a file of this name, which is never replaced.
+        False when there is another text under this name, which is never replaced. The copy that was made with the
+        document may be unfinished.
         """
-        with contextlib.suppress(AlreadyExists), self._folder_of(keep) as (folder, name):
-            with raw.temporary(folder, data, mode, durable=durable) as temporary:
-                raw.rename_new(temporary, name, folder)
-            return True
-        return False
+        with contextlib.suppress(NotFound), self._opened(keep) as fd:
+            there = raw.read_all(fd)
+            if there == data and durable:
+                raw.flush(fd)
+            if there == data or not data.startswith(there):
+                return there == data
+        with self._folder_of(keep) as (folder, name), raw.temporary(folder, data, mode, durable=durable) as temporary:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return True
 
     def _compare(self, folder: int, path: str, expect: str) -> tuple[bytes, int]:
         """Return the bytes of a document of this version, and its permissions; Conflict when it has another one."""

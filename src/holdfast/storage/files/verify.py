@@ -11,8 +11,9 @@ from holdfast.model.names import amount
 from holdfast.model.records import Problem
 from holdfast.storage.files.index import SqliteIndex
 from holdfast.storage.files.refresh import Refresher
-from holdfast.storage.reports import Progress, Refreshed, Report, check_kept, check_save_points
+from holdfast.storage.results import Progress, Refreshed, Report
 from holdfast.storage.tree import YOUNG_NS
+from holdfast.storage.write_log import check_kept, check_save_points
 
 
 def verify(

@@ -144,6 +144,9 @@ class ScopedTree:
     def write(self, path: str, data: bytes, *, expect: str, keep: str = "") -> str:
         return self._tree.write(self._changed(path), data, expect=expect, keep=self._keeps(keep))
 
+    def keep_copy(self, path: str, data: bytes, keep: str) -> None:
+        self._tree.keep_copy(self._changed(path), data, self._keeps(keep))
+
     def versions(self, paths: Sequence[str]) -> dict[str, str]:
         return self._tree.versions([path for path in paths if self._is_inside(path)])
 

@@ -34,12 +34,11 @@ from holdfast.model.times import iso
 from holdfast.recall.embedders import EMBEDDED, Embedded, Failed, Model, question_vector, vectors_of
 from holdfast.recall.ranking import Near
 from holdfast.storage import words
-from holdfast.storage.pools import Candidate, Filter, Pool
 from holdfast.storage.postgres.connections import Statement
 from holdfast.storage.postgres.database import Database, planned
 from holdfast.storage.postgres.rows import LONGEST_STEM, READ, TOKENIZER, Lexemes, Stored, plain, quoted, short
 from holdfast.storage.postgres.schema import CODE_BITS, text
-from holdfast.storage.reports import Progress
+from holdfast.storage.results import Candidate, Filter, Pool, Progress
 from holdfast.storage.words import COMMON, IN_ORDER, LINES, MOST, TAG, Run, Tie, stems
 
 if TYPE_CHECKING:

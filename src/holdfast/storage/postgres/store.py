@@ -31,7 +31,6 @@ from holdfast.recall.embedders import Embedded
 from holdfast.recall.ranking import Near
 from holdfast.storage import parsing, words, write_log
 from holdfast.storage.log import Changed, LogPart, attempts
-from holdfast.storage.pools import Filter, Pool, Tied
 from holdfast.storage.postgres.connections import Insert, Statement
 from holdfast.storage.postgres.database import Database
 from holdfast.storage.postgres.files import FIRST_ID, ROW, PgTree, is_log
@@ -52,9 +51,10 @@ from holdfast.storage.postgres.rows import (
     short,
 )
 from holdfast.storage.postgres.search import COUNT_WORDS, STAT, Searcher, Vectors
-from holdfast.storage.reports import Progress, Refreshed, Report, check_save_points
+from holdfast.storage.results import Filter, Pool, Progress, Refreshed, Report, Tied
 from holdfast.storage.store import Appended, Applied, Event, Load, Store, other_use, unknown, used
 from holdfast.storage.tree import ABSENT
+from holdfast.storage.write_log import check_save_points
 
 T = TypeVar("T")
 _FOLDED = frozenset(name for name, kind in KINDS.items() if kind.owned and name not in ("write", "trace", "summary"))

@@ -1,12 +1,16 @@
-"""What a search is asked and what it finds: a filter, the candidates for ranking, and related records."""
+"""What a store is asked and what it returns: filters, candidates for ranking, related records, reports of care."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from holdfast.model.records import USUAL_PRIORITY, Record
+from holdfast.model.records import USUAL_PRIORITY, Problem, Record
+
+Progress = Callable[[int, int], None]
+"""Receives how many of how many steps are done."""
+MANY, SHARE = 50, 0.1
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,3 +79,52 @@ class Tied(msgspec.Struct, frozen=True):
     record: Record
     score: float
     how: tuple[str, ...]
+
+
+class Refreshed(msgspec.Struct, omit_defaults=True):
+    """The result of a refresh."""
+
+    files: int = 0
+    changed: int = 0
+    removed: int = 0
+    records: int = 0
+    behind: int = 0
+    """Files that changed and could not be indexed yet."""
+    as_of: str = ""
+    """When the files were checked, if that was before the question."""
+    problems: list[Problem] = []
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """The result of verify."""
+
+    files: int = 0
+    records: int = 0
+    differences: list[Problem] = []
+    """Where the index differs from the files."""
+    damage: list[Problem] = []
+    """What cannot be read in the files, or was changed and must not be."""
+
+    @property
+    def sound(self) -> bool:
+        return not self.differences and not self.damage
+
+    @property
+    def next_step(self) -> str:
+        """The next step, "" when all is sound."""
+        index = "Rebuild the index: holdfast refresh --rebuild."
+        files = (
+            "Everything else is still used. Fix the files named here, or restore them from git or a backup; then run"
+            " holdfast verify again."
+        )
+        return " ".join(([index] if self.differences else []) + ([files] if self.damage else []))
+
+
+def is_much(count: int, total: int) -> bool:
+    """Return whether this is too much to remove without asking: over 50 records, or over a tenth of all."""
+    return count > MANY or (count > 1 and count > SHARE * total)
+
+
+def once(problems: list[Problem]) -> list[Problem]:
+    """Return each problem once."""
+    return list({(problem.path, problem.line, problem.what): problem for problem in problems}.values())
