@@ -37,7 +37,6 @@ _MODULES = {
     "owner": "history undo forget rollback backup restore watch settings trust usage review",
     "transfer": "push pull export import",
     "git": "git",
-    "bench": "bench",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -103,12 +102,12 @@ def completion(shell: str) -> None:
     click.echo(kind(cli, {}, "holdfast", "_HOLDFAST_COMPLETE").source())
 
 
-def main() -> None:
-    """Run the command; an error becomes its text and its exit code."""
+def main(command: click.Command = cli, name: str = "holdfast") -> None:
+    """Run a command; an error becomes its text and its exit code."""
     arguments = sys.argv[1:]
     color = False if os.environ.get("NO_COLOR") else None  # None: let click decide
     try:
-        cli.main(args=arguments, prog_name="holdfast", standalone_mode=False, color=color)
+        command.main(args=arguments, prog_name=name, standalone_mode=False, color=color)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
