@@ -19,15 +19,14 @@ import msgspec
 
 from holdfast.cli import show
 from holdfast.cli.main import Commands, command, json_or_text, open_root, read_stdin
-from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.names import close_to
 from holdfast.model.records import line_of
 from holdfast.model.times import local
 from holdfast.model.tokens import count_tokens
 from holdfast.tools import toolsets
-from holdfast.tools.calling import Context, Reply
-from holdfast.tools.registry import Param, Tool
+from holdfast.tools.calling import Context, Param, Reply, Tool
 
 _GROUPS = {
     "workspace": (
@@ -146,19 +145,8 @@ def _command(name: str, tool: Tool) -> click.Command:
 
 def _run(tool: Tool, params: dict[str, Any], context: Context) -> None:
     """Run a tool as an agent would, with a trace, and print its reply; raise its error, which has the exit code."""
-    raised: list[HoldfastError] = []
-
-    def function(*args: Any, **values: Any) -> Any:
-        try:
-            return tool.function(*args, **values)
-        except HoldfastError as error:
-            raised.append(error)
-            raise
-
     with open_root() as memory:
-        reply = memory.tools.run(msgspec.structs.replace(tool, function=function), params, context)
-    if reply.get("success") is False:
-        raise raised[0] if raised else Invalid(reply["error"])
+        reply = memory.tools.run(tool, params, context, raises=True)
     if not show.in_json(reply):
         _SHOWN.get(tool.name, show.reply)(reply)
 

@@ -19,8 +19,7 @@ from holdfast.memories.chat import MOST, Saved
 from holdfast.memories.jobs import CHANNEL, Job, Jobs, counted, fault, is_more
 from holdfast.model.names import amount
 from holdfast.model.times import local
-from holdfast.tools.calling import Call
-from holdfast.tools.registry import Registry
+from holdfast.tools.calling import Call, Registry
 
 _LINE = 300
 """Characters of a message that a search shows."""

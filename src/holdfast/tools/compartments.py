@@ -15,8 +15,7 @@ import msgspec
 from holdfast.memories import compartments
 from holdfast.memories.compartments import Entry, Note, Owner, filtered
 from holdfast.model.names import amount
-from holdfast.tools.calling import Call
-from holdfast.tools.registry import Registry
+from holdfast.tools.calling import Call, Registry
 
 Compartment = Annotated[
     str,

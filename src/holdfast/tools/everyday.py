@@ -23,8 +23,7 @@ from holdfast.owner import history
 from holdfast.owner.history import Source
 from holdfast.owner.shared import NAME, PREFIX
 from holdfast.recall.answers import Hit
-from holdfast.tools.calling import Call
-from holdfast.tools.registry import Registry
+from holdfast.tools.calling import Call, Registry
 
 _TITLE = 60
 _RELATED = 3

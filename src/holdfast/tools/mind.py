@@ -10,8 +10,7 @@ from holdfast.errors import Invalid
 from holdfast.memories import values
 from holdfast.memories.corrections import PENDING
 from holdfast.memories.mind import TYPES, Mind
-from holdfast.tools.calling import Call
-from holdfast.tools.registry import Registry
+from holdfast.tools.calling import Call, Registry
 
 Kind = Annotated[str, f"which memory: {', '.join(TYPES)}"]
 

@@ -15,8 +15,7 @@ from holdfast.memories.tasks import Claim, Listed
 from holdfast.model.names import amount
 from holdfast.model.records import USUAL_PRIORITY
 from holdfast.model.times import iso, parse_ms
-from holdfast.tools.calling import Call
-from holdfast.tools.registry import Registry
+from holdfast.tools.calling import Call, Registry
 
 MOST_LISTED = 200
 Id = Annotated[str, "the task's id"]
