@@ -36,7 +36,7 @@ from holdfast.memories.jobs import Due, counted, fault, is_more
 from holdfast.memory import Memory
 from holdfast.model.names import amount
 from holdfast.model.times import local, utc_now
-from holdfast.tools.chat import missed_data
+from holdfast.tools.tasks import missed_data
 
 _POLL_SECONDS = 2.0
 """The longest wait before a scheduler checks for new or changed jobs."""

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.errors import Invalid
 from holdfast.model.names import close_to
-from holdfast.tools import chat, compartments, everyday, knowledge, mind, tasks, workspaces
+from holdfast.tools import everyday, knowledge, sessions, tasks, workspaces
 from holdfast.tools.calling import Call, Context, Registry, Reply, Runner, Tool, read_context
 
 CORE = (
@@ -40,7 +40,7 @@ class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def registry() -> Registry:
     """Return a registry with every tool."""
     made = Registry()
-    for module in (workspaces, knowledge, compartments, mind, chat, tasks, everyday):
+    for module in (workspaces, knowledge, sessions, tasks, everyday):
         module.register(made)
     listed = "; ".join(f"{agent}: {' '.join(tools)}" for agent, tools in made.agents().items())
     getTools.__doc__ = f"Describe other tools, by agent: {listed}."
