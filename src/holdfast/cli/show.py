@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from holdfast.storage.pools import Tied
 
 
-_GAP = 2
-_LAST, _NARROW, _NARROWEST = 24, 8, 4
-"""The least width of the last column, of the others, and of all before lines break."""
+_NARROW = 8
+"""The least width of a column that is wider."""
+_WIDEST = 10_000
 
 
 def asked_for_json() -> bool:
@@ -67,59 +67,37 @@ def table(
 ) -> None:
     """Print a table, or the sentence `nothing` if it has no rows.
 
-    The last column takes the remaining width and wraps. Columns in `whole` are never cut, so that they can be copied.
-    Empty columns are left out, and those in `less`, one after the other, when the terminal is too narrow.
+    Columns wrap, except for those in `whole`, so that these can be copied. Empty columns are left out, and those in
+    `less`, one after the other, when the terminal is too narrow.
     """
     if nothing and not rows:
         click.echo(nothing)
         return
-    from rich.cells import cell_len
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
-    texts = [[printable(str(cell)) for cell in row] for row in rows]
-    natural = {
-        name: max(cell_len(line) for text in (name, *(row[number] for row in texts)) for line in text.split("\n"))
-        for number, name in enumerate(columns)
-        if number == 0 or any(row[number] for row in texts)
-    }
     console = Console(color_system=None if resolve_color_default() is False else "auto")
-    widths = _widths(natural, console.width, whole, less)
-    grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for number, (name, width) in enumerate(widths.items(), 1):
-        is_last = number == len(widths) and name not in whole
-        grid.add_column(name, overflow="fold" if is_last else "ellipsis", no_wrap=not is_last, width=width)
-    for row in texts:
-        grid.add_row(*(Text(text) for name, text in zip(columns, row, strict=True) if name in widths))
-    console.width = max(console.width, _total(widths))  # a line that is too long is wrapped by the terminal
-    console.print(grid)
-
-
-def _widths(natural: dict[str, int], room: int, whole: Collection[str], less: Sequence[str]) -> dict[str, int]:
-    """Return the width of each column that is shown."""
-    last = next(reversed(natural))
-    least = {
-        name: size if name in whole else min(size, _LAST if name == last else max(len(name), _NARROW))
-        for name, size in natural.items()
+    cells = {
+        name: [Text(printable(str(row[number]))) for row in rows]
+        for number, name in enumerate(columns)
+        if number == 0 or any(str(row[number]) for row in rows)
     }
-    for name in less:
-        if _total(least) <= room:
+    for left_out in ("", *less):
+        cells.pop(left_out, None)
+        grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+        for name in cells:
+            wide = max(Measurement.get(console, console.options, text).maximum for text in (Text(name), *cells[name]))
+            least = wide if name in whole else min(wide, max(len(name), _NARROW))
+            grid.add_column(name, overflow="fold", no_wrap=name in whole, min_width=least)
+        for row in zip(*cells.values(), strict=True):
+            grid.add_row(*row)
+        widest = Measurement.get(console, console.options.update(width=_WIDEST), grid).minimum
+        if widest <= console.width:
             break
-        least.pop(name, None)
-    widths = {name: natural[name] for name in least}
-    for floor in (_NARROW, _NARROWEST):
-        while (over := _total(widths) - room) > 0:
-            wide = max((name for name in widths if name not in whole), key=lambda name: widths[name], default="")
-            if not wide or widths[wide] <= floor:
-                break
-            second = max((size for name, size in widths.items() if name not in (wide, *whole)), default=0)
-            widths[wide] -= max(1, min(over, widths[wide] - max(second, floor)))
-    return widths
-
-
-def _total(widths: Mapping[str, int]) -> int:
-    return sum(widths.values()) + _GAP * (len(widths) - 1)
+    console.width = max(console.width, widest)  # a line that is too long is wrapped by the terminal
+    console.print(grid)
 
 
 def listing(
