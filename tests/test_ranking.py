@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from holdfast.cli.main import cli
 from holdfast.model.queries import Query
 from holdfast.model.settings import STEPS, Search
 
@@ -287,7 +288,7 @@ def test_what_was_written_after_the_day_of_asking_has_no_part_in_the_answer(memo
 
 def explained(memory: holdfast.Memory, query: str, identifier: str, **more: Any) -> dict[str, Any]:
     arguments = ["why", query, identifier, "--root", memory.root, *(part for pair in more.items() for part in pair)]
-    done = CliRunner().invoke(quality.recall, arguments)
+    done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.output
     told: dict[str, Any] = json.loads(done.output)
     return told

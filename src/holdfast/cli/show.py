@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from holdfast.storage.pools import Tied
 
 
-_NARROW = 8
-"""The least width of a column that is wider."""
-_WIDEST = 10_000
+_NARROW, _NARROWEST = 8, 4
+"""The least width of a column that is wider, and when no more columns can be left out."""
+_GAP = 2
 
 
 def asked_for_json() -> bool:
@@ -73,30 +73,34 @@ def table(
     if nothing and not rows:
         click.echo(nothing)
         return
+    from rich.cells import cell_len
     from rich.console import Console
-    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(color_system=None if resolve_color_default() is False else "auto")
-    cells = {
-        name: [Text(printable(str(row[number]))) for row in rows]
-        for number, name in enumerate(columns)
-        if number == 0 or any(str(row[number]) for row in rows)
+    cells = [[printable(str(row[number])) for row in rows] for number in range(len(columns))]
+    natural = {
+        number: max(cell_len(line) for text in (columns[number], *texts) for line in text.split("\n"))
+        for number, texts in enumerate(cells)
+        if number == 0 or any(texts)
     }
-    for left_out in ("", *less):
-        cells.pop(left_out, None)
-        grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-        for name in cells:
-            wide = max(Measurement.get(console, console.options, text).maximum for text in (Text(name), *cells[name]))
-            least = wide if name in whole else min(wide, max(len(name), _NARROW))
-            grid.add_column(name, overflow="fold", no_wrap=name in whole, min_width=least)
-        for row in zip(*cells.values(), strict=True):
-            grid.add_row(*row)
-        widest = Measurement.get(console, console.options.update(width=_WIDEST), grid).minimum
-        if widest <= console.width:
+    console = Console(color_system=None if resolve_color_default() is False else "auto")
+    for left_out, narrow in (*((name, _NARROW) for name in ("", *less)), ("", _NARROWEST)):
+        if left_out:
+            natural.pop(columns.index(left_out), None)
+        least = {
+            number: size if columns[number] in whole else min(size, max(len(columns[number]), narrow))
+            for number, size in natural.items()
+        }
+        total = sum(least.values()) + _GAP * (len(least) - 1)
+        if total <= console.width:
             break
-    console.width = max(console.width, widest)  # a line that is too long is wrapped by the terminal
+    grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for number, size in least.items():
+        grid.add_column(columns[number], overflow="fold", no_wrap=columns[number] in whole, min_width=size)
+    for row in zip(*(cells[number] for number in least), strict=True):
+        grid.add_row(*map(Text, row))
+    console.width = max(console.width, total)  # a line that is too long is wrapped by the terminal
     console.print(grid)
 
 
