@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import keyword
 import os
-import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -117,12 +116,10 @@ def main(command: click.Command = cli, name: str = "holdfast") -> None:
         sys.exit(0)
     except HoldfastError as error:
         text = str(error).encode("utf-8", "replace").decode("utf-8")
-        if "call" not in arguments:  # name the commands where the error names tools
-            from holdfast.cli.tool_commands import VERBS
+        if "call" not in arguments:
+            from holdfast.cli.tool_commands import named
 
-            for group, verbs in VERBS.items():
-                for verb, tool in verbs.items():
-                    text = re.sub(rf"\bUse {tool}\b", f"Use `holdfast {group} {verb}`", text)
+            text = named(text)
         if "--json" in arguments or not sys.stderr.isatty():
             import msgspec
 

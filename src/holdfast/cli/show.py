@@ -215,27 +215,6 @@ def jobs(value: Mapping[str, Any]) -> None:
     warnings(value.get("warnings", ()))
 
 
-def tasks(value: Mapping[str, Any]) -> None:
-    """Print a list of tasks, each below the one it waits for, and the number of tasks in each status."""
-    columns = ("id", "status", "worker", "lease", "attempts", "progress", "title")
-    rows = []
-    for task in value["tasks"]:
-        percent = f"{task['percent']:g} %" if "percent" in task else ""
-        progress = " ".join(filter(None, (percent, " ".join(task.get("progress", "").split())[:60])))
-        blocked = f"blocked by {', '.join(task['blockedBy'])}" if "blockedBy" in task else ""
-        problems = "; ".join(filter(None, (blocked, " ".join(task.get("error", "").split())[:200])))
-        title = "  " * task["depth"] + task["title"] + (f" ({problems})" if problems else "")
-        lease = f"{task['lease']} s" if "lease" in task else ""
-        begin = (task["id"], task["status"], task.get("worker", ""), lease, task["attempts"])
-        rows.append((*begin, progress, title))
-    table(columns, rows, whole=("id", "status"), less=("progress", "lease", "attempts"), nothing="None.")
-    counts = [f"{count:,} {status}" for status, count in value["counts"].items()]
-    if counts:
-        more = [f"{value['left_off']:,} more are not shown"] if "left_off" in value else []
-        click.secho(" · ".join([*counts, *more]), dim=True)
-    warnings(value.get("warnings", ()))
-
-
 def claim(value: Mapping[str, Any]) -> None:
     """Print a claimed task, and the commands to work on it."""
     reply(value)

@@ -63,7 +63,6 @@ _SHOWN: dict[str, Callable[[Reply], None]] = {
     "retrieve_plans": lambda reply: show.lists(reply, {"plans": ("status", "created", "id", "name")}),
     "retrieve_learnings": lambda reply: show.lists(reply, {"decisions": _LEARNED, "lessons": _LEARNED}),
     "cron_list": show.jobs,
-    "task_list": show.tasks,
     "task_claim": show.claim,
     "memory_recall": lambda reply: show.reply(reply, "Nothing is known under that key."),
 }
@@ -152,7 +151,16 @@ def _run(tool: Tool, params: dict[str, Any], context: Context) -> None:
     with open_root() as memory:
         reply = memory.tools.run(tool, params, context, raises=True)
     if not show.in_json(reply):
+        reply |= {"text": named(reply["text"])} if "text" in reply else {}
         _SHOWN.get(tool.name, show.reply)(reply)
+
+
+def named(text: str) -> str:
+    """Return a text for agents with the names of commands where it names tools to use."""
+    for group, verbs in VERBS.items():
+        for verb, tool in verbs.items():
+            text = re.sub(rf"\bUse {tool}\b", f"Use `holdfast {group} {verb}`", text)
+    return text
 
 
 def _option(name: str, schema: Mapping[str, Any], *, required: bool) -> click.Option:
