@@ -1,4 +1,4 @@
-"""`holdfast bench recall`: how good recall is, measured with conversations and questions whose answers are known.
+"""`scripts/bench quality SET.json`: how good recall is, measured with conversations and questions whose answers are known.
 
 A set is JSON: `{"name", "corpora": [{"name", "turns": [{"id", "session", "time", "speaker", "role", "text"}],
 "questions": [{"id", "question", "time", "category", "turns": [ids], "sessions": [ids]}]}]}`. Each corpus is loaded into
@@ -22,7 +22,7 @@ import msgspec
 
 from bench.harness import temporary_tenant
 from holdfast.cli import show
-from holdfast.cli.main import command, given_root, open_root
+from holdfast.cli.main import command, given_root, main, open_root
 from holdfast.errors import Invalid
 from holdfast.memory import Memory, open_memory
 from holdfast.model.settings import FILE, STEPS, Search
@@ -146,7 +146,7 @@ def read(data: bytes) -> Set:
     try:
         return msgspec.json.decode(data, type=Set)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise Invalid(f"This is no set of questions: {error}.", "See holdfast bench recall --help.") from None
+        raise Invalid(f"This is no set of questions: {error}.", "See scripts/bench quality --help.") from None
 
 
 def run(
@@ -262,3 +262,7 @@ def _means(found: Iterable[dict[str, float]]) -> dict[str, float]:
         for name, value in one.items():
             values.setdefault(name, []).append(value)
     return {name: round(100 * statistics.fmean(numbers), 2) for name, numbers in values.items()}
+
+
+if __name__ == "__main__":
+    main(recall, "scripts/bench quality")

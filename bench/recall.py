@@ -2,7 +2,7 @@
 
     scripts/bench recall [--quick] [--store postgresql://…]
 
-How good the answers are is another question: `holdfast bench recall`.
+How good the answers are is another question: `scripts/bench quality`.
 """
 
 from __future__ import annotations

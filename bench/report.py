@@ -42,13 +42,13 @@ class Way(NamedTuple):
 
 
 WAYS = {
-    "none": Way("by words", "holdfast bench recall SET.json --lexical", Search(meaning=STEPS["meaning"])),
-    "semantic": Way("with `semantic`", "HOLDFAST_SEARCH_EMBEDDER=semantic holdfast bench recall SET.json", Search(embedder="semantic")),
-    "quality": Way("with `quality`", "HOLDFAST_SEARCH_EMBEDDER=quality holdfast bench recall SET.json", Search(embedder="quality")),
+    "none": Way("by words", "scripts/bench quality SET.json --lexical", Search(meaning=STEPS["meaning"])),
+    "semantic": Way("with `semantic`", "HOLDFAST_SEARCH_EMBEDDER=semantic scripts/bench quality SET.json", Search(embedder="semantic")),
+    "quality": Way("with `quality`", "HOLDFAST_SEARCH_EMBEDDER=quality scripts/bench quality SET.json", Search(embedder="quality")),
 }  # fmt: skip
 SHARED = "postgres"
 EVERY = WAYS | {
-    SHARED: Way("with `semantic`, on PostgreSQL", "holdfast bench recall SET.json --store postgresql://…", Search(embedder="semantic")),
+    SHARED: Way("with `semantic`, on PostgreSQL", "scripts/bench quality SET.json --store postgresql://…", Search(embedder="semantic")),
 }  # fmt: skip
 """With those that need more than an extra."""
 USUAL = "semantic"
@@ -153,7 +153,7 @@ def _arguments() -> argparse.Namespace:
         prog="scripts/bench report", description="Measure recall and write docs/benchmarks.md."
     )
     parser.add_argument(
-        "sets", nargs="*", metavar="SET.json", help="conversations with questions; see: holdfast bench recall --help"
+        "sets", nargs="*", metavar="SET.json", help="conversations with questions; see: scripts/bench quality --help"
     )
     parser.add_argument(
         "--quick",
@@ -509,7 +509,7 @@ many conversations are in one memory, nearly every word of a foreign question st
 
 {_table(["", "own questions silenced", "foreign questions silenced"], rows)}
 
-{_commands("holdfast bench recall SET.json --foreign --other OTHER.json")}"""
+{_commands("scripts/bench quality SET.json --foreign --other OTHER.json")}"""
 
 
 def how_fast(report: Report) -> str:

@@ -15,9 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import holdfast
-from holdfast.cli import bench as command
 from holdfast.cli.main import cli
-from holdfast.errors import Unavailable
 from holdfast.model.queries import Query
 from holdfast.model.settings import STEPS, Search
 
@@ -383,7 +381,7 @@ def test_a_long_record_lends_no_words_to_what_stands_around_it(memory: holdfast.
     assert explained(memory, "lighthouse", beside_short)["steps"][0]["score"] > 0
 
 
-# bench recall
+# scripts/bench quality
 
 
 SET = {
@@ -409,10 +407,10 @@ SET = {
 }  # fmt: skip
 
 
-def test_bench_recall_measures_what_recall_answers(tmp_path: Path) -> None:
+def test_the_bench_measures_what_recall_answers(tmp_path: Path) -> None:
     given, out = tmp_path / "set.json", tmp_path / "out.jsonl"
     given.write_text(json.dumps(SET))
-    done = CliRunner().invoke(cli, ["bench", "recall", str(given), "--lexical", "--out", str(out)])
+    done = CliRunner().invoke(quality.recall, [str(given), "--lexical", "--out", str(out)])
     assert done.exit_code == 0, done.output
     told = json.loads(done.output)
     assert (told["name"], told["questions"], told["categories"]["plain"]["turn R@5"]) == ("small", 3, 100.0)
@@ -423,7 +421,7 @@ def test_bench_recall_measures_what_recall_answers(tmp_path: Path) -> None:
     assert lines[0]["sessions"][0] == "s2"
 
 
-def test_bench_recall_asks_questions_of_other_conversations_too(tmp_path: Path) -> None:
+def test_the_bench_asks_questions_of_other_conversations_too(tmp_path: Path) -> None:
     given, other = tmp_path / "set.json", tmp_path / "other.json"
     given.write_text(json.dumps(SET))
     asked = [
@@ -431,7 +429,7 @@ def test_bench_recall_asks_questions_of_other_conversations_too(tmp_path: Path) 
         {"id": "f2", "question": "Who juggles oranges?"},
     ]
     other.write_text(json.dumps({"name": "o", "corpora": [{"name": "two", "turns": [], "questions": asked}]}))
-    done = CliRunner().invoke(cli, ["bench", "recall", str(given), "--lexical", "--other", str(other)])
+    done = CliRunner().invoke(quality.recall, [str(given), "--lexical", "--other", str(other)])
     told = json.loads(done.output)
     assert (told["questions"], told["foreign"], told["foreign_silent"]) == (3, 2, 1)
 
@@ -450,19 +448,12 @@ def test_every_step_of_the_bench_is_a_setting(tmp_path: Path) -> None:
     given = tmp_path / "set.json"
     given.write_text(json.dumps(SET))
     for step in STEPS:
-        done = CliRunner().invoke(cli, ["bench", "recall", str(given), "--without", step])
+        done = CliRunner().invoke(quality.recall, [str(given), "--without", step])
         assert done.exit_code == 0, done.output
 
 
 def test_a_file_that_is_no_set_is_refused(tmp_path: Path) -> None:
     given = tmp_path / "set.json"
     given.write_text('{"name": 3}')
-    done = CliRunner().invoke(cli, ["bench", "recall", str(given)])
+    done = CliRunner().invoke(quality.recall, [str(given)])
     assert type(done.exception).__name__ == "Invalid"
-
-
-def test_outside_of_a_clone_the_bench_says_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_CLONE", str(tmp_path))
-    done = CliRunner().invoke(cli, ["bench", "recall", "set.json"])
-    assert isinstance(done.exception, Unavailable)
-    assert "Run it in a clone of the repository." in str(done.exception)

@@ -15,7 +15,7 @@ from holdfast.cli.main import cli
 from holdfast.model import settings
 from holdfast.model.kinds import KINDS
 from holdfast.tools import toolsets
-from holdfast.tools.registry import Param
+from holdfast.tools.calling import Param
 
 FOLDER = pathlib.Path(__file__).parent.parent / "docs" / "reference"
 NOTE = "<!-- Written by scripts/reference from the code. Do not edit. -->\n"

@@ -219,9 +219,6 @@ class Memory(core.Core):
         With `reads_only`, a tool that writes is refused, also inside `useTools`.
         """
         runner = self.tools.reading if reads_only else self.tools
-        if tool == "useTools":
-            given = params if context is None or not isinstance(params, dict) else {"context": context} | params
-            return toolsets.use(runner, given)
         return runner.call(tool, params, context)
 
     # the owner's commands, loaded when they are used

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,7 +35,7 @@ from holdfast.memories.jobs import MOST_OUTPUT, Due, Ended, counted, fault, is_m
 from holdfast.memory import Memory
 from holdfast.model.names import amount
 from holdfast.model.times import local, utc_now
-from holdfast.tools.chat import missed_data
+from holdfast.tools.tasks import missed_data
 
 _POLL_SECONDS = 2.0
 """The longest wait before a scheduler checks for new or changed jobs."""
@@ -146,6 +146,7 @@ class Scheduler:
         self._resolve = resolve
         self._on_event = on_event
         self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
+        """Signals; this kind of queue is the only one that a handler may use."""
         self._reported: set[str] = set()
 
     def serve(self, *, once: bool = False) -> list[str]:
@@ -154,18 +155,21 @@ class Scheduler:
             known = {"job": run.job, "name": run.name, "slot": run.slot, "time": run.time}
             self._on_event({"event": "unfinished", **known})
         self._resolve()
-        with _signals(self._received):
+        with contextlib.ExitStack() as stack:
+            for number in _SIGNALS:
+                before = signal.signal(number, lambda received, _frame: self._received.put(received))
+                stack.callback(signal.signal, number, before)
             if once:
                 return self._run_due()
             while self._received.empty():
+                seconds = _POLL_SECONDS
                 try:
                     self._run_due()
                     now = datetime.now(UTC)
                     slots = [slot for job in self._jobs.all() if (slot := self._jobs.next(job, now))]
-                    seconds = min([_POLL_SECONDS, *(max(0.0, (slot - now).total_seconds()) for slot in slots)])
+                    seconds = min([seconds, *(max(0.0, (slot - now).total_seconds()) for slot in slots)])
                 except HoldfastError as error:  # a full disk, or a locked log: report it, and try again
                     self._on_event({"event": "error", "error": str(error)})
-                    seconds = _POLL_SECONDS
                 with contextlib.suppress(queue.Empty):
                     self._received.get(timeout=seconds)
                     break
@@ -187,7 +191,6 @@ class Scheduler:
         return ended
 
     def _run(self, due: Due, words: Sequence[str]) -> str:
-        """Run a claimed slot and return its status."""
         about = {"job": due.job.id, "name": due.job.name, "slot": slot_text(due.slot)}
         if due.missed:
             self._on_event({"event": "missed", **about, **missed_data(due.missed)})
@@ -196,8 +199,7 @@ class Scheduler:
         ended = self._execute(due, words)
         ended = msgspec.structs.replace(ended, seconds=round(time.monotonic() - begin, 3))
         self._jobs.finish(due.job, due.slot, ended)
-        result = {name: getattr(ended, name) for name in ("status", "exit", "output", "seconds")}
-        self._on_event({"event": "finished", **about, **result})
+        self._on_event({"event": "finished", **about, **msgspec.structs.asdict(ended)})
         return ended.status
 
     def _execute(self, due: Due, words: Sequence[str]) -> Ended:
@@ -221,15 +223,9 @@ class Scheduler:
             with tempfile.TemporaryFile() as message:
                 message.write(due.job.message.encode())
                 message.seek(0)
-                process = subprocess.Popen(
-                    words,
-                    stdin=message,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env=environment,
-                    cwd=self._memory.root if self._memory.in_files else None,
-                    start_new_session=True,
-                )
+                folder = self._memory.root if self._memory.in_files else None
+                pipes: dict[str, Any] = {"stdin": message, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+                process = subprocess.Popen(words, **pipes, env=environment, cwd=folder, start_new_session=True)
         except (OSError, ValueError) as error:
             return Ended(status="failed", output=f"{words[0]} could not be started: {error}")
         return _wait(process, self._memory.settings.jobs.timeout_seconds)
@@ -263,18 +259,3 @@ def _wait(process: subprocess.Popen[bytes], most_seconds: float) -> Ended:
         output = f"ended after {most_seconds:g} seconds\n{output}".strip()
     status = "timeout" if timed_out else "failed" if process.returncode else "done"
     return Ended(status=status, exit=process.returncode, output=output)
-
-
-@contextlib.contextmanager
-def _signals(received: queue.SimpleQueue[int]) -> Iterator[None]:
-    """Put SIGINT and SIGTERM into a queue."""
-
-    def handle(number: int, _frame: object) -> None:
-        received.put(number)  # the only kind of queue that a signal handler may use
-
-    before = {wanted: signal.signal(wanted, handle) for wanted in _SIGNALS}
-    try:
-        yield
-    finally:
-        for wanted, handler in before.items():
-            signal.signal(wanted, handler)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import keyword
 import os
-import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,12 +31,10 @@ _MODULES = {
     "serve": "mcp serve token",
     "install": "install uninstall",
     "doctor": "doctor",
-    "hot": "hot",
-    "lint": "lint migrate",
+    "upkeep": "lint migrate hot",
     "owner": "history undo forget rollback backup restore watch settings trust usage review",
     "transfer": "push pull export import",
     "git": "git",
-    "bench": "bench",
 }
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -103,12 +100,12 @@ def completion(shell: str) -> None:
     click.echo(kind(cli, {}, "holdfast", "_HOLDFAST_COMPLETE").source())
 
 
-def main() -> None:
-    """Run the command; an error becomes its text and its exit code."""
+def main(command: click.Command = cli, name: str = "holdfast") -> None:
+    """Run a command; an error becomes its text and its exit code."""
     arguments = sys.argv[1:]
     color = False if os.environ.get("NO_COLOR") else None  # None: let click decide
     try:
-        cli.main(args=arguments, prog_name="holdfast", standalone_mode=False, color=color)
+        command.main(args=arguments, prog_name=name, standalone_mode=False, color=color)
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
@@ -119,12 +116,10 @@ def main() -> None:
         sys.exit(0)
     except HoldfastError as error:
         text = str(error).encode("utf-8", "replace").decode("utf-8")
-        if "call" not in arguments:  # name the commands where the error names tools
-            from holdfast.cli.tool_commands import VERBS
+        if "call" not in arguments:
+            from holdfast.cli.tool_commands import named
 
-            for group, verbs in VERBS.items():
-                for verb, tool in verbs.items():
-                    text = re.sub(rf"\bUse {tool}\b", f"Use `holdfast {group} {verb}`", text)
+            text = named(text)
         if "--json" in arguments or not sys.stderr.isatty():
             import msgspec
 

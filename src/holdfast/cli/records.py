@@ -51,16 +51,15 @@ def init(path: str | None, template: bool) -> None:
     else:
         location = os.path.realpath(os.path.expanduser(given))
         written = make_root(location, template)
+    following = 'holdfast put note "What should be remembered" --title "A title"'
+    if template:
+        following = "fill in the rules, then run holdfast hot link, which makes them known to clients."
     if show.in_json({"root": location, "written": written}):
         return
-    if not written:
-        click.echo(f"{location} was a memory root already; nothing was changed.")
-        return
-    click.echo(f"{location} is a memory root now. Written: {', '.join(written)}.")
-    if template:
-        click.echo("Next: fill in the rules, then run holdfast hot link, which makes them known to clients.")
+    if written:
+        click.echo(f"{location} is a memory root now. Written: {', '.join(written)}.\nNext: {following}")
     else:
-        click.echo('Next: holdfast put note "What should be remembered" --title "A title"')
+        click.echo(f"{location} was a memory root already; nothing was changed.")
 
 
 @command()
@@ -116,17 +115,8 @@ def get(id: str) -> None:
         found = msgspec.to_builtins(record)
         show.as_json(found | {"id": f"{shared.PREFIX}{record.id}", "store": store} if store else found)
         return
-    fields = {
-        "store": store,
-        "kind": record.kind,
-        "title": record.title,
-        "scope": record.scope.path,
-        "tags": ", ".join(record.tags),
-        "time": record.time,
-        "where": record.where,
-        "version": record.version,
-        "hidden": "yes" if record.hidden else "",
-    }
+    fields = {"store": store} | {name: getattr(record, name) for name in ("kind", "title", "time", "where", "version")}
+    fields |= {"scope": record.scope.path, "tags": ", ".join(record.tags), "hidden": "yes" if record.hidden else ""}
     rows = [row for row in (*fields.items(), *record.fields.items()) if row[1] not in ("", None)]
     show.table(("field", "value"), rows)
     click.echo("\n" + show.printable(record.text))
@@ -185,13 +175,9 @@ def why(query: str, id: str, **given: Any) -> None:
         rows = [(one.step, f"{one.change:+.3f}", f"{one.score:.3f}") for one in found.steps]
         show.table(("step", "change", "score"), rows)
     share = f"{found.matched:.0%} of the query; the floor is {found.floor:.0%}"
-    facts = {
-        "place": f"{found.rank}" if found.rank else found.left_out,
-        "words": ", ".join(found.words),
-        "missing": ", ".join(found.missing),
-        "because": ", ".join(found.because),
-        "found": share if found.missing or found.words else "",
-    }
+    facts = {"place": f"{found.rank}" if found.rank else found.left_out}
+    facts |= {name: ", ".join(getattr(found, name)) for name in ("words", "missing", "because")}
+    facts["found"] = share if found.missing or found.words else ""
     show.table(("", ""), [fact for fact in facts.items() if fact[1]])
 
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from holdfast.storage.results import Tied
 
 
+_NARROW, _NARROWEST = 8, 4
+"""The least width of a column that is wider, and when no more columns can be left out."""
 _GAP = 2
-_LAST, _NARROW, _NARROWEST = 24, 8, 4
-"""The least width of the last column, of the others, and of all before lines break."""
 
 
 def asked_for_json() -> bool:
@@ -67,8 +67,8 @@ def table(
 ) -> None:
     """Print a table, or the sentence `nothing` if it has no rows.
 
-    The last column takes the remaining width and wraps. Columns in `whole` are never cut, so that they can be copied.
-    Empty columns are left out, and those in `less`, one after the other, when the terminal is too narrow.
+    Columns wrap, except for those in `whole`, so that these can be copied. Empty columns are left out, and those in
+    `less`, one after the other, when the terminal is too narrow.
     """
     if nothing and not rows:
         click.echo(nothing)
@@ -78,48 +78,30 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    texts = [[printable(str(cell)) for cell in row] for row in rows]
+    cells = [[printable(str(row[number])) for row in rows] for number in range(len(columns))]
     natural = {
-        name: max(cell_len(line) for text in (name, *(row[number] for row in texts)) for line in text.split("\n"))
-        for number, name in enumerate(columns)
-        if number == 0 or any(row[number] for row in texts)
+        number: max(cell_len(line) for text in (columns[number], *texts) for line in text.split("\n"))
+        for number, texts in enumerate(cells)
+        if number == 0 or any(texts)
     }
     console = Console(color_system=None if resolve_color_default() is False else "auto")
-    widths = _widths(natural, console.width, whole, less)
-    grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for number, (name, width) in enumerate(widths.items(), 1):
-        is_last = number == len(widths) and name not in whole
-        grid.add_column(name, overflow="fold" if is_last else "ellipsis", no_wrap=not is_last, width=width)
-    for row in texts:
-        grid.add_row(*(Text(text) for name, text in zip(columns, row, strict=True) if name in widths))
-    console.width = max(console.width, _total(widths))  # a line that is too long is wrapped by the terminal
-    console.print(grid)
-
-
-def _widths(natural: dict[str, int], room: int, whole: Collection[str], less: Sequence[str]) -> dict[str, int]:
-    """Return the width of each column that is shown."""
-    last = next(reversed(natural))
-    least = {
-        name: size if name in whole else min(size, _LAST if name == last else max(len(name), _NARROW))
-        for name, size in natural.items()
-    }
-    for name in less:
-        if _total(least) <= room:
+    for left_out, narrow in (*((name, _NARROW) for name in ("", *less)), ("", _NARROWEST)):
+        if left_out:
+            natural.pop(columns.index(left_out), None)
+        least = {
+            number: size if columns[number] in whole else min(size, max(len(columns[number]), narrow))
+            for number, size in natural.items()
+        }
+        total = sum(least.values()) + _GAP * (len(least) - 1)
+        if total <= console.width:
             break
-        least.pop(name, None)
-    widths = {name: natural[name] for name in least}
-    for floor in (_NARROW, _NARROWEST):
-        while (over := _total(widths) - room) > 0:
-            wide = max((name for name in widths if name not in whole), key=lambda name: widths[name], default="")
-            if not wide or widths[wide] <= floor:
-                break
-            second = max((size for name, size in widths.items() if name not in (wide, *whole)), default=0)
-            widths[wide] -= max(1, min(over, widths[wide] - max(second, floor)))
-    return widths
-
-
-def _total(widths: Mapping[str, int]) -> int:
-    return sum(widths.values()) + _GAP * (len(widths) - 1)
+    grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for number, size in least.items():
+        grid.add_column(columns[number], overflow="fold", no_wrap=columns[number] in whole, min_width=size)
+    for row in zip(*(cells[number] for number in least), strict=True):
+        grid.add_row(*map(Text, row))
+    console.width = max(console.width, total)  # a line that is too long is wrapped by the terminal
+    console.print(grid)
 
 
 def listing(
@@ -230,27 +212,6 @@ def jobs(value: Mapping[str, Any]) -> None:
     for job in value["jobs"]:
         if "fault" in job:
             click.secho(printable(f"{job['id']} is faulty: {job['fault']}"), fg="red")
-    warnings(value.get("warnings", ()))
-
-
-def tasks(value: Mapping[str, Any]) -> None:
-    """Print a list of tasks, each below the one it waits for, and the number of tasks in each status."""
-    columns = ("id", "status", "worker", "lease", "attempts", "progress", "title")
-    rows = []
-    for task in value["tasks"]:
-        percent = f"{task['percent']:g} %" if "percent" in task else ""
-        progress = " ".join(filter(None, (percent, " ".join(task.get("progress", "").split())[:60])))
-        blocked = f"blocked by {', '.join(task['blockedBy'])}" if "blockedBy" in task else ""
-        problems = "; ".join(filter(None, (blocked, " ".join(task.get("error", "").split())[:200])))
-        title = "  " * task["depth"] + task["title"] + (f" ({problems})" if problems else "")
-        lease = f"{task['lease']} s" if "lease" in task else ""
-        begin = (task["id"], task["status"], task.get("worker", ""), lease, task["attempts"])
-        rows.append((*begin, progress, title))
-    table(columns, rows, whole=("id", "status"), less=("progress", "lease", "attempts"), nothing="None.")
-    counts = [f"{count:,} {status}" for status, count in value["counts"].items()]
-    if counts:
-        more = [f"{value['left_off']:,} more are not shown"] if "left_off" in value else []
-        click.secho(" · ".join([*counts, *more]), dim=True)
     warnings(value.get("warnings", ()))
 
 

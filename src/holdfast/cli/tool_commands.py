@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import re
 import sys
-import types
-import typing
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, get_args, get_origin
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 import msgspec
 
 from holdfast.cli import show
 from holdfast.cli.main import Commands, command, json_or_text, open_root, read_stdin
-from holdfast.errors import HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.errors import Invalid, NotFound, Unavailable
 from holdfast.model.kinds import PLAN_STATUS
 from holdfast.model.names import close_to
 from holdfast.model.records import line_of
 from holdfast.model.times import local
 from holdfast.model.tokens import count_tokens
 from holdfast.tools import toolsets
-from holdfast.tools.calling import Context, Reply
-from holdfast.tools.registry import Param, Tool
+from holdfast.tools.calling import Context, Reply, Tool
 
 _GROUPS = {
     "workspace": (
@@ -66,7 +63,6 @@ _SHOWN: dict[str, Callable[[Reply], None]] = {
     "retrieve_plans": lambda reply: show.lists(reply, {"plans": ("status", "created", "id", "name")}),
     "retrieve_learnings": lambda reply: show.lists(reply, {"decisions": _LEARNED, "lessons": _LEARNED}),
     "cron_list": show.jobs,
-    "task_list": show.tasks,
     "task_claim": show.claim,
     "memory_recall": lambda reply: show.reply(reply, "Nothing is known under that key."),
 }
@@ -76,6 +72,8 @@ _LINE = 200
 """Characters of parameters or results in a table."""
 _FREE_TEXT = ("query", "content", "situation", "title")
 """Arguments that may begin with a dash."""
+_CLASSES = {"string": str, "integer": int, "number": float, None: json_or_text}
+"""How an option is read whose JSON schema has this type, or none."""
 _TOOLS = toolsets.registry().tools
 
 
@@ -106,11 +104,18 @@ def _command(name: str, tool: Tool) -> click.Command:
     argument = tool.params.get("scope") or tool.params.get("title")
     if required:
         argument = required[0] if len(required) == 1 else None
-    origins = [(param, inner) for param in tool.params.values() for inner in _fields(param) or [param]]
-    params: list[click.Parameter] = [_option(inner, needed=param is not argument) for param, inner in origins]
-    by_name = {str(made.name): origin for made, origin in zip(params, origins, strict=True)}
+    params: list[click.Parameter] = []
     if argument:
-        params.insert(0, click.Argument([_ALONE], required=False, metavar=argument.name.upper()))
+        params.append(click.Argument([_ALONE], required=False, metavar=argument.name.upper()))
+    parents: dict[str, str] = {}
+    """The parameter that an option is a field of."""
+    for param in tool.params.values():
+        schema = param.schema
+        for field, inner in schema.get("properties", {}).items():
+            params.append(_option(field, inner, required=False))
+            parents[field] = param.name
+        if "properties" not in schema:
+            params.append(_option(param.name, schema, required=param.required and param is not argument))
 
     @click.option("--workspace", default="", help="Workspace of the call; default: default.")
     @click.option("--session", default="", help="Session of the call; default: default.")
@@ -125,11 +130,8 @@ def _command(name: str, tool: Tool) -> click.Command:
             if alone is not None:
                 given[argument.name] = read_stdin() if alone == "-" else alone
         for name, value in given.items():
-            param, inner = by_name[name]
-            if value is not None and param is inner:
-                sent[param.name] = value
-            elif value is not None:
-                sent.setdefault(param.name, {})[inner.name] = value
+            if value is not None:
+                (sent.setdefault(parents[name], {}) if name in parents else sent)[name] = value
         if tool.agent == "mind" and sent.get("type") == "working":
             raise Invalid(
                 "Working memory lives in one process: here it would end with this command.",
@@ -146,70 +148,47 @@ def _command(name: str, tool: Tool) -> click.Command:
 
 def _run(tool: Tool, params: dict[str, Any], context: Context) -> None:
     """Run a tool as an agent would, with a trace, and print its reply; raise its error, which has the exit code."""
-    raised: list[HoldfastError] = []
-
-    def function(*args: Any, **values: Any) -> Any:
-        try:
-            return tool.function(*args, **values)
-        except HoldfastError as error:
-            raised.append(error)
-            raise
-
     with open_root() as memory:
-        reply = memory.tools.run(msgspec.structs.replace(tool, function=function), params, context)
-    if reply.get("success") is False:
-        raise raised[0] if raised else Invalid(reply["error"])
+        reply = memory.tools.run(tool, params, context, raises=True)
     if not show.in_json(reply):
+        reply |= {"text": named(reply["text"])} if "text" in reply else {}
         _SHOWN.get(tool.name, show.reply)(reply)
 
 
-def _fields(param: Param) -> list[Param]:
-    """Return the fields of a parameter that is an object, as parameters."""
-    hints = _alternatives(param.type)
-    if len(hints) > 1 or not isinstance(hints[0], type) or not issubclass(hints[0], msgspec.Struct):
-        return []
-    return [Param(field.name, field.type, False, field.default) for field in msgspec.structs.fields(hints[0])]
+def named(text: str) -> str:
+    """Return a text for agents with the names of commands where it names tools to use."""
+    for group, verbs in VERBS.items():
+        for verb, tool in verbs.items():
+            text = re.sub(rf"\bUse {tool}\b", f"Use `holdfast {group} {verb}`", text)
+    return text
 
 
-def _option(param: Param, *, needed: bool) -> click.Option:
-    hints = _alternatives(param.type)
-    option, about = f"--{kebab(param.name)}", param.about or kebab(param.name).replace("-", " ")
-    about = about[0].upper() + about[1:]
-    if hints == (bool,):
-        if param.default is not False:
-            both = f"{option}/--no-{option[2:]}"
-            return click.Option([both, param.name], default=param.default, help=f"{about}.")
-        return click.Option([option, param.name], is_flag=True, default=False, help=f"{about}.")
-    if get_origin(hints[0]) is list:
-        item = _type(_alternatives(get_args(hints[0])[0]))
-        text = f"{about}; may be given several times."
+def _option(name: str, schema: Mapping[str, Any], *, required: bool) -> click.Option:
+    option, about = f"--{kebab(name)}", schema.get("description") or kebab(name).replace("-", " ")
+    about, default = about[0].upper() + about[1:], schema.get("default")
+    if schema.get("type") == "boolean":
+        flags = option if default is False else f"{option}/--no-{option[2:]}"
+        return click.Option([flags, name], is_flag=True, default=default, help=f"{about}.")
+    for part in schema.get("anyOf", [schema]):
+        if part.get("type") == "array":
+            text = f"{about}; may be given several times."
 
-        def given(_context: click.Context, _parameter: click.Parameter, value: tuple[Any, ...]) -> list[Any] | None:
-            return list(value) if value or param.required else None
+            def given(_context: click.Context, _parameter: click.Parameter, value: tuple[Any, ...]) -> list[Any] | None:
+                return list(value) if value or required else None
 
-        return click.Option([option, param.name], type=item, multiple=True, callback=given, help=text)
-    text = f"{about}." if param.default in (None, "") else f"{about}; default: {param.default}."
-    return click.Option([option, param.name], type=_type(hints), required=needed and param.required, help=text)
+            return click.Option([option, name], type=_type(part["items"]), multiple=True, callback=given, help=text)
+    text = f"{about}." if default is None else f"{about}; default: {default}."
+    return click.Option([option, name], type=_type(schema), required=required, help=text)
 
 
-def _type(hints: tuple[Any, ...]) -> Any:
+def _type(schema: Mapping[str, Any]) -> Any:
     """Return a type for click: a class, a choice, or a function that reads the text."""
-    if get_origin(hints[0]) is Literal:
-        return click.Choice(get_args(hints[0]))
-    if hints in ((str,), (int,), (float,)):
-        return hints[0]
-    if hints == (Any,):
-        return json_or_text
-    return text_or_json if str in hints else json
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """Return the types that a value may have, without None."""
-    if get_origin(hint) is Annotated:
-        return _alternatives(get_args(hint)[0])
-    if get_origin(hint) in (typing.Union, types.UnionType):
-        return tuple(inner for part in get_args(hint) if part is not type(None) for inner in _alternatives(part))
-    return (hint,)
+    if "enum" in schema:
+        return click.Choice(schema["enum"])
+    types = [part.get("type") for part in schema.get("anyOf", [schema])]
+    if len(types) == 1 and types[0] in _CLASSES:
+        return _CLASSES[types[0]]
+    return text_or_json if "string" in types else json
 
 
 def kebab(name: str) -> str:
@@ -228,12 +207,18 @@ def plan_status(plan: str, status: str) -> None:
     _run(_TOOLS["set_plan_status"], {"path" if "/" in plan else "id": plan, "status": status}, Context())
 
 
-def _switch(verb: str, about: str, *, enabled: bool) -> click.Command:
-    @click.argument("id")
-    def run(id: str) -> None:
-        _run(_TOOLS["cron_set_enabled"], {"id": id, "enabled": enabled}, Context())
+@command()
+@click.argument("id")
+def enable(id: str) -> None:
+    """Enable the job ID from now on."""
+    _run(_TOOLS["cron_set_enabled"], {"id": id, "enabled": True}, Context())
 
-    return command(verb, help=about)(run)
+
+@command()
+@click.argument("id")
+def disable(id: str) -> None:
+    """Disable the job ID until it is enabled again."""
+    _run(_TOOLS["cron_set_enabled"], {"id": id, "enabled": False}, Context())
 
 
 @command("list")
@@ -276,26 +261,16 @@ def chat_memory(approve: bool) -> None:
         click.echo(show.printable(text) if text.strip() else "MEMORY.md is empty.")
 
 
-workspace = _group("workspace")
-state = _group("state")
-plan = _group("plan", plan_status)
-learnings = _group("learnings", modules={"archive": "lint"})
-skill = _group("skill", skill_list)
-compartment = _group("compartment")
-mind = _group("mind")
-value = _group("value")
-chat = _group("chat", chat_history, chat_memory)
-jobs = _group(
-    "jobs",
-    _switch("enable", "Enable the job ID from now on.", enabled=True),
-    _switch("disable", "Disable the job ID until it is enabled again.", enabled=False),
-    modules={"run": "jobs", "log": "jobs"},
+workspace, state, compartment, mind, value, task = map(
+    _group, ("workspace", "state", "compartment", "mind", "value", "task")
 )
-task = _group("task")
+plan = _group("plan", plan_status)
+learnings = _group("learnings", modules={"archive": "upkeep"})
+skill = _group("skill", skill_list)
+chat = _group("chat", chat_history, chat_memory)
+jobs = _group("jobs", enable, disable, modules={"run": "jobs", "log": "jobs"})
 overview = _command("overview", _TOOLS["retrieve_overview"])
-recall = _command("recall", _TOOLS["recall"])
-remember = _command("remember", _TOOLS["remember"])
-revise = _command("revise", _TOOLS["revise"])
+recall, remember, revise = (_command(name, _TOOLS[name]) for name in ("recall", "remember", "revise"))
 
 
 # commands over all tools

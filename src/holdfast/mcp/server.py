@@ -32,8 +32,7 @@ from holdfast.memories.workspaces import Workspaces
 from holdfast.memory import Memory
 from holdfast.secrets import redact
 from holdfast.tools import toolsets
-from holdfast.tools.calling import CONNECTION, UNKNOWN, Connection, Context, Reply, failed, reply_text
-from holdfast.tools.registry import Tool
+from holdfast.tools.calling import CONNECTION, UNKNOWN, Connection, Context, Reply, Tool, failed, reply_text
 
 WRITER = "mcp"
 """The writer of everything that is written through this server."""

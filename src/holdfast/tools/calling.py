@@ -1,22 +1,26 @@
-"""Run a tool: read the context, check the parameters, run, trace, and turn errors into replies.
+"""Tools: what a tool is, and how a call of one runs.
 
-Every interface calls tools through here. What the context of a call lacks comes from its connection, then from the
-start options of the server.
+A tool is one typed function with a docstring; everything else about it is derived. The first parameter of the function
+is the `Call` it serves, the others are the parameters of the tool, and `Annotated[type, "text"]` describes one to the
+model. The function returns the data of the reply.
+
+Every interface runs tools through `Runner`: it completes the context from the connection and the start options of the
+server, checks the parameters, runs, traces, and turns errors into replies.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import re
+import inspect
 import time
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 import msgspec
 
-from holdfast import secrets
 from holdfast.core import Core
 from holdfast.errors import HoldfastError, Invalid
 from holdfast.memories.chat import Chat
@@ -27,17 +31,17 @@ from holdfast.memories.mind import Values, Windows
 from holdfast.memories.tasks import Tasks
 from holdfast.memories.workspaces import States, Trace, Traces, Workspaces
 from holdfast.model.names import close_to, is_text
-from holdfast.model.records import MAX_DEPTH, check_plain, line_of
+from holdfast.model.records import check_plain, line_of
 from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.model.tokens import count_tokens
-from holdfast.tools.registry import Registry, Tool
 
 Reply = dict[str, Any]
-OK = "ok"
 UNKNOWN = "unknown"
 """Reported in place of the name of a tool that does not exist."""
-UNTRACED = frozenset({"useTools"})
-"""Its inner calls are traced one by one."""
+USE_TOOLS = "useTools"
+"""The tool that is not traced: its inner calls are, one by one."""
+_UNSAID: tuple[Any, ...] = (None, "", [], {})
+"""Defaults that a schema does not name: they mean that nothing was given."""
 _SEND = {
     "workspaceId": 'send the workspace\'s name, or "default"',
     "sessionId": "send any string that names this conversation, the same one every time",
@@ -46,10 +50,125 @@ _NOT_KEPT = (
     "The next call cannot be told from those of other conversations, so it will not be in this workspace."
     " Send context.sessionId with each call, or context.workspaceId."
 )
-_SHORT = 300
-_LARGE_NUMBER = re.compile(rb"\d{19}")
-_decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder(enc_hook=dict).encode
+
+
+class Param(msgspec.Struct, frozen=True):
+    name: str
+    type: Any
+    required: bool
+    """A required string may not be blank, unless the tool allows it."""
+    default: Any = None
+    about: str = ""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the parameter, with all definitions inlined."""
+        (found,), definitions = msgspec.json.schema_components([self.type], ref_template="{name}")
+        schema: dict[str, Any] = _inline(found, definitions)
+        schema |= {"description": self.about} if self.about else {}
+        return schema | ({} if self.default in _UNSAID else {"default": self.default})
+
+    @property
+    def choices(self) -> str:
+        """The allowed values, or the names of its fields, as a hint in an error."""
+        schema = self.schema
+        values = [
+            value
+            for part in schema.get("anyOf", [schema])
+            for value in part.get("enum") or part.get("items", {}).get("enum") or part.get("properties") or ()
+        ]
+        return f" (use {', '.join(map(str, values))})" if values else ""
+
+
+class Tool(msgspec.Struct, frozen=True):
+    name: str
+    agent: str
+    """The toolset it belongs to."""
+    function: Callable[..., Any]
+    about: str
+    params: Mapping[str, Param]
+    enveloped: bool = False
+    """Replies are `{success, data}`."""
+    reads: bool = False
+    """It changes nothing, so it can be called again."""
+    render: Callable[[Any], str] | None = None
+    """Makes the text for the model; without it the model reads the reply as JSON."""
+    mirrored: bool = False
+    """The text is the same data as the reply."""
+    private: bool = False
+    """Its traces are not searched and have no results; of notes of a run they have no parameters either."""
+    check: Callable[[Mapping[str, Any]], None] | None = None
+    """Checks the parameters first, where a contract has its own error texts."""
+    blank: tuple[str, ...] = ()
+    """Required strings that may be blank."""
+    within: bool = False
+    """It stays in one scope, so a token that is bound to a scope may call it."""
+
+    @property
+    def harmless(self) -> bool:
+        """May a caller use it who may only read? The calls inside `useTools` are checked one by one."""
+        return self.reads or self.name == USE_TOOLS
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the parameters, without the context."""
+        required = [param.name for param in self.params.values() if param.required]
+        schema = {"type": "object", "properties": {param.name: param.schema for param in self.params.values()}}
+        return schema | ({"required": required} if required else {}) | {"additionalProperties": False}
+
+    @property
+    def takes(self) -> str:
+        """A sentence that lists the parameters."""
+        needed = ", ".join(name for name, param in self.params.items() if param.required)
+        rest = ", ".join(name for name, param in self.params.items() if not param.required)
+        if not needed:
+            return f"{self.name} takes {rest or 'nothing'}."
+        return f"{self.name} needs {needed}" + (f"; it also takes {rest}" if rest else "") + "."
+
+
+class Registry:
+    """Tools by name, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Tool] = {}
+
+    def add(self, agent: str, function: Callable[..., Any], **options: Any) -> None:
+        """Make a function a tool of an agent; `options` are the other fields of `Tool`."""
+        params, hints = dict[str, Param](), typing.get_type_hints(function, include_extras=True)
+        for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+            extras = getattr(hints[name], "__metadata__", ())
+            about = next((extra for extra in extras if isinstance(extra, str)), "")
+            required = parameter.default is inspect.Parameter.empty
+            params[name] = Param(name, hints[name], required, None if required else parameter.default, about)
+        name, about = function.__name__, inspect.cleandoc(function.__doc__ or "")
+        self.tools[name] = Tool(name, agent, function, about, params, **options)
+
+    def agents(self) -> dict[str, list[str]]:
+        """Return the tools of each agent."""
+        found: dict[str, list[str]] = {}
+        for tool in self.tools.values():
+            found.setdefault(tool.agent, []).append(tool.name)
+        return found
+
+
+def _inline(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """Replace references by their definitions, and drop titles, empty defaults and null, which do not help a model."""
+    if isinstance(schema, list):
+        return [_inline(part, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inline(definitions[schema["$ref"]], definitions)
+    result = {
+        name: _inline(part, definitions)
+        for name, part in schema.items()
+        if name != "title" and (name != "default" or part not in _UNSAID)
+    }
+    options = result.get("anyOf")
+    if options and {"type": "null"} in options:
+        left = [option for option in options if option != {"type": "null"}]
+        result = left[0] if len(left) == 1 else {"anyOf": left}
+    return result
 
 
 class Context(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -124,41 +243,22 @@ def arguments(tool: Tool, given: Any) -> dict[str, Any]:
         raise Invalid(f"{tool.name} has no parameter {', '.join(unknown)}.{hint}", tool.takes)
     if tool.check:
         tool.check(given)
-    missing = [
-        name
-        for name, param in tool.params.items()
-        if param.required
-        and (
-            (value := given.get(name)) is None
-            or (isinstance(value, str) and not value.strip() and name not in tool.blank)
-        )
-    ]
-    if missing:
-        raise Invalid(f"Missing or blank: {', '.join(missing)}.", tool.takes)
-    for value in () if _is_plain(given) else given.values():
-        check_plain(value)
     sent = {name: value for name, value in given.items() if value is not None}
-    try:
-        values: dict[str, Any] = msgspec.convert(sent, tool.types)
-    except msgspec.ValidationError:
-        faults = []
-        for name, value in sent.items():
-            try:
-                msgspec.convert(value, tool.params[name].type)
-            except msgspec.ValidationError as error:
-                faults.append(f"{name}: {error}{tool.params[name].choices}")
-        raise Invalid("; ".join(faults) + ".", tool.takes) from None
+    blank = {name for name, value in sent.items() if isinstance(value, str) and not value.strip()} - {*tool.blank}
+    if missing := [
+        name for name, param in tool.params.items() if param.required and (name not in sent or name in blank)
+    ]:
+        raise Invalid(f"Missing or blank: {', '.join(missing)}.", tool.takes)
+    values, faults = dict[str, Any](), []
+    for name, value in sent.items():
+        check_plain(value)
+        try:
+            values[name] = msgspec.convert(value, tool.params[name].type)
+        except msgspec.ValidationError as error:
+            faults.append(f"{name}: {error}{tool.params[name].choices}")
+    if faults:
+        raise Invalid("; ".join(faults) + ".", tool.takes)
     return values
-
-
-def _is_plain(given: dict[str, Any]) -> bool:
-    """Is this plain JSON for certain? A quick test, before `check_plain` visits every value."""
-    try:
-        data = _encode(given)
-        few = data.count(b"{") + data.count(b"[") <= MAX_DEPTH
-        return few and not _LARGE_NUMBER.search(data) and bool(_decode(data) == given)
-    except (TypeError, ValueError, RecursionError):
-        return False
 
 
 class Call:
@@ -232,7 +332,10 @@ class Runner:
             known = self.registry.tools
             what = f'There is no tool "{name}".{close_to(str(name), known)}'
             return self.refused(str(name), Invalid(what, f"There are: {', '.join(known)}."))
-        if context is None and isinstance(params, dict) and "context" in params and "context" not in tool.params:
+        if "context" in tool.params:  # the context is a parameter of useTools
+            if context is not None and isinstance(params, dict):
+                params, context = {"context": context} | params, None
+        elif context is None and isinstance(params, dict) and "context" in params:
             params = dict(params)
             context = params.pop("context")
         try:
@@ -250,35 +353,35 @@ class Runner:
             self.on_call(tool.name if tool else UNKNOWN, type(error).__name__, 0.0)
         return reply
 
-    def run(self, tool: Tool, params: Any, context: Context) -> Reply:
-        """Run a tool in a context that was checked before."""
+    def run(self, tool: Tool, params: Any, context: Context, *, raises: bool = False) -> Reply:
+        """Run a tool in a context that was checked before; with `raises`, an error is raised after it was traced."""
         if self.bound and context.workspaceId in ("", DEFAULT):
             context = msgspec.structs.replace(context, workspaceId=self.bound)
-        call = Call(self, context)
-        begin, outcome = time.perf_counter(), OK
-        refusal = self._refusal(tool)
+        call, begin, traced = Call(self, context), time.perf_counter(), tool.name != USE_TOOLS
+        refusal, outcome, wrong = self._refusal(tool), "ok", None
         try:
             if refusal:
                 raise refusal
             values = arguments(tool, params)
-            if not tool.reads and tool.name not in UNTRACED and secrets.could_hold(_encode((params, context)).decode()):
+            if traced and not tool.reads:
                 self.memory.secrets.check({**(params or {}), "context": msgspec.to_builtins(context)})
-            reply = answered(tool, tool.function(call, **values))
-            if call.warnings:
-                reply["warnings"] = call.warnings
+            reply = _answered(tool, tool.function(call, **values), call.warnings)
         except HoldfastError as error:
-            reply, outcome = failed(self.rephrase(error), tool), type(error).__name__
+            wrong, outcome = self.rephrase(error), type(error).__name__
         except RecursionError:
-            deep = Invalid("The parameters are nested too deeply.", "Flatten them.")
-            reply, outcome = failed(deep, tool), Invalid.__name__
+            wrong, outcome = Invalid("The parameters are nested too deeply.", "Flatten them."), Invalid.__name__
         except Exception as error:  # an error of ours must not end the server
             outcome = type(error).__name__
             what = f"{tool.name} failed unexpectedly ({f'{outcome}: {error}'[:300]})."
-            reply = failed(self.rephrase(HoldfastError(what, "Please report this.")), tool)
-        if tool.name not in UNTRACED:
+            wrong = self.rephrase(HoldfastError(what, "Please report this."))
+        if wrong:
+            reply = failed(wrong, tool)
+        if traced:
             self._trace(tool, params, call, reply, begin, refused=refusal is not None)
             if self.on_call:
                 self.on_call(tool.name, outcome, time.perf_counter() - begin)
+        if wrong and raises:
+            raise wrong
         return reply
 
     def _refusal(self, tool: Tool) -> HoldfastError | None:
@@ -303,27 +406,34 @@ class Runner:
         if tool.private and (place not in notes.known or notes.lasts(place) == "run"):  # a run leaves nothing behind
             given = {name: value for name, value in given.items() if name == "compartment"}
         success, context = reply.get("success") is not False, Context() if refused else call.context
+        data = reply.get("data", reply)
+        found = reply.get("hits", data) if tool.reads and not tool.private else None
+        # until the owner approves it, a proposal is not an activity to show
+        pending = isinstance(data, dict) and "pending" in (data.get("status"), data.get("receipt"))
         self.traces.add(
             Trace(
                 tool=tool.name, workspace=workspace, bound=self.bound, session=call.session, run=call.context.runId,
                 agent=call.context.agentId, goal=context.goal, memory=context.memory, constraints=context.constraints,
                 params=given, success=success, error="" if success else str(reply.get("error")),
                 result=_short(reply) if success and not tool.private else "", private=tool.private,
-                ids=_found(tool, reply), tokens=count_tokens(reply_text(reply)),
-                ms=round((time.perf_counter() - begin) * 1000, 3),
-                read=tool.reads or self.reads_only or refused or _is_pending(reply),
+                ids=[str(one["id"]) for one in found if isinstance(one, dict) and "id" in one]
+                if isinstance(found, list) else [],
+                tokens=count_tokens(reply_text(reply)), ms=round((time.perf_counter() - begin) * 1000, 3),
+                read=tool.reads or self.reads_only or refused or pending,
             )
         )  # fmt: skip
 
 
-def answered(tool: Tool, result: Any) -> Reply:
+def _answered(tool: Tool, result: Any, warnings: list[str]) -> Reply:
     """Return the reply of a tool that succeeded."""
+    reply: Reply
     if tool.enveloped:
-        return {"success": True} if result is None and not tool.reads else {"success": True, "data": result}
-    reply: Reply = dict(result)
-    if tool.render and "text" not in reply:
-        reply["text"] = tool.render(result)
-    return reply
+        reply = {"success": True} if result is None and not tool.reads else {"success": True, "data": result}
+    else:
+        reply = dict(result)
+        if tool.render and "text" not in reply:
+            reply["text"] = tool.render(result)
+    return reply | ({"warnings": warnings} if warnings else {})
 
 
 def failed(error: HoldfastError, tool: Tool | None = None) -> Reply:
@@ -335,27 +445,13 @@ def failed(error: HoldfastError, tool: Tool | None = None) -> Reply:
 def reply_text(reply: Reply) -> str:
     """Return what a model reads of a reply."""
     text = reply.get("text")
-    return text if isinstance(text, str) else _encode(reply).decode("utf-8")
-
-
-def _found(tool: Tool, reply: Reply) -> list[str]:
-    """Return the ids of the records that a tool which reads has found."""
-    found = reply.get("hits", reply.get("data")) if tool.reads and not tool.private else None
-    return [str(one["id"]) for one in found if isinstance(one, dict) and "id" in one] if isinstance(found, list) else []
-
-
-def _is_pending(reply: Reply) -> bool:
-    """Does the owner have to approve what a call wrote? Until then it is not an activity to show."""
-    data = reply.get("data", reply)
-    return isinstance(data, dict) and "pending" in (data.get("status"), data.get("receipt"))
+    return text if isinstance(text, str) else msgspec.json.encode(reply, enc_hook=dict).decode("utf-8")
 
 
 def _short(reply: Reply) -> str:
     """Return a result in a few words, for the trace."""
     data = reply.get("text", reply.get("data"))
-    if isinstance(data, str):
-        return data[:_SHORT]
     if isinstance(data, list):
         first = [line_of(item.get("name", item) if isinstance(item, dict) else item)[:80] for item in data[:5]]
         data = f"{len(data)} found" + (f": {', '.join(first)}" if first else "")
-    return "" if data is None else line_of(data)[:_SHORT]
+    return data[:300] if isinstance(data, str) else "" if data is None else line_of(data)[:300]

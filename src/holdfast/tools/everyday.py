@@ -23,8 +23,7 @@ from holdfast.model.scopes import DEFAULT, Scope
 from holdfast.owner import history
 from holdfast.owner.shared import NAME, PREFIX
 from holdfast.recall.answers import Hit
-from holdfast.tools.calling import Call
-from holdfast.tools.registry import Registry
+from holdfast.tools.calling import Call, Registry
 
 _TITLE = 60
 _RELATED = 3
@@ -261,17 +260,18 @@ def _recalled(reply: dict[str, Any]) -> str:
         return "\n".join((nothing, *away))
     parts = [f"Nothing relevant in {first}. In {rest[0]}:"] if rest else []
     for number, hit in enumerate(reply["hits"], 1):
-        head = one_line(
-            " · ".join([hit[name] for name in ("kind", "title", "status", "label", "age") if hit.get(name)])
-        )
-        head += f" · {hit['store']}" if hit.get("store") else ""
-        head += f" · {Source(hit['trust'], hit.get('by', ''), hit.get('channel', ''))}"
-        head += f" · beware, it has {hit['unseen']}" if hit.get("unseen") else ""
+        head = _head(hit, "kind", "title", "status", "label", "age", "store")
         quoted = "\n".join([f"> {line}" for line in hit.get("text", "").splitlines()])
         near = one_line("; ".join([f"{tied['title']} ({tied['how']})" for tied in hit.get("related", ())]))
         quoted += f"\n   all {hit['size']:,} characters: read {hit['id']}" if hit.get("size") else ""
         parts.append(f"{number}. {head} ({hit['where']})\n{quoted}" + (f"\n   related: {near}" if near else ""))
     return "\n".join((*parts, QUOTED, *away))
+
+
+def _head(shown: dict[str, Any], *names: str) -> str:
+    head = one_line(" · ".join([shown[name] for name in names if shown.get(name)]))
+    head += f" · {Source(shown['trust'], shown.get('by', ''), shown.get('channel', ''))}"
+    return head + (f" · beware, it has {shown['unseen']}" if shown.get("unseen") else "")
 
 
 def _remembered(reply: dict[str, Any]) -> str:
@@ -294,9 +294,7 @@ def _revised(reply: dict[str, Any]) -> str:
 
 
 def _read(reply: dict[str, Any]) -> str:
-    head = one_line(" · ".join([reply[name] for name in ("kind", "title", "status", "label") if reply.get(name)]))
-    head += f" · {Source(reply['trust'], reply.get('by', ''), reply.get('channel', ''))}"
-    head += f" · beware, it has {reply['unseen']}" if reply.get("unseen") else ""
+    head = _head(reply, "kind", "title", "status", "label")
     lines = [f"{name}: {line_of(value)}" for name, value in reply.get("fields", {}).items()]
     quoted = "\n".join([f"> {line}" for line in (*lines, *reply["content"].split("\n"))])
     end = reply["offset"] + len(reply["content"])

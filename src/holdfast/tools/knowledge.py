@@ -15,8 +15,7 @@ from holdfast.memories.corrections import PENDING, shown_similar, similar
 from holdfast.memories.knowledge import BUDGET, Learned
 from holdfast.model.records import Draft, Receipt
 from holdfast.model.scopes import Scope
-from holdfast.tools.calling import Call
-from holdfast.tools.registry import Registry
+from holdfast.tools.calling import Call, Registry
 
 
 class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

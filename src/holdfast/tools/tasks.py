@@ -1,25 +1,29 @@
-"""Tools for tasks, agent `tasks`: an orchestrator creates tasks and workers claim them.
+"""Tools for work to be done, agents `tasks` and `jobs`. Replies are text, with the same as data.
 
-Replies are text, with the same as data. Tasks belong to the workspace of the call; an id finds a task in any workspace.
+An orchestrator creates tasks and workers claim them. Tasks belong to the workspace of the call; an id finds a task in
+any workspace. A job is a message that is due by the clock; the command that runs then is a setting of the owner.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from holdfast.errors import Invalid
+from holdfast.formats import schedules
 from holdfast.formats.tasks import CANCELLED, DONE, USUAL_ATTEMPTS, USUAL_LEASE, USUAL_PAUSE, Attempt, New, Task
+from holdfast.memories.jobs import CHANNEL, Job, Jobs, counted, fault, is_more
 from holdfast.memories.tasks import Claim, Listed
 from holdfast.model.names import amount
 from holdfast.model.records import USUAL_PRIORITY
 from holdfast.model.times import iso, parse_ms
-from holdfast.tools.calling import Call
-from holdfast.tools.registry import Registry
+from holdfast.tools.calling import Call, Registry
 
 MOST_LISTED = 200
 Id = Annotated[str, "the task's id"]
+JobId = Annotated[str, "the id that cron_list shows"]
 _OUTCOMES = {
     "done": "done; what waited for it can go on",
     "released": "given back",
@@ -149,10 +153,90 @@ def task_list(
     }
 
 
+def cron_list(call: Call) -> dict[str, Any]:
+    """List the jobs: when each one is due, where its message goes, how it went last."""
+    jobs = call.runner.jobs
+    reply: dict[str, Any] = {"jobs": [job_data(jobs, job) for job in jobs.all()]}
+    return reply | ({"warnings": [*dict.fromkeys(jobs.warnings)]} if jobs.warnings else {})
+
+
+def cron_add(
+    call: Call,
+    name: Annotated[str, "what to call it"],
+    message: Annotated[str, "what is to be said when it is due"],
+    schedule: Annotated[str, "cron syntax, like 0 9 * * 1-5, or every N (seconds)"],
+    channel: Annotated[str, "where the message goes"] = CHANNEL,
+    timezone: Annotated[str, "IANA name; local is that of the machine"] = schedules.LOCAL,
+    enabled: Annotated[bool, "is it due from now on"] = True,
+) -> dict[str, Any]:
+    """Schedule a message: it is said again and again, by the clock of a time zone."""
+    job = call.runner.jobs.add(name, message, schedule, channel, timezone, enabled, call.op_id)
+    return _job(call, job, "Job added")
+
+
+def cron_remove(call: Call, id: JobId) -> dict[str, Any]:
+    """Remove a job. What it did so far stays in the log."""
+    job = call.runner.jobs.remove(id, call.op_id)
+    return {"id": job.id, "name": job.name, "text": f'Job removed: {job.id} "{job.name}"'}
+
+
+def cron_set_enabled(call: Call, id: JobId, enabled: bool) -> dict[str, Any]:
+    """Enable a job, or stop it for a while. Slots that pass while it is stopped are not made up for."""
+    job = call.runner.jobs.set_enabled(id, enabled, call.op_id)
+    return _job(call, job, "Job enabled" if enabled else "Job disabled")
+
+
 def register(registry: Registry) -> None:
-    for function in (task_create, task_claim, task_heartbeat, task_report):
-        registry.add("tasks", function, render=_text)
-    registry.add("tasks", task_list, reads=True, render=_text)
+    for function in (cron_list, cron_add, cron_remove, cron_set_enabled):
+        registry.add("jobs", function, render=_jobs, reads=function is cron_list)
+    for each in (task_create, task_claim, task_heartbeat, task_report, task_list):
+        registry.add("tasks", each, render=_tasks, reads=each is task_list)
+
+
+def job_data(jobs: Jobs, job: Job) -> dict[str, Any]:
+    """Return a job with its next slot, its last run and the number of missed slots."""
+    what, following, last, missed = fault(job), jobs.next(job), jobs.last(job), jobs.missed(job)
+    data = msgspec.to_builtins(job) | {
+        "next": _local(job, following) if following else "",
+        "last": _local(job, datetime.fromisoformat(last.slot)) if last else "",
+        "status": last.status if last else "",
+        **missed_data(missed),
+        "fault": what,
+    }
+    return {name: value for name, value in data.items() if value != "" or name not in ("fault", "status")}
+
+
+def missed_data(missed: int) -> dict[str, Any]:
+    """Return the number of missed slots, and whether there may be more."""
+    return {"missed": missed} | ({"missedMore": True} if is_more(missed) else {})
+
+
+def _job(call: Call, job: Job, what: str) -> dict[str, Any]:
+    data = job_data(call.runner.jobs, job)
+    return {"job": data, "text": f"{what}: {_job_line(data)}"}
+
+
+def _job_line(job: dict[str, Any]) -> str:
+    parts = [
+        f'{job["id"]} "{job["name"]}"', job["schedule"], job["timezone"], f"to {job['channel']}",
+        "enabled" if job["enabled"] is True else "disabled",
+        job.get("fault") or (f"next {job['next']}" if job["next"] else "next: none"),
+        f"last {job['last']} ({job['status']})" if job["last"] else "never run",
+        f"missed {counted(job['missed'])}",
+    ]  # fmt: skip
+    return " | ".join(" ".join(str(part).split()) for part in parts)
+
+
+def _jobs(reply: dict[str, Any]) -> str:
+    """Return a list of jobs as text; the other replies have theirs."""
+    lines = [_job_line(job) for job in reply["jobs"]] or ["No jobs yet. Use cron_add to schedule one."]
+    return "\n".join([*lines, *reply.get("warnings", ())])
+
+
+def _local(job: Job, slot: datetime) -> str:
+    """Return a slot in the time zone of the job, in UTC when there is no such zone."""
+    there = slot if fault(job) else slot.astimezone(schedules.zone(job.timezone))
+    return there.strftime("%Y-%m-%d %H:%M:%S %Z" if there.second else "%Y-%m-%d %H:%M %Z")
 
 
 def _claimed(claim: Claim) -> dict[str, Any]:
@@ -224,7 +308,7 @@ def _how(attempt: Attempt) -> str:
     return attempt.status + (f": {attempt.error}" if attempt.error else "")
 
 
-def _text(reply: dict[str, Any]) -> str:
+def _tasks(reply: dict[str, Any]) -> str:
     """Return a list of tasks as text; the other replies have theirs."""
     if not reply["tasks"]:
         return "No tasks." if reply["counts"] else "No tasks yet. Use task_create to add one."

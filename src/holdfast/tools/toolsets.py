@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.errors import HoldfastError, Invalid
+from holdfast.errors import Invalid
 from holdfast.model.names import close_to
-from holdfast.tools import chat, compartments, everyday, knowledge, mind, tasks, workspaces
-from holdfast.tools.calling import Call, Context, Reply, Runner, arguments, failed, read_context
-from holdfast.tools.registry import Registry, Tool
+from holdfast.tools import everyday, knowledge, sessions, tasks, workspaces
+from holdfast.tools.calling import Call, Context, Registry, Reply, Runner, Tool, read_context
 
 CORE = (
     "recall", "remember", "read", "revise", "loadWorkspace", "createState", "loadState", "listStates", "getTools",
@@ -41,12 +40,12 @@ class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def registry() -> Registry:
     """Return a registry with every tool."""
     made = Registry()
-    for module in (workspaces, knowledge, compartments, mind, chat, tasks, everyday):
+    for module in (workspaces, knowledge, sessions, tasks, everyday):
         module.register(made)
     listed = "; ".join(f"{agent}: {' '.join(tools)}" for agent, tools in made.agents().items())
     getTools.__doc__ = f"Describe other tools, by agent: {listed}."
     made.add("tools", getTools, enveloped=True, reads=True, within=True)
-    made.add("tools", useTools, within=True)
+    made.add("tools", useTools, within=True, check=lambda given: read_context(given.get("context"), required=True))
     return made
 
 
@@ -86,30 +85,18 @@ def useTools(
     strategy: Annotated[Literal["serial", "parallel"], "serial stops at the first failure"] = "serial",
 ) -> Reply:
     """Run tools of any agent, in order or at once. Ask getTools for their parameters."""
-    wanted = [msgspec.to_builtins(each) for each in calls]
-    return use(call.runner, {"context": context, "calls": wanted, "strategy": strategy})
-
-
-def use(runner: Runner, params: Any) -> Reply:
-    """Answer `useTools`: a single call returns its own reply, several return all replies in order."""
-    try:
-        given = dict(params) if isinstance(params, dict) else params
-        context = read_context(given.pop("context", None) if isinstance(given, dict) else None, required=True)
-        values = arguments(runner.registry.tools["useTools"], given | {"context": {}})
-        calls: list[Use] = values["calls"]
-        if not 1 <= len(calls) <= _MOST_CALLS:
-            raise Invalid(f"calls has {len(calls)} calls.", f"Send 1 to {_MOST_CALLS} of them.")
-    except HoldfastError as error:
-        return failed(error)
-    context = context.over(runner.defaults)
+    # a single call returns its own reply, several return all replies in order
+    if not 1 <= len(calls) <= _MOST_CALLS:
+        raise Invalid(f"calls has {len(calls)} calls.", f"Send 1 to {_MOST_CALLS} of them.")
+    runner = call.runner
+    made = read_context(context).over(runner.defaults)
     if len(calls) == 1:
-        return _one(runner, calls[0], context)
+        return _one(runner, calls[0], made)
     # each call has its own effect under the common op id
     parts = [
-        msgspec.structs.replace(context, opId=f"{context.opId}:{place}") if context.opId else context
-        for place in range(len(calls))
+        msgspec.structs.replace(made, opId=f"{made.opId}:{place}") if made.opId else made for place in range(len(calls))
     ]
-    if values.get("strategy") == "parallel":
+    if strategy == "parallel":
         with ThreadPoolExecutor(max_workers=min(8, len(calls))) as pool:
             waiting = [  # the context variables name the writer
                 pool.submit(contextvars.copy_context().run, _one, runner, each, part)

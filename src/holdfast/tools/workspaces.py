@@ -11,8 +11,7 @@ from holdfast.errors import Invalid
 from holdfast.memories.workspaces import FIELDS, activity, is_by, params_of
 from holdfast.model.queries import MAX_LIMIT, Query
 from holdfast.model.records import Receipt, line_of, text_of
-from holdfast.tools.calling import Call
-from holdfast.tools.registry import Registry
+from holdfast.tools.calling import Call, Registry
 
 _NEWEST_STATES = 20
 _ACTIVE_PLANS = ("new", "in_progress", "partial")
