@@ -129,7 +129,7 @@ def _insert(text: str, inside: _Container, key: str | int, value: Any) -> str:
     if inside.members:
         last = inside.members[-1]
         space = _space_before(text, last.start) or " "
-    if "\n" not in space and _ends_line_comment(text, at):
+    if "\n" not in space and _follows_line_comment(text, at):
         space = "\n"
     shown = f"{space}{name}{_render(text, value, space)}"
     if not inside.members:
@@ -154,15 +154,16 @@ def _cut(text: str, path: Path) -> str:
         rest = text[end:]
         comma = code.rfind(",", inside.start, start) if len(inside.members) > 1 else start
         left = text[:comma] + text[comma + 1 : start]
-    if rest.lstrip(" \t")[:1] not in ("\r", "\n") and _ends_line_comment(text, start):
+    if rest.lstrip(" \t")[:1] not in ("\r", "\n") and _follows_line_comment(text, start):
         left += text[start : member.start]  # or the rest would become part of the comment
     made = left + rest
     closing = _skip(made, inside.start + 1)
     return made[: inside.start + 1] + made[closing:] if made[closing] in "}]" else made
 
 
-def _ends_line_comment(text: str, at: int) -> bool:
-    return any(found.end() == at and found[0].startswith("//") for found in _COMMENTS.finditer(text))
+def _follows_line_comment(text: str, at: int) -> bool:
+    """Return whether a comment up to the end of the line is before a position; spaces at its end do not count."""
+    return any(found.start() < at <= found.end() and found[0][:2] == "//" for found in _COMMENTS.finditer(text))
 
 
 def _start(text: str, path: Path) -> int:
