@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any
 
 import click
@@ -42,7 +43,7 @@ def mcp(http: bool, toolset: str, host: str, port: int, workspace: str, session:
     if http:
         from holdfast.mcp.http import main as serve_http
 
-        serve_http(location, toolset, defaults, host=host, port=port)
+        serve_http(location, toolset, defaults, folder=os.getcwd(), host=host, port=port)
     else:
         from holdfast.mcp.stdio import main as serve_stdio
 
@@ -60,12 +61,11 @@ def serve(store: str, workspace: str, session: str, **given: Any) -> None:
 
     The server starts while the database is down, reports it at /readyz, and reconnects by itself.
     """
-    from holdfast.mcp.http import Options
-    from holdfast.mcp.team import run
+    from holdfast.mcp.http import main
 
     location = _store_of(store)
     defaults = Context(workspaceId=workspace, sessionId=session)
-    run(location, Options(**given), defaults, owner_tokens=not is_address(location))
+    main(location, defaults=defaults, owner_tokens=not is_address(location), **given)
 
 
 def _store_of(store: str) -> str:

@@ -1,10 +1,14 @@
-"""Authentication over HTTP: the owner's two tokens, the tokens that were issued, and how often each may be used.
+"""Who may do what: tokens, their rights, and the memory that each of them sees. Both HTTP servers use it.
 
-The owner's tokens are in files that only the owner can read, outside the memory root, which may be shared: one allows
-everything, one only reading. They are created at first use; removing a file makes a new token at the next start. Grants
-of issued tokens are in a table of a database or, for a folder, in a file beside the owner's tokens.
-A grant that was looked up is trusted for a moment, so that not every request asks the store; a revoked token stops
-working within seconds. If the store cannot be asked, the request is refused.
+The owner's two tokens are in files that only the owner can read, outside the memory root, which may be shared: one
+allows everything, one only reading. They are created at first use; removing a file makes a new token at the next start.
+Grants of issued tokens are in a table of a database or, for a folder, in a file beside the owner's tokens. A grant that
+was looked up is trusted for a moment, so that not every request asks the store; a revoked token stops working within
+seconds. If the store cannot be asked, the request is refused.
+
+The store is opened when a request needs it: a server starts while its database is down, and reconnects by itself.
+A tenant's memory is opened once, and so is each scope of it. Only so many tenants stay open; the least recently used is
+closed first, and never while it is in use. Closing a memory ends the notes of its runs.
 """
 
 from __future__ import annotations
@@ -18,32 +22,98 @@ import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, Unavailable
 from holdfast.model import grants
 from holdfast.model.grants import Grant
 from holdfast.model.times import today, utc_now
-from holdfast.roots import driver, is_address, open_folder
+from holdfast.roots import Tenants, driver, is_address, open_folder
+from holdfast.tools.calling import Connection, Context
 
 if TYPE_CHECKING:
-    from holdfast.mcp.server import Caller
+    from holdfast.mcp.health import Health
+    from holdfast.memory import Memory
     from holdfast.storage.postgres.database import PgGrants
 
-    MakeCaller = Callable[[Grant | None, bool], Caller]
-    """Returns the caller with a grant, or the owner, and whether it may only read."""
-
+WRITER = "mcp"
+"""The writer of everything that is written through a server."""
 FRESH_SECONDS = 2.0
 """An issued token is not looked up again for this long."""
-_MOST_CACHED = 10_000
+MOST_OPEN = 32
+"""Tenants whose memories stay open at once, unless more are in use."""
+_MOST_KNOWN = 10_000
+"""Tokens, addresses without a token, and connections that are remembered."""
+_LOOKUPS = 8
+"""Tokens that the server has not seen yet and that are looked up at once."""
 _PAUSE_SECONDS = 1.0
 """The wait before a store that could not be opened is tried again."""
 _TRIES = 50
 _MOST_BYTES = 4 << 20
+OnCall = Callable[[str, str, float], None]
+"""Receives the tool, "ok" or the class of the error, and the seconds."""
+Kept = TypeVar("Kept")
+
+
+class Recent(Generic[Kept]):
+    """Values by key, of which only the last used are kept. Threads may share it."""
+
+    def __init__(self, most: int = _MOST_KNOWN) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Hashable, Kept] = OrderedDict()
+
+    def get(self, key: Hashable) -> Kept | None:
+        with self._lock:
+            return self._known.get(key)
+
+    def use(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
+        with self._lock:
+            found = self._known.pop(key, None) or make()
+            self._known[key] = found
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return found
+
+    def remove(self, key: Hashable) -> None:
+        with self._lock:
+            self._known.pop(key, None)
+
+
+# callers
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """The sender of a request and its rights. `use` gives the memory that it may see, and keeps it open meanwhile."""
+
+    use: Callable[[], AbstractContextManager[Memory]]
+    start: Callable[[], None]
+    """Opens that memory in the background."""
+    reads_only: bool = False
+    bound: bool = False
+    """The caller sees one scope only."""
+    tenant: str = ""
+    token: str = ""
+    """The name of the token; "" for the owner's own."""
+    request: str = ""
+    run: str = ""
+    """The run of calls that name none."""
+    connection: Callable[[str], Connection] = lambda _session: Connection(lasts=False)
+    """Returns the connection of a call with this `sessionId`."""
+    on_failure: OnCall | None = None
+    """Called when a tool call did not reach a memory."""
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""The caller that this thread works for."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -78,16 +148,12 @@ class Bucket:
 
 
 class Bearer:
-    """A valid token: its caller and its rate limit. `user` keeps its sessions apart from those of other tokens."""
+    """A valid token: its caller, its name in logs and sessions, and its rate limit."""
 
-    def __init__(self, caller: Caller, limits: Limits, user: str) -> None:
-        from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser  # `holdfast token` does without the SDK
-        from mcp.server.auth.provider import AccessToken
-
+    def __init__(self, caller: Caller, limits: Limits, name: str) -> None:
         self.caller = caller
-        self.name = user
+        self.name = name
         self.bucket = Bucket(limits.requests, limits.burst)
-        self.user = AuthenticatedUser(AccessToken(token="", client_id=user, scopes=[]))
         self.checked = 0.0
         """When the store was asked last; 0 for the owner's tokens."""
 
@@ -97,58 +163,90 @@ class Bearer:
         return self.checked == 0.0 or time.monotonic() - self.checked < FRESH_SECONDS
 
 
-class Auth:
-    """The tokens of a server: the owner's, each with whether it only reads, and those issued for a store."""
+class Refused(Exception):
+    """A request that is not answered, with its HTTP status."""
 
-    def __init__(self, store: str, owner_tokens: Mapping[str, bool], limits: Limits, caller: MakeCaller) -> None:
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Auth:
+    """The tokens of a server, and what each of them may see and do.
+
+    The owner's tokens come each with whether it only reads; the others are those issued for the store.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        defaults: Context,
+        owner_tokens: Mapping[str, bool],
+        health: Health,
+        limits: Limits = Limits(),  # noqa: B008 - it is frozen
+        folder: str = "",
+    ) -> None:
+        self.memories = MemoryPool(store, defaults, self._prepare, folder=folder)
+        self._store, self._health, self._limits = store, health, limits
+        self._own_tenant, self._in_database = tenant_of(store), is_address(store)
         self.owners = [
-            (token.encode(), Bearer(caller(None, reads_only), limits, "read" if reads_only else "write"))
+            (token.encode(), Bearer(self._caller(None, reads_only), limits, "read" if reads_only else "write"))
             for token, reads_only in owner_tokens.items()
         ]
-        self._store = store
-        self._limits = limits
-        self._caller = caller
         self._grants: FileGrants | PgGrants | None = None
         self._failed: tuple[float, HoldfastError | None] = (0.0, None)
         self._opening = threading.Lock()
-        self._lock = threading.Lock()
-        """Never held for long: the event loop takes it too."""
-        self._cache: OrderedDict[str, Bearer] = OrderedDict()
+        self._issued: Recent[Bearer] = Recent()
+        self._strangers: Recent[Bucket] = Recent()
+        """By address."""
+        self._lookups = anyio.CapacityLimiter(_LOOKUPS)
+
+    async def admit(self, authorization: str, address: str, *, foreign: bool) -> Bearer | None:
+        """Return the bearer of the token of a request, None if it has no valid one; Refused if it comes too fast.
+
+        A request of a foreign web page or host is counted too, but the store is not asked for it.
+        """
+        scheme, _, given = authorization.partition(" ")
+        sent = given.strip().encode() if scheme.lower() == "bearer" else b""
+        bearer = self.known(sent)
+        if not foreign and sent and (bearer is None or not bearer.is_fresh):
+            limiter = None if bearer else self._lookups  # a flood of unknown tokens must not take all threads
+            try:
+                bearer = await anyio.to_thread.run_sync(self.look_up, sent, limiter=limiter)
+            except HoldfastError:
+                raise Refused(503, "The store does not answer") from None
+        if not (bearer.bucket if bearer else self.bucket_of(address)).take():
+            raise Refused(429, "Too many requests")
+        return bearer
+
+    def bucket_of(self, address: str) -> Bucket:
+        """Return the bucket of an address for its requests without a valid token."""
+        return self._strangers.use(address, lambda: Bucket(self._limits.strangers, self._limits.burst))
 
     def known(self, sent: bytes) -> Bearer | None:
         """Return the bearer of a token without asking the store; all owner tokens are compared in constant time."""
         found = [bearer for token, bearer in self.owners if hmac.compare_digest(sent, token)]
-        if found:
-            return found[0]
-        with self._lock:
-            return self._cache.get(_cache_key(sent))
+        return found[0] if found else self._issued.get(_cache_key(sent))
 
     def look_up(self, sent: bytes) -> Bearer | None:
         """Ask the store for the bearer of a token; raises when it cannot be asked."""
         token = grants.parse(sent.decode("ascii", "replace"))
         if token is None:
             return None
-        begun = time.monotonic()
-        try:
+        begun, found = time.monotonic(), None
+        with contextlib.suppress(Invalid):  # no tenant can have that name
             found = self.grants().find(token.tenant, token.id)
-        except Invalid:  # no tenant can have that name
-            found = None
-        valid, key = grants.matches(token, found), _cache_key(sent)
-        with self._lock:
-            if not valid or not found:
-                self._cache.pop(key, None)
-                return None
-            bearer = self._cache.get(key)
-            if bearer is None:
-                bearer = Bearer(self._caller(found, found.reads_only), self._limits, f"{found.tenant}/{found.id}")
-            bearer.checked = begun
-            self._cache[key] = bearer
-            self._cache.move_to_end(key)
-            if len(self._cache) > _MOST_CACHED:
-                self._cache.popitem(last=False)
-        if found.used != today():
+        if not grants.matches(token, found) or not found:
+            self._issued.remove(_cache_key(sent))
+            return None
+        grant, name = found, f"{found.tenant}/{found.id}"
+        bearer = self._issued.use(
+            _cache_key(sent), lambda: Bearer(self._caller(grant, grant.reads_only), self._limits, name)
+        )
+        bearer.checked = begun
+        if grant.used != today():
             with contextlib.suppress(HoldfastError):  # a server that may only read cannot record it
-                self.grants().note_use(found.tenant, found.id)
+                self.grants().note_use(grant.tenant, grant.id)
         return bearer
 
     def grants(self) -> FileGrants | PgGrants:
@@ -166,15 +264,208 @@ class Auth:
             return self._grants
 
     def close(self) -> None:
+        self.memories.close()
         with self._opening:
             if self._grants:
                 self._grants.close()
                 self._grants = None
 
+    def _caller(self, grant: Grant | None, reads_only: bool) -> Caller:
+        """Return the caller with a grant, or the owner."""
+        key = Key(self._own_tenant)
+        if grant:
+            key = Key(grant.tenant if self._in_database else "", grant.scope)
+        return Caller(
+            use=(lambda: self._use(key)) if grant else (lambda: self.memories.use(key)),
+            start=lambda: self.memories.start(key),
+            reads_only=reads_only,
+            bound=bool(key.scope),
+            tenant=key.tenant,
+            token=grant.name if grant else "",
+            on_failure=self._health.called,
+        )
+
+    @contextlib.contextmanager
+    def _use(self, key: Key) -> Iterator[Memory]:
+        """Use a memory for a caller that may not see errors of the store."""
+        opened = False
+        try:
+            with self.memories.use(key) as memory:
+                opened = True
+                yield memory
+        except HoldfastError as error:
+            if opened and not isinstance(error, Unavailable):
+                raise
+            raise self._health.hidden(error) from None
+
+    def _prepare(self, memory: Memory) -> None:
+        def rephrase(error: HoldfastError) -> HoldfastError:
+            """Return the error that a caller gets: the owner in full, an issued token no details of the store."""
+            caller = CALLER.get()
+            internal = isinstance(error, Unavailable) or type(error) is HoldfastError
+            return self._health.hidden(error) if internal and caller and caller.token else error
+
+        memory.tools.on_call = self._health.called
+        memory.tools.rephrase = rephrase
+
 
 def _cache_key(sent: bytes) -> str:
     """Return a digest, so that the token itself is not kept."""
     return grants.digest(sent.decode("latin-1"))
+
+
+# memories
+
+
+class LazyMemory:
+    """A memory that is opened at first use, so that a server can list its tools before it reads any file.
+
+    A failed attempt is repeated by the next call: a root that was missing is found without a restart.
+    """
+
+    def __init__(self, opener: Callable[[], Memory]) -> None:
+        self._opener = opener
+        self._lock = threading.Lock()
+        self._started = False
+        self.opened: Memory | None = None
+        """The memory, None while it is not open."""
+
+    def get(self) -> Memory:
+        """Return the memory; the first caller opens it while the others wait."""
+        with self._lock:
+            if self.opened is None:
+                self.opened = self._opener()
+            return self.opened
+
+    def start(self) -> None:
+        """Open it in the background; the first call that needs it reports what goes wrong."""
+
+        def attempt() -> None:
+            with contextlib.suppress(HoldfastError):
+                self.get()
+
+        if not self._started:
+            self._started = True
+            threading.Thread(target=attempt, name="holdfast-open", daemon=True).start()
+
+    def close(self) -> None:
+        with self._lock:
+            if self.opened is not None:
+                self.opened.close()
+                self.opened = None
+
+
+def set_context(memory: Memory, start: Context, folder: str) -> None:
+    """Set what calls lack: the start options, then the workspace of the folder in which the server was started."""
+    from holdfast.memories.workspaces import Workspaces
+
+    if folder and not start.workspaceId:
+        start = start.over(Context(workspaceId=Workspaces(memory).around(folder)))
+    memory.context = start
+
+
+class Key(msgspec.Struct, frozen=True):
+    tenant: str = ""
+    scope: str = ""
+
+
+class _Entry:
+    """The memory of a tenant, the scopes of it that callers are bound to, and how many calls use any of them."""
+
+    def __init__(self, opener: Callable[[], Memory]) -> None:
+        self.memory = LazyMemory(opener)
+        self.scopes: dict[str, LazyMemory] = {}
+        self.users = 0
+
+    def close(self) -> None:
+        for memory in (*self.scopes.values(), self.memory):
+            with contextlib.suppress(HoldfastError):
+                memory.close()
+
+
+class MemoryPool:
+    """Opens, shares and closes the memories of one store; `prepare` gets each one that was opened."""
+
+    def __init__(
+        self, store: str, defaults: Context, prepare: Callable[[Memory], None], most: int = MOST_OPEN, folder: str = ""
+    ) -> None:
+        self._store = store
+        self._defaults = defaults
+        self._most = most
+        self._folder = folder
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        """By tenant, the least recently used first."""
+        self._tenants = Tenants(store) if is_address(store) else None
+
+    @contextlib.contextmanager
+    def use(self, key: Key) -> Iterator[Memory]:
+        with self._entered(key) as memory:
+            yield memory.get()
+
+    def start(self, key: Key) -> None:
+        """Open a memory in the background, so that the first call does not have to wait."""
+        with self._entered(key) as memory:
+            memory.start()
+
+    @property
+    def count(self) -> int:
+        """How many are open, or being opened."""
+        return sum(1 + len(entry.scopes) for entry in list(self._entries.values()))
+
+    def waiting(self) -> int:
+        """Return how many changed files are not indexed yet."""
+        entries = list(self._entries.values())
+        return sum(memory.store.waiting for entry in entries if (memory := entry.memory.opened))
+
+    def close(self) -> None:
+        with self._lock:
+            left = list(self._entries.values())
+            self._entries.clear()
+        for entry in left:
+            entry.close()
+        if self._tenants:
+            self._tenants.close()
+
+    @contextlib.contextmanager
+    def _entered(self, key: Key) -> Iterator[LazyMemory]:
+        """Give a memory, which stays in the pool meanwhile; close idle ones if there are too many."""
+        with self._lock:
+            entry = self._entries.setdefault(key.tenant, _Entry(lambda: self._open(key.tenant)))
+            self._entries.move_to_end(key.tenant)
+            entry.users += 1
+            memory = entry.memory
+            if key.scope:
+                memory = entry.scopes.setdefault(key.scope, LazyMemory(lambda: self._open_within(entry, key.scope)))
+            idle = [tenant for tenant, entry in self._entries.items() if not entry.users]
+            spare = [self._entries.pop(tenant) for tenant in idle[: max(0, len(self._entries) - self._most)]]
+        try:
+            for one in spare:
+                one.close()
+            yield memory
+        finally:
+            with self._lock:
+                entry.users -= 1
+
+    def _open(self, tenant: str) -> Memory:
+        from holdfast.memory import open_memory, open_tenant  # here: `holdfast token` opens none
+
+        if self._tenants:
+            memory = open_tenant(self._tenants, tenant, writer=WRITER)
+            memory.store.watch()
+        else:
+            memory = open_memory(self._store, watch=True, writer=WRITER)
+        set_context(memory, self._defaults, self._folder)
+        self._prepare(memory)
+        return memory
+
+    def _open_within(self, entry: _Entry, scope: str) -> Memory:
+        from holdfast.memory import open_within
+
+        memory = open_within(entry.memory.get(), scope)
+        self._prepare(memory)
+        return memory
 
 
 # the owner's tokens

@@ -23,7 +23,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast import __version__
-from holdfast.errors import Busy, Damaged, HoldfastError, Invalid
+from holdfast.errors import Busy, Damaged, HoldfastError, Invalid, Unavailable
+from holdfast.mcp.auth import CALLER
 from holdfast.model.times import utc_now
 from holdfast.storage.tree import RootGone
 
@@ -184,6 +185,19 @@ class Health:
         self._limiter, self._lock = anyio.CapacityLimiter(2), anyio.Lock()
         self._problem, self._when = "", -_CHECK_SECONDS
 
+    def called(self, tool: str, outcome: str, seconds: float) -> None:
+        """Count and log a call of a tool."""
+        self.metrics.called(tool, outcome, seconds)
+        write = self.log.info if outcome == "ok" else self.log.warn
+        write("call", tool=tool, outcome=outcome, ms=round(seconds * 1000, 1), **_caller_fields())
+
+    def hidden(self, error: HoldfastError) -> HoldfastError:
+        """Log an error of the store, and return one without its text, which may name hosts and logins."""
+        text = _public_text(error)
+        self.log.warn("failed", state=text, reason=str(error), **_caller_fields())
+        kind = Busy if isinstance(error, Busy) else Unavailable
+        return kind(f"{text[0].upper()}{text[1:]}.", "Look what was done before you try again. The log has the reason.")
+
     async def ready_page(self) -> Response:
         if problem := await self.problem():
             return Response(f"not ready: {problem}\n", 503, {"Retry-After": "1"}, media_type="text/plain")
@@ -215,7 +229,7 @@ class Health:
                     return "few file descriptors are left", "Raise the limit: ulimit -n"
                 self._check()
             except HoldfastError as error:
-                return public_text(error), str(error)
+                return _public_text(error), str(error)
             return "", ""
 
         async with self._lock:
@@ -232,6 +246,11 @@ class Health:
             return self._problem
 
 
-def public_text(error: HoldfastError) -> str:
+def _public_text(error: HoldfastError) -> str:
     """Describe an error by its class: its own text may name hosts and logins, and is for the log."""
     return next((text for kind, text in _PUBLIC.items() if isinstance(error, kind)), "the store cannot be used")
+
+
+def _caller_fields() -> dict[str, str]:
+    caller = CALLER.get()
+    return {"request": caller.request, "tenant": caller.tenant, "token": caller.token} if caller else {}
