@@ -16,7 +16,7 @@ import msgspec
 from holdfast import clients
 from holdfast.cli import show
 from holdfast.cli.main import command, find_root, given_root, open_root
-from holdfast.clients import CLIENTS, EVENTS, Hooks, Part, Server
+from holdfast.clients import CLIENTS, EVENTS, Addition, Hooks, Server
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.formats import encryption
 from holdfast.memories.lint import conflict_copies
@@ -223,11 +223,11 @@ def _clients() -> Iterator[Check]:
     return filter(None, found)
 
 
-def _configured(name: str, path: str, part: Part, step: str) -> Check | None:
+def _configured(name: str, path: str, addition: Addition, step: str) -> Check | None:
     """Check the command that a file of a client starts; None if the file has none of ours."""
     try:
         text = clients.read_file(path)
-        found = part.command(text) if text and clients.NAME in text else None
+        found = addition.command(text) if text and clients.NAME in text else None
     except HoldfastError as error:
         return Check(name, "warn", f"{path}: {error.message}", "Look at it by hand.")
     if found is None:

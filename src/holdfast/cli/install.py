@@ -15,7 +15,7 @@ import click
 from holdfast import clients
 from holdfast.cli import show
 from holdfast.cli.main import command, find_root
-from holdfast.clients import CLIENTS, EVENTS, START, Client, Hooks, Part, Server, hook_line
+from holdfast.clients import CLIENTS, EVENTS, START, Addition, Client, Hooks, Server, hook_line
 from holdfast.errors import Invalid, Unavailable
 from holdfast.roots import is_address, without_password
 from holdfast.secrets import redact
@@ -85,22 +85,22 @@ def uninstall(client: str, **given: bool) -> None:
     _report(known, done)
 
 
-def _add(part: Part, path: str, *, ask: bool, question: str = _WRITE) -> dict[str, Any]:
-    by_hand = f"Paste into it:\n{part.merge('')}"
-    return _edit(path, lambda old: part.merge(old or ""), by_hand, ask=ask, question=question)
+def _add(addition: Addition, path: str, *, ask: bool, question: str = _WRITE) -> dict[str, Any]:
+    by_hand = f"Paste into it:\n{addition.merge('')}"
+    return _edit(path, lambda old: addition.merge(old or ""), by_hand, ask=ask, question=question)
 
 
-def _remove(part: Part, path: str, *, ask: bool) -> dict[str, Any]:
+def _remove(addition: Addition, path: str, *, ask: bool) -> dict[str, Any]:
     def edit(old: str | None) -> str | None:
-        return None if old is None else part.unmerge(old, _before(part, path))
+        return None if old is None else addition.unmerge(old, _before(addition, path))
 
-    return _edit(path, edit, part.by_hand, ask=ask)
+    return _edit(path, edit, addition.by_hand, ask=ask)
 
 
-def _has(part: Part, path: str) -> bool | None:
+def _has(addition: Addition, path: str) -> bool | None:
     """Return whether a file has a part of ours, None if it cannot be read."""
     try:
-        return any(part.places(clients.read_file(path) or ""))
+        return any(addition.places(clients.read_file(path) or ""))
     except Invalid:
         return None
 
@@ -124,11 +124,11 @@ def _command(name: str, workspace: str, *options: str) -> list[str]:
     return [*started, name, *options, "--root", location, *(["--workspace", workspace] if workspace else [])]
 
 
-def _before(part: Part, path: str) -> str | None:
+def _before(addition: Addition, path: str) -> str | None:
     """Return the newest backup without our part, None if there is none."""
     for text in clients.backups(path):
         with contextlib.suppress(Invalid):
-            if not any(part.places(text)):
+            if not any(addition.places(text)):
                 return text
     return None
 

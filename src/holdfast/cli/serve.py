@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli import show
 from holdfast.cli.main import Command, Commands, command, find_root, open_root
-from holdfast.errors import Invalid, NotFound
+from holdfast.errors import Invalid
 from holdfast.mcp.auth import for_tenant, issue, open_grants
 from holdfast.model.grants import Grant, by_name
 from holdfast.roots import folder_of, is_address
@@ -140,10 +140,7 @@ def list_(store: str, tenant: str | None) -> None:
 def revoke(store: str, tenant: str | None, wanted: str) -> None:
     """Revoke a token. Running servers refuse it within seconds."""
     with contextlib.closing(open_grants(_tenant_store(store, tenant))) as grants:
-        try:
-            grant = by_name(grants.all(), wanted)
-        except Invalid as error:
-            raise NotFound(error.message, error.next_step) from None
+        grant = by_name(grants.all(), wanted)
         grants.revoke(grant.id)
     if not show.in_json({"id": grant.id, "name": grant.name, "revoked": True}):
         click.echo(f"Revoked: {grant.name} ({grant.id}). Running servers refuse it within seconds.")

@@ -81,7 +81,7 @@ CLIENTS = {
 }  # fmt: skip
 
 
-class Place(NamedTuple):
+class Placed(NamedTuple):
     """Where a part of ours is in a text."""
 
     path: Path
@@ -90,14 +90,14 @@ class Place(NamedTuple):
     """What goes when it is removed."""
 
 
-class Part:
+class Addition:
     """What Holdfast adds to a file of a client."""
 
     editor: JsonEditor | TomlEditor = JSON
     by_hand = ""
     """How to remove it without this program."""
 
-    def places(self, text: str) -> Iterator[Place]:
+    def places(self, text: str) -> Iterator[Placed]:
         """Yield where it is in a text; Invalid if the text cannot be read."""
         raise NotImplementedError
 
@@ -116,7 +116,7 @@ class Part:
             left = self.editor.drop(left, place.removed, before)
         return None if left != text and before is None and left.strip() in ("", "{}") else left
 
-    def update(self, text: str, place: Place, wanted: Mapping[str, Any]) -> str:
+    def update(self, text: str, place: Placed, wanted: Mapping[str, Any]) -> str:
         """Set the fields that differ, each by itself, so that comments between them stay."""
         for field, value in wanted.items():
             if place.found.get(field) != value:
@@ -124,7 +124,7 @@ class Part:
         return text
 
 
-class Server(Part):
+class Server(Addition):
     """Our server in the configuration of a client; `command` starts it."""
 
     def __init__(self, client: Client, command: Sequence[str] = ("",)) -> None:
@@ -133,11 +133,11 @@ class Server(Part):
         self._path = (client.key, NAME)
         self._wanted = {**client.extra, "command": command[0], "args": list(command[1:])}
 
-    def places(self, text: str) -> Iterator[Place]:
+    def places(self, text: str) -> Iterator[Placed]:
         servers = self.editor.read(text).get(self._path[0])
         found = servers.get(NAME) if isinstance(servers, dict) else None
         if isinstance(found, dict):
-            yield Place(self._path, found, self._path)
+            yield Placed(self._path, found, self._path)
 
     def command(self, text: str) -> list[str] | None:
         known = next(self.places(text), None)
@@ -149,7 +149,7 @@ class Server(Part):
         return self.editor.put(text, self._path, self._wanted)
 
 
-class Hooks(Part):
+class Hooks(Addition):
     """Our hooks in the settings of a client, which show an agent its memory, keep the transcript and ask it to save.
 
     `lines` are the commands by event. Claude Code and Codex have the same events and the same form.
@@ -160,7 +160,7 @@ class Hooks(Part):
     def __init__(self, lines: Mapping[str, str] | None = None) -> None:
         self._lines = lines or {}
 
-    def places(self, text: str) -> Iterator[Place]:
+    def places(self, text: str) -> Iterator[Placed]:
         events = self.editor.read(text).get(_HOOKS)
         for event in EVENTS:
             groups = events.get(event) if isinstance(events, dict) else None
@@ -170,7 +170,7 @@ class Hooks(Part):
                     line = hook.get("command") if isinstance(hook, dict) else None
                     if isinstance(line, str) and NAME in line and any(part in line for part in _OUR_HOOKS):
                         path = (_HOOKS, event, number, _HOOKS, place)
-                        yield Place(path, hook, path if len(hooks or ()) > 1 else path[:3])
+                        yield Placed(path, hook, path if len(hooks or ()) > 1 else path[:3])
 
     def find(self, text: str) -> dict[str, str]:
         """Return our commands by event."""

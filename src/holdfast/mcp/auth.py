@@ -1,24 +1,25 @@
-"""Who may do what: tokens, their rights, and the memory that each of them sees. Both HTTP servers use it.
+"""Tokens, their rights, and the memory that each of them sees. Both HTTP servers use it.
 
-The owner's two tokens are in files that only the owner can read, outside the memory root, which may be shared: one
-allows everything, one only reading. They are created at first use; removing a file makes a new token at the next start.
-Grants of issued tokens are in a table of a database or, for a folder, in a file beside the owner's tokens. A grant that
-was looked up is trusted for a moment, so that not every request asks the store; a revoked token stops working within
-seconds. If the store cannot be asked, the request is refused.
+The owner's two tokens are in files outside the memory root, which may be shared: one allows everything, one only
+reading. Grants of issued tokens are in a table of a database or, for a folder, in a file beside the owner's tokens. A
+grant that was looked up is trusted for a moment; a revoked token stops working within seconds. If the store cannot be
+asked, the request is refused.
 
-The store is opened when a request needs it: a server starts while its database is down, and reconnects by itself.
-A tenant's memory is opened once, and so is each scope of it. Only so many tenants stay open; the least recently used is
-closed first, and never while it is in use. Closing a memory ends the notes of its runs.
+The store is opened when a request needs it: a server starts while its database is down, and reconnects by itself. Each
+tenant's memory and each scope of it is opened once. Of many tenants, the least recently used is closed, never while it
+is in use. Closing a memory ends the notes of its runs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import hmac
 import os
 import secrets
 import stat
+import tempfile
 import threading
 import time
 from collections import OrderedDict
@@ -33,15 +34,17 @@ import anyio.to_thread
 import msgspec
 
 from holdfast.errors import AlreadyExists, Conflict, Damaged, HoldfastError, Invalid, NotFound, Unavailable
+from holdfast.memories.workspaces import Workspaces
+from holdfast.memory import Memory, open_memory, open_tenant, open_within
 from holdfast.model import grants
 from holdfast.model.grants import Grant
 from holdfast.model.times import today, utc_now
 from holdfast.roots import Tenants, driver, is_address, open_folder
+from holdfast.storage.log import attempts
 from holdfast.tools.calling import Connection, Context
 
 if TYPE_CHECKING:
     from holdfast.mcp.health import Health
-    from holdfast.memory import Memory
     from holdfast.storage.postgres.database import PgGrants
 
 WRITER = "mcp"
@@ -56,10 +59,6 @@ _LOOKUPS = 8
 """Tokens that the server has not seen yet and that are looked up at once."""
 _PAUSE_SECONDS = 1.0
 """The wait before a store that could not be opened is tried again."""
-_TRIES = 50
-_MOST_BYTES = 4 << 20
-OnCall = Callable[[str, str, float], None]
-"""Receives the tool, "ok" or the class of the error, and the seconds."""
 Kept = TypeVar("Kept")
 
 
@@ -108,8 +107,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The run of calls that name none."""
     connection: Callable[[str], Connection] = lambda _session: Connection(lasts=False)
     """Returns the connection of a call with this `sessionId`."""
-    on_failure: OnCall | None = None
-    """Called when a tool call did not reach a memory."""
+    on_failure: Callable[[str, str, float], None] | None = None
+    """Called with the tool, the class of the error and the seconds when a tool call did not reach a memory."""
 
 
 CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
@@ -147,51 +146,36 @@ class Bucket:
         return True
 
 
-class Bearer:
+class Bearer(msgspec.Struct):
     """A valid token: its caller, its name in logs and sessions, and its rate limit."""
 
-    def __init__(self, caller: Caller, limits: Limits, name: str) -> None:
-        self.caller = caller
-        self.name = name
-        self.bucket = Bucket(limits.requests, limits.burst)
-        self.checked = 0.0
-        """When the store was asked last; 0 for the owner's tokens."""
+    caller: Caller
+    name: str
+    bucket: Bucket
+    checked: float = 0.0
+    """When the store was asked last; 0 for the owner's tokens."""
 
     @property
     def is_fresh(self) -> bool:
-        """Can it be trusted without asking the store?"""
         return self.checked == 0.0 or time.monotonic() - self.checked < FRESH_SECONDS
 
 
 class Refused(Exception):
-    """A request that is not answered, with its HTTP status."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+    """A request that is not answered: its HTTP status, and the reason."""
 
 
 class Auth:
-    """The tokens of a server, and what each of them may see and do.
-
-    The owner's tokens come each with whether it only reads; the others are those issued for the store.
-    """
+    """The tokens of a server: the owner's, each with whether it only reads, and those issued for the store."""
 
     def __init__(
-        self,
-        store: str,
-        defaults: Context,
-        owner_tokens: Mapping[str, bool],
-        health: Health,
-        limits: Limits = Limits(),  # noqa: B008 - it is frozen
-        folder: str = "",
+        self, store: str, defaults: Context, owned: Mapping[str, bool], health: Health, limits: Limits, folder: str = ""
     ) -> None:
         self.memories = MemoryPool(store, defaults, self._prepare, folder=folder)
         self._store, self._health, self._limits = store, health, limits
         self._own_tenant, self._in_database = tenant_of(store), is_address(store)
         self.owners = [
-            (token.encode(), Bearer(self._caller(None, reads_only), limits, "read" if reads_only else "write"))
-            for token, reads_only in owner_tokens.items()
+            (token.encode(), self._bearer("read" if reads_only else "write", None, reads_only))
+            for token, reads_only in owned.items()
         ]
         self._grants: FileGrants | PgGrants | None = None
         self._failed: tuple[float, HoldfastError | None] = (0.0, None)
@@ -226,23 +210,22 @@ class Auth:
     def known(self, sent: bytes) -> Bearer | None:
         """Return the bearer of a token without asking the store; all owner tokens are compared in constant time."""
         found = [bearer for token, bearer in self.owners if hmac.compare_digest(sent, token)]
-        return found[0] if found else self._issued.get(_cache_key(sent))
+        return found[0] if found else self._issued.get(hashlib.sha256(sent).digest())
 
     def look_up(self, sent: bytes) -> Bearer | None:
         """Ask the store for the bearer of a token; raises when it cannot be asked."""
         token = grants.parse(sent.decode("ascii", "replace"))
         if token is None:
             return None
-        begun, found = time.monotonic(), None
+        begun, grant = time.monotonic(), None
         with contextlib.suppress(Invalid):  # no tenant can have that name
-            found = self.grants().find(token.tenant, token.id)
-        if not grants.matches(token, found) or not found:
-            self._issued.remove(_cache_key(sent))
+            grant = self.grants().find(token.tenant, token.id)
+        key = hashlib.sha256(sent).digest()  # the token itself is not kept
+        if not grants.matches(token, grant) or not grant:
+            self._issued.remove(key)
             return None
-        grant, name = found, f"{found.tenant}/{found.id}"
-        bearer = self._issued.use(
-            _cache_key(sent), lambda: Bearer(self._caller(grant, grant.reads_only), self._limits, name)
-        )
+        make = functools.partial(self._bearer, f"{grant.tenant}/{grant.id}", grant, grant.reads_only)
+        bearer = self._issued.use(key, make)
         bearer.checked = begun
         if grant.used != today():
             with contextlib.suppress(HoldfastError):  # a server that may only read cannot record it
@@ -270,12 +253,12 @@ class Auth:
                 self._grants.close()
                 self._grants = None
 
-    def _caller(self, grant: Grant | None, reads_only: bool) -> Caller:
-        """Return the caller with a grant, or the owner."""
+    def _bearer(self, name: str, grant: Grant | None, reads_only: bool) -> Bearer:
+        """Return the bearer of a grant, or the owner: the tenant and the scope of the grant select the memory."""
         key = Key(self._own_tenant)
         if grant:
             key = Key(grant.tenant if self._in_database else "", grant.scope)
-        return Caller(
+        caller = Caller(
             use=(lambda: self._use(key)) if grant else (lambda: self.memories.use(key)),
             start=lambda: self.memories.start(key),
             reads_only=reads_only,
@@ -284,6 +267,7 @@ class Auth:
             token=grant.name if grant else "",
             on_failure=self._health.called,
         )
+        return Bearer(caller, name, Bucket(self._limits.requests, self._limits.burst))
 
     @contextlib.contextmanager
     def _use(self, key: Key) -> Iterator[Memory]:
@@ -309,11 +293,6 @@ class Auth:
         memory.tools.rephrase = rephrase
 
 
-def _cache_key(sent: bytes) -> str:
-    """Return a digest, so that the token itself is not kept."""
-    return grants.digest(sent.decode("latin-1"))
-
-
 # memories
 
 
@@ -326,9 +305,7 @@ class LazyMemory:
     def __init__(self, opener: Callable[[], Memory]) -> None:
         self._opener = opener
         self._lock = threading.Lock()
-        self._started = False
         self.opened: Memory | None = None
-        """The memory, None while it is not open."""
 
     def get(self) -> Memory:
         """Return the memory; the first caller opens it while the others wait."""
@@ -344,8 +321,7 @@ class LazyMemory:
             with contextlib.suppress(HoldfastError):
                 self.get()
 
-        if not self._started:
-            self._started = True
+        if self.opened is None:
             threading.Thread(target=attempt, name="holdfast-open", daemon=True).start()
 
     def close(self) -> None:
@@ -357,8 +333,6 @@ class LazyMemory:
 
 def set_context(memory: Memory, start: Context, folder: str) -> None:
     """Set what calls lack: the start options, then the workspace of the folder in which the server was started."""
-    from holdfast.memories.workspaces import Workspaces
-
     if folder and not start.workspaceId:
         start = start.over(Context(workspaceId=Workspaces(memory).around(folder)))
     memory.context = start
@@ -449,8 +423,6 @@ class MemoryPool:
                 entry.users -= 1
 
     def _open(self, tenant: str) -> Memory:
-        from holdfast.memory import open_memory, open_tenant  # here: `holdfast token` opens none
-
         if self._tenants:
             memory = open_tenant(self._tenants, tenant, writer=WRITER)
             memory.store.watch()
@@ -461,8 +433,6 @@ class MemoryPool:
         return memory
 
     def _open_within(self, entry: _Entry, scope: str) -> Memory:
-        from holdfast.memory import open_within
-
         memory = open_within(entry.memory.get(), scope)
         self._prepare(memory)
         return memory
@@ -477,8 +447,7 @@ def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         if not os.path.lexists(path):
-            unfinished = f"{path}.{secrets.token_hex(8)}"
-            fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd, unfinished = tempfile.mkstemp(dir=os.path.dirname(path))  # for the owner alone
             try:
                 os.write(fd, secrets.token_urlsafe(32).encode() + b"\n")
                 os.fsync(fd)
@@ -494,9 +463,9 @@ def token_for(root: str, *, read_only: bool = False) -> tuple[str, str]:
 
 def path_for(root: str) -> str:
     """Return the token file of a folder, or of a database, whatever login its address has."""
-    location = (
-        _connections().parse_address(root).shown if is_address(root) else os.path.realpath(os.path.expanduser(root))
-    )
+    location = os.path.realpath(os.path.expanduser(root))
+    if is_address(root):
+        location = _connections().parse_address(root).shown
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(config, "holdfast", "tokens", hashlib.sha256(os.fsencode(location)).hexdigest()[:16])
 
@@ -543,8 +512,7 @@ def for_tenant(store: str, tenant: str) -> str:
         return store
     if not is_address(store):
         raise Invalid("A memory in a folder has no tenants.", "Leave --tenant out, or name a database.")
-    address: str = _connections().for_tenant(store, tenant)
-    return address
+    return str(_connections().for_tenant(store, tenant))
 
 
 def tenant_of(store: str) -> str:
@@ -573,11 +541,9 @@ class FileGrants:
         self._tree = open_folder(folder)
 
     def find(self, tenant: str, identifier: str) -> Grant | None:
-        """Return a grant of a tenant by its id."""
         return next((grant for grant in self.all() if grant.id == identifier and not tenant), None)
 
     def all(self) -> list[Grant]:
-        """Return all grants, oldest first."""
         return self._load()[0]
 
     def add(self, grant: Grant) -> None:
@@ -591,12 +557,11 @@ class FileGrants:
         self._change(change)
 
     def revoke(self, identifier: str) -> None:
-        self._set(identifier, lambda one: one if one.revoked else msgspec.structs.replace(one, revoked=utc_now()))
+        self._set(identifier, lambda one: {"revoked": one.revoked or utc_now()})
 
-    def note_use(self, tenant: str, identifier: str) -> None:
+    def note_use(self, _tenant: str, identifier: str) -> None:
         """Record that a grant was used today."""
-        del tenant
-        self._set(identifier, lambda one: one if one.used == today() else msgspec.structs.replace(one, used=today()))
+        self._set(identifier, lambda _one: {"used": today()})
 
     def check(self) -> None:
         """Raise, quickly, if the store cannot be reached."""
@@ -607,13 +572,14 @@ class FileGrants:
     def close(self) -> None:
         self._tree.close()
 
-    def _set(self, identifier: str, changed: Callable[[Grant], Grant]) -> None:
-        self._change(lambda known: [changed(one) if one.id == identifier else one for one in known])
+    def _set(self, identifier: str, fields: Callable[[Grant], dict[str, str]]) -> None:
+        replace = msgspec.structs.replace
+        self._change(lambda known: [replace(one, **fields(one)) if one.id == identifier else one for one in known])
 
     def _change(self, change: Callable[[list[Grant]], list[Grant]]) -> None:
         with contextlib.suppress(FileExistsError):  # create it private; the file that replaces it keeps its mode
             os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        for _ in range(_TRIES):
+        for _ in attempts(self._path):
             known, version = self._load()
             wanted = change(known)
             if wanted == known:
@@ -622,11 +588,10 @@ class FileGrants:
                 data = msgspec.json.format(msgspec.json.encode(wanted), indent=1) + b"\n"
                 self._tree.write(self._name, data, expect=version)
                 return
-        raise Conflict(f"{self._path} is being changed by other processes.", "Try again later.")
 
     def _load(self) -> tuple[list[Grant], str]:
         try:
-            document = self._tree.read(self._name, _MOST_BYTES)
+            document = self._tree.read(self._name, 4 << 20)
         except NotFound:
             return [], ""
         try:

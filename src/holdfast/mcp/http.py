@@ -258,7 +258,8 @@ class Guard:
             given = request.headers.get("authorization", "")
             bearer = await self._auth.admit(given, address, foreign=refusal is not None)
         except Refused as error:
-            return _refused(error.status, str(error), {"Retry-After": "1"})
+            status, text = error.args
+            return _refused(status, text, {"Retry-After": "1"})
         return refusal or bearer or Response("Unauthorized", status_code=401, headers={"WWW-Authenticate": "Bearer"})
 
 

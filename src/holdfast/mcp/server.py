@@ -7,7 +7,7 @@ then from the memory's start options. The connection is the run unless the calle
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import re
 import time
 from collections.abc import Callable
@@ -130,11 +130,11 @@ class _Handlers(msgspec.Struct):
 
     async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> dict[str, Any]:
         client = request.session.client_params
-        agent, writer = _client_names(client.client_info.name) if client else ("", "")
+        agent = redact(client.client_info.name)[:_LONGEST_NAME] if client else ""
         arguments, caller = dict(params.arguments or {}), self.caller_of(request)
-        return await anyio.to_thread.run_sync(self._call, params.name, arguments, caller, agent, writer)
+        return await anyio.to_thread.run_sync(self._call, params.name, arguments, caller, agent)
 
-    def _call(self, name: str, given: dict[str, Any], caller: Caller, agent: str, writer: str) -> dict[str, Any]:
+    def _call(self, name: str, given: dict[str, Any], caller: Caller, agent: str) -> dict[str, Any]:
         """Call a tool; the context gets what the connection knows and neither caller nor start options name."""
         begin = time.perf_counter()
         CALLER.set(caller)
@@ -156,6 +156,7 @@ class _Handlers(msgspec.Struct):
                             context[field] = value
                     session = context.get("sessionId") or memory.context.sessionId
                     CONNECTION.set(caller.connection(session if isinstance(session, str) else ""))
+                writer = _NOT_IN_WRITER.sub("-", agent).strip("-")[:_LONGEST_WRITER]
                 by = f"{WRITER}:{writer}:{caller.token}" if caller.token else f"{WRITER}:{writer}".rstrip(":")
                 with memory.store.written_by(by):
                     return result(memory.call(name, given, context, reads_only=caller.reads_only))
@@ -246,13 +247,6 @@ def result(reply: Reply) -> dict[str, Any]:
     return {"resultType": "complete", "content": blocks, "structuredContent": reply, "isError": is_error}
 
 
-@functools.lru_cache(256)
-def _client_names(given: str) -> tuple[str, str]:
-    """Return the name of a client as the agent of a call, and in the form that a writer may have."""
-    name = redact(given)[:_LONGEST_NAME]
-    return name, _NOT_IN_WRITER.sub("-", name).strip("-")[:_LONGEST_WRITER]
-
-
 # prompts and resources
 
 
@@ -261,15 +255,15 @@ def get_prompt(memory: Memory, name: str, arguments: dict[str, str]) -> types.Ge
     if name not in known:
         raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {name[:200]}. There are: {', '.join(known)}.")
     workspace = arguments.get("workspace", "").strip()
+    paths, commands = memory.settings.paths, templates.COMMANDS
     if name == "save-memory":
-        text = _command(memory, templates.SAVE_MEMORY)
+        text = _page(memory, f"{paths.commands}/{templates.SAVE_MEMORY}", f"{commands}/{templates.SAVE_MEMORY}")[0]
         text += f'\n\nThe workspace is "{workspace}".' if workspace else ""
     elif name == "chat-memory":
-        text = _command(memory, templates.CHAT_MEMORY)
+        text = _page(memory, f"{paths.commands}/{templates.CHAT_MEMORY}", f"{commands}/{templates.CHAT_MEMORY}")[0]
     elif name == "learning-cycle":
-        own = _own(memory, f"{memory.settings.paths.rules}/{templates.WORKFLOW}")
-        shipped = _body(templates.text(f"{templates.RULES}/{templates.WORKFLOW}").encode())
-        found = ((rule, part) for rule in (own, shipped) for part in sections.headed(rule, templates.LEARNING_CYCLE))
+        rules = _page(memory, f"{paths.rules}/{templates.WORKFLOW}", f"{templates.RULES}/{templates.WORKFLOW}")
+        found = ((rule, part) for rule in rules for part in sections.headed(rule, templates.LEARNING_CYCLE))
         rule, part = next(found)  # the shipped rule has this section
         text = rule[part.start : part.end].strip()
     elif name == "save-state":
@@ -283,22 +277,12 @@ def get_prompt(memory: Memory, name: str, arguments: dict[str, str]) -> types.Ge
     return types.GetPromptResult(description=known[name].description, messages=[message])
 
 
-def _command(memory: Memory, name: str) -> str:
-    """Return the text of a command for agents: the root's own, else the shipped one."""
-    own = _own(memory, f"{memory.settings.paths.commands}/{name}")
-    return own or _body(templates.text(f"{templates.COMMANDS}/{name}").encode())
-
-
-def _own(memory: Memory, path: str) -> str:
-    """Return the text of a file of the root, "" if there is none."""
-    try:
-        return _body(memory.tree.read(path, memory.settings.limits.document_bytes).data)
-    except NotFound:
-        return ""
-
-
-def _body(data: bytes) -> str:
-    return markdown.parse(data).body.strip()
+def _page(memory: Memory, own: str, shipped: str) -> list[str]:
+    """Return the texts of a page for agents: the root's own, if it has one, and the shipped one."""
+    pages = [templates.text(shipped).encode()]
+    with contextlib.suppress(NotFound):
+        pages.insert(0, memory.tree.read(own, memory.settings.limits.document_bytes).data)
+    return [body for page in pages if (body := markdown.parse(page).body.strip())]
 
 
 def list_resources(memory: Memory, start: int) -> tuple[list[types.Resource], int | None]:
